@@ -1,0 +1,1 @@
+"""Callboard: durable, supervised long-lived jobs inside an async Python application."""
