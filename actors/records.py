@@ -1,0 +1,228 @@
+"""What the runtime knows: one immutable record per entity, and one row per transition, as msgspec Structs.
+
+Rules:
+- A record is never changed; `msgspec.structs.replace` makes the next one. So a turn that fails leaves nothing half done,
+  and the journal's writer may encode a record while the loop goes on.
+- Records hold facts, not objects: what is here is what the journal keeps and what recovery gets back. What can be
+  derived from them (counts, queues, free slots) lives in the actors and is rebuilt.
+- `key` is the entity's number, unique in its journal; `id` is its name for people. Times are UTC epoch seconds.
+- `seq` counts the entity's transitions from 1 (its creation) without a gap; `epoch` is the seq at which it entered its
+  present state, so that a timer armed in an earlier state is known to be stale.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, ClassVar
+
+import msgspec
+
+END_GOOD = "good"
+END_VOID = "void"
+END_BAD = "bad"
+"""How a task's end counts for its dependents (DESIGN section 4)."""
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """What every entity's record has. Subclasses name their entity kind."""
+
+    kind: ClassVar[str] = ""
+
+    key: int
+    id: str
+    name: str
+    state: str
+    previous_state: str | None = None
+    seq: int = 1
+    epoch: int = 1
+    run: int = 1
+    created_at: float
+    updated_at: float = 0.0
+    started_at: float | None = None
+    finished_at: float | None = None
+    reason: str | None = None
+
+
+class JobRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """One submission. `fingerprint` binds the caller's id to what was submitted under it."""
+
+    kind: ClassVar[str] = "job"
+
+    fingerprint: str = ""
+    caller_id: bool = False
+    workstream: str | None = None  # its present workstream's id
+    error: str | None = None
+
+
+class WorkstreamRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """The coordinator of a graph. `job` is the key of its job; `first_task` the key of its first task: the others follow."""
+
+    kind: ClassVar[str] = "workstream"
+
+    job: int
+    job_id: str
+    first_task: int
+    task_count: int
+    tasks_created: int = 0
+    cause: str | None = None  # why it is cancelling: "failure" | "cancel"
+    cancelled_tasks: bool = False  # its running tasks have been told
+    deadline_at: float | None = None
+    due_at: float | None = None  # of the present state's timed event
+    hold_until: float | None = None
+    wait_until: float | None = None
+    checked: int = 0  # final checks passed so far
+    error: str | None = None
+
+
+class TaskRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """One task. The limits that guards read are copied here from the specification, so that a guard needs nothing else."""
+
+    kind: ClassVar[str] = "task"
+
+    workstream: int  # key
+    workstream_id: str
+    job_id: str
+    index: int  # its place in the specification
+    unmet: int = 0  # dependencies not yet satisfied
+    optional: bool = False
+    ready: bool = False  # its dependencies are satisfied (its condition may still be asked)
+    # attempts and their two budgets
+    attempt: int = 0
+    token: int = 0
+    probe: bool = False
+    failed_attempts: int = 0
+    lost_attempts: int = 0
+    granted: int = 0
+    max_attempts: int = 1
+    max_losses: int = 3
+    on_loss: str = "rerun"
+    on_exhausted: str = "fail"
+    worker: int | None = None  # key
+    worker_id: str | None = None
+    generation: int = 0  # of the tool's breaker when the attempt began
+    # times
+    place: int = 0  # its place in the queue, kept when it is re-queued
+    queued_at: float | None = None
+    first_queued_at: float | None = None
+    ended_at: float | None = None  # the last attempt's end
+    due_at: float | None = None  # of the present state's timed event
+    limit: str | None = None  # which limit a time_out was: attempt, heartbeat, total, queue
+    hold_until: float | None = None
+    wait_until: float | None = None
+    # what came of it
+    end: str | None = None  # good | void | bad
+    result: msgspec.Raw | None = None
+    checked: int = 0  # acceptance tests passed so far in this attempt
+    exit_code: int | None = None
+    output_path: str | None = None
+    output_size: int | None = None
+    execution_ms: int | None = None
+    validation_ms: int | None = None
+    last_error: str | None = None
+    error_type: str | None = None
+    error_category: str | None = None
+    error_count: int = 0
+    error_repeats: int = 0  # the same error, in a row
+    circuit_state: str = "closed"
+    details: msgspec.Raw | None = None  # of the last heartbeat
+
+
+class WorkerRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """One incarnation (`run`) of a worker."""
+
+    kind: ClassVar[str] = "worker"
+
+    engine: str
+    capacity: int
+    capabilities: list[str] = []
+    assigned: int = 0
+    paused: bool = False
+    draining: bool = False
+    missed: int = 0
+
+
+class BreakerRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """The circuit breaker of a tool. `generation` numbers its open periods."""
+
+    kind: ClassVar[str] = "breaker"
+
+    failures: int = 0
+    successes: int = 0
+    failure_threshold: int = 5
+    success_threshold: int = 1
+    cooldown: float = 60.0
+    generation: int = 0
+    probe: int | None = None  # the task that holds the permit
+    due_at: float | None = None
+
+
+class AttemptRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """One try of a task. A claim without an end, found at start, is lost. `key` is its fencing token."""
+
+    kind: ClassVar[str] = "attempt"
+
+    key: int
+    task: int
+    task_id: str
+    attempt: int
+    worker_id: str | None = None
+    claimed_at: float
+    ended_at: float | None = None
+    end: str | None = None  # succeeded | failed | timed_out | lost | cancelled | returned (given back by a drain)
+    error: str | None = None
+    exit_code: int | None = None
+    duration_ms: int | None = None
+    output_size: int | None = None
+    output_path: str | None = None
+    pid: int | None = None
+    process_started: int | None = None  # the kernel's start time of that pid, in clock ticks
+
+
+class OutboxRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """An effect that no live state implies, kept until it has run: a hook of an ended entity."""
+
+    kind: ClassVar[str] = "outbox"
+
+    key: int
+    owner: str  # the ended entity's id
+    event: str  # on_completed | on_failed | on_cancelled
+    body: msgspec.Raw  # the encoded Hook
+    context: msgspec.Raw  # what the hook is told: ids, state, error
+    tries: int = 0
+
+
+AnyRecord = JobRecord | WorkstreamRecord | TaskRecord | WorkerRecord | BreakerRecord | AttemptRecord | OutboxRow
+
+
+class Transitioned(msgspec.Struct, frozen=True, gc=False):
+    """One transition as it is journaled, logged and told to observers (the event schema of seed 001).
+
+    seq is the transition's number in the journal; entity_seq its number among its entity's; at is UTC epoch seconds.
+    """
+
+    seq: int
+    kind: str
+    entity_id: str
+    entity_seq: int
+    from_state: str | None
+    to_state: str
+    event: str
+    severity: str
+    at: float
+    reason: str | None = None
+    job_id: str | None = None
+    workstream_id: str | None = None
+    run: int = 1
+    attempt: int | None = None
+    worker_id: str | None = None
+    metadata: dict[str, Any] | None = None
+
+    @property
+    def timestamp(self) -> str:
+        """The time as ISO 8601 in UTC with milliseconds and a Z."""
+        return iso(self.at)
+
+
+def iso(at: float) -> str:
+    """Write UTC epoch seconds as ISO 8601 with milliseconds and a Z."""
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,222 @@
+"""What a user asks for: workstreams, tasks and their policies, as frozen msgspec Structs.
+
+Rules:
+- One schema for Python, TOML, YAML and JSON: these Structs are it. Unknown keys are refused.
+- Every duration is a number of seconds or a text such as "1.5s", "30m", "72h", "2d", "1h30m" (`seconds()` reads it).
+- `None` means "not said here": the value then comes from the tool, the workstream's defaults, the runtime's
+  defaults, in that order (`resolve()`).
+- A specification holds no state and is never changed; what happens to it is in `records.py`.
+- Structure (names, cycles, contradictions) is checked by `validate.py`, whole, before anything is journaled.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Literal
+
+import msgspec
+
+Duration = float | str
+Body = Any
+"""A function, or its import path "module:function". (A union with a callable is beyond msgspec; validate.py checks it.)"""
+OnLoss = Literal["rerun", "fail", "park"]
+OnExhausted = Literal["fail", "park"]
+EngineName = Literal["loop", "thread", "command"]
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_WHOLE = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+")
+LONGEST = 100 * 365 * 86400.0
+"""The longest duration accepted, in seconds (a hundred years): beyond it due times lose their meaning."""
+
+
+def seconds(value: Duration) -> float:
+    """Read a duration: a number of seconds, or a text such as "90s" or "1h30m".
+
+    Raises ValueError when it is neither, is negative, not finite, or longer than `LONGEST`.
+    """
+    if isinstance(value, str):
+        text = value.strip()
+        if not _WHOLE.fullmatch(text):
+            raise ValueError(f'{value!r} is not a duration; write seconds as a number, or "90s", "5m", "1h30m", "2d"')
+        number = sum(float(amount) * _UNITS[unit] for amount, unit in _PART.findall(text))
+    else:
+        number = float(value)
+    if not 0 <= number <= LONGEST:
+        raise ValueError(f"{value!r} is not a duration between 0 and {LONGEST:.0f} seconds")
+    return number
+
+
+class Spec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The base of every specification Struct: frozen, unknown keys refused."""
+
+
+class Named(Spec):
+    """A specification with a name, which may be given without its keyword."""
+
+    name: str
+
+
+class Retry(Spec, kw_only=True):
+    """When and how often a failed attempt is tried again (DESIGN 5.7 and 5.8; seed 003).
+
+    max_attempts: tries in all, the first included; max_retries: the same counted as seed 001 does
+    (`max_attempts - 1`); give one of them at most. Backoff before retry n is
+    `min(max_delay, base_delay * 2**(n-1))`, times 1 +- jitter (0..1), never above max_delay; delays are durations.
+    wait: another way to draw the delay: a tenacity wait strategy, or "module:function" of one number
+    (the retry's number, from 1) that returns seconds; the result is still held to max_delay.
+    """
+
+    max_attempts: int | None = None
+    max_retries: int | None = None
+    base_delay: Duration = 2.0
+    max_delay: Duration = 60.0
+    jitter: float = 0.25
+    wait: Any = None  # a tenacity strategy, its encoded form (see backoff.py), or an import path
+
+
+class Breaker(Spec, kw_only=True):
+    """The circuit breaker of a tool: consecutive failures that open it, cooldown (duration), successes that close it."""
+
+    failure_threshold: int = 5
+    cooldown: Duration = 60.0
+    success_threshold: int = 1
+
+
+class Tool(Spec, kw_only=True):
+    """A named external dependency of tasks, with one circuit breaker and its own limits.
+
+    max_parallel: attempts that use the tool at the same time, over all workstreams of the runtime.
+    """
+
+    max_parallel: int | None = None
+    retry: Retry | None = None
+    timeout: Duration | None = None
+    breaker: Breaker | None = None
+
+
+class Hook(Spec, kw_only=True):
+    """Something run because of what happened: a function (`run`) or a `command`, with its limit (duration)."""
+
+    run: Body = None
+    command: list[str] | str | None = None
+    shell: bool = False
+    timeout: Duration = 30.0
+
+
+class Condition(Spec, kw_only=True):
+    """Whether a task runs at all: a function that returns true, or a command that exits with an expected code.
+
+    Not met: the task is skipped. Broken (it raises, cannot be started, or takes too long): the task fails.
+    A command answers by its exit code: 0 is met, any other is not met.
+    """
+
+    run: Body = None
+    command: list[str] | str | None = None
+    shell: bool = False
+    timeout: Duration = 30.0
+
+
+class Check(Spec, kw_only=True):
+    """One acceptance test, run after the body; exactly one of `file`, `imports`, `command`, `run` is given.
+
+    file: a path that must exist; imports: a module that must import (in a Python process of its own);
+    command: must exit with 0; run: a function that must not return False and must not raise.
+    Each has its own limit (duration, 30 s unless set).
+    """
+
+    file: str | None = None
+    imports: str | None = None
+    command: list[str] | str | None = None
+    shell: bool = False
+    run: Body = None
+    timeout: Duration | None = None
+
+
+class Task(Named, kw_only=True):
+    """One unit of work: a function (`run`) or a command (`command`).
+
+    depends_on must end good before it starts; after must only have ended. The four limits (durations):
+    queue_timeout (queued until started), timeout (one attempt), heartbeat_timeout (between two heartbeats of a body),
+    total_timeout (all attempts together, from first queueing). priority: higher first.
+    args: JSON-able values handed to a function as `task.args` (never pasted into a command line).
+    """
+
+    run: Body = None
+    command: list[str] | str | None = None
+    shell: bool = False
+    env: dict[str, str] = {}
+    cwd: str | None = None
+    expected_exit_codes: list[int] = msgspec.field(default_factory=lambda: [0])
+    max_output: int = 1_048_576
+    args: dict[str, Any] = {}
+    depends_on: list[str] = []
+    after: list[str] = []
+    condition: Condition | None = None
+    optional: bool = False
+    priority: int = 0
+    tool: str | None = None
+    engine: EngineName | None = None
+    capabilities: list[str] = []
+    retry: Retry | None = None
+    timeout: Duration | None = None
+    queue_timeout: Duration | None = None
+    heartbeat_timeout: Duration | None = None
+    total_timeout: Duration | None = None
+    unroutable_timeout: Duration | None = None
+    kill_grace: Duration | None = None
+    max_error_repeats: int | None = None
+    max_losses: int | None = None
+    on_loss: OnLoss | None = None
+    on_exhausted: OnExhausted | None = None
+    checks: list[Check] = []
+    on_completed: list[Hook] = []
+    on_failed: list[Hook] = []
+    on_cancelled: list[Hook] = []
+
+
+class Defaults(Spec, kw_only=True):
+    """What tasks of a workstream, or of a whole runtime, use where they and their tool say nothing. Durations as in Task."""
+
+    retry: Retry | None = None
+    timeout: Duration | None = None
+    queue_timeout: Duration | None = None
+    heartbeat_timeout: Duration | None = None
+    total_timeout: Duration | None = None
+    unroutable_timeout: Duration | None = None
+    validation_timeout: Duration | None = None
+    kill_grace: Duration | None = None
+    max_error_repeats: int | None = None
+    max_losses: int | None = None
+    on_loss: OnLoss | None = None
+    on_exhausted: OnExhausted | None = None
+    recovery_timeout: Duration | None = None
+
+
+class Workstream(Named, kw_only=True):
+    """A graph of tasks that is run as one.
+
+    max_parallel: attempts of this workstream at the same time. deadline (duration, from its creation): it is cancelled
+    then, with that reason. checks: the final validation, run when every task has ended well enough.
+    """
+
+    tasks: list[Task] = []
+    max_parallel: int | None = None
+    deadline: Duration | None = None
+    priority: int = 0
+    defaults: Defaults = Defaults()
+    tools: dict[str, Tool] = {}
+    env: dict[str, str] = {}
+    cwd: str | None = None
+    checks: list[Check] = []
+    on_completed: list[Hook] = []
+    on_failed: list[Hook] = []
+    on_cancelled: list[Hook] = []
+
+
+class Worker(Named, kw_only=True):
+    """A worker that the runtime starts: its engine, how many attempts at once, and what it can do."""
+
+    engine: EngineName
+    capacity: int | None = None
+    capabilities: list[str] = []

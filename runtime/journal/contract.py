@@ -1,0 +1,173 @@
+"""The journal's contract: what every journal promises, and the words it uses.
+
+Rules (DESIGN section 8, "Journal and output commit"):
+- An `Entry` is one whole turn. It is committed whole or not at all, and in order: entry n is never durable before n-1.
+- `append` and `flush` are called on the loop and never block. What is pending when the writer is free forms one commit.
+- `durable` never runs ahead of the disk. Effects wait for it; `on_durable` is called on the loop each time it has moved.
+- A batch that could not be written is kept and tried again whole, with growing delay; `health` says degraded meanwhile.
+- A journal has one owner. A corrupt or newer file is refused in plain words and never replaced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+import msgspec
+
+from ...actors.records import (
+    AnyRecord,
+    AttemptRecord,
+    BreakerRecord,
+    JobRecord,
+    OutboxRow,
+    TaskRecord,
+    Transitioned,
+    WorkerRecord,
+    WorkstreamRecord,
+)
+
+
+class Entry(msgspec.Struct, gc=False):
+    """One turn: its transitions, the records it left behind (last one per entity), specifications, and outbox rows done."""
+
+    transitions: list[Transitioned]
+    records: list[AnyRecord]
+    specs: list[tuple[int, bytes]] = []  # (workstream key, its encoded Workstream)
+    outbox_done: list[int] = []
+
+
+class Loaded(msgspec.Struct):
+    """What a journal holds of the living, as recovery needs it."""
+
+    jobs: list[JobRecord] = []  # not terminal
+    workstreams: list[WorkstreamRecord] = []  # of those jobs, not terminal
+    specs: dict[int, bytes] = {}  # by workstream key
+    tasks: list[TaskRecord] = []  # all tasks of those workstreams, ended ones too (dependents need their results)
+    workers: list[WorkerRecord] = []  # not terminal
+    breakers: list[BreakerRecord] = []
+    attempts: list[AttemptRecord] = []  # without an end
+    outbox: list[OutboxRow] = []
+    last_key: int = 0  # the highest key and fencing token ever given
+    last_seq: int = 0  # the highest transition number
+    incarnations: dict[str, int] = {}  # last incarnation by worker name
+
+
+class Health(msgspec.Struct, frozen=True):
+    """Whether the journal can write. `reason` says in words why not; `since` is UTC epoch seconds."""
+
+    ok: bool = True
+    reason: str | None = None
+    since: float | None = None
+
+
+class JournalError(Exception):
+    """The base of what opening or reading a journal can raise. Its text says what to do."""
+
+
+class JournalLocked(JournalError):
+    """Another runtime owns the file; the text names its process. Stop that one, or use another file."""
+
+
+class JournalCorrupt(JournalError):
+    """The file is damaged or is no journal. It was not touched: keep it, and restore from a copy."""
+
+
+class JournalTooNew(JournalError):
+    """The file was written by a newer Callboard. Upgrade; nothing was changed."""
+
+
+class JournalUnwritable(JournalError):
+    """The file or its folder cannot be written. Nothing was changed: mend permissions or space."""
+
+
+class Reader(Protocol):
+    """Read-only questions to a journal, also while a runtime is writing it. Newest records, committed ones only."""
+
+    def job(self, job_id: str) -> JobRecord | None:
+        """The job of that id, ended or not."""
+        ...
+
+    def jobs(self, *, states: Sequence[str] = (), limit: int = 100) -> list[JobRecord]:
+        """Jobs, newest first; only those in `states` where given."""
+        ...
+
+    def workstreams(self, job_id: str) -> list[WorkstreamRecord]:
+        """The runs of a job, oldest first."""
+        ...
+
+    def spec(self, workstream: int) -> bytes | None:
+        """The encoded specification of the workstream with that key."""
+        ...
+
+    def tasks(self, workstream: int) -> list[TaskRecord]:
+        """The tasks of the workstream with that key, in the order of its specification."""
+        ...
+
+    def workers(self) -> list[WorkerRecord]:
+        """Every incarnation of every worker, oldest first."""
+        ...
+
+    def breakers(self) -> list[BreakerRecord]:
+        """Every breaker."""
+        ...
+
+    def attempts(self, task_id: str) -> list[AttemptRecord]:
+        """The attempts of a task, oldest first."""
+        ...
+
+    def transitions(
+        self, *, entity_id: str | None = None, job_id: str | None = None, after: int = 0, limit: int | None = None
+    ) -> Iterator[Transitioned]:
+        """Transitions in order, those with a number above `after`; of one entity, or of a job and all that is in it."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the file."""
+        ...
+
+
+class Journal(Reader, Protocol):
+    """The durable, ordered record of every transition, with the entities' present state beside it."""
+
+    durable_medium: bool
+    """Whether it survives the process. A volatile journal accepts bodies that no restart could find again."""
+    tail: int
+    """The number of the last entry appended (0 before the first)."""
+    durable: int
+    """The number of the last entry that is durable."""
+    backlog: int
+    """Transitions appended and not yet durable. Above a limit the runtime takes no new input from outside."""
+    health: Health
+
+    def open(
+        self,
+        *,
+        on_durable: Callable[[], None],
+        call_threadsafe: Callable[[Callable[[], None]], None],
+        after_commit: Callable[[Sequence[Transitioned]], None] | None = None,
+    ) -> Loaded:
+        """Take ownership, migrate, and load the living. Blocks; raises the errors above.
+
+        on_durable is called on the loop (through call_threadsafe); after_commit in the writer, with what was just committed.
+        """
+        ...
+
+    def append(self, entry: Entry) -> int:
+        """Take one turn. Returns its number. Never blocks."""
+        ...
+
+    def flush(self) -> None:
+        """Hand what is pending to the writer, if it is free. Never blocks."""
+        ...
+
+    def lend(self) -> float | None:
+        """Let a starved writer have the interpreter, if a batch is older than 2 ms: blocks for at most 2 ms.
+
+        Returns in how many seconds to call again while a batch is being written, None when all is durable.
+        """
+        ...
+
+    def shut(self, deadline: float) -> bool:
+        """Write what is pending, for at most `deadline` seconds, and let go of the file. Blocks. True if all was written."""
+        ...
