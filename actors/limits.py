@@ -1,0 +1,114 @@
+"""The limits a task runs by, once "not said here" has been answered: task over tool over workstream over runtime.
+
+Rules:
+- Numbers are seconds and counts; every value that has a default (DESIGN section 4) is filled in.
+- A failure is retried only when the task, its tool or its workstream says `retry`; otherwise there is one attempt.
+- `max_attempts = max_retries + 1` (DESIGN 5.7).
+- Equal questions give the same object, so that 100,000 tasks that say nothing of their own share one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from .spec import Breaker, Defaults, Duration, OnExhausted, OnLoss, Retry, Task, Tool, Workstream, seconds
+
+ATTEMPT_TIMEOUT = 300.0
+VALIDATION_TIMEOUT = 30.0
+UNROUTABLE_TIMEOUT = 600.0
+KILL_GRACE = 10.0
+RECOVERY_TIMEOUT = 60.0
+MAX_ATTEMPTS = 5
+MAX_LOSSES = 3
+CANCEL_HOOKS_TIMEOUT = 30.0
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """One task's limits, in seconds and counts; None means there is no such limit."""
+
+    retry: Retry
+    max_attempts: int
+    timeout: float
+    queue_timeout: float | None
+    heartbeat_timeout: float | None
+    total_timeout: float | None
+    unroutable_timeout: float
+    validation_timeout: float
+    kill_grace: float
+    recovery_timeout: float
+    max_error_repeats: int | None
+    max_losses: int
+    on_loss: OnLoss
+    on_exhausted: OnExhausted
+
+
+class LimitsResolver:
+    """Answers what limits the tasks of one workstream run by, under a runtime's defaults."""
+
+    def __init__(self, workstream: Workstream, runtime: Defaults) -> None:
+        self._workstream = workstream
+        self._runtime = runtime
+        self._shared: dict[str | None, Limits] = {}
+
+    def of(self, task: Task) -> Limits:
+        """The limits of `task`."""
+        if any(getattr(task, field) is not None for field in _SAID_BY_TASKS):
+            return self._resolve(task)
+        if task.tool not in self._shared:
+            self._shared[task.tool] = self._resolve(task)
+        return self._shared[task.tool]
+
+    def _resolve(self, task: Task) -> Limits:
+        tool = self._workstream.tools.get(task.tool or "")
+        sources: tuple[Any, ...] = (task, tool, self._workstream.defaults, self._runtime)
+
+        def said(field: str) -> Any:  # fields differ in type; each is given its own below
+            return next((value for source in sources if (value := getattr(source, field, None)) is not None), None)
+
+        retry: Retry | None = said("retry")
+        return Limits(
+            retry=retry or Retry(),
+            max_attempts=attempts(retry),
+            timeout=_number(said("timeout"), ATTEMPT_TIMEOUT),
+            queue_timeout=_optional(said("queue_timeout")),
+            heartbeat_timeout=_optional(said("heartbeat_timeout")),
+            total_timeout=_optional(said("total_timeout")),
+            unroutable_timeout=_number(said("unroutable_timeout"), UNROUTABLE_TIMEOUT),
+            validation_timeout=_number(said("validation_timeout"), VALIDATION_TIMEOUT),
+            kill_grace=_number(said("kill_grace"), KILL_GRACE),
+            recovery_timeout=_number(said("recovery_timeout"), RECOVERY_TIMEOUT),
+            max_error_repeats=said("max_error_repeats"),
+            max_losses=MAX_LOSSES if (losses := said("max_losses")) is None else losses,
+            on_loss=said("on_loss") or "rerun",
+            on_exhausted=said("on_exhausted") or "fail",
+        )
+
+
+_SAID_BY_TASKS = (
+    "retry", "timeout", "queue_timeout", "heartbeat_timeout", "total_timeout", "unroutable_timeout", "kill_grace",
+    "max_error_repeats", "max_losses", "on_loss", "on_exhausted",
+)  # fmt: skip
+
+
+def attempts(retry: Retry | None) -> int:
+    """How many attempts a retry policy allows; one where there is none."""
+    if retry is None:
+        return 1
+    if retry.max_attempts is not None:
+        return retry.max_attempts
+    return MAX_ATTEMPTS if retry.max_retries is None else retry.max_retries + 1
+
+
+def breaker_of(tool: Tool | None) -> Breaker:
+    """The breaker's settings of a tool, declared or not."""
+    return (tool and tool.breaker) or Breaker()
+
+
+def _number(value: Duration | None, default: float) -> float:
+    return default if value is None else seconds(value)
+
+
+def _optional(value: Duration | None) -> float | None:
+    return None if value is None else seconds(value)

@@ -1,0 +1,189 @@
+"""What lifecycle actors are told: inputs from outside, and messages between them inside a turn.
+
+Rules:
+- Every message is a frozen Struct. Those without content have one instance, made here.
+- An *input* begins a turn (DESIGN section 8). A *message* is sent by an actor in a turn and received in the same turn.
+- A `reply` is kept by the runtime; it is answered through an effect, when the turn is durable.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from .spec import Workstream
+
+
+class Message(msgspec.Struct, frozen=True, gc=False):
+    """The base of all messages."""
+
+
+# -- inputs ------------------------------------------------------------------------------------------------------------
+
+
+class Reply(msgspec.Struct, gc=False, eq=False):
+    """Where the answer to a command goes. `answer` is the runtime's; actors only pass the reply on."""
+
+    answer: Any  # Callable[[value, error], None]; a Struct field of a callable type would be decoded by nobody
+
+
+class Submit(Message, frozen=True):
+    """Take a job: its id (given or made), its checked workstream and the encoded form that is journaled."""
+
+    job_id: str
+    caller_id: bool
+    workstream: Workstream
+    encoded: bytes
+    fingerprint: str
+    reply: Reply
+
+
+class Cancel(Message, frozen=True):
+    """Cancel a job, a workstream or a task. `force` is the harder stop. Said by a user through a command, or within a turn."""
+
+    reason: str
+    force: bool = False
+
+
+class Command(Message, frozen=True):
+    """A user's command to one entity, with where its answer goes."""
+
+    target: int
+    message: Message
+    reply: Reply
+
+
+class CallEnded(Message, frozen=True):
+    """What an engine was told to run is over. status: ok, failed, cancelled, abandoned, or gone (it never started)."""
+
+    token: int
+    status: str
+    value: Any = None
+    error_type: str | None = None
+    error: str | None = None
+    permanent: bool = False
+    retry_after: float | None = None
+    category: str | None = None
+    exit_code: int | None = None
+    output_path: str | None = None
+    output_size: int | None = None
+    duration: float = 0.0
+
+
+class ProcessStarted(Message, frozen=True):
+    """A command's process runs: its pid and the kernel's start time of it (clock ticks)."""
+
+    token: int
+    pid: int
+    started: int
+
+
+class Beat(Message, frozen=True):
+    """A body's heartbeat. `details` are kept for the next attempt."""
+
+    token: int
+    details: msgspec.Raw | None
+
+
+class TimerFired(Message, frozen=True):
+    """A timer of an entity is due. `epoch` is that of the state which armed it (0: it outlives states, a deadline)."""
+
+    key: int
+    epoch: int
+
+
+class Continue(Message, frozen=True):
+    """An actor goes on with long work in a new turn, from where it left off."""
+
+    key: int
+
+
+class TurnFailed(Message, frozen=True):
+    """A turn raised and was undone; its entity must fail."""
+
+    key: int
+    error: str
+
+
+class Drain(Message, frozen=True):
+    """Claim nothing more. With `stop`, running bodies are stopped and their tries given back."""
+
+    stop: bool
+
+
+class Recover(Message, frozen=True):
+    """The runtime came back: what was running in the process before is gone."""
+
+
+# -- messages within a turn --------------------------------------------------------------------------------------------
+
+
+class Start(Message, frozen=True):
+    """To a task: this worker has taken you. Or to a worker: take this task (by key)."""
+
+    key: int
+
+
+class Release(Message, frozen=True):
+    """To a worker: the attempt of this task no longer occupies you."""
+
+    task: int
+
+
+class Skip(Message, frozen=True):
+    """To a task: do not run. `end` says how that counts: good, void or bad."""
+
+    end: str
+    reason: str
+
+
+class Child(Message, frozen=True):
+    """To a workstream or job: something of yours (by key) has started or ended."""
+
+    key: int
+
+
+class Started(Child, frozen=True):
+    """A task of the workstream started running."""
+
+
+class Ended(Child, frozen=True):
+    """A task of the workstream, or the job's workstream, is terminal."""
+
+
+class Verdict(Message, frozen=True):
+    """To a breaker: how an attempt that began under `generation` ended: "succeed", "fail", or "returned" (does not count)."""
+
+    task: int
+    generation: int
+    event: str
+    probe: bool
+
+
+class Ready(Message, frozen=True):
+    """To a task: your dependencies are satisfied."""
+
+
+class Trip(Message, frozen=True):
+    """To a queued task: your tool's breaker is open."""
+
+
+class Permit(Message, frozen=True):
+    """To a parked task: you may probe your tool."""
+
+
+class Reset(Message, frozen=True):
+    """To a parked task: your tool is healthy again."""
+
+
+class Allocate(Message, frozen=True):
+    """To a job: what it needs is there."""
+
+
+READY = Ready()
+TRIP = Trip()
+PERMIT = Permit()
+RESET = Reset()
+ALLOCATE = Allocate()
+RECOVER = Recover()
