@@ -1,0 +1,336 @@
+"""A machine says what may happen: states, events, rows, guards, timed events. It never does anything.
+
+Rules
+-----
+- Pure: no I/O, no clock, no randomness, no memory of earlier calls. A machine is shared by every entity that
+  runs by it; the present state is the caller's, handed in and handed back.
+- The table is compiled once, to ``table[state][event] -> rows``. Rows of one event are asked in the order in
+  which they were written; the first whose guard passes wins. A row without a guard always passes.
+- A guard is a plain function ``guard(facts, payload) -> bool``: `facts` is the entity's record, `payload`
+  what came with the event. It reads, never writes. Its name, with spaces for underscores, is what errors and
+  diagrams show.
+- An event that the state does not know always raises. Nothing is dropped in silence.
+- A transition from a state to itself is a row like any other.
+- Nothing leaves a terminal state, but for rows declared `forced`.
+
+A table that cannot be compiled (a row that names an undeclared state, a state declared twice) is refused when
+it is built. One that compiles but is unsound is what `check()` finds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
+
+from . import diagram
+
+# A guard reads the record of whatever entity its machine serves, and the payload of whatever event asked it.
+# Each machine's file states what its own guards read, as Protocols; one type that fits them all can only say
+# Any.
+Guard: TypeAlias = Callable[[Any, Any], bool]
+Severity: TypeAlias = Literal["info", "warning", "error", "critical"]
+
+SEVERITIES: Final[tuple[Severity, ...]] = ("info", "warning", "error", "critical")
+
+
+class State(msgspec.Struct, frozen=True):
+    """One state of a machine.
+
+    `phase` is the word of the fixed vocabulary (`Phase`) that actors act on; None in a machine that none of
+    the runtime's own actors runs by. `bounded_by` says in words what ends a long stay where no timed event
+    does: dependencies, an operator, a deadline kept elsewhere.
+    """
+
+    name: str
+    phase: str | None = None
+    terminal: bool = False
+    bounded_by: str | None = None
+
+
+class Transition(msgspec.Struct, frozen=True):
+    """One row: in `source`, `event` leads to `target` if `guard` passes (always, where it is None).
+
+    `forced` permits a row to leave a terminal state. `severity` is that of the event that reports the
+    transition.
+    """
+
+    source: str
+    event: str
+    target: str
+    guard: Guard | None = None
+    forced: bool = False
+    severity: Severity = "info"
+
+    @property
+    def guard_name(self) -> str | None:
+        """The guard in words, as errors and diagrams show it; None for a row that always passes."""
+        return None if self.guard is None else label(self.guard)
+
+
+class Timed(msgspec.Struct, frozen=True):
+    """In `state`, `event` fires by itself. `after` names the fact with the delay (s) or due time (UTC s)."""
+
+    state: str
+    event: str
+    after: str
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """Something unsound in a table: what kind, about which state or row, and in words."""
+
+    kind: Literal["unreachable", "dead_end", "ambiguous", "terminal_exit", "unbounded", "timed_without_row"]
+    subject: str
+    text: str
+
+
+class InvalidTransitionError(ValueError):
+    """The state does not know the event. Nothing changed; `allowed` holds the events that it does know.
+
+    What to do: read the present state again, it has moved on since it was looked at; or fire one of
+    `allowed`.
+    """
+
+    def __init__(self, machine: str, state: str, event: str, allowed: frozenset[str]) -> None:
+        super().__init__(machine, state, event, allowed)
+        self.machine = machine
+        self.state = state
+        self.event = event
+        self.allowed = allowed
+
+    def __str__(
+        self,
+    ) -> str:  # made here and not in __init__: most refusals are answered without anybody reading them
+        tried = f"{self.machine}: {str(self.event)!r} is not possible in state {str(self.state)!r}"
+        if not self.allowed:
+            return f"{tried}: nothing leaves it. What has ended is not edited; start a new run."
+        return f"{tried}. Possible there: {', '.join(sorted(self.allowed))}."
+
+
+class GuardRejected(InvalidTransitionError):  # noqa: N818 - the published name
+    """The state knows the event, but no guard passed; `guards` names them, in the order they were asked."""
+
+    def __init__(
+        self, machine: str, state: str, event: str, allowed: frozenset[str], guards: tuple[str, ...]
+    ) -> None:
+        super().__init__(machine, state, event, allowed)
+        self.args = (machine, state, event, allowed, guards)
+        self.guards = guards
+
+    def __str__(self) -> str:
+        asked = " or ".join(f"'{guard}'" for guard in self.guards)
+        others = ", ".join(sorted(self.allowed - {self.event})) or "none"
+        return (
+            f"{self.machine}: {str(self.event)!r} was refused in state {str(self.state)!r}, "
+            f"since not {asked}. Other events possible there: {others}."
+        )
+
+
+class Machine:
+    """A declared machine, compiled.
+
+    `table[state][event]` is the tuple of rows in their order. It is public for callers on a hot path that
+    look up a row by themselves, and must not be changed. `states` and `timed_in` are looked up by a state's
+    name.
+
+    `endless` declares a machine that is meant to have no terminal state (a circuit breaker).
+
+    Raises ValueError for a table that cannot be compiled, naming everything that is wrong with it.
+    """
+
+    __slots__ = (
+        "_allowed",
+        "endless",
+        "initial",
+        "name",
+        "states",
+        "table",
+        "timed",
+        "timed_in",
+        "transitions",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        initial: str,
+        states: Iterable[State],
+        transitions: Iterable[Transition],
+        timed: Iterable[Timed] = (),
+        *,
+        endless: bool = False,
+    ) -> None:
+        declared = tuple(states)
+        self.name: Final = name
+        self.initial: Final = initial
+        self.transitions: Final = tuple(transitions)
+        self.timed: Final = tuple(timed)
+        self.endless: Final = endless
+        self.states: Final[Mapping[str, State]] = {state.name: state for state in declared}
+        if faults := list(self._faults(declared)):
+            raise ValueError(f"machine {name!r} cannot be compiled: {'; '.join(faults)}")
+
+        self.table: Final[dict[str, dict[str, tuple[Transition, ...]]]] = {state: {} for state in self.states}
+        for row in self.transitions:
+            rows = self.table[row.source]
+            rows[row.event] = (*rows.get(row.event, ()), row)
+        self._allowed: Final = {state: frozenset(rows) for state, rows in self.table.items()}
+        self.timed_in: Final[Mapping[str, tuple[Timed, ...]]] = {
+            state: tuple(entry for entry in self.timed if entry.state == state) for state in self.states
+        }
+
+    def __repr__(self) -> str:
+        return f"<Machine {self.name}: {len(self.states)} states, {len(self.transitions)} transitions>"
+
+    # -- asking ----------------------------------------------------------------------------------------------
+
+    def transition(self, state: str, event: str, facts: object = None, payload: object = None) -> Transition:
+        """Return the row that `event` takes in `state`.
+
+        Raises InvalidTransitionError if the state does not know the event, GuardRejected if it does but no
+        guard passed, and ValueError for a state that this machine does not have.
+        """
+        try:
+            rows = self.table[state][event]
+        except KeyError:
+            raise InvalidTransitionError(self.name, state, event, self.valid_events(state)) from None
+        for row in rows:
+            guard = row.guard
+            if guard is None or guard(facts, payload):
+                return row
+        guards = tuple(row.guard_name or "" for row in rows)
+        raise GuardRejected(self.name, state, event, self._allowed[state], guards)
+
+    def can_transition(self, state: str, event: str, facts: object = None, payload: object = None) -> bool:
+        """Tell whether `transition` would return a row. Raises ValueError for a state not of this machine."""
+        self._known(state)
+        rows = self.table[state].get(event, ())
+        return any(row.guard is None or row.guard(facts, payload) for row in rows)
+
+    def valid_events(self, state: str) -> frozenset[str]:
+        """Return the events that `state` knows, whatever its guards will say.
+
+        Raises ValueError for a state this machine does not have.
+        """
+        self._known(state)
+        return self._allowed[state]
+
+    def is_terminal(self, state: str) -> bool:
+        """Tell whether `state` is final. Raises ValueError for a state this machine does not have."""
+        self._known(state)
+        return self.states[state].terminal
+
+    def _known(self, state: str) -> None:
+        if state not in self.states:
+            raise ValueError(
+                f"{self.name} has no state {str(state)!r}; its states are {', '.join(self.states)}. "
+                "A record that holds another was written by a different machine or version."
+            )
+
+    # -- drawing ---------------------------------------------------------------------------------------------
+
+    def mermaid(self) -> str:
+        """Return the machine as a mermaid state diagram."""
+        return diagram.mermaid(self)
+
+    def dot(self) -> str:
+        """Return the machine as a Graphviz digraph."""
+        return diagram.dot(self)
+
+    # -- checking --------------------------------------------------------------------------------------------
+
+    def check(self) -> list[Finding]:
+        """Return what is unsound in the table; an empty list for a good one.
+
+        Kinds: `unreachable` (no walk from the initial state gets there), `dead_end` (not terminal, and no
+        terminal state can be reached; in an endless machine, a state that nothing leaves), `ambiguous` (a row
+        that can never win, or a guard written twice), `terminal_exit` (a row that leaves a terminal state and
+        is not forced), `unbounded` (not terminal, no timed event, and nothing named that ends a long stay),
+        `timed_without_row` (a timed event that its state does not know).
+        """
+        return [*self._walks(), *self._rows(), *self._stays()]
+
+    def _walks(self) -> Iterator[Finding]:
+        reachable = self._closure({self.initial}, forward=True)
+        for state in self.states:
+            if state not in reachable:
+                yield Finding("unreachable", state, f"no walk from {self.initial!s} reaches {state!s}")
+        if self.endless:
+            ending = {row.source for row in self.transitions if row.source != row.target}
+        else:
+            ending = self._closure({s for s, state in self.states.items() if state.terminal}, forward=False)
+        for state in self.states:
+            if state not in ending:
+                where = "any other state" if self.endless else "a terminal state"
+                yield Finding("dead_end", state, f"no walk from {state!s} reaches {where}")
+
+    def _rows(self) -> Iterator[Finding]:
+        for state, events in self.table.items():
+            for event, rows in events.items():
+                asked: list[Guard | None] = []
+                for row in rows:
+                    if None in asked:
+                        text = f"the row {title(row)} can never win: one before it has no guard"
+                        yield Finding("ambiguous", f"{state!s} {event!s}", text)
+                    elif row.guard in asked:
+                        text = f"the row {title(row)} can never win: one before it has the same guard"
+                        yield Finding("ambiguous", f"{state!s} {event!s}", text)
+                    asked.append(row.guard)
+        for row in self.transitions:
+            if self.states[row.source].terminal and not row.forced:
+                text = f"the row {title(row)} leaves a terminal state and is not forced"
+                yield Finding("terminal_exit", row.source, text)
+
+    def _stays(self) -> Iterator[Finding]:
+        for name, state in self.states.items():
+            if not (state.terminal or state.bounded_by or self.timed_in[name]):
+                yield Finding("unbounded", name, f"nothing is named that ends a long stay in {name!s}")
+        for entry in self.timed:
+            if entry.event not in self.table[entry.state]:
+                text = f"the timed event {entry.event!s} fires in {entry.state!s}, which does not know it"
+                yield Finding("timed_without_row", entry.state, text)
+
+    def _closure(self, seeds: set[str], *, forward: bool) -> set[str]:
+        """Every state reachable from `seeds` (or, backward, that reaches one of them), seeds included."""
+        steps: dict[str, set[str]] = {}
+        for row in self.transitions:
+            here, there = (row.source, row.target) if forward else (row.target, row.source)
+            steps.setdefault(here, set()).add(there)
+        found, frontier = set(seeds), list(seeds)
+        while frontier:
+            fresh = steps.get(frontier.pop(), set()) - found
+            found |= fresh
+            frontier.extend(fresh)
+        return found
+
+    def _faults(self, declared: tuple[State, ...]) -> Iterator[str]:
+        for name in self.states:
+            if sum(state.name == name for state in declared) > 1:
+                yield f"state {name!s} is declared twice"
+        if self.initial not in self.states:
+            yield f"its initial state {self.initial!s} is not declared"
+        for row in self.transitions:
+            for state in (row.source, row.target):
+                if state not in self.states:
+                    yield f"the row {title(row)} names the undeclared state {state!s}"
+            if row.severity not in SEVERITIES:
+                known = ", ".join(SEVERITIES)
+                yield f"the row {title(row)} has the severity {row.severity!r}, which is not one of {known}"
+        for entry in self.timed:
+            if entry.state not in self.states:
+                yield f"the timed event {entry.event!s} names the undeclared state {entry.state!s}"
+        if self.endless and any(state.terminal for state in declared):
+            yield "it is declared endless, yet has a terminal state"
+
+
+def label(guard: Guard) -> str:
+    """Return a guard in words: its name, with spaces for underscores."""
+    name: str = getattr(guard, "__name__", type(guard).__name__)
+    return name.replace("_", " ")
+
+
+def title(row: Transition) -> str:
+    """Return a row in one line: ``held approve [clauses missing] held``."""
+    asked = f" [{row.guard_name}]" if row.guard else ""
+    return f"{row.source!s} {row.event!s}{asked} {row.target!s}"
