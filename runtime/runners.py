@@ -1,0 +1,379 @@
+"""A pool of parked runner tasks that run coroutines one after another, without a new task for each.
+
+Starting a task costs more than most of what a runtime does with it (an anyio ``start_soon``: about 20 us).
+So the tasks stay: a runner that has nothing to do parks, a submission wakes it, and a runner that finds more
+waiting than it can take wakes the next one before it begins. That chain is what keeps the wake-ups few:
+bodies that never wait are run by a handful of runners in a row, bodies that do wait each get a runner.
+
+Rules:
+- A runner runs one body at a time, inside its cancel scope. A scope that was cancelled is left before the
+  next body begins, so a late cancel never hits another body.
+- Each body runs in a ``contextvars.Context`` of its own; ``done`` never sees it.
+- ``done`` is called exactly once for each submission, on the loop, never inside ``submit`` or ``cancel``.
+  It must not raise: what it raises is an error of the runtime, and ends the host's task group.
+- What a body raises belongs to the body, also KeyboardInterrupt, SystemExit and exception groups. Only a
+  genuine cancellation of the host's task group passes through, and then every body that is left ends as
+  cancelled.
+- Nothing here is for other threads.
+
+Who wakes whom: ``_coming`` counts the runners that will look at the queue without anybody's help: started or
+woken and not there yet, or letting the loop turn between two bodies. While bodies wait there is always one;
+each runner that takes a body calls others until there are as many as bodies, or ``_WAKE_AHEAD``.
+"""
+
+# The pool, its runners and its handles are one mechanism, and see each other's fields:
+# pyright: reportPrivateUsage=false
+
+from __future__ import annotations
+
+import contextvars
+import math
+import sys
+import types
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from inspect import iscoroutine
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+
+import anyio
+from anyio.lowlevel import checkpoint
+
+if TYPE_CHECKING:
+    from anyio.abc import TaskGroup
+
+T = TypeVar("T")
+
+_WAKE_AHEAD = 4  # runners on their way at once: bodies that wait start this many per turn of the loop
+_IN_A_ROW = 16  # bodies that one runner runs before it lets the loop turn
+
+
+class BodyCancelled(Exception):  # noqa: N818 - it says what happened; nothing went wrong
+    """The body was cancelled, by its ``Running.cancel()`` or because the pool's task group was cancelled."""
+
+
+class PoolClosed(RuntimeError):  # noqa: N818 - a state, as in the standard library's names
+    """A body was submitted to a closed pool. Nothing was started; submit it to the next runtime."""
+
+
+class Running(Generic[T]):
+    """One submitted body: the handle by which it is cancelled."""
+
+    __slots__ = ("_context", "_done", "_func", "_runner", "cancelled", "ended")
+
+    def __init__(
+        self,
+        func: Callable[[], Awaitable[T]],
+        done: Callable[[T | None, BaseException | None], None],
+        context: contextvars.Context | None,
+    ) -> None:
+        self._func = func
+        self._done = done
+        self._context = context
+        self._runner: _Runner | None = None  # set exactly while the body runs
+        self.cancelled = False  # cancel() was called before the end
+        self.ended = False  # `done` was called
+
+    def cancel(self) -> None:
+        """Cancel the body. One that has not started never will; one that ended is left as it is."""
+        if self.cancelled or self.ended:
+            return
+        self.cancelled = True
+        if self._runner is not None:
+            self._runner.scope.cancel()
+
+    def _end(self, value: T | None, error: BaseException | None) -> None:
+        self._runner = None
+        self.ended = True
+        self._done(value, error)
+
+
+class RunnerPool:
+    """Runs coroutines on tasks that are kept. Made inside a running loop; lives in the host's task group.
+
+    ``keep`` is how many idle runners stay parked (a few kB each); more are made on demand and end when idle.
+    """
+
+    def __init__(self, task_group: TaskGroup, *, keep: int = 256) -> None:
+        self._group = task_group
+        self._keep = keep
+        self._base = contextvars.copy_context()
+        self._queue: deque[Running[Any]] = deque()
+        self._idle: list[_Runner] = []
+        self._coming = 0
+        self._runners = 0
+        self._finishing = False  # inside a `done` that a runner called: it looks at the queue right after
+        self._closed = False
+        self._new_runner = _TrioRunner if _under_trio() else _AsyncioRunner
+
+    @property
+    def runners(self) -> int:
+        """How many runner tasks exist, parked ones too."""
+        return self._runners
+
+    @property
+    def idle(self) -> int:
+        """How many runners are parked."""
+        return len(self._idle)
+
+    def submit(
+        self,
+        func: Callable[[], Awaitable[T]],
+        done: Callable[[T | None, BaseException | None], None],
+        *,
+        context: contextvars.Context | None = None,
+    ) -> Running[T]:
+        """Run ``await func()`` soon, and call ``done(value, None)`` or ``done(None, error)`` when it is over.
+
+        A body that ended by its cancel gives a ``BodyCancelled``; one that swallowed the cancel gives what it
+        returned or raised. ``context`` is what the body runs in, unless given a fresh copy of the pool's own.
+        Raises ``PoolClosed`` after ``close()``.
+        """
+        if self._closed:
+            raise PoolClosed("the runner pool is closed: no body can be started any more")
+        running = Running(func, done, context)
+        self._queue.append(running)
+        if not self._finishing:
+            self._call_runners()
+        return running
+
+    def close(self) -> None:
+        """Take no more bodies. Submitted ones still run; idle runners end, so that the task group can."""
+        self._closed = True
+        while self._idle:
+            self._wake_one()
+
+    def _call_runners(self) -> None:
+        while self._coming < min(len(self._queue), _WAKE_AHEAD):
+            if self._idle:
+                self._wake_one()
+            else:
+                # Started from a body, the runner must not inherit what the body has bound.
+                self._base.copy().run(self._group.start_soon, self._new_runner(self).live)
+                self._runners += 1
+                self._coming += 1
+
+    def _wake_one(self) -> None:
+        runner = self._idle.pop()
+        runner._come()
+        runner.wake()
+
+    def _take(self) -> Running[Any] | None:
+        """Take the next body that is to be run, having called others for what is left."""
+        queue = self._queue
+        while queue:
+            running = queue.popleft()
+            if not running.cancelled:
+                if queue:
+                    self._call_runners()
+                return running
+            self._end(running, None, BodyCancelled("cancelled before it started"))
+        return None
+
+    def _end(self, running: Running[T], value: T | None, error: BaseException | None) -> None:
+        self._finishing = True
+        try:
+            running._end(value, error)
+        finally:
+            self._finishing = False
+
+    def _abandon(self) -> None:
+        """The host is being cancelled: whatever waits will never start."""
+        self._closed = True
+        while self._queue:
+            self._end(
+                self._queue.popleft(), None, BodyCancelled("the runtime was cancelled before this started")
+            )
+
+
+class _Runner:
+    """One task of the pool. How it parks differs by event loop; the rest is the same."""
+
+    __slots__ = ("_coming", "pool", "scope")
+
+    def __init__(self, pool: RunnerPool) -> None:
+        self.pool = pool
+        self.scope = anyio.CancelScope()
+        self._coming = True  # counted in the pool's `_coming`
+
+    def wake(self) -> None:
+        raise NotImplementedError
+
+    async def _sleep(self) -> None:
+        raise NotImplementedError
+
+    async def live(self) -> None:
+        """Run bodies until the pool has no use for this runner."""
+        pool = self.pool
+        try:
+            await checkpoint()  # an eager task factory would otherwise run a body inside submit()
+            self._arrive()
+            while await self._use_scope():
+                self.scope = anyio.CancelScope()
+        except BaseException:
+            pool._abandon()
+            raise
+        finally:
+            self._arrive()
+            pool._runners -= 1
+
+    def _come(self) -> None:
+        self._coming = True
+        self.pool._coming += 1
+
+    def _arrive(self) -> None:
+        if self._coming:
+            self._coming = False
+            self.pool._coming -= 1
+
+    async def _use_scope(self) -> bool:
+        """Run bodies inside one scope until one was cancelled (True) or this runner is not needed (False)."""
+        pool = self.pool
+        in_a_row = 0
+        with self.scope:
+            while not self.scope.cancel_called:
+                running = pool._take()
+                if running is not None:
+                    in_a_row += 1
+                    await self._run(running)
+                    if in_a_row % _IN_A_ROW == 0 and not self.scope.cancel_called:
+                        self._come()
+                        await checkpoint()
+                        self._arrive()
+                elif pool._closed or len(pool._idle) >= pool._keep:
+                    return False
+                else:
+                    await self._park()
+        return True
+
+    async def _park(self) -> None:
+        idle = self.pool._idle
+        idle.append(self)
+        try:
+            await self._sleep()
+        except BaseException:
+            if not self._coming:
+                idle.remove(self)
+            raise
+        self._arrive()
+
+    async def _run(self, running: Running[T]) -> None:
+        running._runner = self
+        context = running._context or self.pool._base.copy()
+        value: T | None = None
+        error: BaseException | None = None
+        try:
+            value = await _inside(context, running._func)
+        except BaseException as raised:
+            cancellation, error = _sort_out(raised)
+            if cancellation is not None:
+                self.pool._end(running, None, error or BodyCancelled("cancelled while it ran"))
+                error = None
+                if cancellation is raised:
+                    raise
+                # A scope swallows a bare cancellation only; what else was in the group is recorded.
+                raise cancellation from None
+        try:
+            self.pool._end(running, value, error)
+        finally:
+            del error  # its traceback holds this frame
+
+
+class _AsyncioRunner(_Runner):
+    __slots__ = ("_loop", "_wakeup")
+
+    def __init__(self, pool: RunnerPool) -> None:
+        import asyncio  # noqa: PLC0415 - only where it is the loop
+
+        super().__init__(pool)
+        self._loop = asyncio.get_running_loop()
+        self._wakeup = self._loop.create_future()
+
+    def wake(self) -> None:
+        if not self._wakeup.done():
+            self._wakeup.set_result(None)
+
+    async def _sleep(self) -> None:
+        self._wakeup = self._loop.create_future()
+        await self._wakeup
+
+
+class _TrioRunner(_Runner):
+    __slots__ = ("_task",)
+
+    def wake(self) -> None:
+        import trio  # noqa: PLC0415 - only under trio, where it is loaded already
+
+        trio.lowlevel.reschedule(self._task)
+
+    async def _sleep(self) -> None:
+        import trio  # noqa: PLC0415 - only under trio, where it is loaded already
+
+        self._task = trio.lowlevel.current_task()
+        await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.SUCCEEDED)
+
+
+def _under_trio() -> bool:
+    trio = sys.modules.get("trio")
+    return trio is not None and bool(trio.lowlevel.in_trio_run())
+
+
+async def _await(awaitable: Awaitable[T]) -> T:
+    return await awaitable
+
+
+@types.coroutine
+def _inside(context: contextvars.Context, func: Callable[[], Awaitable[T]]) -> Generator[Any, Any, T]:
+    """Await ``func()`` with every step of it run inside ``context``; the event loop sees no difference."""
+    awaitable = context.run(func)
+    coroutine: Coroutine[Any, Any, T] = awaitable if iscoroutine(awaitable) else _await(awaitable)
+    step: Callable[[Any], Any] = coroutine.send
+    argument: Any = None
+    try:
+        while True:
+            try:
+                waits_for = context.run(step, argument)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return] # StopIteration is not generic
+            try:
+                argument = yield waits_for
+                step = coroutine.send
+            except GeneratorExit:
+                context.run(coroutine.close)
+                raise
+            except BaseException as error:
+                argument = error
+                step = coroutine.throw
+    finally:
+        del argument  # an error's traceback holds this frame
+
+
+def _sort_out(raised: BaseException) -> tuple[BaseException | None, BaseException | None]:
+    """Tell a cancellation that must go on from the body's own error: (cancellation, error)."""
+    kind = anyio.get_cancelled_exc_class()
+    cancelled: BaseException | None = None
+    rest: BaseException | None = None
+    if (group := _group(raised)) is not None:
+        cancelled, rest = group.split(kind)
+    elif isinstance(raised, kind):
+        cancelled = raised
+    if cancelled is None or not _being_cancelled():
+        return None, raised  # not a cancellation, or one that the body made or got from a task it awaited
+    while (group := _group(cancelled)) is not None:
+        cancelled = group.exceptions[0]
+    return cancelled, rest
+
+
+def _group(error: BaseException) -> BaseExceptionGroup[BaseException] | None:
+    return cast("BaseExceptionGroup[BaseException]", error) if isinstance(error, BaseExceptionGroup) else None
+
+
+def _being_cancelled() -> bool:
+    """Is the present task cancelled, by a scope around it or natively?"""
+    if anyio.current_effective_deadline() == -math.inf:
+        return True
+    if _under_trio():
+        return False
+    import asyncio  # noqa: PLC0415 - only where it is the loop
+
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
