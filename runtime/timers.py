@@ -1,0 +1,116 @@
+"""Timers: one heap for everything in a runtime that is due later.
+
+Rules
+- One heap of (due, sequence, timer): what is due first fires first, and of two due at the same moment the one that
+  was armed first.
+- Cancelling leaves a tombstone and costs no search. When tombstones outnumber the living the heap is built anew, so
+  memory follows the timers that are armed and not those that once were.
+- A timer fires at most once. `due` is in seconds of the clock's `monotonic()`.
+- The heap reads no clock and runs nothing by itself: who owns it says what time it is and how many may fire, so that
+  a million due at once cannot hold up the event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heapify, heappop, heappush
+from typing import Any
+
+from msgspec import Struct
+
+__all__ = ["Timer", "Timers"]
+
+# Below this many tombstones a rebuild costs more than it frees.
+_FEW_TOMBSTONES = 1024
+
+
+class Timer(Struct, gc=False, eq=False):
+    """One armed timer. It is armed as long as `action` is set; cancelled and fired ones have none."""
+
+    due: float
+    # Any: the arguments are the caller's own and go nowhere but back to its function.
+    action: Callable[..., object] | None
+    args: tuple[Any, ...]
+
+    @property
+    def armed(self) -> bool:
+        """Whether it will still fire."""
+        return self.action is not None
+
+
+class Timers:
+    """The heap of timers. Not safe to use from other threads."""
+
+    __slots__ = ("_heap", "_sequence", "_tombstones")
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, Timer]] = []
+        self._sequence = 0
+        self._tombstones = 0
+
+    def __len__(self) -> int:
+        """How many are armed."""
+        return len(self._heap) - self._tombstones
+
+    def arm(self, due: float, action: Callable[..., object], *args: Any) -> Timer:
+        """Call `action(*args)` once `due` (monotonic seconds) has come. A due time in the past fires next."""
+        timer = Timer(due, action, args)
+        self._sequence = sequence = self._sequence + 1
+        heappush(self._heap, (due, sequence, timer))
+        return timer
+
+    def cancel(self, timer: Timer) -> bool:
+        """Disarm `timer`. False if it had fired or been cancelled before: then nothing changes."""
+        if timer.action is None:
+            return False
+        timer.action = None
+        timer.args = ()
+        self._tombstones += 1
+        if self._tombstones > _FEW_TOMBSTONES and self._tombstones * 2 > len(self._heap):
+            self._compact()
+        return True
+
+    def next_due(self) -> float | None:
+        """When the next armed timer is due, in monotonic seconds; None if none is armed."""
+        heap = self._heap
+        while heap:
+            due, _, timer = heap[0]
+            if timer.action is not None:
+                return due
+            heappop(heap)
+            self._tombstones -= 1
+        return None
+
+    def fire_due(self, now: float, limit: int) -> int:
+        """Fire what is due at `now`, at most `limit` timers. Returns how many fired.
+
+        An exception of an action goes to the caller; that timer has fired, the others wait for the next call.
+        """
+        heap = self._heap
+        fired = 0
+        while heap and fired < limit and heap[0][0] <= now:
+            timer = heappop(heap)[2]
+            action = timer.action
+            if action is None:
+                self._tombstones -= 1
+                continue
+            args = timer.args
+            timer.action = None
+            timer.args = ()
+            fired += 1
+            action(*args)
+        return fired
+
+    def clear(self) -> None:
+        """Disarm all."""
+        for _, _, timer in self._heap:
+            timer.action = None
+            timer.args = ()
+        self._heap.clear()
+        self._tombstones = 0
+
+    def _compact(self) -> None:
+        # In place: fire_due holds on to this very list while an action cancels others.
+        self._heap[:] = [entry for entry in self._heap if entry[2].action is not None]
+        heapify(self._heap)
+        self._tombstones = 0
