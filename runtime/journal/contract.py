@@ -1,10 +1,15 @@
 """The journal's contract: what every journal promises, and the words it uses.
 
 Rules (DESIGN section 8, "Journal and output commit"):
-- An `Entry` is one whole turn. It is committed whole or not at all, and in order: entry n is never durable before n-1.
-- `append` and `flush` are called on the loop and never block. What is pending when the writer is free forms one commit.
-- `durable` never runs ahead of the disk. Effects wait for it; `on_durable` is called on the loop each time it has moved.
-- A batch that could not be written is kept and tried again whole, with growing delay; `health` says degraded meanwhile.
+- An `Entry` is one whole turn. It is committed whole or not at all, and in order: entry n is never durable
+  before n-1.
+- `append` and `flush` are called on the loop and never block. What was flushed when the writer is free forms
+  one commit.
+- `durable` never runs ahead of the disk. Effects wait for it; `on_durable` is called on the loop each time it
+  has moved.
+- A batch that could not be written is kept and tried again whole, with growing delay; `health` says degraded
+  meanwhile.
+- Living is what has no `finished_at`: jobs, workstreams and workers without one are loaded at start.
 - A journal has one owner. A corrupt or newer file is refused in plain words and never replaced.
 """
 
@@ -29,7 +34,7 @@ from ...actors.records import (
 
 
 class Entry(msgspec.Struct, gc=False):
-    """One turn: its transitions, the records it left behind (last one per entity), specifications, and outbox rows done."""
+    """One turn: its transitions, the records it left (the last one per entity), specs, outbox rows done."""
 
     transitions: list[Transitioned]
     records: list[AnyRecord]
@@ -43,7 +48,7 @@ class Loaded(msgspec.Struct):
     jobs: list[JobRecord] = []  # not terminal
     workstreams: list[WorkstreamRecord] = []  # of those jobs, not terminal
     specs: dict[int, bytes] = {}  # by workstream key
-    tasks: list[TaskRecord] = []  # all tasks of those workstreams, ended ones too (dependents need their results)
+    tasks: list[TaskRecord] = []  # all of those workstreams, ended ones too: dependents need their results
     workers: list[WorkerRecord] = []  # not terminal
     breakers: list[BreakerRecord] = []
     attempts: list[AttemptRecord] = []  # without an end
@@ -65,24 +70,38 @@ class JournalError(Exception):
     """The base of what opening or reading a journal can raise. Its text says what to do."""
 
 
-class JournalLocked(JournalError):
+class JournalLocked(JournalError):  # noqa: N818 - it names the state of the file
     """Another runtime owns the file; the text names its process. Stop that one, or use another file."""
 
 
-class JournalCorrupt(JournalError):
+class JournalCorrupt(JournalError):  # noqa: N818 - it names the state of the file
     """The file is damaged or is no journal. It was not touched: keep it, and restore from a copy."""
 
 
-class JournalTooNew(JournalError):
+class JournalTooNew(JournalError):  # noqa: N818 - it names the state of the file
     """The file was written by a newer Callboard. Upgrade; nothing was changed."""
 
 
-class JournalUnwritable(JournalError):
+class JournalUnwritable(JournalError):  # noqa: N818 - it names the state of the file
     """The file or its folder cannot be written. Nothing was changed: mend permissions or space."""
 
 
+class JournalMissing(JournalError):  # noqa: N818 - it names the state of the file
+    """There is no journal at that path. Nothing was made there: check the path."""
+
+
+def belongs_to(row: Transitioned) -> str:
+    """Whose history a transition is in: its job's for jobs, workstreams and tasks, else its own entity's.
+
+    Workers and breakers serve many jobs, so their transitions are in no job's history.
+    """
+    if row.kind in {"worker", "breaker"} or row.job_id is None:
+        return row.entity_id
+    return row.job_id
+
+
 class Reader(Protocol):
-    """Read-only questions to a journal, also while a runtime is writing it. Newest records, committed ones only."""
+    """Read-only questions to a journal, also while a runtime is writing it. Newest committed records."""
 
     def job(self, job_id: str) -> JobRecord | None:
         """The job of that id, ended or not."""
@@ -117,9 +136,14 @@ class Reader(Protocol):
         ...
 
     def transitions(
-        self, *, entity_id: str | None = None, job_id: str | None = None, after: int = 0, limit: int | None = None
+        self,
+        *,
+        entity_id: str | None = None,
+        job_id: str | None = None,
+        after: int = 0,
+        limit: int | None = None,
     ) -> Iterator[Transitioned]:
-        """Transitions in order, those with a number above `after`; of one entity, or of a job and all that is in it."""
+        """Transitions in order, numbered above `after`; of one entity, or of a job and all that is in it."""
         ...
 
     def close(self) -> None:
@@ -149,7 +173,8 @@ class Journal(Reader, Protocol):
     ) -> Loaded:
         """Take ownership, migrate, and load the living. Blocks; raises the errors above.
 
-        on_durable is called on the loop (through call_threadsafe); after_commit in the writer, with what was just committed.
+        on_durable is called on the loop (through call_threadsafe); after_commit in the writer, with what was
+        just committed.
         """
         ...
 
@@ -169,5 +194,8 @@ class Journal(Reader, Protocol):
         ...
 
     def shut(self, deadline: float) -> bool:
-        """Write what is pending, for at most `deadline` seconds, and let go of the file. Blocks. True if all was written."""
+        """Write what is pending, for at most `deadline` seconds, and let go of the file. Blocks.
+
+        True if all was written.
+        """
         ...

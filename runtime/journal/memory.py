@@ -1,0 +1,265 @@
+"""The journal that keeps everything in memory: for tests, the simulator, and programs that need no restart.
+
+Rules:
+- An entry is durable when it is appended. `on_durable` is still called from `flush` only, never in `append`.
+- The past is bounded, so that memory returns however long the runtime lives: the last `HISTORY` transitions,
+  and the records of the last `ENDED_JOBS` ended jobs, fewer where they had more than `ENDED_TASKS` tasks.
+- Opened again it gives back the living, exactly as a file would: recovery is tested without a disk.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+
+from ...actors.records import (
+    AttemptRecord,
+    BreakerRecord,
+    JobRecord,
+    OutboxRow,
+    TaskRecord,
+    Transitioned,
+    WorkerRecord,
+    WorkstreamRecord,
+)
+from .contract import Entry, Health, Loaded, belongs_to
+
+HISTORY = 100_000
+ENDED_JOBS = 1_000
+ENDED_TASKS = 100_000
+ENDED_WORKERS = 1_000
+
+
+class MemoryJournal:
+    """A volatile journal. `history`, `ended_jobs` and `ended_tasks` bound what is kept of the past."""
+
+    durable_medium = False
+
+    def __init__(
+        self, *, history: int = HISTORY, ended_jobs: int = ENDED_JOBS, ended_tasks: int = ENDED_TASKS
+    ) -> None:
+        self.tail = 0
+        self.durable = 0
+        self.backlog = 0
+        self.health = Health()
+        self._history: deque[Transitioned] = deque(maxlen=history)
+        self._keep_jobs = ended_jobs
+        self._keep_tasks = ended_tasks
+        self._jobs: dict[int, JobRecord] = {}
+        self._workstreams: dict[int, WorkstreamRecord] = {}
+        self._tasks: dict[int, TaskRecord] = {}
+        self._workers: dict[int, WorkerRecord] = {}
+        self._breakers: dict[int, BreakerRecord] = {}
+        self._outbox: dict[int, OutboxRow] = {}
+        self._attempts: dict[int, list[AttemptRecord]] = {}  # by task, oldest first
+        self._specs: dict[int, bytes] = {}
+        self._job_keys: dict[str, int] = {}
+        self._runs: dict[int, list[int]] = {}  # workstream keys by job key
+        self._ended: dict[int, int] = {}  # how many tasks an ended job had, by its key; oldest first
+        self._ended_tasks = 0  # their sum
+        self._ended_workers: dict[int, None] = {}
+        self._incarnations: dict[str, int] = {}
+        self._last_key = 0
+        self._told = 0
+        self._on_durable: Callable[[], None] = _nobody
+        self._after_commit: Callable[[Sequence[Transitioned]], None] | None = None
+
+    # -- writing
+
+    def open(
+        self,
+        *,
+        on_durable: Callable[[], None],
+        call_threadsafe: Callable[[Callable[[], None]], None],  # noqa: ARG002 - there is no other thread here
+        after_commit: Callable[[Sequence[Transitioned]], None] | None = None,
+    ) -> Loaded:
+        """Load the living. Never fails; may be called again after `shut`."""
+        self._on_durable = on_durable
+        self._after_commit = after_commit
+        self._told = self.durable
+        return self._load()
+
+    def append(self, entry: Entry) -> int:
+        """Take one turn; it is durable at once."""
+        transitions = entry.transitions
+        self._history.extend(transitions)
+        for record in entry.records:
+            key = record.key
+            if key > self._last_key:  # noqa: PLR1730 - max() costs three times as much here
+                self._last_key = key
+            if isinstance(record, TaskRecord):  # the most frequent one first
+                self._tasks[key] = record
+            elif isinstance(record, AttemptRecord):
+                self._keep_attempt(record)
+            elif isinstance(record, WorkerRecord):
+                self._keep_worker(record)
+            elif isinstance(record, WorkstreamRecord):
+                self._keep_workstream(record)
+            elif isinstance(record, JobRecord):
+                self._keep_job(record)
+            elif isinstance(record, BreakerRecord):
+                self._breakers[key] = record
+            else:
+                self._outbox[key] = record
+        if entry.specs:
+            self._specs.update(entry.specs)
+        for key in entry.outbox_done:
+            self._outbox.pop(key, None)
+        self.tail = self.durable = self.tail + 1
+        if self._after_commit is not None:
+            self._after_commit(transitions)
+        return self.tail
+
+    def flush(self) -> None:
+        """Tell the loop that `durable` has moved."""
+        if self._told != self.durable:
+            self._told = self.durable
+            self._on_durable()
+
+    def lend(self) -> None:
+        """Do nothing: no writer can starve."""
+
+    def shut(self, deadline: float) -> bool:  # noqa: ARG002 - nothing is ever pending
+        """Let go of the runtime. What is kept stays, for the next `open`."""
+        self._on_durable = _nobody
+        self._after_commit = None
+        return True
+
+    def _keep_attempt(self, record: AttemptRecord) -> None:
+        tries = self._attempts.get(record.task)
+        if tries is None:
+            self._attempts[record.task] = [record]
+        elif tries[-1].key < record.key:
+            tries.append(record)
+        else:
+            tries[:] = [record if old.key == record.key else old for old in tries]
+
+    def _keep_worker(self, record: WorkerRecord) -> None:
+        self._workers[record.key] = record
+        self._incarnations[record.name] = max(record.run, self._incarnations.get(record.name, 0))
+        if record.finished_at is not None:
+            self._ended_workers[record.key] = None
+            if len(self._ended_workers) > ENDED_WORKERS:
+                key = next(iter(self._ended_workers))
+                del self._ended_workers[key], self._workers[key]
+
+    def _keep_workstream(self, record: WorkstreamRecord) -> None:
+        if record.key not in self._workstreams:
+            self._runs.setdefault(record.job, []).append(record.key)
+        self._workstreams[record.key] = record
+
+    def _keep_job(self, record: JobRecord) -> None:
+        self._jobs[record.key] = record
+        self._job_keys[record.id] = record.key
+        if record.finished_at is not None and record.key not in self._ended:
+            tasks = sum(self._workstreams[run].task_count for run in self._runs.get(record.key, ()))
+            self._ended[record.key] = tasks
+            self._ended_tasks += tasks
+            self._forget()
+
+    def _forget(self) -> None:
+        """Drop the oldest ended jobs beyond the bounds, but never the one that has just ended."""
+        ended = self._ended
+        while len(ended) > 1 and (len(ended) > self._keep_jobs or self._ended_tasks > self._keep_tasks):
+            job = next(iter(ended))
+            self._ended_tasks -= ended.pop(job)
+            for run in self._runs.pop(job, ()):
+                self._specs.pop(run, None)
+                for task in _task_keys(self._workstreams.pop(run)):
+                    self._tasks.pop(task, None)
+                    self._attempts.pop(task, None)
+            del self._job_keys[self._jobs.pop(job).id]
+
+    def _load(self) -> Loaded:
+        jobs = [job for job in self._jobs.values() if job.finished_at is None]
+        runs = (self._workstreams[key] for job in jobs for key in self._runs.get(job.key, ()))
+        workstreams = [run for run in runs if run.finished_at is None]
+        return Loaded(
+            jobs=jobs,
+            workstreams=workstreams,
+            specs={run.key: self._specs[run.key] for run in workstreams if run.key in self._specs},
+            tasks=[task for run in workstreams for task in self._tasks_of(run)],
+            workers=[worker for worker in self._workers.values() if worker.finished_at is None],
+            breakers=list(self._breakers.values()),
+            attempts=[
+                record for tries in self._attempts.values() for record in tries if record.ended_at is None
+            ],
+            outbox=list(self._outbox.values()),
+            last_key=self._last_key,
+            last_seq=self._history[-1].seq if self._history else 0,
+            incarnations=dict(self._incarnations),
+        )
+
+    def _tasks_of(self, workstream: WorkstreamRecord) -> list[TaskRecord]:
+        return [self._tasks[key] for key in _task_keys(workstream) if key in self._tasks]
+
+    # -- reading
+
+    def job(self, job_id: str) -> JobRecord | None:
+        """The job of that id, if it lives or has ended not too long ago."""
+        key = self._job_keys.get(job_id)
+        return None if key is None else self._jobs[key]
+
+    def jobs(self, *, states: Sequence[str] = (), limit: int = 100) -> list[JobRecord]:
+        """Jobs, newest first."""
+        newest = (self._jobs[key] for key in sorted(self._jobs, reverse=True))
+        return list(islice((job for job in newest if not states or job.state in states), limit))
+
+    def workstreams(self, job_id: str) -> list[WorkstreamRecord]:
+        """The runs of a job, oldest first."""
+        runs = self._runs.get(self._job_keys.get(job_id, 0), ())
+        return [self._workstreams[key] for key in sorted(runs)]
+
+    def spec(self, workstream: int) -> bytes | None:
+        """The encoded specification of that workstream."""
+        return self._specs.get(workstream)
+
+    def tasks(self, workstream: int) -> list[TaskRecord]:
+        """The tasks of that workstream, in the order of its specification."""
+        record = self._workstreams.get(workstream)
+        return [] if record is None else self._tasks_of(record)
+
+    def workers(self) -> list[WorkerRecord]:
+        """Every incarnation of every worker that is still kept, oldest first."""
+        return [self._workers[key] for key in sorted(self._workers)]
+
+    def breakers(self) -> list[BreakerRecord]:
+        """Every breaker."""
+        return [self._breakers[key] for key in sorted(self._breakers)]
+
+    def attempts(self, task_id: str) -> list[AttemptRecord]:
+        """The attempts of a task, oldest first."""
+        for tries in self._attempts.values():
+            if tries[0].task_id == task_id:
+                return list(tries)
+        return []
+
+    def transitions(
+        self,
+        *,
+        entity_id: str | None = None,
+        job_id: str | None = None,
+        after: int = 0,
+        limit: int | None = None,
+    ) -> Iterator[Transitioned]:
+        """Transitions in order, of those still kept."""
+        found = (
+            row
+            for row in list(self._history)
+            if row.seq > after
+            and (entity_id is None or row.entity_id == entity_id)
+            and (job_id is None or belongs_to(row) == job_id)
+        )
+        return islice(found, limit)
+
+    def close(self) -> None:
+        """Hold nothing open."""
+
+
+def _task_keys(workstream: WorkstreamRecord) -> range:
+    return range(workstream.first_task, workstream.first_task + workstream.task_count)
+
+
+def _nobody() -> None:
+    """Stand in for the loop while no runtime is attached."""

@@ -1,0 +1,215 @@
+"""What every journal promises, held over each of them (callboard/runtime/journal/contract.py)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from callboard.actors.records import BreakerRecord, OutboxRow, TaskRecord, Transitioned
+from callboard.runtime.journal.contract import Entry, Journal, Loaded
+from callboard.runtime.journal.memory import MemoryJournal
+
+from .samples import Loop, attempt, entry, job, moved, raw, task, worker, workstream
+
+
+class Bench:
+    """A journal with its loop. `again()` is a restart: shut, and opened anew on what was kept."""
+
+    def __init__(self, make: Callable[[], Journal]) -> None:
+        self._make = make
+        self.loop = Loop()
+        self.journal = make()
+        self.loaded = self.loop.open(self.journal)
+
+    def write(self, *entries: Entry) -> None:
+        for one in entries:
+            self.journal.append(one)
+        self.loop.until_durable(self.journal)
+
+    def again(self, after_commit: Callable[[Sequence[Transitioned]], None] | None = None) -> Loaded:
+        assert self.journal.shut(30)
+        self.journal = self._make()
+        self.loop = Loop()
+        return self.loop.open(self.journal, after_commit)
+
+
+@pytest.fixture(params=["memory"])
+def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
+    if request.param == "memory":
+        kept = MemoryJournal()
+        bench = Bench(lambda: kept)
+    yield bench
+    bench.journal.shut(30)
+
+
+def test_a_new_journal_holds_nothing(bench: Bench) -> None:
+    assert bench.loaded == Loaded()
+    assert (bench.journal.tail, bench.journal.durable, bench.journal.backlog) == (0, 0, 0)
+    assert bench.journal.health.ok
+    assert bench.journal.lend() is None
+
+
+def test_append_numbers_entries_and_tells_from_flush_only(bench: Bench) -> None:
+    assert bench.journal.append(entry(job(1), seq=1)) == 1
+    assert bench.journal.append(entry(job(1), seq=2)) == 2
+    assert bench.loop.told == 0
+    bench.loop.until_durable(bench.journal)
+    assert bench.journal.durable == bench.journal.tail == 2
+    assert bench.journal.backlog == 0
+    told = bench.loop.told
+    assert told >= 1
+    bench.journal.flush()
+    bench.loop.until_durable(bench.journal)
+    assert bench.loop.told == told
+
+
+def test_the_living_come_back_and_the_ended_do_not(bench: Bench) -> None:
+    ws = workstream(2, 1, 2)
+    ended = workstream(11, 10, 1, state="completed", finished_at=9.0)
+    tasks = [task(3, ws, state="completed", finished_at=8.0, result=raw([1])), task(4, ws, state="running")]
+    claim = attempt(5, tasks[1])
+    idle, gone = worker(6, run=2), worker(7, run=1, state="shutdown", finished_at=2.0)
+    breaker = BreakerRecord(key=8, id="cc", name="cc", state="open", created_at=1.0, cooldown=0.1)
+    hook = OutboxRow(key=9, owner="ws-11", event="on_completed", body=raw({"run": "a:b"}), context=raw({}))
+    bench.write(
+        entry(job(1), ws, *tasks, seq=1, specs=[(2, b'{"name":"release"}')]),
+        entry(claim, attempt(50, tasks[0], ended_at=2.0, end="succeeded"), idle, gone, breaker, hook),
+        entry(job(10, state="completed", finished_at=9.0), ended, task(12, ended), specs=[(11, b"{}")]),
+    )
+    loaded = bench.again()
+    assert loaded == Loaded(
+        jobs=[job(1)], workstreams=[ws], specs={2: b'{"name":"release"}'}, tasks=tasks, workers=[idle],
+        breakers=[breaker], attempts=[claim], outbox=[hook], last_key=50, last_seq=4,
+        incarnations={"loop": 2},
+    )  # fmt: skip
+
+
+def test_only_the_living_run_of_a_living_job_is_loaded(bench: Bench) -> None:
+    first = workstream(2, 1, 1, state="failed", finished_at=5.0)
+    second = workstream(4, 1, 1, run=2)
+    bench.write(entry(job(1), first, task(3, first), second, task(5, second)))
+    loaded = bench.again()
+    assert (loaded.workstreams, loaded.tasks) == ([second], [task(5, second)])
+    assert bench.journal.workstreams("job-1") == [first, second]
+
+
+def test_the_highest_key_outlives_its_outbox_row(bench: Bench) -> None:
+    hook = OutboxRow(key=77, owner="ws-2", event="on_failed", body=raw({}), context=raw({}))
+    bench.write(entry(job(1), hook), entry(outbox_done=[77]))
+    loaded = bench.again()
+    assert (loaded.outbox, loaded.last_key) == ([], 77)
+
+
+def test_an_outbox_row_written_and_done_in_one_batch_is_gone(bench: Bench) -> None:
+    hook = OutboxRow(key=7, owner="ws-2", event="on_failed", body=raw({}), context=raw({}))
+    bench.write(entry(hook), entry(outbox_done=[7]), entry(hook, outbox_done=[]), entry(outbox_done=[7]))
+    assert bench.again().outbox == []
+
+
+def test_every_field_comes_back_exactly(bench: Bench) -> None:
+    ws = workstream(2, 1, 1, deadline_at=0.1 + 0.2, error='a "quoted"\n\\ line, é, 漢, \U0001f600, \x00')
+    whole = task(
+        3, ws, result=raw({"a": [None, 1.5, "é"], "b": 2**63 - 1}), details=raw(None), exit_code=-9,
+        due_at=5e-324, queued_at=1.7976931348623157e308, unmet=2**62, optional=True, circuit_state="open",
+    )  # fmt: skip
+    tries = attempt(4, whole, process_started=2**63 - 1, error="", ended_at=1e-9, end="lost", duration_ms=0)
+    row = moved(
+        2**53 + 1, whole, reason="because 'x'", metadata={"n": 1, "f": 0.1, "l": [None, True], "t": "漢\x00"},
+        workstream_id=ws.id, run=3, attempt=2, worker_id="loop-1", from_state="running",
+    )  # fmt: skip
+    bench.write(Entry([row], [job(1, fingerprint="f"), ws, whole, tries]))
+    loaded = bench.again()
+    assert (loaded.workstreams, loaded.tasks, loaded.last_seq) == ([ws], [whole], 2**53 + 1)
+    assert bench.journal.attempts(whole.id) == [tries]
+    assert list(bench.journal.transitions()) == [row]
+
+
+def test_readers_answer_from_what_is_durable(bench: Bench) -> None:
+    ws = workstream(2, 1, 1)
+    bench.write(
+        entry(job(1), ws, task(3, ws), specs=[(2, b"{}")]),
+        entry(task(3, ws, state="running"), attempt(4, task(3, ws))),
+        entry(attempt(4, task(3, ws), ended_at=9.0, end="failed"), attempt(5, task(3, ws), attempt=2)),
+        entry(job(6, state="failed", finished_at=3.0), worker(7), worker(8, run=2)),
+    )
+    journal = bench.journal
+    assert journal.job("job-1") == job(1)
+    assert journal.job("nobody") is None
+    assert [one.key for one in journal.jobs()] == [6, 1]
+    assert [one.key for one in journal.jobs(states=["running", "pending"])] == [1]
+    assert [one.key for one in journal.jobs(limit=1)] == [6]
+    assert journal.workstreams("job-1") == [ws]
+    assert journal.workstreams("nobody") == []
+    assert journal.tasks(2) == [task(3, ws, state="running")]
+    assert journal.tasks(99) == []
+    assert journal.spec(2) == b"{}"
+    assert journal.spec(99) is None
+    assert [(one.key, one.end) for one in journal.attempts("ws-2/t3")] == [(4, "failed"), (5, None)]
+    assert journal.attempts("nobody") == []
+    assert [one.key for one in journal.workers()] == [7, 8]
+    assert journal.breakers() == []
+
+
+def test_transitions_in_order_of_one_entity_or_of_a_whole_job(bench: Bench) -> None:
+    one, two = workstream(2, 1, 1), workstream(12, 11, 1)
+    mine, other = task(3, one), task(13, two)
+    bench.write(
+        Entry([moved(1, job(1)), moved(2, one), moved(3, mine)], [job(1), one, mine]),
+        Entry([moved(4, job(11)), moved(5, two), moved(6, other)], [job(11), two, other]),
+        Entry([moved(7, worker(20), job_id="job-1"), moved(8, mine)], [worker(20)]),
+        Entry([moved(9, worker(20), job_id="job-11"), moved(10, mine)], [worker(20)]),
+    )
+
+    def seqs(found: Iterator[Transitioned]) -> list[int]:
+        return [row.seq for row in found]
+
+    transitions = bench.journal.transitions
+    assert seqs(transitions()) == list(range(1, 11))
+    assert seqs(transitions(after=6)) == [7, 8, 9, 10]
+    assert seqs(transitions(after=6, limit=2)) == [7, 8]
+    assert seqs(transitions(limit=0)) == []
+    assert seqs(transitions(entity_id=mine.id)) == [3, 8, 10]
+    assert seqs(transitions(entity_id=mine.id, after=3, limit=1)) == [8]
+    assert seqs(transitions(job_id="job-1")) == [1, 2, 3, 8, 10]
+    assert seqs(transitions(job_id="job-11")) == [4, 5, 6]
+    assert seqs(transitions(entity_id="loop-20")) == [7, 9]
+    assert seqs(transitions(entity_id="job-11")) == [4]
+    assert seqs(transitions(entity_id="nobody")) == []
+
+
+def test_after_commit_sees_each_transition_once_in_order(bench: Bench) -> None:
+    seen: list[int] = []
+    bench.again(after_commit=lambda rows: seen.extend(row.seq for row in rows))
+    for seq in range(1, 201):
+        bench.journal.append(Entry([moved(seq, job(1))], [job(1, seq=seq)]))
+        if seq % 7 == 0:
+            bench.loop.until_durable(bench.journal)
+    assert bench.journal.shut(30)
+    assert seen == list(range(1, 201))
+
+
+def test_the_last_record_of_an_entity_wins_within_and_across_batches(bench: Bench) -> None:
+    ws = workstream(2, 1, 1)
+    bench.write(
+        entry(job(1), ws, task(3, ws)), entry(task(3, ws, seq=2)), entry(task(3, ws, seq=3, name="é"))
+    )
+    bench.write(entry(task(3, ws, seq=4)))
+    assert bench.again().tasks == [task(3, ws, seq=4)]
+
+
+def test_a_thousand_tasks_in_one_turn(bench: Bench) -> None:
+    ws = workstream(2, 1, 1_000)
+    tasks: list[TaskRecord] = [task(key, ws) for key in range(3, 1_003)]
+    bench.write(entry(job(1), ws, *tasks, seq=1))
+    loaded = bench.again()
+    assert loaded.tasks == tasks
+    assert (loaded.last_seq, loaded.last_key) == (1_002, 1_002)
+    assert math.isfinite(loaded.tasks[0].created_at)
+
+
+def test_shut_writes_what_was_never_flushed(bench: Bench) -> None:
+    bench.journal.append(entry(job(1), seq=1))
+    assert bench.again().jobs == [job(1)]
