@@ -1,0 +1,37 @@
+"""The errors that bodies raise to say more than "it failed", and the one that tells a body that it was
+cancelled.
+
+| error | says | what the runtime does |
+| --- | --- | --- |
+| `Permanent` | another try cannot help | fails the task at once, whatever its retry policy |
+| `RetryAfter` | try again, but not before so many seconds | uses that delay in place of the backoff |
+| `TaskCancelled` | stop: your task was cancelled | is raised inside a body, by `task.heartbeat()` |
+"""
+
+from __future__ import annotations
+
+import math
+
+
+class Permanent(Exception):  # noqa: N818 - it reads as what is said about the failure
+    """Raise it from a body when another try cannot help: the task fails at once, retries or not."""
+
+
+class RetryAfter(Exception):  # noqa: N818 - it reads as what is asked for
+    """Raise it from a body to be tried again, `seconds` from now, in place of the backoff's delay.
+
+    Raises ValueError when `seconds` is negative or not finite.
+    """
+
+    def __init__(self, seconds: float, message: str = "") -> None:
+        if not (math.isfinite(seconds) and seconds >= 0):
+            raise ValueError(f"RetryAfter({seconds!r}): the delay must be a number of seconds, 0 or more")
+        super().__init__(message or f"try again in {seconds:g} s")
+        self.seconds = float(seconds)
+
+
+class TaskCancelled(BaseException):
+    """The task of this body was cancelled: clean up and let it through.
+
+    Like the event loops' own cancellation it is no `Exception`, so that `except Exception` does not stop it.
+    """

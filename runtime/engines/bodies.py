@@ -1,0 +1,80 @@
+"""How a function is called: with the task's context or with nothing, on the loop or in a thread.
+
+A function takes the context if its signature has a positional parameter without a default (or `*args`). More
+than one is a mistake that is told before anything runs. The answer is found once per function.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import sys
+from collections.abc import Callable
+from contextvars import Context
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from .context import TaskContext
+from .contract import Call
+
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+_known: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
+
+
+def takes_context(func: Callable[..., Any]) -> bool:
+    """Does the function want the task's context? Raises TypeError if it wants more than that."""
+    try:
+        return _known[func]
+    except (KeyError, TypeError):
+        answer = _look_up(func)
+    with contextlib.suppress(TypeError):  # it may be neither hashable nor weakly referable
+        _known[func] = answer
+    return answer
+
+
+def is_async(func: Callable[..., Any]) -> bool:
+    """Is it an async function, so that it runs on the loop? Looks through partials and callable objects."""
+    while isinstance(func, functools.partial):
+        func = func.func
+    return inspect.iscoroutinefunction(func) or inspect.iscoroutinefunction(getattr(func, "__call__", None))  # noqa: B004
+
+
+def bind(call: Call) -> Callable[[], Any]:
+    """The call's function with its context given, if it wants one. Raises TypeError when that cannot be."""
+    func = call.func
+    if func is None:
+        raise TypeError("the call has no function")
+    if not takes_context(func):
+        return func
+    if call.context is None:
+        raise TypeError(
+            f"{_name(func)} wants an argument, but this kind of call ({call.kind}) has no context"
+        )
+    return functools.partial(func, call.context)
+
+
+def bind_logging(context: Context, task: TaskContext) -> None:
+    """Let structlog's lines inside the body carry the task's names, if structlog is imported at all."""
+    structlog = sys.modules.get("structlog.contextvars")
+    if structlog is not None:
+        context.run(structlog.bind_contextvars, **task.bound)
+
+
+def _look_up(func: Callable[..., Any]) -> bool:
+    try:
+        parameters = inspect.signature(func).parameters.values()
+    except ValueError:
+        return False  # some builtins do not tell
+    wanted = [one.name for one in parameters if one.kind in _POSITIONAL and one.default is one.empty]
+    named = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY and one.default is one.empty]
+    if len(wanted) > 1 or named:
+        raise TypeError(
+            f"{_name(func)} wants {', '.join([*wanted, *named])}; a body takes nothing, or one argument: "
+            "the TaskContext"
+        )
+    return bool(wanted) or any(one.kind is one.VAR_POSITIONAL for one in parameters)
+
+
+def _name(func: Callable[..., Any]) -> str:
+    return f"the function {getattr(func, '__qualname__', None) or repr(func)}"

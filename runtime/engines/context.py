@@ -1,0 +1,93 @@
+"""What a body is given: `TaskContext`, the facts of its attempt and its line back to the runtime.
+
+Rules:
+- A context belongs to one attempt. When the attempt is over its heartbeats go nowhere.
+- `heartbeat` may be called from the body's own thread only: the loop's for async functions, its own for
+  plain ones.
+- structlog is imported when a body first asks for its logger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ...actors.errors import TaskCancelled
+from .values import checked
+
+
+def _nowhere(details: Any) -> None:
+    """A heartbeat before the start or after the end of the attempt."""
+
+
+class TaskContext:
+    """The facts of one attempt, handed to a body that takes an argument.
+
+    results: what its dependencies returned, by their names. details: the last heartbeat's details of the
+    attempt before (None: there were none). args: the values its specification gives it. token: its fencing
+    token, to be handed to systems that must refuse a late writer.
+    """
+
+    __slots__ = (
+        "_beat", "_log", "_raises", "args", "attempt", "cancelled", "details", "job_id", "results", "task",
+        "token", "workstream_id",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        *,
+        task: str,
+        token: int,
+        attempt: int = 1,
+        job_id: str = "",
+        workstream_id: str = "",
+        results: dict[str, Any] | None = None,
+        details: Any = None,
+        args: dict[str, Any] | None = None,
+    ) -> None:
+        self.task = task
+        self.token = token
+        self.attempt = attempt
+        self.job_id = job_id
+        self.workstream_id = workstream_id
+        self.results: dict[str, Any] = {} if results is None else results
+        self.details = details
+        self.args: dict[str, Any] = {} if args is None else args
+        self.cancelled = False  # the attempt was told to stop
+        self._beat: Callable[[Any], None] = _nowhere
+        self._raises = False
+        self._log: Any = None
+
+    def heartbeat(self, details: Any = None) -> None:
+        """Say that the body is alive, and keep `details` (any JSON-able value) for the next attempt.
+
+        Raises TaskCancelled in a plain function whose task was cancelled: let it through, or clean up and
+        return. (Async functions are cancelled by their event loop.) Raises NotSerialisable for other
+        details.
+        """
+        self._beat(None if details is None else checked(details, "the heartbeat's details"))
+        if self.cancelled and self._raises:
+            raise TaskCancelled(f"the task {self.task!r} was cancelled")
+
+    @property
+    def log(self) -> Any:
+        """A structlog logger, bound to workstream_id, task and attempt. (structlog gives it no one type.)"""
+        if self._log is None:
+            import structlog  # noqa: PLC0415 - most bodies never ask
+
+            self._log = structlog.get_logger().bind(**self.bound)
+        return self._log
+
+    @property
+    def bound(self) -> dict[str, Any]:
+        """The fields that log lines of this attempt carry."""
+        return {"workstream_id": self.workstream_id, "task": self.task, "attempt": self.attempt}
+
+    def attach(self, beat: Callable[[Any], None], *, raises: bool) -> None:
+        """For engines: where heartbeats go from now on, and whether they raise when the task is cancelled."""
+        self._beat = beat
+        self._raises = raises
+
+    def detach(self) -> None:
+        """For engines: the attempt is over; heartbeats go nowhere."""
+        self._beat = _nowhere

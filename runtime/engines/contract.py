@@ -1,0 +1,146 @@
+"""The seam between the runtime and what executes: one call in, one outcome out.
+
+The contract, which one test file holds every engine to:
+- `start` returns at once. For each started call `ended` is called exactly once, on the loop's thread, never
+  inside `start` or `stop`, with an outcome that carries the call's token. `ended` and `beat` must not raise.
+- `stop` asks a call to end; what it ends as is still told by `ended`. It answers False for a token that was
+  never started or is over ("gone"), and disturbs nothing then. A second `stop` is allowed; `force=True` does
+  not wait for the body's manners.
+- Whatever a body does (raises anything, returns anything, never ends) is an outcome, never an engine's error.
+- `beat(token, details)` is called on the loop, for heartbeats of calls that are not over; beats in quick
+  succession may be given as one, the last.
+- `open` is awaited before the first `start`. `close(deadline)` stops all calls and returns when all ended, or
+  after `deadline` seconds, when what is left ended as abandoned. Then `start` raises `EngineClosed`.
+
+| outcome | what happened | value | error |
+| --- | --- | --- | --- |
+| `ok` | it returned, or exited with an expected code (also after a stop that it ignored) | yes | |
+| `failed` | it raised, exited otherwise, died, could not start, or returned what JSON cannot hold | | yes |
+| `cancelled` | it ended because of `stop` | | yes |
+| `abandoned` | it could not be ended; its late result will be dropped | | yes |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+from .context import TaskContext
+
+CallKind = Literal["body", "condition", "check", "hook"]
+Status = Literal["ok", "failed", "cancelled", "abandoned"]
+Category = Literal["transient", "permanent", "unknown"]
+
+
+class CommandCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A command line to run. Exactly one of `argv` and `shell` is given.
+
+    env is added to the runtime's own environment. Standard input is empty. Both output streams go, in order,
+    to `output_path` (None: counted and shown, not kept), of which at most `output_limit` bytes are kept: the
+    head and the tail.
+    """
+
+    argv: list[str] = []
+    shell: str | None = None
+    cwd: str | None = None
+    env: dict[str, str] = {}
+    expected_exit_codes: list[int] = msgspec.field(default_factory=lambda: [0])
+    output_path: Path | None = None
+    output_limit: int = 1_048_576
+
+
+class Call(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing to run: a function or a command.
+
+    token: the fencing token, unique per runtime file, never used twice. grace: seconds between the polite
+    stop and the kill. func takes nothing or the context; engines that run commands use `command` instead.
+    """
+
+    token: int
+    kind: CallKind = "body"
+    func: Callable[..., Any] | None = None
+    command: CommandCall | None = None
+    context: TaskContext | None = None
+    grace: float = 10.0
+
+
+class ErrorInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What went wrong, as it is recorded. Texts are bounded and valid Unicode.
+
+    permanent: another try cannot help (said by the body, or sure from the start, as for a command that does
+    not exist). category is recorded for people; it decides nothing. retry_after: seconds that the body asked
+    for.
+    """
+
+    type: str
+    message: str
+    permanent: bool = False
+    retry_after: float | None = None
+    category: Category = "unknown"
+    traceback: str = ""
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """How a call ended. duration in seconds. The output fields and exit_code are a command's.
+
+    exit_code: as the shell's convention has it not: negative is the number of the signal that killed it.
+    output_size: bytes that the command wrote, kept or not. output_tail: its last lines.
+    """
+
+    token: int
+    status: Status
+    value: Any = None
+    error: ErrorInfo | None = None
+    exit_code: int | None = None
+    output_path: str | None = None
+    output_size: int | None = None
+    output_tail: str = ""
+    duration: float = 0.0
+
+
+class ProcessInfo(msgspec.Struct, frozen=True):
+    """Enough to find a command's process group again after the runtime was killed.
+
+    started: the kernel's start time of the process in clock ticks since boot (0 where it cannot be known).
+    """
+
+    token: int
+    pid: int
+    pgid: int
+    started: int
+
+
+class EngineClosed(RuntimeError):  # noqa: N818 - a state, as in the standard library's names
+    """A call was given to an engine that is not open. Nothing was started."""
+
+
+Ended = Callable[[Outcome], None]
+Beat = Callable[[int, Any], None]
+
+
+class Engine(Protocol):
+    """What a worker executes on. See the module's text for the contract."""
+
+    @property
+    def name(self) -> str:
+        """What specifications call it: "loop", "thread", "command", ..."""
+        ...
+
+    async def open(self) -> None:
+        """Get ready on the running event loop."""
+        ...
+
+    def start(self, call: Call, ended: Ended, beat: Beat) -> None:
+        """Run the call; raises EngineClosed when not open, ValueError for a call it cannot run."""
+        ...
+
+    def stop(self, token: int, *, force: bool = False) -> bool:
+        """Ask the call to end; False when it is gone."""
+        ...
+
+    async def close(self, deadline: float) -> None:
+        """Stop everything, waiting at most `deadline` seconds."""
+        ...

@@ -1,0 +1,120 @@
+"""How an exception becomes the record of a failure: bounded texts, a category, and what the body asked for.
+
+| category | exceptions |
+| --- | --- |
+| transient: may pass | ConnectionError, TimeoutError, RetryAfter, OSErrors of networks and scarce resources |
+| permanent: will not | Permanent, errors of code (syntax, import, name, type), missing or forbidden files |
+| unknown | everything else |
+
+The category is recorded, for people; only `Permanent` (and what an engine is sure of) sets `permanent`. An
+exception group is what its members are: permanent if one is; its delay is the longest that a member asks
+for.
+"""
+
+from __future__ import annotations
+
+import errno
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import cast
+
+from ...actors.errors import Permanent, RetryAfter
+from .contract import Category, ErrorInfo
+
+_LONGEST_MESSAGE = 2_000  # characters
+_LONGEST_TRACEBACK = 8_000  # characters: its head and tail
+_MOST_FRAMES = 40
+_OURS = str(Path(__file__).resolve().parent.parent)
+
+_TRANSIENT = (ConnectionError, TimeoutError, RetryAfter, InterruptedError, BlockingIOError)
+_PERMANENT = (
+    Permanent, SyntaxError, ImportError, NameError, TypeError, AttributeError, NotImplementedError,
+    FileNotFoundError, PermissionError, NotADirectoryError, IsADirectoryError,
+)  # fmt: skip
+_PASSING = frozenset(
+    number
+    for name in (
+        "EADDRINUSE", "EAGAIN", "EBUSY", "ECONNREFUSED", "ECONNRESET", "EHOSTDOWN", "EHOSTUNREACH", "EIO",
+        "EMFILE", "ENETDOWN", "ENETRESET", "ENETUNREACH", "ENFILE", "ENOBUFS", "ENOMEM", "ENOSPC",
+        "ETIMEDOUT",
+    )
+    if (number := getattr(errno, name, None)) is not None
+)  # fmt: skip
+
+
+def describe(error: BaseException) -> ErrorInfo:
+    """Record an exception that a body raised."""
+    parts = list(_members(error))
+    delays = [part.seconds for part in parts if isinstance(part, RetryAfter)]
+    return ErrorInfo(
+        type=type_name(error),
+        message=_message(error),
+        permanent=any(isinstance(part, Permanent) for part in parts),
+        retry_after=max(delays, default=None),
+        category=_category(parts),
+        traceback=_traceback(error),
+    )
+
+
+def type_name(error: BaseException) -> str:
+    """The exception's name, with its module unless it is Python's or ours."""
+    kind = type(error)
+    module = kind.__module__
+    known = module == "builtins" or module.partition(".")[0] == __name__.partition(".")[0]
+    return clean(kind.__qualname__ if known else f"{module}.{kind.__qualname__}")
+
+
+def clean(text: str, longest: int = _LONGEST_MESSAGE) -> str:
+    """Make text that any journal can hold: valid Unicode, and not longer than `longest` characters."""
+    if len(text) > longest:
+        text = f"{text[: longest - 30]}... ({len(text)} characters)"
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+
+
+def _members(error: BaseException) -> Iterator[BaseException]:
+    waiting = [error]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, BaseExceptionGroup):
+            waiting.extend(cast("BaseExceptionGroup[BaseException]", one).exceptions)
+        else:
+            yield one
+
+
+def _category(parts: list[BaseException]) -> Category:
+    kinds = {_category_of(part) for part in parts}
+    if "permanent" in kinds:
+        return "permanent"
+    return "transient" if kinds == {"transient"} else "unknown"
+
+
+def _category_of(error: BaseException) -> Category:
+    if isinstance(error, _TRANSIENT):
+        return "transient"
+    if isinstance(error, _PERMANENT):
+        return "permanent"
+    if isinstance(error, OSError) and (error.errno in _PASSING or type(error).__name__ == "gaierror"):
+        return "transient"
+    return "unknown"
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return clean(str(error))
+    except Exception as broken:
+        return f"(its text could not be made: {type(broken).__name__})"
+
+
+def _traceback(error: BaseException) -> str:
+    frames = error.__traceback__
+    while frames is not None and frames.tb_frame.f_code.co_filename.startswith(_OURS):
+        frames = frames.tb_next
+    try:
+        text = "".join(traceback.format_exception(type(error), error, frames, limit=-_MOST_FRAMES))
+    except Exception as broken:
+        return f"(the traceback could not be made: {type(broken).__name__})"
+    if len(text) > _LONGEST_TRACEBACK:
+        half = _LONGEST_TRACEBACK // 2
+        text = f"{text[:half]}\n... {len(text) - 2 * half} characters left out ...\n{text[-half:]}"
+    return clean(text, _LONGEST_TRACEBACK + 100)
