@@ -1,9 +1,12 @@
-"""What may happen: pure, declared state machines, and the runtime's own five. Imports nothing of the other
-layers."""
+"""What may happen: pure, declared state machines, and the runtime's own five.
+
+Imports nothing of the other layers. The auditor is imported by itself, from `machines.audit`.
+"""
 
 from .breaker import BREAKER, BreakerState
 from .events import Event
 from .job import JOB, JobState
+from .log import CREATE, TransitionEvent, event_type
 from .machine import (
     SEVERITIES,
     Finding,
@@ -23,6 +26,7 @@ from .workstream import WORKSTREAM, Standing, WorkstreamState, derive, standing
 
 __all__ = [
     "BREAKER",
+    "CREATE",
     "JOB",
     "SEVERITIES",
     "TASK",
@@ -43,8 +47,10 @@ __all__ = [
     "TaskState",
     "Timed",
     "Transition",
+    "TransitionEvent",
     "WorkerState",
     "WorkstreamState",
     "derive",
+    "event_type",
     "standing",
 ]

@@ -162,19 +162,19 @@ def dependencies_satisfied(facts: TaskFacts, _: object) -> bool:
     return facts.unmet == 0
 
 
-def not_expired_clauses_missing(facts: Holdable, decision: Decision) -> bool:
+def in_time_and_clauses_missing(facts: Holdable, decision: Decision) -> bool:
     """A decision in time, after which others are still needed."""
     return _in_time(facts, decision) and decision.missing > 0
 
 
-def not_expired_clauses_met_wait_not_over(facts: Holdable, decision: Decision) -> bool:
+def in_time_and_clauses_met_but_wait_not_over(facts: Holdable, decision: Decision) -> bool:
     """The last decision needed, in time, while the wait timer still runs."""
     if facts.wait_until is None or facts.wait_until <= decision.at:
         return False
-    return not_expired_clauses_met(facts, decision)
+    return in_time_and_clauses_met(facts, decision)
 
 
-def not_expired_clauses_met(facts: Holdable, decision: Decision) -> bool:
+def in_time_and_clauses_met(facts: Holdable, decision: Decision) -> bool:
     """The last decision needed, in time."""
     return _in_time(facts, decision) and decision.missing == 0
 
@@ -258,9 +258,9 @@ TASK: Final = Machine(
         T(S.PENDING, E.SKIP, S.SKIPPED),
         T(S.PENDING, E.CANCEL, S.CANCELLED),
         T(S.PENDING, E.FAIL, S.FAILED, severity="error"),
-        T(S.HELD, E.APPROVE, S.HELD, not_expired_clauses_missing),
-        T(S.HELD, E.APPROVE, S.WAITING, not_expired_clauses_met_wait_not_over),
-        T(S.HELD, E.APPROVE, S.QUEUED, not_expired_clauses_met),
+        T(S.HELD, E.APPROVE, S.HELD, in_time_and_clauses_missing),
+        T(S.HELD, E.APPROVE, S.WAITING, in_time_and_clauses_met_but_wait_not_over),
+        T(S.HELD, E.APPROVE, S.QUEUED, in_time_and_clauses_met),
         T(S.HELD, E.REJECT, S.CANCELLED),
         T(S.HELD, E.EXPIRE, S.CANCELLED, severity="warning"),
         T(S.HELD, E.CANCEL, S.CANCELLED),

@@ -16,9 +16,9 @@ Rules
 
 How a task's end counts
 -----------------------
-Good: completed, or skipped by an operator.
-Void: skipped by its condition, because a dependency was void, or because an optional dependency was bad.
-Bad: failed, cancelled (also rejected or expired), or skipped because a dependency was bad.
+- Good: completed, or skipped by an operator.
+- Void: skipped by its condition, because a dependency was void, or because an optional dependency was bad.
+- Bad: failed, cancelled (also rejected or expired), or skipped because a dependency was bad.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from .task import (
     TASK,
     Holdable,
     TaskState,
-    not_expired_clauses_met,
-    not_expired_clauses_met_wait_not_over,
-    not_expired_clauses_missing,
+    in_time_and_clauses_met,
+    in_time_and_clauses_met_but_wait_not_over,
+    in_time_and_clauses_missing,
 )
 
 
@@ -131,9 +131,9 @@ WORKSTREAM: Final = Machine(
         T(S.READY, E.SUCCEED, S.VALIDATING),
         T(S.READY, E.FAIL, S.FAILED, severity="critical"),
         T(S.READY, E.CANCEL, S.CANCELLED),
-        T(S.HELD, E.APPROVE, S.HELD, not_expired_clauses_missing),
-        T(S.HELD, E.APPROVE, S.WAITING, not_expired_clauses_met_wait_not_over),
-        T(S.HELD, E.APPROVE, S.READY, not_expired_clauses_met),
+        T(S.HELD, E.APPROVE, S.HELD, in_time_and_clauses_missing),
+        T(S.HELD, E.APPROVE, S.WAITING, in_time_and_clauses_met_but_wait_not_over),
+        T(S.HELD, E.APPROVE, S.READY, in_time_and_clauses_met),
         T(S.HELD, E.REJECT, S.CANCELLED),
         T(S.HELD, E.EXPIRE, S.CANCELLED, severity="warning"),
         T(S.HELD, E.CANCEL, S.CANCELLED),

@@ -1,0 +1,265 @@
+"""The auditor: holds a log of transitions against the machines.
+
+Rules
+-----
+- Pure: it is handed the lines, opens nothing, and gives back findings. An empty list is a clean log.
+- Streaming: memory grows with the entities, not with the lines.
+- One fault, one finding, as far as it can be: after a wrong line the auditor goes on from what that line
+  says.
+- A line that is cut off at the very end is what a crash leaves behind (warning); damage elsewhere is not
+  (error).
+- A kind of entity without a machine here (an application's own) is held against all that needs no table.
+
+Findings
+--------
+==================== ======== ==========================================================================
+kind                 severity meaning
+==================== ======== ==========================================================================
+torn                 warning  the last line is cut off; `offset` is where it begins
+damaged              error    a line that is not JSON
+bad_schema           error    a line that lacks a field, or holds one of another type or form
+gap, repeat          error    a number of the log, or of an entity, is missing or comes twice
+starts_late          warning  the log does not begin at its first line: earlier states are taken as given
+time_backwards       warning  a line is older than the one before it
+unknown_transition   error    the machine has no such row
+does_not_follow      error    the line starts from a state that its entity is not in
+after_end            error    the line leaves a terminal state, by a row that is not forced
+not_created          error    the entity's first line is not its creation
+created_twice        error    the entity exists already
+wrong_start          error    the entity was created in a state other than its machine's initial one
+wrong_severity       warning  the line's severity is not the row's
+not_derived          warning  at the end of the log, a workstream is in a state that its tasks do not allow
+==================== ======== ==========================================================================
+
+Broken invariants, all errors: `alive_in_ended`, `completed_with_bad`, `dependencies_unmet`,
+`started_out_of_turn`, `too_many_attempts`, `attempt_backwards`, `no_worker`, `over_capacity`,
+`wrong_assignment`; see `invariants`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, Literal
+
+import msgspec
+
+from .breaker import BREAKER
+from .invariants import Broken, Entity, at_end, at_rest, created, moved
+from .job import JOB
+from .log import CREATE, TransitionEvent
+from .machine import Machine
+from .task import TASK
+from .worker import WORKER
+from .workstream import WORKSTREAM
+
+MACHINES: Final[Mapping[str, Machine]] = {
+    machine.name: machine for machine in (JOB, WORKSTREAM, TASK, WORKER, BREAKER)
+}
+
+_WARNINGS: Final = frozenset({"torn", "starts_late", "time_backwards", "wrong_severity", "not_derived"})
+
+
+class AuditFinding(msgspec.Struct, frozen=True):
+    """One thing that is wrong with a log. `line` counts from 1, `offset` bytes from the beginning."""
+
+    severity: Literal["warning", "error"]
+    kind: str
+    text: str
+    line: int | None = None
+    offset: int | None = None
+    seq: int | None = None
+    entity_id: str | None = None
+
+
+def audit(
+    entries: Iterable[TransitionEvent | Mapping[str, Any]],  # values from a database or a JSON document
+    machines: Mapping[str, Machine] = MACHINES,
+) -> list[AuditFinding]:
+    """Return what is wrong with a log of transitions. `machines` are found by the kind of the entity."""
+    auditor = Auditor(machines)
+    for number, entry in enumerate(entries, start=1):
+        auditor.at(number)
+        if isinstance(entry, TransitionEvent):
+            auditor.take(entry)
+            continue
+        try:
+            auditor.take(msgspec.convert(entry, TransitionEvent))
+        except msgspec.ValidationError as error:
+            auditor.find("bad_schema", str(error))
+    return auditor.finish()
+
+
+def audit_lines(lines: Iterable[bytes], machines: Mapping[str, Machine] = MACHINES) -> list[AuditFinding]:
+    """Return what is wrong with a JSONL log. `lines` keep their line ends, as those of a binary file do."""
+    auditor = Auditor(machines)
+    decode = msgspec.json.Decoder(TransitionEvent).decode
+    number = offset = 0
+    for number, (line, last) in enumerate(_with_last(lines), start=1):
+        auditor.at(number, offset)
+        try:
+            auditor.take(decode(line))
+        except msgspec.ValidationError as error:
+            auditor.find("bad_schema", str(error))
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            if last and not line.endswith(b"\n"):
+                auditor.find("torn", f"the last line is cut off after {len(line)} bytes")
+            else:
+                auditor.find("damaged", f"not a line of JSON: {error}")
+        offset += len(line)
+    return auditor.finish()
+
+
+class Auditor:
+    """Takes a log line by line, and keeps what it finds. `finish` is called once, after the last one."""
+
+    def __init__(self, machines: Mapping[str, Machine] = MACHINES) -> None:
+        self._machines = machines
+        self._entities: dict[tuple[str, str, int], Entity] = {}
+        self._parents: dict[tuple[str, str], Entity] = {}  # the latest run of each job and workstream
+        self._findings: list[AuditFinding] = []
+        self._line: int | None = None
+        self._offset: int | None = None
+        self._seq = 0
+        self._timestamp = ""
+        self._partial = False  # whether the log began before what is seen of it
+
+    def at(self, line: int, offset: int | None = None) -> None:
+        """Say where the next line stands."""
+        self._line = line
+        self._offset = offset
+
+    def find(self, kind: str, text: str, event: TransitionEvent | None = None) -> None:
+        """Note a finding about the present line."""
+        self._findings.append(
+            AuditFinding(
+                severity="warning" if kind in _WARNINGS else "error",
+                kind=kind,
+                text=text if event is None else f"{event.kind} {event.entity_id}: {text}",
+                line=self._line,
+                offset=self._offset,
+                seq=None if event is None else event.seq,
+                entity_id=None if event is None else event.entity_id,
+            )
+        )
+
+    def take(self, event: TransitionEvent) -> None:
+        """Take in the next transition."""
+        if not self._in_order(event):
+            return
+        key = (event.event_type, event.entity_id, event.run)
+        entity = self._entities.get(key)
+        if entity is None:
+            entity = self._entities[key] = self._first(event)
+        elif event.from_state is None:
+            self.find("created_twice", f"was created again, in {event.to_state}; it is {entity.state}", event)
+            entity.state, entity.seq = event.to_state, event.entity_seq
+        else:
+            self._next(entity, event)
+
+    def finish(self) -> list[AuditFinding]:
+        """Check what only shows at the end. Returns all findings, in the order of the log."""
+        self._line = self._offset = None
+        for entity in self._entities.values():
+            self._about(entity, at_end(entity))
+            if not self._partial:
+                self._about(entity, at_rest(entity))
+        return self._findings
+
+    # -- the order of the log --------------------------------------------------------------------------------
+
+    def _in_order(self, event: TransitionEvent) -> bool:
+        """Check number and time. Returns False for a line that came before: it is passed over."""
+        expected = self._seq + 1
+        if event.seq < expected:
+            self.find("repeat", f"number {event.seq} comes after number {self._seq}", event)
+            return False
+        if event.seq > expected:
+            if self._seq == 0:
+                self._partial = True
+                self.find("starts_late", f"the log begins with number {event.seq}", event)
+            else:
+                self.find("gap", f"number {event.seq} comes after number {self._seq}", event)
+        self._seq = event.seq
+        if event.timestamp < self._timestamp:
+            self.find("time_backwards", f"{event.timestamp} comes after {self._timestamp}", event)
+        self._timestamp = event.timestamp
+        return True
+
+    # -- one entity ------------------------------------------------------------------------------------------
+
+    def _first(self, event: TransitionEvent) -> Entity:
+        machine = self._machines.get(event.kind)
+        entity = Entity(event.kind, event.entity_id, machine, self._parent(event))
+        entity.state, entity.seq = event.from_state or event.to_state, event.entity_seq
+        if event.kind in {"job", "workstream"}:
+            self._parents[event.kind, event.entity_id] = entity
+        self._broken(event, created(entity, event))
+        if event.from_state is not None:
+            if not self._partial:
+                self.find("not_created", f"its first line is {event.from_state} -> {event.to_state}", event)
+            entity.seq -= 1
+            self._next(entity, event)
+            return entity
+        if event.trigger != CREATE:
+            self.find("unknown_transition", f"was created by {event.trigger!r}, not by {CREATE!r}", event)
+        if event.entity_seq != 1:
+            self.find("gap", f"its creation has number {event.entity_seq}, not 1", event)
+        if machine is not None and event.to_state != machine.initial:
+            self.find("wrong_start", f"was created in {event.to_state}, not in {machine.initial!s}", event)
+        return entity
+
+    def _next(self, entity: Entity, event: TransitionEvent) -> None:
+        if event.entity_seq != entity.seq + 1:
+            kind = "repeat" if event.entity_seq <= entity.seq else "gap"
+            text = f"its number {event.entity_seq} comes after its number {entity.seq}"
+            self.find(kind, text, event)
+        if event.from_state != entity.state:
+            text = f"{event.from_state} -> {event.to_state} does not follow: it is {entity.state}"
+            self.find("does_not_follow", text, event)
+        if entity.machine is not None:
+            self._row(entity.machine, event)
+        was_ended = entity.ended
+        entity.state, entity.seq = event.to_state, event.entity_seq
+        self._broken(event, moved(entity, event, was_ended=was_ended))
+
+    def _row(self, machine: Machine, event: TransitionEvent) -> None:
+        source = event.from_state or ""
+        rows = [
+            row
+            for row in machine.table.get(source, {}).get(event.trigger, ())
+            if row.target == event.to_state
+        ]
+        step = f"{source} -> {event.to_state} by {event.trigger!r}"
+        if source in machine.states and machine.is_terminal(source) and not any(row.forced for row in rows):
+            self.find("after_end", f"{step} leaves a terminal state", event)
+        elif not rows:
+            self.find("unknown_transition", f"the machine has no row {step}", event)
+        elif all(row.severity != event.severity for row in rows):
+            text = f"{step} was reported as {event.severity}, not as {rows[0].severity}"
+            self.find("wrong_severity", text, event)
+
+    def _parent(self, event: TransitionEvent) -> Entity | None:
+        if event.kind == "task" and event.workstream_id is not None:
+            return self._parents.get(("workstream", event.workstream_id))
+        if event.kind == "workstream" and event.job_id is not None:
+            return self._parents.get(("job", event.job_id))
+        return None
+
+    def _broken(self, event: TransitionEvent, broken: Iterator[Broken]) -> None:
+        for kind, text in broken:
+            self.find(kind, text, event)
+
+    def _about(self, entity: Entity, broken: Iterator[Broken]) -> None:
+        for kind, text in broken:
+            self.find(kind, f"{entity.kind} {entity.entity_id}: {text}")
+
+
+def _with_last(lines: Iterable[bytes]) -> Iterator[tuple[bytes, bool]]:
+    """Each line, and whether it is the last one."""
+    waiting: bytes | None = None
+    for line in lines:
+        if waiting is not None:
+            yield waiting, False
+        waiting = line
+    if waiting is not None:
+        yield waiting, True

@@ -1,0 +1,221 @@
+"""What must hold between transitions, as far as a log of them can show it.
+
+Rules
+-----
+- Pure, and streaming: each check sees one line and what was kept of the entity's earlier ones. Memory grows
+  with the entities, never with the lines.
+- What the log does not say is unknown, not wrong: a check that lacks a figure is passed over.
+- A parent (a job, a workstream) ends after its children, or, where it is cancelled before they have begun, in
+  the same turn. The log does not show turns; so such an end is settled when the last child has ended, and a
+  child that goes on instead, or never ends, is the finding.
+
+What the metadata of a line may hold
+------------------------------------
+- A task's creation: `depends_on` (a number), `optional`, `max_attempts`, `max_losses`. Its bad ends:
+  `failed_attempts`, `lost_attempts` (both after it), `granted`. Its skip: `standing`.
+- A worker's creation: `capacity`. Its other lines: `assigned` (after it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, TypeAlias
+
+from .job import JobState
+from .log import TransitionEvent
+from .machine import Machine
+from .task import TaskState
+from .worker import WorkerState
+from .workstream import Standing, WorkstreamState, derive, standing
+
+# A finding's kind and its text.
+Broken: TypeAlias = tuple[str, str]
+
+
+class Entity:
+    """What is kept of one entity. For a task it is also what `derive` reads."""
+
+    __slots__ = (
+        "at_most",
+        "attempt",
+        "bad",
+        "children",
+        "depends_on",
+        "ended_children",
+        "entity_id",
+        "kind",
+        "live",
+        "machine",
+        "max_losses",
+        "optional",
+        "parent",
+        "seq",
+        "standing",
+        "state",
+    )
+
+    def __init__(self, kind: str, entity_id: str, machine: Machine | None, parent: Entity | None) -> None:
+        self.kind: Final = kind
+        self.entity_id: Final = entity_id
+        self.machine: Final = machine
+        self.parent: Final = parent
+        self.state = ""
+        self.seq = 0
+        # Of a parent.
+        self.children: list[Entity] = []
+        self.live = 0  # children that have not ended
+        self.ended_children = 0
+        self.bad = 0  # children that a completed parent must not have
+        # Of a task or worker; None and False where the log does not say.
+        self.at_most: int | None = None  # a task's attempts, or a worker's capacity
+        self.max_losses: int | None = None
+        self.depends_on: int | None = None
+        self.attempt = 0
+        self.optional = False
+        self.standing: str | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether its state is terminal."""
+        return self.machine is not None and _is_terminal(self.machine, self.state)
+
+
+def _is_terminal(machine: Machine, state: str) -> bool:
+    known = machine.states.get(state)
+    return known is not None and known.terminal
+
+
+# Where an end may come before the children's, in the same turn: nothing of them had begun.
+_NOT_BEGUN: Final = frozenset(
+    {
+        JobState.SUBMITTED,
+        JobState.PENDING,
+        WorkstreamState.PLANNED,
+        WorkstreamState.READY,
+        WorkstreamState.HELD,
+        WorkstreamState.WAITING,
+    }
+)
+# Where a workstream lets its tasks start; in `cancelling` only those that clean up.
+_STARTS: Final = frozenset({WorkstreamState.EXECUTING, WorkstreamState.CANCELLING})
+_CLAIMED_FROM: Final = frozenset({TaskState.QUEUED, TaskState.HALF_OPEN})
+
+
+def created(entity: Entity, event: TransitionEvent) -> Iterator[Broken]:
+    """Take in an entity's first line."""
+    known = event.metadata
+    if entity.kind == "task":
+        entity.at_most = _figure(known, "max_attempts")
+        entity.max_losses = _figure(known, "max_losses")
+        entity.depends_on = _figure(known, "depends_on")
+        entity.optional = known.get("optional") is True
+    elif entity.kind == "worker":
+        entity.at_most = _figure(known, "capacity")
+    if (parent := entity.parent) is not None:
+        parent.children.append(entity)
+        parent.live += not entity.ended
+        if parent.ended:
+            yield (
+                "alive_in_ended",
+                f"was created in {parent.kind} {parent.entity_id}, which is {parent.state}",
+            )
+
+
+def moved(entity: Entity, event: TransitionEvent, *, was_ended: bool) -> Iterator[Broken]:
+    """Check a line that is not the first, the entity being in its new state already."""
+    if (check := _CHECKS.get(entity.kind)) is not None:
+        yield from check(entity, event)
+    parent = entity.parent
+    if entity.ended and not was_ended:
+        yield from _ended(entity, event)
+    elif parent is not None and parent.ended and not entity.ended:
+        yield "alive_in_ended", f"went on in {parent.kind} {parent.entity_id}, which is {parent.state}"
+
+
+def _ended(entity: Entity, event: TransitionEvent) -> Iterator[Broken]:
+    if (parent := entity.parent) is not None:
+        parent.live -= 1
+        parent.ended_children += 1
+        if entity.kind == "task" and not entity.optional:
+            parent.bad += standing(entity.state, entity.standing) is Standing.BAD
+    if entity.live and event.from_state not in _NOT_BEGUN:
+        yield "alive_in_ended", f"became {entity.state} with {entity.live} of its parts not ended"
+    if entity.kind == "workstream" and entity.state == WorkstreamState.COMPLETED and entity.bad:
+        yield "completed_with_bad", f"became completed with {entity.bad} critical tasks that ended badly"
+
+
+def _task(task: Entity, event: TransitionEvent) -> Iterator[Broken]:
+    known = event.metadata
+    if task.state == TaskState.SKIPPED and known.get("standing") in tuple(Standing):
+        task.standing = known["standing"]
+    yield from _attempts(task, known)
+    parent = task.parent
+    if task.state == TaskState.QUEUED and parent is not None and task.depends_on is not None:
+        if parent.ended_children < task.depends_on:
+            ended = f"only {parent.ended_children} tasks of {parent.entity_id} have ended"
+            yield "dependencies_unmet", f"was queued with {task.depends_on} dependencies, but {ended}"
+        task.depends_on = None  # asked once: what was satisfied stays satisfied
+    if task.state == TaskState.RUNNING:
+        if event.worker_id is None:
+            yield "no_worker", "started without a worker"
+        if event.from_state in _CLAIMED_FROM and parent is not None and parent.state not in _STARTS:
+            yield "started_out_of_turn", f"started while workstream {parent.entity_id} was {parent.state}"
+    if event.attempt is not None:
+        if event.attempt < task.attempt:
+            yield "attempt_backwards", f"is at attempt {event.attempt} after attempt {task.attempt}"
+        task.attempt = max(task.attempt, event.attempt)
+
+
+def _attempts(task: Entity, known: Mapping[str, Any]) -> Iterator[Broken]:
+    granted = _figure(known, "granted") or 0
+    for word, figure, limit in (
+        ("failed", _figure(known, "failed_attempts"), task.at_most),
+        ("lost", _figure(known, "lost_attempts"), task.max_losses),
+    ):
+        if figure is not None and limit is not None and figure > limit + granted:
+            yield (
+                "too_many_attempts",
+                f"has {figure} {word} attempts, of {limit} allowed and {granted} granted",
+            )
+
+
+def _worker(worker: Entity, event: TransitionEvent) -> Iterator[Broken]:
+    assigned = _figure(event.metadata, "assigned")
+    if assigned is None:
+        return
+    if worker.at_most is not None and assigned > worker.at_most:
+        yield "over_capacity", f"runs {assigned} attempts, over its capacity of {worker.at_most}"
+    if (worker.state == WorkerState.IDLE and assigned > 0) or (
+        worker.state == WorkerState.BUSY and assigned < 1
+    ):
+        yield "wrong_assignment", f"is {worker.state} and runs {assigned} attempts"
+
+
+_CHECKS: Final[Mapping[str, Callable[[Entity, TransitionEvent], Iterator[Broken]]]] = {
+    "task": _task,
+    "worker": _worker,
+}
+
+
+def at_end(entity: Entity) -> Iterator[Broken]:
+    """Check what only shows when the log is over."""
+    if entity.ended and entity.live:
+        yield "alive_in_ended", f"is {entity.state}, but {entity.live} of its parts have not ended"
+
+
+def at_rest(entity: Entity) -> Iterator[Broken]:
+    """Compare a workstream with its tasks, once nothing more is to come."""
+    if entity.kind != "workstream" or entity.ended:
+        return
+    tasks = [
+        task for task in entity.children if task.machine is not None and task.state in task.machine.states
+    ]
+    allowed = derive(tasks)
+    if entity.state not in allowed:
+        words = ", ".join(sorted(allowed))
+        yield "not_derived", f"is {entity.state}, while its tasks allow: {words}"
+
+
+def _figure(known: Mapping[str, Any], name: str) -> int | None:
+    value = known.get(name)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -1,0 +1,54 @@
+"""One line of the transition log: what is said, in which words, about one transition.
+
+Rules: one JSON object a line (JSONL), UTF-8, ended by a newline. Lines stand in the order in which the
+transitions were committed, numbered by `seq` without a gap. The entity's creation is a line like any other,
+with no `from_state`. Unknown fields are ignored, so that a newer writer can be read.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from .machine import Severity
+
+CREATE: Final = "create"  # the trigger of an entity's first line; no machine has a row for it
+
+_SUFFIX: Final = "_state_transition"
+
+Text = Annotated[str, msgspec.Meta(min_length=1)]
+Number = Annotated[int, msgspec.Meta(ge=1)]
+Timestamp = Annotated[str, msgspec.Meta(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$")]
+EventType = Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z_]*_state_transition$")]
+
+
+class TransitionEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """One transition, as it is logged and told to observers."""
+
+    seq: Number  # its number in the whole log
+    timestamp: Timestamp  # ISO 8601, UTC, with milliseconds and a Z
+    event_type: EventType  # the entity's kind, and "_state_transition"
+    severity: Severity
+    entity_id: Text
+    entity_seq: Number  # its number among its entity's: 1 is the creation
+    from_state: str | None = None  # None for the creation
+    to_state: Text
+    trigger: Text  # the event that was fired
+    reason: str | None = None
+    job_id: str | None = None
+    workstream_id: str | None = None
+    run: Number = 1  # which run of a task or workstream, which incarnation of a worker
+    attempt: int | None = None
+    worker_id: str | None = None
+    metadata: dict[str, Any] = {}  # JSON values; which keys depends on the entity's kind and on the event
+
+    @property
+    def kind(self) -> str:
+        """The entity's kind: "task", "workstream", "worker", "job", "breaker", or an application's own."""
+        return self.event_type.removesuffix(_SUFFIX)
+
+
+def event_type(kind: str) -> str:
+    """Return the `event_type` of the transitions of entities of this kind."""
+    return kind + _SUFFIX
