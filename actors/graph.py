@@ -1,0 +1,91 @@
+"""The edges of a workstream: which task waits for which, and what can be wrong with that.
+
+Rules: O(tasks + edges), and without recursion: a chain of 10,000 tasks is ordinary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from .schema import Finding, did_you_mean, where
+from .spec import Task
+
+_CYCLE_SHOWN = 20  # names of a cycle that are printed; of a longer one its two ends
+_SUGGESTIONS = 20  # unknown dependencies that get a suggestion: each is compared with all names
+
+
+def edge_findings(tasks: Sequence[Task]) -> Iterator[Finding]:
+    """The findings about edges: unknown, doubled, contradictory and cyclic ones."""
+    numbers: dict[str, int] = {}
+    for index, task in enumerate(tasks):
+        numbers.setdefault(task.name, index)
+    needs: list[list[int]] = []
+    names: list[str] = []
+    unknown = 0
+    for index, task in enumerate(tasks):
+        mine: list[int] = []
+        for field, others in (("depends_on", task.depends_on), ("after", task.after)):
+            seen: set[str] = set()
+            for place, other in enumerate(others):
+                here = where(("tasks", index, field, place))
+                number = numbers.get(other)
+                if number is None:
+                    unknown += 1
+                    names = names or list(numbers)
+                    advice = did_you_mean(other, names) if unknown <= _SUGGESTIONS else None
+                    yield Finding(
+                        here, f"task {task.name!r} waits for {other!r}, which does not exist", advice
+                    )
+                elif other == task.name:
+                    yield Finding(here, f"task {task.name!r} waits for itself", "remove it")
+                elif other in seen:
+                    yield Finding(
+                        here, f"{other!r} stands twice in {field} of task {task.name!r}", "remove one"
+                    )
+                elif field == "after" and other in task.depends_on:
+                    yield Finding(
+                        here,
+                        f"task {task.name!r} has {other!r} under both depends_on and after",
+                        "keep one: depends_on wants it to end well, after only to end",
+                    )
+                else:
+                    mine.append(number)
+                seen.add(other)
+        needs.append(mine)
+    for cycle in _cycles(needs):
+        shown = [tasks[number].name for number in cycle]
+        if len(shown) > _CYCLE_SHOWN:
+            left = len(shown) - _CYCLE_SHOWN
+            shown[_CYCLE_SHOWN // 2 : -_CYCLE_SHOWN // 2] = [f"… {left:,} more …"]
+        text = " -> ".join([*shown, shown[0]])
+        yield Finding(
+            where(("tasks", cycle[0])), f"these wait for each other: {text}", "remove one of these edges"
+        )
+
+
+def _cycles(needs: Sequence[Sequence[int]]) -> Iterator[list[int]]:
+    """One cycle at least of each knot, as numbers: each task waits for the next, the last for the first."""
+    dependents: list[list[int]] = [[] for _ in needs]
+    left = [len(mine) for mine in needs]
+    for index, mine in enumerate(needs):
+        for other in mine:
+            dependents[other].append(index)
+    ready = [index for index, count in enumerate(left) if count == 0]
+    while ready:
+        for index in dependents[ready.pop()]:
+            left[index] -= 1
+            if left[index] == 0:
+                ready.append(index)
+    # What is left waits for something that is left: following one such edge from each must come back.
+    visited_from: dict[int, int] = {}
+    for start in range(len(needs)):
+        if left[start] == 0 or start in visited_from:
+            continue
+        trail: list[int] = []
+        here = start
+        while here not in visited_from:
+            visited_from[here] = start
+            trail.append(here)
+            here = next(other for other in needs[here] if left[other])
+        if visited_from[here] == start:
+            yield trail[trail.index(here) :]

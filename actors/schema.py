@@ -1,0 +1,325 @@
+"""Reading values into specification Structs, with every mismatch told and none raised.
+
+msgspec converts faster, but stops at the first mismatch and does not look at Structs made in Python. Here:
+- `read()` takes a Struct made in Python, or plain values from a file (mappings, lists, scalars), and gives
+  back a Struct of the right types, however bad the input: what did not fit is told in a finding, and the
+  field's default stands in its place.
+- A finding's `where` is the path as a user would write it: `tasks[2].retry.max_attempts`.
+- Text must be encodable, integers fit in 64 bits and floats be finite, so that no value can stop the
+  journal later.
+- `sound()` is the fast answer for the ordinary case, in C: a Struct for which it is true needs no `read()`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from functools import lru_cache
+from typing import Any, TypeVar, cast
+
+import msgspec
+from msgspec import inspect
+
+S = TypeVar("S", bound=msgspec.Struct)
+Path = tuple[str | int, ...]
+
+_DEEPEST = 64  # levels of nesting in args: far beyond use, far below the interpreter's recursion limit
+_COMPARED = 2_000  # names that are compared for one suggestion: beyond, it would take longer than it helps
+_SHOWN = 60  # characters of a bad value that a message repeats
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One thing that is wrong with a specification, where it is, and what to do about it.
+
+    where: the path of the value ("" for the whole); line: its line in the file, from 1, if there is a file.
+    """
+
+    where: str
+    message: str
+    suggestion: str | None = None
+    line: int | None = None
+
+    def __str__(self) -> str:
+        place = f"line {self.line}: " if self.line is not None else ""
+        where = f"{self.where}: " if self.where else ""
+        advice = f" ({self.suggestion})" if self.suggestion else ""
+        return f"{place}{where}{self.message}{advice}"
+
+
+def where(path: Path) -> str:
+    """Write a path as in `tasks[2].retry.max_attempts`."""
+    text = ""
+    for step in path:
+        if isinstance(step, int):
+            text += f"[{step}]"
+        elif step.replace("_", "").replace("-", "").isalnum():
+            text += f".{step}" if text else step
+        else:
+            text += f"[{step!r}]"
+    return text
+
+
+def did_you_mean(name: str, known: Sequence[str]) -> str | None:
+    """Suggest the known name that is most like `name`, or None."""
+    folded = name.casefold()
+    for candidate in known:
+        if candidate.casefold() == folded:
+            return f"did you mean {candidate!r}?"
+    if len(known) > _COMPARED:
+        known = [candidate for candidate in known if candidate[:1] == name[:1]][:_COMPARED]
+    near = get_close_matches(name, known, n=1)
+    return f"did you mean {near[0]!r}?" if near else None
+
+
+def sound(value: msgspec.Struct) -> bool:
+    """Whether a Struct made in Python certainly has the types it declares. False when it may not."""
+    try:
+        _decoder(type(value)).decode(_ENCODER.encode(value))
+    except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError):
+        return False
+    return True
+
+
+def read(value: object, kind: type[S]) -> tuple[S, list[Finding]]:
+    """Make a Struct of type `kind` from a Struct, or from plain values as a file gives them. Never raises."""
+    reading = _Reading()
+    got, _ = reading.any(value, inspect.type_info(kind), ())
+    if not isinstance(got, kind):
+        got = _blank(kind)
+    return got, reading.findings
+
+
+def plain_problem(value: object, depth: int = 0) -> str | None:
+    """Say why a value cannot be written as JSON and read back equal, or None if it can."""
+    match value:
+        case None | bool():
+            return None
+        case str():
+            return _text_problem(value)
+        case int():
+            return None if -(2**63) <= value < 2**63 else f"{_short(value)} does not fit in 64 bits"
+        case float():
+            return None if math.isfinite(value) else f"{value!r} has no form in JSON"
+        case _ if depth >= _DEEPEST:
+            return f"it is nested more than {_DEEPEST} levels deep"
+        case list() | tuple():
+            items = cast("Sequence[object]", value)
+            return next((problem for item in items if (problem := plain_problem(item, depth + 1))), None)
+        case dict():
+            for key, item in cast("dict[object, object]", value).items():
+                if not isinstance(key, str):
+                    return f"the key {_short(key)} is {_kind(key)}, and JSON knows only text"
+                if problem := _text_problem(key) or plain_problem(item, depth + 1):
+                    return problem
+            return None
+        case _:
+            return f"{_short(value)} is {_kind(value)}, which JSON does not know"
+
+
+class _Reading:
+    """One run of `read()`, and what it found. Each method gives the value to use, and whether it fitted."""
+
+    def __init__(self) -> None:
+        self.findings: list[Finding] = []
+
+    def any(self, value: object, kind: inspect.Type, path: Path) -> tuple[object, bool]:
+        match kind:
+            case inspect.UnionType():
+                return self.union(value, kind, path)
+            case inspect.StructType():
+                return self.struct(value, kind, path)
+            case inspect.ListType():
+                return self.list(value, kind, path)
+            case inspect.DictType():
+                return self.dict(value, kind, path)
+            case inspect.AnyType():
+                return value, True
+            case _:
+                if problem := _scalar_problem(value, kind):
+                    return self.bad(path, problem, _advice(value, kind))
+                return value, True
+
+    def union(self, value: object, kind: inspect.UnionType, path: Path) -> tuple[object, bool]:
+        for option in kind.types:
+            if _suits(value, option):
+                return self.any(value, option, path)
+        options = [option for option in kind.types if not isinstance(option, inspect.NoneType)]
+        if len(options) == 1:
+            return self.any(value, options[0], path)
+        wanted = " or ".join(_wanted(option) for option in options)
+        return self.bad(path, f"must be {wanted}, not {_told(value)}", _advice(value, options[-1]))
+
+    def bad(self, path: Path, message: str, suggestion: str | None) -> tuple[None, bool]:
+        self.findings.append(Finding(where(path), message, suggestion))
+        return None, False
+
+    def struct(self, value: object, kind: inspect.StructType, path: Path) -> tuple[object, bool]:
+        given: dict[object, object]
+        if isinstance(value, kind.cls):
+            given = {field.name: getattr(value, field.name) for field in kind.fields}
+        elif isinstance(value, Mapping):
+            given = dict(cast("Mapping[object, object]", value))
+        else:
+            return self.bad(path, f"must be a table of settings, not {_told(value)}", None)
+        fields = {field.name: field for field in kind.fields}
+        for key in given:
+            if key not in fields:
+                suggestion = did_you_mean(str(key), list(fields)) or f"known here: {', '.join(fields)}"
+                self.bad((*path, str(key)), f"unknown key {_short(key)}", suggestion)
+        ready: dict[str, object] = {}
+        for name, field in fields.items():
+            if name in given:
+                got, fitted = self.any(given[name], field.type, (*path, name))
+                if fitted:
+                    ready[name] = got
+            elif field.required:
+                self.bad(
+                    (*path, name), f"{name!r} is missing", f"every {kind.cls.__name__.lower()} needs one"
+                )
+        return _blank(kind.cls, ready), True
+
+    def list(self, value: object, kind: inspect.ListType, path: Path) -> tuple[object, bool]:
+        if not isinstance(value, list | tuple):
+            advice = f"write it in brackets: [{_short(value)}]" if isinstance(value, str) else None
+            return self.bad(path, f"must be a list, not {_told(value)}", advice)
+        got = [
+            self.any(item, kind.item_type, (*path, index))
+            for index, item in enumerate(cast("Sequence[object]", value))
+        ]
+        if isinstance(kind.item_type, inspect.StructType):
+            # Kept in place, so that later findings count as the user does.
+            return [item if fitted else _blank(kind.item_type.cls) for item, fitted in got], True
+        return [item for item, fitted in got if fitted], True
+
+    def dict(self, value: object, kind: inspect.DictType, path: Path) -> tuple[object, bool]:
+        if not isinstance(value, Mapping):
+            return self.bad(path, f"must be a table, not {_told(value)}", None)
+        ready: dict[object, object] = {}
+        for key, item in cast("Mapping[object, object]", value).items():
+            if problem := _scalar_problem(key, kind.key_type):
+                self.bad((*path, str(key)), f"the key {problem}", _advice(key, kind.key_type))
+                continue
+            got, fitted = self.any(item, kind.value_type, (*path, cast("str", key)))
+            if fitted:
+                ready[key] = got
+        return ready, True
+
+
+def _suits(value: object, kind: inspect.Type) -> bool:
+    """Whether a member of a union is what the value is meant to be: its own kind, however wrong inside."""
+    match kind:
+        case inspect.ListType():
+            return isinstance(value, list | tuple)
+        case inspect.StructType() | inspect.DictType():
+            return isinstance(value, Mapping | msgspec.Struct)
+        case _:
+            return _scalar_problem(value, kind) is None
+
+
+def _scalar_problem(value: object, kind: inspect.Type) -> str | None:
+    match kind:
+        case inspect.StrType() if isinstance(value, str):
+            return _text_problem(value)
+        case inspect.BoolType() if isinstance(value, bool):
+            return None
+        case inspect.IntType() if isinstance(value, int) and not isinstance(value, bool):
+            return plain_problem(value)
+        case inspect.FloatType() if isinstance(value, int | float) and not isinstance(value, bool):
+            return plain_problem(value)
+        case inspect.NoneType() if value is None:
+            return None
+        case inspect.LiteralType() if value in kind.values:
+            return None
+        case _:
+            return f"must be {_wanted(kind)}, not {_told(value)}"
+
+
+def _wanted(kind: inspect.Type) -> str:
+    match kind:
+        case inspect.StrType():
+            return "text"
+        case inspect.BoolType():
+            return "true or false"
+        case inspect.IntType():
+            return "a whole number"
+        case inspect.FloatType():
+            return "a number"
+        case inspect.LiteralType():
+            return "one of " + ", ".join(repr(value) for value in kind.values)
+        case inspect.ListType():
+            return "a list"
+        case inspect.StructType() | inspect.DictType():
+            return "a table"
+        case _:
+            return "nothing"
+
+
+def _advice(value: object, kind: inspect.Type) -> str | None:
+    match kind:
+        case inspect.LiteralType() if isinstance(value, str):
+            return did_you_mean(value, [str(known) for known in kind.values])
+        case inspect.StrType() if isinstance(value, bool | int | float) or hasattr(value, "isoformat"):
+            return "write it in quotes"
+        case inspect.IntType() | inspect.FloatType() if isinstance(value, str) and value.strip().isdigit():
+            return "write it without quotes"
+        case inspect.BoolType() if isinstance(value, str):
+            return "write true or false, without quotes"
+        case _:
+            return None
+
+
+def _text_problem(value: str) -> str | None:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return f"{_short(value)} holds half a character (a lone surrogate), which cannot be stored"
+    return None
+
+
+def _told(value: object) -> str:
+    return "nothing" if value is None else f"{_kind(value)} ({_short(value)})"
+
+
+def _kind(value: object) -> str:
+    match value:
+        case bool():
+            return "true or false"
+        case str():
+            return "text"
+        case int() | float():
+            return "a number"
+        case list() | tuple():
+            return "a list"
+        case Mapping():
+            return "a table"
+        case _:
+            name = type(value).__name__
+            return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
+
+
+def _short(value: object) -> str:
+    try:
+        text = ascii(value) if isinstance(value, str) and not value.isprintable() else repr(value)
+    except Exception:  # a user's __repr__, or an integer beyond the interpreter's limit of digits
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
+
+
+def _blank(kind: type[Any], ready: Mapping[str, object] | None = None) -> Any:
+    """Make a Struct where the required fields that are missing are empty."""
+    ready = ready or {}
+    empty = {field.name: "" for field in msgspec.structs.fields(kind) if field.required}
+    return kind(**{**empty, **ready})
+
+
+def _opaque(_: object) -> list[list[object]]:
+    return [[]]  # what no field of a specification accepts, but those of type Any: functions and strategies
+
+
+_ENCODER = msgspec.msgpack.Encoder(enc_hook=_opaque, uuid_format="bytes")  # msgpack tells bytes from text
+
+
+@lru_cache
+def _decoder(kind: type[msgspec.Struct]) -> msgspec.msgpack.Decoder[Any]:
+    return msgspec.msgpack.Decoder(kind)

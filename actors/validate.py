@@ -1,0 +1,466 @@
+"""Holding a specification to its rules, whole, before anything of it is journaled (DESIGN, end of section 9).
+
+Rules:
+- Pure: nothing is imported, opened or started. Total: nothing is raised half-way, all findings come at once.
+- O(tasks + edges), and without recursion: a chain of 10,000 tasks is ordinary.
+- Types first (`schema.py`): a value of the wrong type is told once, and its field then counts as not given,
+  so that what depends on it is not told again.
+- Names end up in file names and paths of every system: they must be good ones everywhere.
+- A tool that a task names need not be declared: it then has the defaults. Its name is held to the same rules.
+
+What is checked where: here the fields, by `_Checker.workstream` and `.task`; `names.py` has names,
+`graph.py` edges.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, cast
+
+import msgspec
+
+from .backoff import WaitError, decode_wait, encode_wait, is_strategy
+from .graph import edge_findings
+from .names import folded, name_problem
+from .schema import Finding, Path, plain_problem, read, sound, where
+from .spec import (
+    Breaker,
+    Check,
+    Condition,
+    Defaults,
+    Duration,
+    EngineName,
+    Hook,
+    Retry,
+    Task,
+    Tool,
+    Worker,
+    Workstream,
+    seconds,
+)
+
+__all__ = ["Finding", "SpecificationError", "findings", "kind_of", "name_problem", "worker_findings"]
+
+_CYCLE_SHOWN = 20  # names of a cycle that are printed; of a longer one its two ends
+_SUGGESTIONS = 20  # unknown dependencies that get a suggestion: each is compared with all names
+
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_-])?")
+_RESERVED = re.compile(
+    r"(?:con|prn|aux|nul|conin\$|conout\$|com[0-9¹²³]|lpt[0-9¹²³]) *(?:\..*)?", re.IGNORECASE
+)
+_FORBIDDEN = frozenset('/\\:*?"<>|')
+_PATH = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*(?:\.[^\W\d]\w*)*")
+_MODULE = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
+
+# Duration fields that must be more than 0, and those where 0 means "at once".
+_TASK_LIMITS = ("timeout", "queue_timeout", "heartbeat_timeout", "total_timeout", "unroutable_timeout")
+_DEFAULT_LIMITS = (*_TASK_LIMITS, "validation_timeout")
+_HOOKS = ("on_completed", "on_failed", "on_cancelled")
+_COMMAND_ONLY: dict[str, object] = {
+    "env": {},
+    "cwd": None,
+    "expected_exit_codes": [0],
+    "max_output": 1_048_576,
+}
+
+Bodies = Callable[[str], Callable[..., Any]]
+
+
+class SpecificationError(ValueError):
+    """A specification was refused, nothing was journaled. Mend what its `findings` tell, and submit again."""
+
+    def __init__(self, findings: Sequence[Finding], source: str = "this specification") -> None:
+        self.findings = list(findings)
+        self.source = source
+        super().__init__(self.findings, source)
+
+    def __str__(self) -> str:
+        count = len(self.findings)
+        head = f"{count} thing{'s are' if count > 1 else ' is'} wrong in {self.source}:"
+        return "\n  ".join([head, *map(str, self.findings)])
+
+
+def findings(workstream: Workstream, *, bodies: Bodies | None = None) -> list[Finding]:
+    """Everything that is wrong with a workstream, in its own order; empty if it can be run.
+
+    bodies: finds the function of an import path or registered name, and raises LookupError, with a text for
+    the user, when there is none; without it, paths are held to their form only.
+    """
+    return _checked(workstream, Workstream, lambda checker, value: checker.workstream(value), bodies)
+
+
+def worker_findings(workers: Sequence[Worker]) -> list[Finding]:
+    """Everything that is wrong with a list of workers, as they stand under `workers`."""
+
+    class Workers(msgspec.Struct):
+        workers: list[Worker]
+
+    def check(checker: _Checker, value: Workers) -> None:
+        checker.names([worker.name for worker in value.workers], ("workers",), "worker")
+        for index, worker in enumerate(value.workers):
+            checker.worker(worker, ("workers", index))
+
+    return _checked(Workers(list(workers)), Workers, check, None)
+
+
+def kind_of(func: Callable[..., Any]) -> EngineName:
+    """The engine a function runs on: "loop" for what gives a coroutine, "thread" for a plain function."""
+    while isinstance(func, functools.partial):
+        func = func.func
+    if inspect.iscoroutinefunction(func):
+        return "loop"
+    called = getattr(type(func), "__call__", None)  # noqa: B004 - the method itself is asked about
+    return "loop" if inspect.iscoroutinefunction(called) else "thread"
+
+
+def _checked(
+    value: Any, kind: type[Any], check: Callable[[_Checker, Any], None], bodies: Bodies | None
+) -> list[Finding]:
+    if _sound(value):
+        try:
+            checker = _Checker(bodies)
+            check(checker, value)
+        except (TypeError, AttributeError):
+            pass  # a date or the like, which is encoded as the text that was wanted: read() tells
+        else:
+            return checker.findings
+    cleaned, found = read(value, kind)
+    checker = _Checker(bodies)
+    check(checker, cleaned)
+    told = {finding.where for finding in found}
+    return found + [finding for finding in checker.findings if told.isdisjoint(_around(finding.where))]
+
+
+def _sound(value: Any) -> bool:
+    """Ask task by task: what is made for the answer is then gone at once, which the collector likes."""
+    if not isinstance(value, Workstream) or not isinstance(cast("object", value.tasks), list):
+        return sound(value)
+    tasks = value.tasks
+    if not all(type(task) is Task and sound(task) for task in tasks):
+        return False
+    return sound(msgspec.structs.replace(value, tasks=[]))
+
+
+def _around(place: str) -> Iterator[str]:
+    """A finding's place, and all that it is part of."""
+    yield place
+    while cut := max(place.rfind("."), place.rfind("["), 0):
+        place = place[:cut]
+        yield place
+
+
+class _Checker:
+    """One look at one specification, whose values have the right types."""
+
+    def __init__(self, bodies: Bodies | None) -> None:
+        self.findings: list[Finding] = []
+        self._bodies = bodies
+        self._known_bodies: dict[object, tuple[str | None, EngineName | None]] = {}
+
+    def bad(self, path: Path, message: str, suggestion: str | None = None) -> None:
+        self.findings.append(Finding(where(path), message, suggestion))
+
+    # -- the parts of a specification
+
+    def workstream(self, spec: Workstream) -> None:
+        if problem := name_problem(spec.name):
+            self.bad(("name",), f"the name {spec.name!r} {problem}")
+        self.at_least(("max_parallel",), spec.max_parallel, 1)
+        self.limit(("deadline",), spec.deadline)
+        self.defaults(spec.defaults, ("defaults",))
+        self.names(list(spec.tools), ("tools",), "tool", keyed=True)
+        for name, tool in spec.tools.items():
+            self.tool(tool, ("tools", name))
+        self.environment(spec.env, ("env",))
+        self.folder(spec.cwd, ("cwd",))
+        for index, check in enumerate(spec.checks):
+            self.check(check, ("checks", index))
+        self.hooks(spec, ())
+        self.names([task.name for task in spec.tasks], ("tasks",), "task")
+        for index, task in enumerate(spec.tasks):
+            self.task(task, ("tasks", index))
+        self.findings.extend(edge_findings(spec.tasks))
+
+    def task(self, task: Task, at: Path) -> None:
+        self.body(task, at, engine=task.engine)
+        if task.command is None:
+            self.function_settings(task, at)
+        else:
+            self.command_settings(task, at)
+        if task.args and (problem := plain_problem(task.args)):
+            self.bad(
+                (*at, "args"), f"not a JSON value: {problem}", "hand over text, numbers, lists and tables"
+            )
+        if task.tool is not None and (problem := name_problem(task.tool)):
+            self.bad((*at, "tool"), f"the name {task.tool!r} {problem}")
+        for index, capability in enumerate(task.capabilities):
+            if not capability.strip():
+                self.bad((*at, "capabilities", index), "is empty")
+        if task.condition is not None:
+            self.called(task.condition, (*at, "condition"))
+        self.policies(task, at, _TASK_LIMITS)
+        for index, check in enumerate(task.checks):
+            self.check(check, (*at, "checks", index))
+        self.hooks(task, at)
+
+    def function_settings(self, task: Task, at: Path) -> None:
+        if task.run is None:
+            return
+        for name, default in _COMMAND_ONLY.items():
+            if getattr(task, name) != default:
+                self.bad((*at, name), "is for commands, and this task runs a function", "remove it")
+
+    def command_settings(self, task: Task, at: Path) -> None:
+        if task.heartbeat_timeout is not None:
+            self.bad((*at, "heartbeat_timeout"), "a command sends no heartbeats", "use timeout, or remove it")
+        self.environment(task.env, (*at, "env"))
+        self.folder(task.cwd, (*at, "cwd"))
+        self.at_least((*at, "max_output"), task.max_output, 0)
+        if not task.expected_exit_codes:
+            self.bad((*at, "expected_exit_codes"), "is empty: no exit would be a good one", "write [0]")
+        for index, code in enumerate(task.expected_exit_codes):
+            if not -64 <= code <= 0xFFFFFFFF:
+                self.bad(
+                    (*at, "expected_exit_codes", index),
+                    f"{code} is no exit code",
+                    "0 to 255, or minus a signal",
+                )
+
+    def policies(self, spec: Task | Defaults, at: Path, limits: Iterable[str]) -> None:
+        """What tasks and defaults have in common."""
+        for name in limits:
+            if (value := getattr(spec, name)) is not None:
+                self.limit((*at, name), value)
+        if spec.retry is not None:
+            self.retry(spec.retry, (*at, "retry"))
+        if spec.kill_grace is not None:
+            self.duration((*at, "kill_grace"), spec.kill_grace)
+        if spec.max_error_repeats is not None:
+            self.at_least((*at, "max_error_repeats"), spec.max_error_repeats, 1)
+        if spec.max_losses is not None:
+            self.at_least((*at, "max_losses"), spec.max_losses, 0)
+
+    def defaults(self, spec: Defaults, at: Path) -> None:
+        self.policies(spec, at, _DEFAULT_LIMITS)
+        self.duration((*at, "recovery_timeout"), spec.recovery_timeout)
+
+    def tool(self, spec: Tool, at: Path) -> None:
+        self.at_least((*at, "max_parallel"), spec.max_parallel, 1)
+        self.limit((*at, "timeout"), spec.timeout)
+        if spec.retry is not None:
+            self.retry(spec.retry, (*at, "retry"))
+        if spec.breaker is not None:
+            self.breaker(spec.breaker, (*at, "breaker"))
+
+    def breaker(self, spec: Breaker, at: Path) -> None:
+        self.at_least((*at, "failure_threshold"), spec.failure_threshold, 1)
+        self.at_least((*at, "success_threshold"), spec.success_threshold, 1)
+        self.duration((*at, "cooldown"), spec.cooldown)
+
+    def retry(self, spec: Retry, at: Path) -> None:
+        if spec.max_attempts is not None and spec.max_retries is not None:
+            self.bad(
+                (*at, "max_retries"),
+                "max_attempts and max_retries are both given",
+                "give one: tries are retries + 1",
+            )
+        self.at_least((*at, "max_attempts"), spec.max_attempts, 1, "write 1 for a single try")
+        self.at_least((*at, "max_retries"), spec.max_retries, 0)
+        if not 0 <= spec.jitter <= 1:
+            self.bad(
+                (*at, "jitter"),
+                f"must be between 0 and 1, not {spec.jitter}",
+                "0.25 means plus or minus 25 %",
+            )
+        base = self.duration((*at, "base_delay"), spec.base_delay)
+        longest = self.duration((*at, "max_delay"), spec.max_delay)
+        if base is not None and longest is not None and base > longest:
+            self.bad(
+                (*at, "base_delay"),
+                f"the first delay ({base:g} s) is above max_delay ({longest:g} s)",
+                "raise max_delay",
+            )
+        self.wait(spec.wait, (*at, "wait"))
+
+    def wait(self, wait: object, at: Path) -> None:
+        if wait is None:
+            return
+        try:
+            if is_strategy(wait):
+                encode_wait(wait)
+            elif isinstance(wait, str) or callable(wait):
+                self.function(wait, at)
+            else:
+                decode_wait(wait)
+        except WaitError as error:
+            self.bad(at, str(error))
+
+    def hooks(self, spec: Task | Workstream, at: Path) -> None:
+        for name in _HOOKS:
+            for index, hook in enumerate(getattr(spec, name)):
+                self.called(hook, (*at, name, index))
+
+    def called(self, spec: Hook | Condition, at: Path) -> None:
+        self.body(spec, at)
+        self.limit((*at, "timeout"), spec.timeout)
+
+    def check(self, spec: Check, at: Path) -> None:
+        given = [name for name in ("file", "imports", "command", "run") if getattr(spec, name) is not None]
+        if len(given) != 1:
+            self.bad(at, f"a check has exactly one of file, imports, command and run, not {_listed(given)}")
+        if spec.file is not None:
+            self.folder(spec.file, (*at, "file"))
+        if spec.imports is not None and not _MODULE.fullmatch(spec.imports):
+            self.bad(
+                (*at, "imports"), f"{spec.imports!r} is no module's name", 'write it as "package.module"'
+            )
+        if spec.run is not None:
+            self.function(spec.run, (*at, "run"))
+        self.command(spec.command, spec.shell, at)
+        self.limit((*at, "timeout"), spec.timeout)
+
+    def worker(self, spec: Worker, at: Path) -> None:
+        self.at_least((*at, "capacity"), spec.capacity, 1)
+        for index, capability in enumerate(spec.capabilities):
+            if not capability.strip():
+                self.bad((*at, "capabilities", index), "is empty")
+
+    # -- what is run
+
+    def body(self, spec: Task | Hook | Condition, at: Path, engine: EngineName | None = None) -> None:
+        """Exactly one of `run` and `command`, each of its form, and an engine that can run it."""
+        if (spec.run is None) == (spec.command is None):
+            have = "both run and command" if spec.run is not None else "neither run nor command"
+            self.bad(at, f"{_titled(spec)} has {have}", "give exactly one: a function, or a command")
+        self.command(spec.command, spec.shell, at)
+        if spec.run is None:
+            if spec.command is not None and engine not in (None, "command"):
+                self.bad((*at, "engine"), f"engine {engine!r} cannot run a command", "remove engine")
+            return
+        kind = self.function(spec.run, (*at, "run"))
+        if engine == "command":
+            self.bad((*at, "engine"), 'engine "command" cannot run a function', "remove engine")
+        elif engine == "thread" and kind == "loop":
+            self.bad((*at, "engine"), 'engine "thread" cannot run an async function', "remove engine")
+        elif engine == "loop" and kind == "thread":
+            self.bad(
+                (*at, "engine"),
+                'engine "loop" cannot run a plain function: it would stop everything else meanwhile',
+                'remove engine, or make it "async def"',
+            )
+
+    def command(self, command: list[str] | str | None, shell: bool, at: Path) -> None:
+        if command is None:
+            if shell:
+                self.bad((*at, "shell"), "is for commands, and there is none", "remove it")
+            return
+        here = (*at, "command")
+        if isinstance(command, str):
+            if not shell:
+                self.bad(
+                    here,
+                    "is one text, which only a shell can take apart",
+                    f"write a list of arguments, as {command.split()!r}, or add shell = true",
+                )
+            if not command.strip():
+                self.bad(here, "is empty")
+        else:
+            if shell:
+                self.bad((*at, "shell"), "a shell takes one text, and command is a list", "remove shell")
+            if not command or not command[0]:
+                self.bad(here, "names no program")
+        if any("\0" in part for part in command):
+            self.bad(here, "holds a NUL byte, which no command line can")
+
+    def function(self, body: object, at: Path) -> EngineName | None:
+        """Hold a function, or the path of one, to its form. Gives its engine where that is known."""
+        key = body if isinstance(body, str) else id(body)
+        if key not in self._known_bodies:
+            self._known_bodies[key] = self._look_at(body)
+        problem, kind = self._known_bodies[key]
+        if problem is not None:
+            self.bad(at, problem)
+        return kind
+
+    def _look_at(self, body: object) -> tuple[str | None, EngineName | None]:
+        func = body
+        if isinstance(body, str):
+            if self._bodies is None:
+                if ":" in body and not _PATH.fullmatch(body):
+                    return f'{body!r} is no import path; write it as "package.module:function"', None
+                return ("is empty", None) if not body.strip() else (None, None)
+            try:
+                func = self._bodies(body)
+            except LookupError as error:
+                return str(error.args[0] if error.args else error), None
+        if not callable(func):
+            return f"must be a function or its import path, not {type(body).__name__} ({body!r:.60})", None
+        if inspect.isgeneratorfunction(func) or inspect.isasyncgenfunction(func):
+            return (
+                "is a generator: calling it would run nothing; return the value instead of yielding it",
+                None,
+            )
+        return None, kind_of(func)
+
+    # -- values
+
+    def names(self, names: Sequence[str], at: Path, what: str, *, keyed: bool = False) -> None:
+        seen: dict[str, str] = {}
+        for index, name in enumerate(names):
+            here = (*at, name) if keyed else (*at, index, "name")
+            if problem := name_problem(name):
+                self.bad(here, f"the name {name!r} {problem}")
+            same = folded(name)
+            if same not in seen:
+                seen[same] = name
+            elif seen[same] == name:
+                if name:
+                    self.bad(here, f"there are two {what}s named {name!r}", "give each its own name")
+            else:
+                self.bad(
+                    here,
+                    f"the {what}s {seen[same]!r} and {name!r} differ in case or composition only",
+                    "give each its own name",
+                )
+
+    def environment(self, env: dict[str, str], at: Path) -> None:
+        for key, value in env.items():
+            if not key or "=" in key or "\0" in key:
+                self.bad((*at, key), f"{key!r} cannot be the name of an environment variable")
+            if "\0" in value:
+                self.bad((*at, key), "holds a NUL byte, which no environment can")
+
+    def folder(self, path: str | None, at: Path) -> None:
+        if path is not None and (not path.strip() or "\0" in path):
+            self.bad(at, f"{path!r} is no path")
+
+    def at_least(self, at: Path, value: int | None, least: int, suggestion: str | None = None) -> None:
+        if value is not None and not least <= value <= 2**53:
+            bound = f"at least {least}" if value < least else "at most 2**53"
+            self.bad(at, f"must be {bound}, not {value}", suggestion)
+
+    def duration(self, at: Path, value: Duration | None) -> float | None:
+        if value is None:
+            return None
+        try:
+            return seconds(value)
+        except ValueError as error:
+            self.bad(at, str(error))
+            return None
+
+    def limit(self, at: Path, value: Duration | None) -> None:
+        if self.duration(at, value) == 0:
+            self.bad(
+                at, "a limit of 0 is over before anything starts", "leave it out for no limit of its own"
+            )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join(names) if names else "none"
+
+
+def _titled(spec: Task | Hook | Condition) -> str:
+    return f"task {spec.name!r}" if isinstance(spec, Task) else f"a {type(spec).__name__.lower()}"

@@ -1,0 +1,349 @@
+"""Every kind of mistake in a specification is told, all at once, where it is, and without anything raised."""
+
+import datetime
+import functools
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from callboard.actors.spec import (
+    Breaker,
+    Check,
+    Condition,
+    Defaults,
+    Hook,
+    Retry,
+    Task,
+    Tool,
+    Worker,
+    Workstream,
+)
+from callboard.actors.validate import SpecificationError, findings, kind_of, name_problem, worker_findings
+
+
+def plain() -> None: ...
+
+
+async def coro() -> None: ...
+
+
+def generator() -> Any:
+    yield 1
+
+
+class CallableAsync:
+    async def __call__(self) -> None: ...
+
+
+def found(*tasks: Any, **settings: Any) -> dict[str, str]:
+    return {
+        finding.where: str(finding) for finding in findings(Workstream("w", tasks=list(tasks), **settings))
+    }
+
+
+def one(field: str, **settings: Any) -> str:
+    settings.setdefault("command", ["true"])
+    told = found(Task("a", **settings))
+    assert list(told) == [f"tasks[0].{field}" if field else "tasks[0]"], told
+    return next(iter(told.values()))
+
+
+def test_a_good_specification_has_no_findings() -> None:
+    assert not found(
+        Task("build", run=coro, args={"a": [1, 2.5, None, True, {"b": "ü"}]}),
+        Task("Test it", command=["true"], depends_on=["build"], priority=-5, tool="gcc", engine="command"),
+        Task(
+            "ship", command="echo $X", shell=True, after=["build"], depends_on=["Test it"], env={"X": "1=2"}
+        ),
+        Task("tell", run="pkg.module:Class.method", condition=Condition(run=plain), checks=[Check(file="x")]),
+        Task("log", run="registered", retry=Retry(max_retries=0, jitter=0, base_delay=0), engine="thread"),
+        deadline="2h",
+        tools={"gcc": Tool(breaker=Breaker(cooldown=0)), "other": Tool(max_parallel=1)},
+        defaults=Defaults(heartbeat_timeout=5, kill_grace=0),
+    )
+    assert not findings(Workstream("nothing"))
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("", "empty"),
+        (".", "dot"),
+        ("..", "dot"),
+        ("a/b", "'/'"),
+        ("a\\b", "'\\\\'"),
+        ("a\nb", "'\\n'"),
+        ("a\0b", "'\\x00'"),
+        ("a\u202eb", "'\\u202e'"),
+        ("\ud800", "surrogate"),
+        ("NUL", "Windows"),
+        ("com1.txt", "Windows"),
+        ("a:b", "':'"),
+        (" a", "space"),
+        ("a ", "space"),
+        ("a.", "dot"),
+        ("x" * 201, "201 bytes"),
+        ("ü" * 101, "202 bytes"),
+    ],
+)
+def test_names_that_cannot_be_file_names(name: str, words: str) -> None:
+    assert words in found(Task(name, command=["true"]))["tasks[0].name"]
+    assert words in {f.where: str(f) for f in findings(Workstream(name))}["name"]
+
+
+@pytest.mark.parametrize(
+    "name", ["a", "A-1", "build and test", "日本", "-x", ".hidden", "x" * 200, "null", "com10"]
+)
+def test_names_that_can(name: str) -> None:
+    assert name_problem(name) is None
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [("a", "a"), ("Build", "bUILD"), ("ü", "u\u0308"), ("straße", "STRASSE")]
+)
+def test_doubled_names(first: str, second: str) -> None:
+    told = found(Task(first, command=["true"]), Task(second, command=["true"]))
+    assert list(told) == ["tasks[1].name"]
+    tools = findings(Workstream("w", tools={first: Tool(), second + "x": Tool(), first + "X": Tool()}))
+    assert len(tools) == 1
+
+
+def test_dependencies_that_are_unknown_doubled_or_contradictory() -> None:
+    told = found(
+        Task("build", command=["true"]),
+        Task("a", command=["true"], depends_on=["biuld", "a", "build", "build"], after=["build", "Build"]),
+    )
+    assert "did you mean 'build'?" in told["tasks[1].depends_on[0]"]
+    assert "waits for itself" in told["tasks[1].depends_on[1]"]
+    assert "twice" in told["tasks[1].depends_on[3]"]
+    assert "both depends_on and after" in told["tasks[1].after[0]"]
+    assert "did you mean 'build'?" in told["tasks[1].after[1]"]
+
+
+def test_every_knot_is_told_with_a_cycle() -> None:
+    def task(name: str, *needs: str) -> Task:
+        return Task(name, command=["true"], depends_on=list(needs[:1]), after=list(needs[1:]))
+
+    told = found(
+        task("x"), task("a", "b", "x"), task("b", "c"), task("c", "a", "b"), task("d", "e"), task("e", "d")
+    )
+    assert len(told) == 2
+    assert "a -> b -> c -> a" in told["tasks[1]"]
+    assert "d -> e -> d" in told["tasks[4]"]
+    assert len(found(task("tail", "p"), task("p", "q"), task("q", "p"))) == 1
+
+
+def test_a_chain_and_a_cycle_of_ten_thousand_need_no_recursion_and_little_time() -> None:
+    chain = [Task(f"t{i}", command=["true"], depends_on=[f"t{i - 1}"] if i else []) for i in range(10_000)]
+    before = time.perf_counter()
+    assert not found(*chain)
+    chain[0] = Task("t0", command=["true"], depends_on=["t9999"])
+    told = found(*chain)
+    assert time.perf_counter() - before < 5  # 0.2 s; a quadratic one takes minutes
+    assert list(told) == ["tasks[0]"]
+    assert "t0 -> t9999" in told["tasks[0]"]
+    assert "9,980 more" in told["tasks[0]"]
+
+
+def test_many_unknown_dependencies_stay_cheap() -> None:
+    tasks = [Task(f"task-{i}", command=["true"], depends_on=[f"tusk-{i}"]) for i in range(5_000)]
+    assert len(found(*tasks)) == 5_000
+
+
+@pytest.mark.parametrize(
+    ("field", "given", "words"),
+    [
+        ("", {"command": None}, "neither run nor command"),
+        ("", {"run": plain}, "both run and command"),
+        ("command", {"command": "echo a b"}, "['echo', 'a', 'b']"),
+        ("shell", {"shell": True}, "shell takes one text"),
+        ("shell", {"command": None, "run": plain, "shell": True}, "no"),
+        ("command", {"command": " ", "shell": True}, "empty"),
+        ("command", {"command": []}, "no program"),
+        ("command", {"command": ["a\0"]}, "NUL"),
+        ("run", {"command": None, "run": 7}, "must be a function"),
+        ("run", {"command": None, "run": "a b:c"}, "import path"),
+        ("run", {"command": None, "run": " "}, "empty"),
+        ("run", {"command": None, "run": generator}, "generator"),
+        ("engine", {"engine": "loop"}, "cannot run a command"),
+        ("engine", {"command": None, "run": plain, "engine": "command"}, "cannot run a function"),
+        ("engine", {"command": None, "run": coro, "engine": "thread"}, "async"),
+        ("engine", {"command": None, "run": plain, "engine": "loop"}, "plain function"),
+        ("engine", {"engine": "lop"}, "did you mean 'loop'?"),
+        ("env", {"command": None, "run": plain, "env": {"A": "1"}}, "for commands"),
+        ("env['A=B']", {"env": {"A=B": ""}}, "environment variable"),
+        ("env.A", {"env": {"A": "\0"}}, "NUL"),
+        ("env.A", {"env": {"A": 1}}, "must be text"),
+        ("cwd", {"cwd": ""}, "no path"),
+        ("expected_exit_codes", {"expected_exit_codes": []}, "[0]"),
+        ("expected_exit_codes[0]", {"expected_exit_codes": [-100]}, "no exit code"),
+        ("max_output", {"max_output": -1}, "at least 0"),
+        ("heartbeat_timeout", {"heartbeat_timeout": 5}, "no heartbeats"),
+        ("timeout", {"timeout": "5 minutes"}, "not a duration"),
+        ("timeout", {"timeout": -1}, "not a duration"),
+        ("timeout", {"timeout": float("nan")}, "not a duration"),
+        ("timeout", {"timeout": 0}, "limit of 0"),
+        ("timeout", {"timeout": True}, "must be a number or text"),
+        ("timeout", {"timeout": datetime.timedelta(seconds=5)}, "timedelta"),
+        ("kill_grace", {"kill_grace": "-1s"}, "not a duration"),
+        ("max_losses", {"max_losses": -1}, "at least 0"),
+        ("max_error_repeats", {"max_error_repeats": 0}, "at least 1"),
+        ("priority", {"priority": "high"}, "whole number"),
+        ("priority", {"priority": "5"}, "without quotes"),
+        ("priority", {"priority": 2**64}, "64 bits"),
+        ("optional", {"optional": "no"}, "true or false"),
+        ("depends_on", {"depends_on": "build"}, "brackets: ['build']"),
+        ("depends_on[0]", {"depends_on": [3]}, "in quotes"),
+        ("tool", {"tool": "a/b"}, "'/'"),
+        ("capabilities[0]", {"capabilities": [""]}, "empty"),
+        ("args", {"args": {"a": {1, 2}}}, "a set"),
+        ("args", {"args": {"a": b"x"}}, "bytes"),
+        ("args", {"args": {"a": float("inf")}}, "JSON"),
+        ("args", {"args": {"a": {3: 4}}}, "only text"),
+        ("args", {"args": {"a": ["\ud800"]}}, "surrogate"),
+        ("args", {"args": {"a": datetime.date(2026, 1, 1)}}, "date"),
+        ("retry.max_retries", {"retry": Retry(max_attempts=3, max_retries=2)}, "both given"),
+        ("retry.max_attempts", {"retry": Retry(max_attempts=0)}, "at least 1"),
+        ("retry.max_attempts", {"retry": Retry(max_attempts="3")}, "without quotes"),  # type: ignore[arg-type]
+        ("retry.max_retries", {"retry": Retry(max_retries=-1)}, "at least 0"),
+        ("retry.jitter", {"retry": Retry(jitter=1.5)}, "between 0 and 1"),
+        ("retry.base_delay", {"retry": Retry(base_delay=90)}, "above max_delay"),
+        ("retry.wait", {"retry": Retry(wait={"strategy": "wait_fix"})}, "did you mean 'wait_fixed'?"),
+        ("retry.wait", {"retry": Retry(wait=3)}, "no wait strategy"),
+        ("retry.max_tries", {"retry": {"max_tries": 3}}, "unknown key"),
+        ("condition", {"condition": Condition()}, "neither"),
+        ("condition.command", {"condition": Condition(command="a b")}, "shell"),
+        ("on_failed[1]", {"on_failed": [Hook(run=plain), Hook(run=plain, command=["x"])]}, "both"),
+        ("on_failed[0].timeout", {"on_failed": [Hook(run=plain, timeout="soon")]}, "duration"),
+        ("checks[0]", {"checks": [Check()]}, "exactly one of"),
+        ("checks[0]", {"checks": [Check(file="a", imports="b")]}, "not file and imports"),
+        ("checks[0].imports", {"checks": [Check(imports="a-b")]}, "module"),
+        ("checks[0].file", {"checks": [Check(file="")]}, "no path"),
+    ],
+)
+def test_one_mistake_gives_one_finding(field: str, given: dict[str, Any], words: str) -> None:
+    assert words in one(field, **given)
+
+
+def test_mistakes_outside_of_tasks() -> None:
+    told = found(
+        max_parallel=0,
+        deadline="x",
+        env={"": "x"},
+        checks=[Check()],
+        on_completed=[Hook()],
+        defaults=Defaults(timeout=0, recovery_timeout=-1, retry=Retry(jitter=-1)),
+        tools={
+            "t": Tool(
+                max_parallel=0, breaker=Breaker(failure_threshold=0, success_threshold=0, cooldown="1y")
+            )
+        },
+    )
+    assert set(told) == {
+        "max_parallel",
+        "deadline",
+        "env['']",
+        "checks[0]",
+        "on_completed[0]",
+        "defaults.timeout",
+        "defaults.recovery_timeout",
+        "defaults.retry.jitter",
+        "tools.t.max_parallel",
+        "tools.t.breaker.failure_threshold",
+        "tools.t.breaker.success_threshold",
+        "tools.t.breaker.cooldown",
+    }
+
+
+def test_a_wrong_type_hides_no_other_mistake() -> None:
+    told = found(
+        Task("a", command=["true"], priority="x", timeout="y", depends_on=["b"]),  # type: ignore[arg-type]
+        "no task",
+        Task(5, command=None),  # type: ignore[arg-type]
+    )
+    assert set(told) == {
+        "tasks[0].priority",
+        "tasks[0].timeout",
+        "tasks[0].depends_on[0]",
+        "tasks[1]",
+        "tasks[2].name",
+        "tasks[2]",
+    }
+
+
+def test_bodies_are_looked_up_when_a_resolver_is_given() -> None:
+    asked: list[str] = []
+
+    def bodies(path: str) -> Any:
+        asked.append(path)
+        if path == "m:coro":
+            return coro
+        raise LookupError(f"{path} is not there")
+
+    stream = Workstream(
+        "w",
+        tasks=[
+            Task("a", run="m:coro", engine="thread"),
+            Task("b", run="m:coro"),
+            Task("c", run="m:no", on_failed=[Hook(run="m:no")]),
+        ],
+    )
+    told = {finding.where: finding.message for finding in findings(stream, bodies=bodies)}
+    assert set(told) == {"tasks[0].engine", "tasks[2].run", "tasks[2].on_failed[0].run"}
+    assert told["tasks[2].run"] == "m:no is not there"
+    assert asked == ["m:coro", "m:no"]
+
+
+def test_workers() -> None:
+    told = worker_findings(
+        [
+            Worker("a", engine="loop"),
+            Worker("A", engine="loop", capacity=0),
+            Worker("b", engine="x", capabilities=[""]),
+        ]  # type: ignore[arg-type]
+    )
+    assert {f.where for f in told} == {
+        "workers[1].name",
+        "workers[1].capacity",
+        "workers[2].engine",
+        "workers[2].capabilities[0]",
+    }
+
+
+def test_the_error_lists_all_with_advice() -> None:
+    error = SpecificationError(
+        findings(Workstream("w", tasks=[Task("a"), Task("b", command="x y")])), "w.toml"
+    )
+    lines = str(error).splitlines()
+    assert lines[0] == "2 things are wrong in w.toml:"
+    assert lines[1].startswith("  tasks[0]: task 'a' has neither")
+    assert lines[2].endswith("(write a list of arguments, as ['x', 'y'], or add shell = true)")
+    assert isinstance(error, ValueError)
+
+
+def test_kind_of() -> None:
+    assert kind_of(plain) == "thread"
+    assert kind_of(coro) == "loop"
+    assert kind_of(functools.partial(functools.partial(coro))) == "loop"
+    assert kind_of(CallableAsync()) == "loop"
+    assert kind_of(CallableAsync) == "thread"
+
+
+JUNK = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.binary(max_size=3)
+    | st.sampled_from([object(), Path("x"), plain, 1j, datetime.date(2026, 1, 1), Retry(), Task("t")]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=6,
+)  # fmt: skip
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.dictionaries(st.sampled_from(Task.__struct_fields__[1:]), JUNK, max_size=4), JUNK, JUNK)
+def test_no_value_whatever_makes_it_raise(task: dict[str, Any], name: Any, tools: Any) -> None:
+    findings(Workstream("w", tasks=[Task(name, **task)], tools=tools))
+    findings(Workstream(name, tasks=tools, defaults=name))
+    findings(Workstream("w", tasks=[Task("a", command=["x"], retry=Retry(max_attempts=name, wait=tools))]))
