@@ -312,7 +312,7 @@ def test_no_event_and_no_phase_is_unused() -> None:
     assert phases == set(Phase) - {Phase.DECIDING}  # which only published lifecycles have
 
 
-# -- guards ------------------------------------------------------------------------------------------------------------
+# -- guards ------------------------------------------------------------------------------------------
 
 
 def task(**facts: Any) -> SimpleNamespace:
