@@ -65,7 +65,9 @@ class LimitsResolver:
         sources: tuple[Any, ...] = (task, tool, self._workstream.defaults, self._runtime)
 
         def said(field: str) -> Any:  # fields differ in type; each is given its own below
-            return next((value for source in sources if (value := getattr(source, field, None)) is not None), None)
+            return next(
+                (value for source in sources if (value := getattr(source, field, None)) is not None), None
+            )
 
         retry: Retry | None = said("retry")
         return Limits(

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from .spec import Workstream
+from .spec import Worker, Workstream
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
@@ -25,7 +25,9 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 class Reply(msgspec.Struct, gc=False, eq=False):
     """Where the answer to a command goes. `answer` is the runtime's; actors only pass the reply on."""
 
-    answer: Any  # Callable[[value, error], None]; a Struct field of a callable type would be decoded by nobody
+    answer: (
+        Any  # Callable[[value, error], None]; a Struct field of a callable type would be decoded by nobody
+    )
 
 
 class Submit(Message, frozen=True):
@@ -100,10 +102,11 @@ class Continue(Message, frozen=True):
 
 
 class TurnFailed(Message, frozen=True):
-    """A turn raised and was undone; its entity must fail."""
+    """A turn raised and was undone; its entity must fail. `token` is the call whose end it was about, if it was."""
 
     key: int
     error: str
+    token: int = 0
 
 
 class Drain(Message, frozen=True):
@@ -116,26 +119,61 @@ class Recover(Message, frozen=True):
     """The runtime came back: what was running in the process before is gone."""
 
 
+class Rebuilt(Message, frozen=True):
+    """What is derived was made again: go on matching."""
+
+
+class StartWorkers(Message, frozen=True):
+    """Make an incarnation of each of these workers."""
+
+    workers: tuple[Worker, ...]
+
+
+class StopWorkers(Message, frozen=True):
+    """Shut all workers down: the runtime closes."""
+
+
 # -- messages within a turn --------------------------------------------------------------------------------------------
 
 
-class Start(Message, frozen=True):
-    """To a task: this worker has taken you. Or to a worker: take this task (by key)."""
+class Queued(Message, frozen=True):
+    """To the scheduler: find a worker for this task (by key)."""
 
     key: int
 
 
-class Release(Message, frozen=True):
-    """To a worker: the attempt of this task no longer occupies you."""
+class Assign(Message, frozen=True):
+    """To a worker: take this task (by key); then to the task: you have been taken. `slot` is a `kernel.Call`."""
 
-    task: int
+    key: int
+    slot: Any
+
+
+class Release(Message, frozen=True):
+    """To a worker: the attempt of this task no longer occupies you; then to the scheduler: the slot is free."""
+
+    key: int
+    slot: Any
+
+
+class Unroutable(Message, frozen=True):
+    """To a queued task: no worker could ever run you."""
+
+    reason: str
 
 
 class Skip(Message, frozen=True):
-    """To a task: do not run. `end` says how that counts: good, void or bad."""
+    """To a task: do not run. `standing` says how that counts: good, void or bad."""
 
-    end: str
+    standing: str
     reason: str
+
+
+class Stop(Message, frozen=True):
+    """To a task, or a workstream: what you belong to is being cancelled."""
+
+    reason: str
+    force: bool = False
 
 
 class Child(Message, frozen=True):
@@ -158,7 +196,6 @@ class Verdict(Message, frozen=True):
     task: int
     generation: int
     event: str
-    probe: bool
 
 
 class Ready(Message, frozen=True):
@@ -177,13 +214,9 @@ class Reset(Message, frozen=True):
     """To a parked task: your tool is healthy again."""
 
 
-class Allocate(Message, frozen=True):
-    """To a job: what it needs is there."""
-
-
 READY = Ready()
 TRIP = Trip()
 PERMIT = Permit()
 RESET = Reset()
-ALLOCATE = Allocate()
 RECOVER = Recover()
+REBUILT = Rebuilt()

@@ -17,11 +17,6 @@ from typing import Any, ClassVar
 
 import msgspec
 
-END_GOOD = "good"
-END_VOID = "void"
-END_BAD = "bad"
-"""How a task's end counts for its dependents (DESIGN section 4)."""
-
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """What every entity's record has. Subclasses name their entity kind."""
@@ -65,7 +60,6 @@ class WorkstreamRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc
     task_count: int
     tasks_created: int = 0
     cause: str | None = None  # why it is cancelling: "failure" | "cancel"
-    cancelled_tasks: bool = False  # its running tasks have been told
     deadline_at: float | None = None
     due_at: float | None = None  # of the present state's timed event
     hold_until: float | None = None
@@ -101,6 +95,7 @@ class TaskRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=False
     worker_id: str | None = None
     generation: int = 0  # of the tool's breaker when the attempt began
     # times
+    claimed_at: float | None = None  # when the present attempt was
     place: int = 0  # its place in the queue, kept when it is re-queued
     queued_at: float | None = None
     first_queued_at: float | None = None
@@ -110,7 +105,7 @@ class TaskRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=False
     hold_until: float | None = None
     wait_until: float | None = None
     # what came of it
-    end: str | None = None  # good | void | bad
+    standing: str | None = None  # how its end counts: good | void | bad
     result: msgspec.Raw | None = None
     checked: int = 0  # acceptance tests passed so far in this attempt
     exit_code: int | None = None
@@ -168,7 +163,9 @@ class AttemptRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     worker_id: str | None = None
     claimed_at: float
     ended_at: float | None = None
-    end: str | None = None  # succeeded | failed | timed_out | lost | cancelled | returned (given back by a drain)
+    end: str | None = (
+        None  # succeeded | failed | timed_out | lost | cancelled | returned (given back by a drain)
+    )
     error: str | None = None
     exit_code: int | None = None
     duration_ms: int | None = None
@@ -191,7 +188,9 @@ class OutboxRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     tries: int = 0
 
 
-AnyRecord = JobRecord | WorkstreamRecord | TaskRecord | WorkerRecord | BreakerRecord | AttemptRecord | OutboxRow
+AnyRecord = (
+    JobRecord | WorkstreamRecord | TaskRecord | WorkerRecord | BreakerRecord | AttemptRecord | OutboxRow
+)
 
 
 class Transitioned(msgspec.Struct, frozen=True, gc=False):

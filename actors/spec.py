@@ -2,7 +2,8 @@
 
 Rules:
 - One schema for Python, TOML, YAML and JSON: these Structs are it. Unknown keys are refused.
-- Every duration is a number of seconds or a text such as "1.5s", "30m", "72h", "2d", "1h30m" (`seconds()` reads it).
+- Every duration is a number of seconds or a text such as "1.5s", "30m", "72h", "2d", "1h30m" (`seconds()`
+  reads it).
 - `None` means "not said here": the value then comes from the tool, the workstream's defaults, the runtime's
   defaults, in that order (`resolve()`).
 - A specification holds no state and is never changed; what happens to it is in `records.py`.
@@ -18,7 +19,7 @@ import msgspec
 
 Duration = float | str
 Body = Any
-"""A function, or its import path "module:function". (A union with a callable is beyond msgspec; validate.py checks it.)"""
+"""A function, or its import path "module:function". (msgspec knows no union with a callable; validate.py checks.)"""
 OnLoss = Literal["rerun", "fail", "park"]
 OnExhausted = Literal["fail", "park"]
 EngineName = Literal["loop", "thread", "command"]
@@ -38,7 +39,9 @@ def seconds(value: Duration) -> float:
     if isinstance(value, str):
         text = value.strip()
         if not _WHOLE.fullmatch(text):
-            raise ValueError(f'{value!r} is not a duration; write seconds as a number, or "90s", "5m", "1h30m", "2d"')
+            raise ValueError(
+                f'{value!r} is not a duration; write seconds as a number, or "90s", "5m", "1h30m", "2d"'
+            )
         number = sum(float(amount) * _UNITS[unit] for amount, unit in _PART.findall(text))
     else:
         number = float(value)
@@ -51,20 +54,20 @@ class Spec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     """The base of every specification Struct: frozen, unknown keys refused."""
 
 
-class Named(Spec):
+class Named(Spec, frozen=True):
     """A specification with a name, which may be given without its keyword."""
 
     name: str
 
 
-class Retry(Spec, kw_only=True):
+class Retry(Spec, frozen=True, kw_only=True):
     """When and how often a failed attempt is tried again (DESIGN 5.7 and 5.8; seed 003).
 
     max_attempts: tries in all, the first included; max_retries: the same counted as seed 001 does
-    (`max_attempts - 1`); give one of them at most. Backoff before retry n is
-    `min(max_delay, base_delay * 2**(n-1))`, times 1 +- jitter (0..1), never above max_delay; delays are durations.
-    wait: another way to draw the delay: a tenacity wait strategy, or "module:function" of one number
-    (the retry's number, from 1) that returns seconds; the result is still held to max_delay.
+    (`max_attempts - 1`); give one of them at most. Backoff before retry n is `min(max_delay, base_delay *
+    2**(n-1))`, times 1 +- jitter (0..1), never above max_delay; delays are durations. wait: another way to
+    draw the delay: a tenacity wait strategy, or "module:function" of one number (the retry's number, from
+    1) that returns seconds; the result is still held to max_delay.
     """
 
     max_attempts: int | None = None
@@ -75,15 +78,15 @@ class Retry(Spec, kw_only=True):
     wait: Any = None  # a tenacity strategy, its encoded form (see backoff.py), or an import path
 
 
-class Breaker(Spec, kw_only=True):
-    """The circuit breaker of a tool: consecutive failures that open it, cooldown (duration), successes that close it."""
+class Breaker(Spec, frozen=True, kw_only=True):
+    """The circuit breaker of a tool: failures in a row that open it, cooldown, successes that close it."""
 
     failure_threshold: int = 5
     cooldown: Duration = 60.0
     success_threshold: int = 1
 
 
-class Tool(Spec, kw_only=True):
+class Tool(Spec, frozen=True, kw_only=True):
     """A named external dependency of tasks, with one circuit breaker and its own limits.
 
     max_parallel: attempts that use the tool at the same time, over all workstreams of the runtime.
@@ -95,8 +98,8 @@ class Tool(Spec, kw_only=True):
     breaker: Breaker | None = None
 
 
-class Hook(Spec, kw_only=True):
-    """Something run because of what happened: a function (`run`) or a `command`, with its limit (duration)."""
+class Hook(Spec, frozen=True, kw_only=True):
+    """Something run because of what happened: a function (`run`) or a `command`, with its limit."""
 
     run: Body = None
     command: list[str] | str | None = None
@@ -104,8 +107,8 @@ class Hook(Spec, kw_only=True):
     timeout: Duration = 30.0
 
 
-class Condition(Spec, kw_only=True):
-    """Whether a task runs at all: a function that returns true, or a command that exits with an expected code.
+class Condition(Spec, frozen=True, kw_only=True):
+    """Whether a task runs at all: a function that returns true, or a command that exits with 0.
 
     Not met: the task is skipped. Broken (it raises, cannot be started, or takes too long): the task fails.
     A command answers by its exit code: 0 is met, any other is not met.
@@ -117,7 +120,7 @@ class Condition(Spec, kw_only=True):
     timeout: Duration = 30.0
 
 
-class Check(Spec, kw_only=True):
+class Check(Spec, frozen=True, kw_only=True):
     """One acceptance test, run after the body; exactly one of `file`, `imports`, `command`, `run` is given.
 
     file: a path that must exist; imports: a module that must import (in a Python process of its own);
@@ -133,13 +136,13 @@ class Check(Spec, kw_only=True):
     timeout: Duration | None = None
 
 
-class Task(Named, kw_only=True):
+class Task(Named, frozen=True, kw_only=True):
     """One unit of work: a function (`run`) or a command (`command`).
 
     depends_on must end good before it starts; after must only have ended. The four limits (durations):
-    queue_timeout (queued until started), timeout (one attempt), heartbeat_timeout (between two heartbeats of a body),
-    total_timeout (all attempts together, from first queueing). priority: higher first.
-    args: JSON-able values handed to a function as `task.args` (never pasted into a command line).
+    queue_timeout (queued until started), timeout (one attempt), heartbeat_timeout (between two heartbeats
+    of a body), total_timeout (all attempts together, from first queueing). priority: higher first. args:
+    JSON-able values handed to a function as `task.args` (never pasted into a command line).
     """
 
     run: Body = None
@@ -175,8 +178,8 @@ class Task(Named, kw_only=True):
     on_cancelled: list[Hook] = []
 
 
-class Defaults(Spec, kw_only=True):
-    """What tasks of a workstream, or of a whole runtime, use where they and their tool say nothing. Durations as in Task."""
+class Defaults(Spec, frozen=True, kw_only=True):
+    """What tasks of a workstream, or of a whole runtime, use where they and their tool say nothing. Durations."""
 
     retry: Retry | None = None
     timeout: Duration | None = None
@@ -193,14 +196,17 @@ class Defaults(Spec, kw_only=True):
     recovery_timeout: Duration | None = None
 
 
-class Workstream(Named, kw_only=True):
+class Workstream(Named, frozen=True, kw_only=True):
     """A graph of tasks that is run as one.
 
-    max_parallel: attempts of this workstream at the same time. deadline (duration, from its creation): it is cancelled
-    then, with that reason. checks: the final validation, run when every task has ended well enough.
+    max_parallel: attempts of this workstream at the same time. deadline (duration, from its creation): it
+    is cancelled then, with that reason. checks: the final validation, run when every task has ended well
+    enough. folder: where the modules of its functions are looked for first; a specification file's own
+    folder, set on loading.
     """
 
     tasks: list[Task] = []
+    folder: str | None = None
     max_parallel: int | None = None
     deadline: Duration | None = None
     priority: int = 0
@@ -214,7 +220,7 @@ class Workstream(Named, kw_only=True):
     on_cancelled: list[Hook] = []
 
 
-class Worker(Named, kw_only=True):
+class Worker(Named, frozen=True, kw_only=True):
     """A worker that the runtime starts: its engine, how many attempts at once, and what it can do."""
 
     engine: EngineName

@@ -20,12 +20,12 @@ from typing import Protocol
 
 import msgspec
 
+from ...actors.loading import Loaded
 from ...actors.records import (
     AnyRecord,
     AttemptRecord,
     BreakerRecord,
     JobRecord,
-    OutboxRow,
     TaskRecord,
     Transitioned,
     WorkerRecord,
@@ -40,22 +40,6 @@ class Entry(msgspec.Struct, gc=False):
     records: list[AnyRecord]
     specs: list[tuple[int, bytes]] = []  # (workstream key, its encoded Workstream)
     outbox_done: list[int] = []
-
-
-class Loaded(msgspec.Struct):
-    """What a journal holds of the living, as recovery needs it."""
-
-    jobs: list[JobRecord] = []  # not terminal
-    workstreams: list[WorkstreamRecord] = []  # of those jobs, not terminal
-    specs: dict[int, bytes] = {}  # by workstream key
-    tasks: list[TaskRecord] = []  # all of those workstreams, ended ones too: dependents need their results
-    workers: list[WorkerRecord] = []  # not terminal
-    breakers: list[BreakerRecord] = []
-    attempts: list[AttemptRecord] = []  # without an end
-    outbox: list[OutboxRow] = []
-    last_key: int = 0  # the highest key and fencing token ever given
-    last_seq: int = 0  # the highest transition number
-    incarnations: dict[str, int] = {}  # last incarnation by worker name
 
 
 class Health(msgspec.Struct, frozen=True):

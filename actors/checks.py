@@ -1,0 +1,97 @@
+"""What tasks and workstreams share: asking conditions and acceptance tests, one after the other, each with its limit.
+
+Rules
+-----
+- One question is open at a time; its token is `last_call`. What comes back under another one is stale.
+- `record.checked` counts the tests passed, so that it is known which is next; after a restart they are done again.
+- While the runtime drains, a stopped check says nothing: it is asked again after the restart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from ..machines import Event
+from .kernel import Entity, Kernel, StopCall
+from .messages import CallEnded
+from .records import TaskRecord, WorkstreamRecord
+from .spec import Check, seconds
+
+CheckedRecord = TypeVar("CheckedRecord", bound=TaskRecord | WorkstreamRecord)
+VALIDATING, CANCELLING = "validating", "cancelling"
+
+
+class CheckedEntity(Entity[CheckedRecord]):
+    """An entity that is validated before it completes."""
+
+    __slots__ = ("last_call",)
+
+    def __init__(self, kernel: Kernel, record: CheckedRecord) -> None:
+        super().__init__(kernel, record)
+        self.last_call = 0  # token of the condition or check that runs
+
+    # -- what a subclass says ------------------------------------------------------------------------------------------
+
+    @property
+    def checks(self) -> Sequence[Check]:
+        """Its acceptance tests."""
+        raise NotImplementedError
+
+    @property
+    def check_limit(self) -> float:
+        """Seconds that a check has which does not say so itself."""
+        raise NotImplementedError
+
+    def passed(self) -> None:
+        """Every check was met."""
+        raise NotImplementedError
+
+    def not_passed(self, error: str) -> None:
+        """A check was not met."""
+        raise NotImplementedError
+
+    def validated(self) -> None:
+        """The validation is over, whatever came of it."""
+
+    # -- asking --------------------------------------------------------------------------------------------------------
+
+    def ask(self, kind: str, limit: float, index: int = 0) -> None:
+        """Have a condition or a check run, for at most `limit` seconds."""
+        self.last_call = self.kernel.begin_call(kind, self.record.key, index=index)
+        self.arm(self.kernel.at + limit)
+
+    def entered_validating(self) -> None:
+        """Run the checks, if there are any."""
+        if self.checks:
+            self._next_check()
+        else:
+            self.passed()
+
+    def _next_check(self) -> None:
+        index = self.record.checked
+        said = self.checks[index].timeout
+        self.ask("check", self.check_limit if said is None else seconds(said), index)
+
+    def check_ended(self, ended: CallEnded) -> None:
+        """One check is over."""
+        if self.record.state == CANCELLING:
+            self.fire(Event.COMPLETE, reason=self.record.reason)
+        elif self.record.state != VALIDATING or (self.kernel.draining and ended.status == "cancelled"):
+            return
+        elif ended.status != "ok" or ended.value is False:
+            self.not_passed(ended.error or f"check {self.record.checked + 1} was not met")
+        else:
+            self.change(checked=self.record.checked + 1)
+            if self.record.checked < len(self.checks):
+                self._next_check()
+                return
+            self.passed()
+        self.validated()
+
+    def due_validating(self) -> None:
+        """A check took too long."""
+        self.kernel.effect(StopCall(self.last_call, force=True))
+        self.last_call = 0
+        self.not_passed(f"check {self.record.checked + 1} took too long")
+        self.validated()

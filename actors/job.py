@@ -1,0 +1,108 @@
+"""The job: one submission, and the durable handle of an embedding application.
+
+Rules
+-----
+- It is terminal only when its workstream is, and ends as that did.
+- Its id is the caller's, or made by the runtime; a workstream's id is "JOB@RUN", a task's "JOB@RUN/NAME".
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from ..machines import JOB, Event, JobState, WorkstreamState
+from .kernel import Entity, JobOver, Kernel
+from .messages import Cancel, Ended, Message, Recover, Stop
+from .records import JobRecord, WorkstreamRecord
+from .spec import Workstream
+from .workstream import WorkstreamActor
+
+
+class JobActor(Entity[JobRecord]):
+    """One job."""
+
+    __slots__ = ("encoded", "over", "spec", "stream")
+
+    machine = JOB
+    receivers: ClassVar[dict[type[Message], str]] = {
+        Cancel: "on_cancel",
+        Ended: "on_ended",
+        Recover: "on_recover",
+    }
+
+    def __init__(self, kernel: Kernel, record: JobRecord, spec: Workstream, encoded: bytes) -> None:
+        super().__init__(kernel, record)
+        self.spec = spec
+        self.encoded = encoded
+        self.stream: WorkstreamActor | None = None
+        self.over = False  # it has ended, durably: its actors are let go once nothing of it runs
+
+    def context(self) -> tuple[str | None, str | None, int | None, str | None]:
+        """Its ids for the log."""
+        return self.record.id, None, None, None
+
+    def begin(self) -> None:
+        """It has been found good: take what it needs, and run."""
+        self.fire(Event.VALIDATE)
+        self.fire(Event.ALLOCATE, started_at=self.kernel.at)
+
+    def entered_running(self) -> None:
+        """Run its workstream."""
+        kernel, record = self.kernel, self.record
+        run = WorkstreamRecord(
+            key=kernel.number(), id=f"{record.id}@{record.run}", name=self.spec.name, state=WorkstreamState.PLANNED,
+            run=record.run, created_at=kernel.at, updated_at=kernel.at, job=record.key, job_id=record.id,
+            first_task=kernel.numbers(len(self.spec.tasks)), task_count=len(self.spec.tasks),
+        )  # fmt: skip
+        self.change(workstream=run.id)
+        stream = self.stream = WorkstreamActor(kernel, run, self, self.spec)
+        stream.born({"tasks": run.task_count})
+        kernel.turn.specs.append((run.key, self.encoded))
+        stream.begin()
+
+    def on_cancel(self, message: Cancel) -> None:
+        """Cancel it with all that is in it. Raises InvalidTransitionError if that is done already, or it has ended."""
+        if not (self.record.state == JobState.CANCELLING and message.force):
+            at_once = message.force or not self.knows(Event.CANCEL_GRACEFUL)
+            self.fire(Event.CANCEL if at_once else Event.CANCEL_GRACEFUL, reason=message.reason)
+        if self.stream is not None:
+            self.kernel.send(self.stream, Stop(message.reason, message.force))
+
+    def on_ended(self, _: Ended) -> None:
+        """Its workstream is terminal."""
+        assert self.stream is not None
+        record = self.stream.record
+        if record.state == WorkstreamState.COMPLETED:
+            self.fire(Event.SUCCEED)
+        elif record.state == WorkstreamState.FAILED:
+            self.fire(Event.FAIL, reason=record.error, error=record.error)
+        else:
+            if self.record.state != JobState.CANCELLING:
+                self.fire(Event.CANCEL, reason=record.reason)
+            self.fire(Event.COMPLETE, reason=record.reason)
+
+    def entered_completed(self) -> None:
+        """It is done."""
+        self._end()
+
+    def entered_failed(self) -> None:
+        """It did not work."""
+        self._end()
+
+    def entered_cancelled(self) -> None:
+        """It was stopped."""
+        self._end()
+
+    def _end(self) -> None:
+        self.change(finished_at=self.kernel.at)
+        self.kernel.effect(JobOver(self))
+
+    def rebuild(self) -> None:
+        """Derive again what is derived."""
+        if self.stream is not None:
+            self.stream.rebuild()
+
+    def on_recover(self, message: Recover) -> None:
+        """The process that ran it is gone: go on."""
+        if self.stream is not None:
+            self.kernel.send(self.stream, message)

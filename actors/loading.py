@@ -1,0 +1,84 @@
+"""Loading: makes the lifecycle actors again from what a journal holds of the loaded.
+
+Nothing is fired here. Afterwards the kernel is as it was at the end of its last durable turn, except that what ran is
+gone; the input `Recover` then says what became of it.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from .breaker import BreakerActor
+from .job import JobActor
+from .kernel import Kernel, Port
+from .records import (
+    AttemptRecord,
+    BreakerRecord,
+    JobRecord,
+    OutboxRow,
+    TaskRecord,
+    WorkerRecord,
+    WorkstreamRecord,
+)
+from .scheduler import SchedulerActor
+from .spec import Defaults, Workstream
+from .supervisor import SupervisorActor
+from .worker import WorkerActor
+from .workstream import WorkstreamActor
+
+
+class Loaded(msgspec.Struct):
+    """What a journal holds of the loaded."""
+
+    jobs: list[JobRecord] = []  # not terminal
+    workstreams: list[WorkstreamRecord] = []  # the present run of each of those jobs
+    specs: dict[int, bytes] = {}  # by workstream key
+    tasks: list[
+        TaskRecord
+    ] = []  # all tasks of those workstreams, ended ones too: dependents need their results
+    workers: list[WorkerRecord] = []  # not terminal
+    breakers: list[BreakerRecord] = []
+    attempts: list[AttemptRecord] = []  # without an end
+    outbox: list[OutboxRow] = []
+    last_key: int = 0  # the highest key and fencing token ever given
+    last_seq: int = 0  # the highest transition number
+    incarnations: dict[str, int] = {}  # the last incarnation by worker name
+
+
+def make_kernel(port: Port, defaults: Defaults, loaded: Loaded) -> Kernel:
+    """Make a kernel with its root and its scheduler, and with what was loaded."""
+    kernel = Kernel(port, defaults)
+    kernel.supervisor = SupervisorActor(kernel)
+    kernel.scheduler = SchedulerActor(kernel)
+    kernel.key = loaded.last_key
+    kernel.seq = loaded.last_seq
+    kernel.incarnations = dict(loaded.incarnations)
+    kernel.supervisor.outbox = list(loaded.outbox)
+    for worker in loaded.workers:
+        kernel.entities[worker.key] = kernel.workers[worker.key] = WorkerActor(kernel, worker)
+    for breaker in loaded.breakers:
+        kernel.entities[breaker.key] = kernel.breakers[breaker.name] = BreakerActor(kernel, breaker)
+    streams = {record.job: record for record in loaded.workstreams}
+    tasks: dict[int, list[TaskRecord]] = {}
+    for task in loaded.tasks:
+        tasks.setdefault(task.workstream, []).append(task)
+    for job in loaded.jobs:
+        _load_job(kernel, job, streams[job.key], loaded.specs, tasks)
+    kernel.rebuild()
+    return kernel
+
+
+def _load_job(
+    kernel: Kernel,
+    record: JobRecord,
+    stream: WorkstreamRecord,
+    specs: dict[int, bytes],
+    tasks: dict[int, list[TaskRecord]],
+) -> None:
+    encoded = specs[stream.key]
+    spec = msgspec.json.decode(encoded, type=Workstream)
+    job = JobActor(kernel, record, spec, encoded)
+    job.stream = WorkstreamActor(kernel, stream, job, spec)
+    kernel.entities[record.key] = kernel.jobs[record.id] = job
+    kernel.entities[stream.key] = job.stream
+    job.stream.load(sorted(tasks.get(stream.key, []), key=lambda task: task.index))

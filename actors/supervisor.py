@@ -1,0 +1,140 @@
+"""The supervisor: the root of the lifecycle actors.
+
+Rules
+-----
+- It starts jobs, workers and breakers, and owns due times: a timer's input comes here, and is handed to its entity
+  unless the state that armed it has passed.
+- A turn that raised was undone; the entity it was for is told here, and fails. Nobody else is touched.
+- Hooks of ended entities come back here: their outbox rows are done when they have run.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from ..machines import BreakerState, Event, JobState, WorkerState
+from .breaker import BreakerActor
+from .job import JobActor
+from .kernel import Answer, Call, Kernel, RunHook
+from .limits import breaker_of
+from .messages import (
+    RECOVER,
+    CallEnded,
+    Cancel,
+    Drain,
+    Message,
+    Rebuilt,
+    Recover,
+    StartWorkers,
+    StopWorkers,
+    Submit,
+    TimerFired,
+    TurnFailed,
+)  # fmt: skip
+from .records import BreakerRecord, JobRecord, OutboxRow, WorkerRecord
+from .spec import Workstream, seconds
+from .worker import WorkerActor
+
+
+class SupervisorActor:
+    """The root. It has no lifecycle of its own."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.outbox: list[OutboxRow] = []  # rows found at start
+
+    def receive(self, message: Message) -> None:
+        """Act on an input that is for nobody else."""
+        match message:
+            case TimerFired() | TurnFailed():
+                if (entity := self.kernel.entities.get(message.key)) is not None:
+                    entity.receive(message)
+            case Submit():
+                self._submit(message)
+            case CallEnded(token=token):
+                self.kernel.end_call(token)
+                if not (self.kernel.draining and message.status == "cancelled"):
+                    self.kernel.turn.outbox_done.append(token)
+            case StartWorkers():
+                self._start_workers(message)
+            case StopWorkers():
+                for worker in list(self.kernel.workers.values()):
+                    self.kernel.send(worker, Cancel("the runtime closed"))
+            case Drain():
+                self._drain(message)
+            case Recover():
+                self._recover()
+            case Rebuilt():
+                self.kernel.scheduler.match()
+                for breaker in self.kernel.breakers.values():
+                    breaker.offer_again()
+            case _:
+                raise TypeError(f"the supervisor is never sent a {type(message).__name__}")
+
+    def _submit(self, message: Submit) -> None:
+        kernel = self.kernel
+        record = JobRecord(
+            key=kernel.number(), id=message.job_id, name=message.workstream.name, state=JobState.SUBMITTED,
+            created_at=kernel.at, updated_at=kernel.at, fingerprint=message.fingerprint, caller_id=message.caller_id,
+        )  # fmt: skip
+        job = JobActor(kernel, record, message.workstream, message.encoded)
+        kernel.jobs[record.id] = job
+        job.born()
+        self._breakers(message.workstream)
+        job.begin()
+        kernel.effect(Answer(message.reply, job))
+
+    def _breakers(self, spec: Workstream) -> None:
+        """See that every tool which the workstream uses has its breaker."""
+        kernel = self.kernel
+        for tool in dict.fromkeys(task.tool for task in spec.tasks if task.tool is not None):
+            if tool in kernel.breakers:
+                continue
+            said = breaker_of(spec.tools.get(tool))
+            record = BreakerRecord(
+                key=kernel.number(), id=tool, name=tool, state=BreakerState.CLOSED, created_at=kernel.at,
+                updated_at=kernel.at, failure_threshold=said.failure_threshold, success_threshold=said.success_threshold,
+                cooldown=seconds(said.cooldown),
+            )  # fmt: skip
+            kernel.breakers[tool] = BreakerActor(kernel, record)
+            kernel.breakers[tool].born()
+
+    def _start_workers(self, message: StartWorkers) -> None:
+        kernel = self.kernel
+        for spec in message.workers:
+            run = kernel.incarnations.get(spec.name, 0) + 1
+            kernel.incarnations[spec.name] = run
+            capacity = spec.capacity or 1
+            record = WorkerRecord(
+                key=kernel.number(), id=f"{spec.name}#{run}", name=spec.name, state=WorkerState.INITIALIZING, run=run,
+                created_at=kernel.at, updated_at=kernel.at, engine=spec.engine, capacity=capacity,
+                capabilities=spec.capabilities,
+            )  # fmt: skip
+            worker = WorkerActor(kernel, record)
+            kernel.workers[record.key] = worker
+            worker.born({"capacity": capacity})
+            worker.fire(Event.REGISTER)
+
+    def _drain(self, message: Drain) -> None:
+        """Claim nothing more; with `stop`, have what runs given back."""
+        kernel = self.kernel
+        kernel.scheduler.stopped = True
+        if message.stop:
+            kernel.draining = True
+            for call in kernel.calls.values():
+                if call.kind == "body":
+                    kernel.send(kernel.entities[call.key], message)
+
+    def _recover(self) -> None:
+        """Say of everything that ran in the process before what became of it."""
+        kernel = self.kernel
+        for worker in list(kernel.workers.values()):
+            worker.receive(RECOVER)
+        for job in kernel.jobs.values():
+            kernel.send(job, RECOVER)
+        for row in self.outbox:
+            kernel.calls[row.key] = Call(0, "hook")
+            kernel.turn.claimed.append(row.key)
+            kernel.turn.extra.append(msgspec.structs.replace(row, tries=row.tries + 1))
+            kernel.effect(RunHook(row.key, row))
+        self.outbox = []

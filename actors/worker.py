@@ -1,0 +1,93 @@
+"""The worker: something that executes attempts, with a capacity.
+
+Rules
+-----
+- It takes tasks while `idle` or `busy`; every task it takes and every slot it gets back is a transition.
+- `used` counts slots from the scheduler's decision on, `record.assigned` from the assignment on; both until the body
+  is gone.
+- Each start of a runtime makes a new incarnation (`run`) under the same name. One whose process is gone has failed.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from ..machines import WORKER, Event, WorkerState
+from .kernel import Entity, Kernel
+from .messages import Assign, Cancel, Message, Recover, Release
+from .records import WorkerRecord
+
+ASSIGN, RELEASE, REGISTER, SHUT_DOWN, FAIL = (
+    Event.ASSIGN, Event.RELEASE, Event.REGISTER, Event.SHUT_DOWN, Event.FAIL,
+)  # fmt: skip
+TAKING = frozenset({WorkerState.IDLE, WorkerState.BUSY})
+
+
+class WorkerActor(Entity[WorkerRecord]):
+    """One incarnation of a worker."""
+
+    __slots__ = ("capabilities", "used")
+
+    machine = WORKER
+    receivers: ClassVar[dict[type[Message], str]] = {
+        Assign: "on_assign",
+        Release: "on_release",
+        Cancel: "on_cancel",
+        Recover: "on_recover",
+    }
+
+    def __init__(self, kernel: Kernel, record: WorkerRecord) -> None:
+        super().__init__(kernel, record)
+        self.capabilities = frozenset(record.capabilities)
+        self.used = 0
+
+    @property
+    def takes_tasks(self) -> bool:
+        """Whether the scheduler may give it tasks."""
+        return self.record.state in TAKING
+
+    def on_assign(self, message: Assign) -> None:
+        """Take a task, and tell it so."""
+        record = self.record
+        assigned = record.assigned + 1
+        told = {"task_id": message.slot.task_id, "assigned": assigned}
+        self.fire(ASSIGN, metadata=told, assigned=assigned)
+        self.kernel.send(self.kernel.entities[message.key], message)
+
+    def on_release(self, message: Release) -> None:
+        """Get a slot back, and tell the scheduler."""
+        record = self.record
+        assigned = record.assigned - 1
+        if self.knows(RELEASE):
+            told = {"task_id": message.slot.task_id, "assigned": assigned}
+            self.fire(RELEASE, metadata=told, assigned=assigned)
+        self.kernel.send(self.kernel.scheduler, message)
+
+    def on_cancel(self, message: Cancel) -> None:
+        """Shut down: at once where nothing runs, else when what runs has ended."""
+        self.fire(SHUT_DOWN, reason=message.reason, draining=True)
+
+    def on_recover(self, _: Recover) -> None:
+        """Its process is gone."""
+        self.fire(FAIL, reason="runtime_restarted", assigned=0)
+
+    def entered_idle(self) -> None:
+        """Nothing runs here; coming from a start, it is now known to the scheduler."""
+        if self.record.previous_state == WorkerState.INITIALIZING:
+            self.kernel.scheduler.enrol(self)
+
+    def entered_draining(self) -> None:
+        """It gets no more tasks."""
+        self.kernel.scheduler.retire(self)
+
+    def entered_shutdown(self) -> None:
+        """It is gone."""
+        self._gone()
+
+    def entered_failed(self) -> None:
+        """It is gone."""
+        self._gone()
+
+    def _gone(self) -> None:
+        self.kernel.scheduler.retire(self)
+        self.kernel.workers.pop(self.record.key, None)

@@ -1,0 +1,419 @@
+"""The workstream: coordinates a graph of tasks.
+
+Rules
+-----
+- It counts what each task still waits for, and looks only at the dependents of what has ended: the whole graph costs
+  O(tasks + edges). There is no recursion, however long a chain is.
+- Work on many tasks (creating, starting, cancelling them) is done `CHUNK` at a time, a turn each; what is not done yet
+  follows from the records, so a crash in between loses nothing.
+- The first critical bad end fails it: what runs is cancelled, nothing else starts, except clean-up tasks: those whose
+  edges are all `after`. It ends when every task has.
+- Once it has a `cause`, no task starts but for clean-up after a failure.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from ..machines import WORKSTREAM, Event, Standing, TaskState, WorkstreamState
+from .checks import CheckedEntity
+from .kernel import Armed, Kernel
+from .limits import VALIDATION_TIMEOUT, LimitsResolver
+from .messages import (
+    READY,
+    CallEnded,
+    Cancel,
+    Continue,
+    Ended,
+    Message,
+    Recover,
+    Skip,
+    Started,
+    Stop,
+    TimerFired,
+    TurnFailed,
+)  # fmt: skip
+from .records import TaskRecord, WorkstreamRecord
+from .spec import Check, Hook, Task, Workstream, seconds
+from .task import TaskActor
+
+if TYPE_CHECKING:
+    from .job import JobActor
+
+S = WorkstreamState
+CHUNK = 500
+DEADLINE_EPOCH = 0
+"""The epoch of the deadline's timer, which outlives every state."""
+
+
+class WorkstreamActor(CheckedEntity[WorkstreamRecord]):
+    """One run of a graph of tasks."""
+
+    __slots__ = (
+        "cursor",
+        "deadline",
+        "dependents",
+        "forced",
+        "job",
+        "names",
+        "open",
+        "resolver",
+        "spec",
+        "tasks",
+        "unmet",
+    )
+
+    machine = WORKSTREAM
+    receivers: ClassVar[dict[type[Message], str]] = {
+        CallEnded: "on_call_ended", Cancel: "on_cancel", Continue: "on_continue", Ended: "on_ended", Recover: "on_recover",
+        Started: "on_started", Stop: "on_stop", TimerFired: "on_timer", TurnFailed: "on_turn_failed",
+    }  # fmt: skip
+
+    def __init__(self, kernel: Kernel, record: WorkstreamRecord, job: JobActor, spec: Workstream) -> None:
+        super().__init__(kernel, record)
+        self.job = job
+        self.spec: Workstream = spec
+        self.resolver = LimitsResolver(spec, kernel.defaults)
+        self.tasks: list[TaskActor] = []
+        self.names = {task.name: index for index, task in enumerate(spec.tasks)}
+        self.unmet: list[int] = []
+        self.dependents: dict[int, list[tuple[int, bool]]] = {}
+        self.open = 0
+        self.cursor = 0  # the next task to start or to cancel
+        self.forced = False
+        self.deadline: Armed | None = None
+        for index, task in enumerate(spec.tasks):
+            for name in task.depends_on:
+                self.dependents.setdefault(self.names[name], []).append((index, True))
+            for name in task.after:
+                self.dependents.setdefault(self.names[name], []).append((index, False))
+
+    def context(self) -> tuple[str | None, str | None, int | None, str | None]:
+        """Its ids for the log."""
+        return self.record.job_id, self.record.id, None, None
+
+    # -- tasks come into being -----------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Create the tasks, and start what can start."""
+        if self.spec.deadline is not None:
+            due = self.record.created_at + seconds(self.spec.deadline)
+            self.change(deadline_at=due)
+            self._arm_deadline()
+        self._create_some()
+
+    def _create_some(self) -> None:
+        first = len(self.tasks)
+        for index in range(first, min(first + CHUNK, len(self.spec.tasks))):
+            task = self._make(self._new_record(index))
+            spec = task.spec
+            told = {
+                "depends_on": len(spec.depends_on) + len(spec.after), "optional": spec.optional,
+                "max_attempts": task.record.max_attempts, "max_losses": task.record.max_losses,
+            }  # fmt: skip
+            task.born(told)
+        self.change(tasks_created=len(self.tasks))
+        if len(self.tasks) < len(self.spec.tasks):
+            self.kernel.port.later(Continue(self.record.key))
+        elif self.record.cause is None:
+            self.fire(Event.TASKS_CREATED)
+
+    def _new_record(self, index: int) -> TaskRecord:
+        spec, record = self.spec.tasks[index], self.record
+        limits = self.resolver.of(spec)
+        return TaskRecord(
+            key=record.first_task + index, id=f"{record.id}/{spec.name}", name=spec.name, state=TaskState.PENDING,
+            run=record.run, created_at=self.kernel.at, updated_at=self.kernel.at, workstream=record.key,
+            workstream_id=record.id, job_id=record.job_id, index=index, unmet=len(spec.depends_on) + len(spec.after),
+            optional=spec.optional, max_attempts=limits.max_attempts, max_losses=limits.max_losses, on_loss=limits.on_loss,
+            on_exhausted=limits.on_exhausted,
+        )  # fmt: skip
+
+    def _make(self, record: TaskRecord) -> TaskActor:
+        """The actor of a task, new or loaded, counted as not ended and waiting for all its edges."""
+        spec = self.spec.tasks[record.index]
+        task = TaskActor(
+            self.kernel, record, self, spec, self.resolver.of(spec), self.kernel.port.engine_of(spec)
+        )
+        self.tasks.append(task)
+        self.unmet.append(len(spec.depends_on) + len(spec.after))
+        self.open += 1
+        return task
+
+    def entered_ready(self) -> None:
+        """Every task is there: start those that wait for nothing."""
+        self.cursor = 0
+        if not self.open:
+            self._all_ended()
+        else:
+            self._start_some()
+
+    def _start_some(self) -> None:
+        end = min(self.cursor + CHUNK, len(self.tasks))
+        for index in range(self.cursor, end):
+            if not self.unmet[index] and not self.tasks[index].record.ready and not self.tasks[index].ended:
+                self.kernel.send(self.tasks[index], READY)
+        self.cursor = end
+        if end < len(self.tasks):
+            self.kernel.port.later(Continue(self.record.key))
+
+    def on_continue(self, _: Continue) -> None:
+        """Go on with the tasks that are left."""
+        if self.record.cause is not None:
+            self._cancel_some()
+        elif self.record.state == S.PLANNED:
+            self._create_some()
+        elif self.cursor < len(self.tasks):
+            self._start_some()
+
+    # -- tasks run and end ---------------------------------------------------------------------------------------------
+
+    @property
+    def started(self) -> bool:
+        """Whether a task of it has started."""
+        return self.record.state != S.READY
+
+    def lets_start(self, task: TaskActor) -> bool:
+        """Whether an attempt of `task` may start now."""
+        return self.record.cause is None or (self.record.cause == "failure" and is_clean_up(task.spec))
+
+    def on_started(self, _: Started) -> None:
+        """The first task started."""
+        if self.record.state == S.READY:
+            self.fire(Event.START, started_at=self.kernel.at)
+            if self.record.cause is not None:
+                self.fire(Event.FAIL, reason=self.record.error)
+
+    def on_ended(self, message: Ended) -> None:
+        """A task is terminal: settle its dependents, then its effect on the whole."""
+        task = self.tasks[message.key - self.record.first_task]
+        self.open -= 1
+        for index, strict in self.dependents.get(task.record.index, ()):
+            self._settle(index, task, strict)
+        if task.record.standing == Standing.BAD and not task.spec.optional and self.record.cause is None:
+            self._critical(task)
+        if not self.open:
+            self._all_ended()
+
+    def _settle(self, index: int, ended: TaskActor, strict: bool) -> None:
+        dependent = self.tasks[index]
+        if dependent.ended:
+            return
+        standing = ended.record.standing
+        if strict and standing != Standing.GOOD:
+            bad = standing == Standing.BAD and not ended.spec.optional
+            how = ended.record.state
+            reason = (
+                f"dependency {ended.record.name!r} was {how}"
+                if how != TaskState.FAILED
+                else f"dependency {ended.record.name!r} failed"
+            )
+            self.kernel.send(dependent, Skip(Standing.BAD if bad else Standing.VOID, reason))
+            return
+        self.unmet[index] -= 1
+        if not self.unmet[index] and self.lets_start(dependent):
+            self.kernel.send(dependent, READY)
+
+    def _critical(self, task: TaskActor) -> None:
+        """The first critical bad end."""
+        record = task.record
+        error = (
+            f"task {record.name!r} {'failed' if record.state == TaskState.FAILED else f'was {record.state}'}"
+        )
+        if record.last_error or record.reason:
+            error = f"{error}: {record.last_error or record.reason}"
+        if self.knows(Event.FAIL) and self.record.state != S.READY:
+            self.fire(Event.FAIL, reason=error, cause="failure", error=error)
+        else:
+            self.change(cause="failure", error=error)
+            self._begin_cancelling()
+
+    def _all_ended(self) -> None:
+        state, cause = self.record.state, self.record.cause
+        if state == S.CANCELLING:
+            self.fire(Event.COMPLETE, reason=self.record.reason)
+        elif cause == "cancel":
+            self.fire(Event.CANCEL, reason=self.record.reason)
+        elif cause == "failure":
+            self.fire(Event.FAIL, reason=self.record.error)
+        elif state in {S.READY, S.EXECUTING}:
+            self.fire(Event.SUCCEED)
+
+    # -- validation ----------------------------------------------------------------------------------------------------
+
+    @property
+    def checks(self) -> list[Check]:
+        """Its acceptance tests."""
+        return self.spec.checks
+
+    @property
+    def check_limit(self) -> float:
+        """Seconds that one of its checks has."""
+        said = self.spec.defaults.validation_timeout
+        return VALIDATION_TIMEOUT if said is None else seconds(said)
+
+    def passed(self) -> None:
+        """Its final validation passed."""
+        self.fire(Event.VALIDATION_PASSED)
+
+    def not_passed(self, error: str) -> None:
+        """Its final validation did not pass."""
+        self.fire(Event.VALIDATION_FAILED, reason=error, error=error)
+
+    def on_call_ended(self, message: CallEnded) -> None:
+        """A check of its final validation is over."""
+        self.kernel.end_call(message.token)
+        if message.token == self.last_call:
+            self.last_call = 0
+            self.check_ended(message)
+
+    # -- being stopped -------------------------------------------------------------------------------------------------
+
+    def on_cancel(self, message: Cancel) -> None:
+        """Cancel it and its tasks. Raises InvalidTransitionError if that is done already, or it has ended."""
+        state = self.record.state
+        if state == S.CANCELLING or self.ended:
+            self.fire(Event.CANCEL_FORCE if message.force else Event.CANCEL_GRACEFUL, reason=message.reason)
+            self.forced = message.force
+            self._begin_cancelling()
+            return
+        self.forced = message.force
+        if self.knows(Event.CANCEL_GRACEFUL):
+            event = Event.CANCEL if message.force else Event.CANCEL_GRACEFUL
+            self.fire(event, reason=message.reason, cause="cancel")
+            return
+        self.change(cause="cancel", reason=message.reason)
+        self._begin_cancelling()
+
+    def on_stop(self, message: Stop) -> None:
+        """Its job is cancelled, or its deadline is over: as `on_cancel`, but where that says nothing new it does nothing."""
+        if not self.ended and (message.force or self.record.cause is None):
+            self.on_cancel(Cancel(message.reason, message.force))
+
+    def entered_cancelling(self) -> None:
+        """Stop its tasks, and the check that runs."""
+        self.kernel.stop_call(self.last_call)
+        self._begin_cancelling()
+
+    def _begin_cancelling(self) -> None:
+        self.cursor = 0
+        if self.open:
+            self._cancel_some()
+        elif not self.last_call:
+            self._all_ended()
+
+    def _cancel_some(self) -> None:
+        end = min(self.cursor + CHUNK, len(self.tasks))
+        reason = self.record.error if self.record.cause == "failure" else self.record.reason
+        spared = self.record.cause == "failure" and not self.forced
+        for index in range(self.cursor, end):
+            task = self.tasks[index]
+            if not task.ended and not (spared and is_clean_up(task.spec)):
+                self.kernel.send(task, Stop(f"workstream cancelled: {reason}", self.forced))
+        self.cursor = end
+        if end < len(self.tasks):
+            self.kernel.port.later(Continue(self.record.key))
+
+    # -- time ----------------------------------------------------------------------------------------------------------
+
+    def _arm_deadline(self) -> None:
+        if self.record.deadline_at is not None:
+            fired = TimerFired(self.record.key, DEADLINE_EPOCH)
+            self.deadline = self.kernel.port.arm(self.record.deadline_at, fired, by_utc=True)
+
+    def on_timer(self, message: TimerFired) -> None:
+        """Its deadline is over, or a check took too long."""
+        if message.epoch == DEADLINE_EPOCH:
+            self.deadline = None
+            self.on_stop(Stop("the deadline is over"))
+        elif message.epoch == self.record.epoch and self.record.state == S.VALIDATING:
+            self.due_validating()
+        else:
+            self.kernel.stale += 1
+
+    def disarm_all(self) -> None:
+        """Forget its timers."""
+        self.disarm()
+        if self.deadline is not None:
+            self.kernel.port.disarm(self.deadline)
+            self.deadline = None
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def entered_completed(self) -> None:
+        """All is well."""
+        self._end(self.spec.on_completed, "on_completed")
+
+    def entered_failed(self) -> None:
+        """It did not work."""
+        self._end(self.spec.on_failed, "on_failed")
+
+    def entered_cancelled(self) -> None:
+        """It was stopped."""
+        self._end(self.spec.on_cancelled, "on_cancelled")
+
+    def _end(self, hooks: list[Hook], event: str) -> None:
+        self.disarm_all()
+        self.change(finished_at=self.kernel.at, due_at=None)
+        for hook in hooks:
+            self.kernel.keep_hook(self, hook, event)
+        self.kernel.send(self.job, Ended(self.record.key))
+
+    # -- coming back ---------------------------------------------------------------------------------------------------
+
+    def load(self, records: list[TaskRecord]) -> None:
+        """Take the tasks that the journal holds."""
+        for record in records:
+            self.kernel.entities[record.key] = self._make(record)
+
+    def rebuild(self) -> None:
+        """Derive again what is derived, from its tasks' records."""
+        del self.tasks[self.record.tasks_created :]
+        self.cursor = len(self.tasks) if self.record.cause is None else 0
+        self.unmet = [len(task.spec.depends_on) + len(task.spec.after) for task in self.tasks]
+        self.open = 0
+        for task in self.tasks:
+            if not task.ended:
+                self.open += 1
+                continue
+            for index, strict in self.dependents.get(task.record.index, ()):
+                if index < len(self.unmet) and (not strict or task.record.standing == Standing.GOOD):
+                    self.unmet[index] -= 1
+        for task in self.tasks:
+            task.rebuild()
+        if self.deadline is not None:
+            self.kernel.port.disarm(self.deadline)
+        if not self.ended:
+            self._arm_deadline()
+
+    def on_recover(self, message: Recover) -> None:
+        """The process that ran it is gone: have its tasks end what they left unfinished, and go on."""
+        for task in self.tasks:
+            if not task.ended:
+                self.kernel.send(task, message)
+        if self.record.cause is not None:
+            self._begin_cancelling()
+        elif self.record.state == S.PLANNED:
+            self._create_some()
+        elif self.record.state == S.VALIDATING:
+            self.fire(Event.RECOVER, reason="runtime_restarted", checked=0)
+            self.entered_validating()
+        else:
+            self.cursor = 0
+            self._start_some()
+
+    def on_turn_failed(self, message: TurnFailed) -> None:
+        """A turn of this workstream raised and was undone: it cannot go on."""
+        if message.token:
+            self.kernel.end_call(message.token)
+            self.last_call = 0
+        reason = f"internal error: {message.error}"
+        if self.record.state == S.VALIDATING:
+            self.not_passed(reason)
+        elif not self.ended:
+            self.on_stop(Stop(reason, force=True))
+
+
+def is_clean_up(spec: Task) -> bool:
+    """Whether a task is clean-up: it waits for others only to have ended."""
+    return bool(spec.after) and not spec.depends_on
