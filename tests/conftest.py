@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+pytest_plugins = ["tests.transition_coverage"]
+
 
 @pytest.fixture(
     params=[

@@ -1,0 +1,126 @@
+"""A pytest plugin: which rows of the runtime's machines do the tests take through an actor?
+
+Rules
+-----
+- Only what the actors' kernel fires counts, by its hook `observe_transition`. Asking a table directly does not.
+- A row that no test takes is a finding. Those that later work brings are pending: listed in
+  `tests/pending_transitions.txt`, one name a line, with the reason after a `#`.
+- A pending row that is taken, and a pending name that is no row, are findings too: the list only shrinks.
+
+The report is printed when any row was taken. `--transition-coverage-fail` is for runs of the whole suite: it
+lists what is wrong, and the run fails if anything is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from callboard.machines import BREAKER, JOB, TASK, WORKER, WORKSTREAM, Machine, Transition
+from callboard.machines.machine import title
+
+MACHINES = (JOB, WORKSTREAM, TASK, WORKER, BREAKER)
+PENDING = Path(__file__).with_name("pending_transitions.txt")
+
+
+def name(machine: Machine, row: Transition) -> str:
+    """How a row is called in the report and in the list of pending ones."""
+    return f"{machine.name}: {title(row)}"
+
+
+def read_pending(text: str) -> list[str]:
+    """The names in a list of pending rows."""
+    lines = (line.partition("#")[0].strip() for line in text.splitlines())
+    return [line for line in lines if line]
+
+
+class Coverage:
+    """The rows that were taken, against those that there are and those that are pending."""
+
+    def __init__(self, pending: Iterable[str] = (), machines: Iterable[Machine] = MACHINES) -> None:
+        self.machines = tuple(machines)
+        self.pending = set(pending)
+        self.taken: set[str] = set()
+
+    def observe(self, machine: Machine, row: Transition) -> None:
+        """Note a row taken by an actor. Machines of applications are none of ours."""
+        if machine in self.machines:
+            self.taken.add(name(machine, row))
+
+    def rows(self, machine: Machine) -> list[str]:
+        """The names of a machine's rows."""
+        return [name(machine, row) for row in machine.transitions]
+
+    def table(self) -> Iterator[str]:
+        """One line per machine: how many rows were taken, are pending, are missing."""
+        yield f"{'machine':12}{'taken':>7}{'rows':>7}{'pending':>9}{'missing':>9}"
+        for machine in self.machines:
+            rows = set(self.rows(machine))
+            taken, pending = rows & self.taken, rows & self.pending
+            missing = rows - taken - pending
+            yield f"{machine.name:12}{len(taken):7}{len(rows):7}{len(pending):9}{len(missing):9}"
+
+    def findings(self) -> Iterator[str]:
+        """What is wrong, row by row."""
+        every = [row for machine in self.machines for row in self.rows(machine)]
+        yield from (f"not taken by any test: {row}" for row in every if row not in self.taken | self.pending)
+        yield from (f"taken, but still listed as pending: {row}" for row in every if row in self.taken & self.pending)
+        yield from (f"listed as pending, but there is no such row: {row}" for row in sorted(self.pending - set(every)))
+
+
+def kernel() -> ModuleType | None:
+    """The actors' kernel, if it can be imported: a run of the machines' tests alone does not need it."""
+    try:
+        return import_module("callboard.actors.kernel")
+    except ImportError:
+        return None
+
+
+COVERAGE = pytest.StashKey[Coverage]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option."""
+    parser.addoption(
+        "--transition-coverage-fail",
+        action="store_true",
+        help="fail if a row of a machine is neither taken through an actor nor pending, or both",
+    )
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Start to observe, once what is tested has been imported by the tests themselves."""
+    coverage = Coverage(read_pending(PENDING.read_text(encoding="utf-8")))
+    session.config.stash[COVERAGE] = coverage
+    if session.items and (module := kernel()) is not None:
+        module.observe_transition = coverage.observe  # type: ignore[attr-defined]
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Stop to observe, and decide about the run."""
+    coverage = session.config.stash.get(COVERAGE, None)
+    if coverage is None:
+        return
+    if (module := kernel()) is not None:
+        module.observe_transition = None  # type: ignore[attr-defined]
+    failed = session.config.getoption("transition_coverage_fail") and any(coverage.findings())
+    if failed and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Print the table, and what is wrong where that fails the run."""
+    coverage = config.stash.get(COVERAGE, None)
+    failing = config.getoption("transition_coverage_fail")
+    if coverage is None or not (coverage.taken or failing):
+        return
+    terminalreporter.section("transitions taken through an actor")
+    for line in coverage.table():
+        terminalreporter.write_line(line)
+    if failing:
+        for line in coverage.findings():
+            terminalreporter.write_line(line)
