@@ -88,6 +88,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     exit_code: as the shell's convention has it not: negative is the number of the signal that killed it.
     output_size: bytes that the command wrote, kept or not. output_tail: its last lines.
+    escaped: a descendant of the command left its process group and still holds its output.
     """
 
     token: int
@@ -99,6 +100,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     output_size: int | None = None
     output_tail: str = ""
     duration: float = 0.0
+    escaped: bool = False
 
 
 class ProcessInfo(msgspec.Struct, frozen=True):

@@ -40,16 +40,19 @@ def _plain(value: Any, where: str, depth: int) -> Any:
         return float(value)
     if depth >= DEEPEST:
         raise NotSerialisable(f"{where[:60]}... is nested deeper than {DEEPEST} levels, or contains itself")
-    if isinstance(value, dict):
-        mapping: dict[Any, Any] = value
-        return {_key(k, where): _plain(item, f"{where}[{k!r}]", depth + 1) for k, item in mapping.items()}
-    if isinstance(value, (list, tuple)):
-        items: list[Any] | tuple[Any, ...] = value
-        return [_plain(item, f"{where}[{index}]", depth + 1) for index, item in enumerate(items)]
+    if _is(value, dict):
+        return {_key(k, where): _plain(item, f"{where}[{k!r}]", depth + 1) for k, item in value.items()}
+    if _is(value, list) or _is(value, tuple):
+        return [_plain(item, f"{where}[{index}]", depth + 1) for index, item in enumerate(value)]
     raise NotSerialisable(
         f"{where} is a {type(value).__module__}.{type(value).__qualname__}, which JSON cannot hold; "
         "return dicts, lists, strings, numbers, booleans or None"
     )
+
+
+def _is(value: Any, kind: type) -> bool:
+    """isinstance() that leaves the value an Any: its items are of unknown types, which is what they are."""
+    return isinstance(value, kind)
 
 
 def _key(key: Any, where: str) -> str:

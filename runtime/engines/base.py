@@ -1,0 +1,131 @@
+"""What the engines share: the calls that run, exactly one end for each, and closing.
+
+A *run* is an engine's record of one started call. It leaves `_runs` in `_end`, and only there; whatever
+comes for a run that has left (a late result, a second end) is counted in `late_results` and dropped.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+import anyio
+import msgspec
+
+from .contract import Beat, Call, Ended, EngineClosed, ErrorInfo, Outcome, Status
+from .crossing import LoopLine
+from .failures import describe
+from .values import NotSerialisable, checked
+
+_PATIENCE = 1.0  # seconds that forced ends may take to arrive while closing
+
+
+class Run(msgspec.Struct, kw_only=True, eq=False):
+    """One started call. `began` is on the engine's clock (None: not yet); `stopped`: it was asked to end."""
+
+    call: Call
+    ended: Ended
+    beat: Beat
+    began: float | None = None
+    stopped: bool = False
+
+
+R = TypeVar("R", bound=Run)
+
+
+class BaseEngine(Generic[R]):
+    """The common half of an engine. Subclasses start runs, and end each by `_end`."""
+
+    name = ""
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.late_results = 0  # results of abandoned calls, dropped
+        self._clock = clock
+        self._runs: dict[int, R] = {}
+        self._line: LoopLine | None = None  # set while open
+        self._emptied: anyio.Event | None = None
+
+    async def open(self) -> None:
+        """Get ready on the running event loop."""
+        self._line = LoopLine()
+
+    def stop(self, token: int, *, force: bool = False) -> bool:
+        """Ask the call to end; with `force` do not wait for its manners. False when it is gone."""
+        run = self._runs.get(token)
+        if run is None:
+            return False
+        run.stopped = True
+        if run.call.context is not None:
+            run.call.context.cancelled = True
+        self._stop(run, force=force)
+        return True
+
+    async def close(self, deadline: float) -> None:
+        """Stop all calls, and wait for them at most `deadline` seconds; what is left then is forced."""
+        line, self._line = self._line, None
+        if line is None:
+            return
+        for token in list(self._runs):
+            self.stop(token)
+        await self._until_empty(deadline)
+        for token in list(self._runs):
+            self.stop(token, force=True)
+        await self._until_empty(_PATIENCE)
+        for run in list(self._runs.values()):
+            self._abandon(run)
+
+    def _stop(self, run: R, *, force: bool) -> None:
+        raise NotImplementedError
+
+    def _admit(self, call: Call) -> LoopLine:
+        if self._line is None:
+            raise EngineClosed(f"the {self.name} engine is not open: call {call.token} was not started")
+        if call.token in self._runs:
+            raise ValueError(f"call {call.token} is running already; a token is used once")
+        return self._line
+
+    async def _until_empty(self, limit: float) -> None:
+        with anyio.move_on_after(limit, shield=True):
+            while self._runs:
+                self._emptied = anyio.Event()
+                await self._emptied.wait()
+
+    def _end(self, run: R, outcome: Outcome) -> None:
+        """Tell how the run ended, unless that was told before."""
+        token = run.call.token
+        if self._runs.get(token) is not run:
+            self.late_results += 1
+            return
+        del self._runs[token]
+        if run.call.context is not None:
+            run.call.context.detach()
+        if not self._runs and self._emptied is not None:
+            self._emptied.set()
+        run.ended(outcome)
+
+    def _abandon(self, run: R) -> None:
+        if self._runs.get(run.call.token) is run:
+            text = "it did not end when it was told to; its result will be dropped"
+            self._end(run, self._outcome(run, "abandoned", error=ErrorInfo(type="abandoned", message=text)))
+
+    def _outcome(self, run: R, status: Status, **more: Any) -> Outcome:
+        duration = 0.0 if run.began is None else self._clock() - run.began
+        return Outcome(token=run.call.token, status=status, duration=duration, **more)
+
+    def _returned(self, run: R, value: Any) -> Outcome:
+        """The outcome of a function that returned: checked, since the journal has to keep it."""
+        try:
+            value = checked(value)
+        except NotSerialisable as error:
+            info = ErrorInfo(
+                type="result_not_serialisable", message=str(error), permanent=True, category="permanent"
+            )
+            return self._outcome(run, "failed", error=info)
+        return self._outcome(run, "ok", value=value)
+
+    def _cancelled(self, run: R, text: str) -> Outcome:
+        return self._outcome(run, "cancelled", error=ErrorInfo(type="cancelled", message=text))
+
+    def _raised(self, run: R, error: BaseException) -> Outcome:
+        return self._outcome(run, "failed", error=describe(error))

@@ -1,0 +1,75 @@
+"""The engine for async functions: bodies on the runtime's own event loop, on its pool of runners.
+
+A stop is a cancellation of the body's scope. A forced one waits a few turns of the loop for it, so that a
+body with manners still ends as cancelled, and then abandons the body: it may go on, its result is dropped.
+Plain functions are run too, where they stand: that is for those that cost nothing (conditions, hooks).
+"""
+
+from __future__ import annotations
+
+import contextvars
+import time
+from collections.abc import Callable
+from functools import partial
+from inspect import isawaitable
+from typing import Any
+
+from ..runners import BodyCancelled, RunnerPool, Running
+from .base import BaseEngine, Run
+from .bodies import bind, bind_logging
+from .contract import Beat, Call, Ended
+from .crossing import LoopLine
+
+_TURNS = 3  # of the loop, for a cancelled body to unwind
+
+
+class _LoopRun(Run, kw_only=True, eq=False):
+    running: Running[Any] | None = None
+
+
+class LoopEngine(BaseEngine[_LoopRun]):
+    """Runs async functions on `pool`, in the task group that the pool lives in."""
+
+    name = "loop"
+
+    def __init__(self, pool: RunnerPool, *, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(clock=clock)
+        self._pool = pool
+        self._base = contextvars.copy_context()
+
+    def start(self, call: Call, ended: Ended, beat: Beat) -> None:
+        """Run the call's function. Raises EngineClosed, or ValueError for a token that is running."""
+        self._admit(call)
+        run = _LoopRun(call=call, ended=ended, beat=beat)
+        context = self._base.copy()
+        if call.context is not None:
+            call.context.attach(partial(beat, call.token), raises=False)
+            bind_logging(context, call.context)
+        run.running = self._pool.submit(partial(self._body, run), partial(self._done, run), context=context)
+        self._runs[call.token] = run
+
+    async def _body(self, run: _LoopRun) -> Any:
+        run.began = self._clock()
+        value = bind(run.call)()
+        return await value if isawaitable(value) else value
+
+    def _done(self, run: _LoopRun, value: Any, error: BaseException | None) -> None:
+        if error is None:
+            self._end(run, self._returned(run, value))
+        elif isinstance(error, BodyCancelled):
+            self._end(run, self._cancelled(run, str(error)))
+        else:
+            self._end(run, self._raised(run, error))
+
+    def _stop(self, run: _LoopRun, *, force: bool) -> None:
+        if run.running is not None:
+            run.running.cancel()
+        if force:
+            line = self._line or LoopLine()
+            line.post(self._abandon_after, line, run, _TURNS)
+
+    def _abandon_after(self, line: LoopLine, run: _LoopRun, turns: int) -> None:
+        if turns and self._runs.get(run.call.token) is run:
+            line.post(self._abandon_after, line, run, turns - 1)
+        else:
+            self._abandon(run)

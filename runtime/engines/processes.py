@@ -1,0 +1,103 @@
+"""What the kernel knows about processes and their groups: finding, recognising and killing them.
+
+A number alone never identifies a process: numbers are reused. So a process that was left behind is
+recognised by its start time and by the token in its environment, and a group is signalled only while a
+member of it is known. Without /proc (systems other than Linux) nothing can be recognised, and nothing is
+killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+from .contract import ProcessInfo
+
+TOKEN = "CALLBOARD_TOKEN"  # noqa: S105 - a fencing token, not a secret
+"""The environment variable that carries the fencing token."""
+
+_PROC = Path("/proc")
+
+
+def start_time(pid: int) -> int:
+    """The process's start in clock ticks since boot; 0 if that cannot be known."""
+    fields = _stat(pid)
+    return int(fields[19]) if fields else 0
+
+
+def signal_group(group: int, number: int) -> None:
+    """Send a signal to a process group whose leader is known to be there, or not yet reaped."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)
+
+
+def kill_leftover(info: ProcessInfo, *, wait: float = 2.0) -> bool:
+    """Kill the process group of a command that outlived its runtime, if it is still that command's.
+
+    Waits up to `wait` seconds for its end (blocking). True if there was something to kill, and it was killed.
+    """
+    if info.pgid <= 1:
+        return False
+    members = [pid for pid in _group_members(info.pgid) if pid != os.getpid()]
+    leader = info.pid in members
+    if leader and start_time(info.pid) != info.started:
+        return False
+    if not any(_has_token(pid, info.token) for pid in members):
+        return False
+    watched = [fd for pid in members if (fd := _open_pidfd(pid)) is not None]
+    try:
+        signal_group(info.pgid, signal.SIGKILL)
+        _wait_for(watched, wait)
+    finally:
+        for fd in watched:
+            os.close(fd)
+    return True
+
+
+def _group_members(group: int) -> Iterator[int]:
+    if not _PROC.is_dir():
+        return
+    for entry in _PROC.iterdir():
+        if entry.name.isdecimal():
+            fields = _stat(int(entry.name))
+            if fields and int(fields[2]) == group and fields[0] not in "ZX":
+                yield int(entry.name)
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat from the third (state) on; the second may hold anything, also brackets."""
+    try:
+        text = (_PROC / str(pid) / "stat").read_bytes().decode("ascii", "replace")
+    except OSError:
+        return []
+    return text[text.rindex(")") + 2 :].split()
+
+
+def _has_token(pid: int, token: int) -> bool:
+    try:
+        environment = (_PROC / str(pid) / "environ").read_bytes()
+    except OSError:
+        return False
+    return f"{TOKEN}={token}".encode() in environment.split(b"\0")
+
+
+def _open_pidfd(pid: int) -> int | None:
+    try:
+        return os.pidfd_open(pid)
+    except (OSError, AttributeError):
+        return None
+
+
+def _wait_for(watched: list[int], limit: float) -> None:
+    poll = select.poll()
+    for fd in watched:
+        poll.register(fd, select.POLLIN)
+    left = len(watched)
+    while left and (ready := poll.poll(limit * 1000)):
+        for fd, _event in ready:
+            poll.unregister(fd)
+        left -= len(ready)

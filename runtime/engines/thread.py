@@ -1,0 +1,141 @@
+"""The engine for plain functions: bodies in threads of its own, which are kept and take calls from one queue.
+
+A thread cannot be killed. A stop sets the flag that `heartbeat()` sees, and `TaskCancelled` raised there
+ends the body; a forced one abandons it at once: its late result is dropped and counted, and another thread
+takes its place until it comes back. The threads are daemons, so that a body which never ends cannot hold up
+the interpreter's exit.
+
+How many run at once is the caller's business (a worker's capacity): a call that finds no free thread gets a
+new one. All counting happens on the loop; threads only take, run and post.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from inspect import iscoroutine
+from queue import SimpleQueue
+from typing import Any
+
+from ...actors.errors import TaskCancelled
+from .base import BaseEngine, Run
+from .bodies import bind, bind_logging
+from .contract import Beat, Call, Ended
+from .crossing import LoopLine
+
+_IDLE = 32  # free threads that are kept
+
+
+class _ThreadRun(Run, kw_only=True, eq=False):
+    context: contextvars.Context
+    line: LoopLine
+    details: Any = None  # of the latest heartbeat
+    beating: bool = False  # a heartbeat is on its way to the loop
+    abandoned: bool = False
+
+
+class ThreadEngine(BaseEngine[_ThreadRun]):
+    """Runs plain functions in daemon threads."""
+
+    name = "thread"
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(clock=clock)
+        self._base = contextvars.copy_context()
+        self._queue: SimpleQueue[_ThreadRun | None] = SimpleQueue()
+        self._threads = 0  # that take calls; those of abandoned bodies do not count
+        self._busy = 0
+
+    @property
+    def threads(self) -> int:
+        """How many threads take calls."""
+        return self._threads
+
+    def start(self, call: Call, ended: Ended, beat: Beat) -> None:
+        """Run the call's function. Raises EngineClosed, or ValueError for a token that is running."""
+        line = self._admit(call)
+        run = _ThreadRun(call=call, ended=ended, beat=beat, context=self._base.copy(), line=line)
+        if call.context is not None:
+            call.context.attach(partial(self._beat, run), raises=True)
+            bind_logging(run.context, call.context)
+        if self._busy >= self._threads:
+            self._threads += 1
+            threading.Thread(target=self._work, name="callboard-thread", daemon=True).start()
+        self._busy += 1
+        self._runs[call.token] = run
+        self._queue.put(run)
+
+    async def close(self, deadline: float) -> None:
+        """Stop all calls, wait at most `deadline` seconds, abandon the rest; free threads end."""
+        await super().close(deadline)
+        while self._threads > self._busy:
+            self._dismiss()
+
+    def _work(self) -> None:
+        """What a thread does: take a call, run it, post how it went."""
+        while (run := self._queue.get()) is not None:
+            value: Any = None
+            error: BaseException | None = None
+            try:
+                value = self._run(run)
+            except BaseException as raised:
+                error = raised
+            run.line.post(self._done, run, value, error)
+            del run, value, error  # while it waits for the next one it must hold nothing
+
+    def _run(self, run: _ThreadRun) -> Any:
+        if run.stopped:
+            raise TaskCancelled("cancelled before it started")
+        run.began = self._clock()
+        value = run.context.run(bind(run.call))
+        if iscoroutine(value):
+            value.close()
+            raise TypeError(
+                "the function returned a coroutine, which a thread cannot run; declare it `async def`, or "
+                'run it on the "loop" engine'
+            )
+        return value
+
+    def _done(self, run: _ThreadRun, value: Any, error: BaseException | None) -> None:
+        if run.abandoned:
+            self._threads += 1  # its thread is back
+        else:
+            self._busy -= 1
+        if self._line is None or self._threads - self._busy > _IDLE:
+            self._dismiss()
+        if error is None:
+            self._end(run, self._returned(run, value))
+        elif isinstance(error, TaskCancelled) and run.stopped:
+            self._end(run, self._cancelled(run, str(error)))
+        else:
+            self._end(run, self._raised(run, error))
+
+    def _dismiss(self) -> None:
+        self._threads -= 1
+        self._queue.put(None)
+
+    def _stop(self, run: _ThreadRun, *, force: bool) -> None:
+        if force:
+            run.line.post(self._abandon, run)
+
+    def _abandon(self, run: _ThreadRun) -> None:
+        if self._runs.get(run.call.token) is run:
+            run.abandoned = True
+            self._threads -= 1
+            self._busy -= 1
+            super()._abandon(run)
+
+    def _beat(self, run: _ThreadRun, details: Any) -> None:
+        """In the body's thread: many heartbeats in a row become one message, the last."""
+        run.details = details
+        if not run.beating:
+            run.beating = True
+            run.line.post(self._pass_on, run)
+
+    def _pass_on(self, run: _ThreadRun) -> None:
+        run.beating = False
+        if self._runs.get(run.call.token) is run:
+            run.beat(run.call.token, run.details)
