@@ -1,12 +1,13 @@
 """Time and ids, as everything in Callboard gets them: from outside.
 
 Rules
-- Nothing in the library reads the system's time or draws an id except through a `Clock` and an `Ids` it was given.
-  So a test moves time by hand and never sleeps, and a simulation with the same seed makes the same ids.
-- Durations and due times inside one process go by `monotonic()`; what is written down goes by `time()`. The two
-  are never compared with each other: UTC may jump, monotonic time may not.
-- A `VirtualClock` stands still until someone moves it. Who waits for it waits to be told (`on_advance`), not for
-  seconds to pass.
+- Nothing in the library reads the system's time or draws an id except through a `Clock` and an `Ids` it
+  was given. So a test moves time by hand and never sleeps, and a simulation with the same seed makes the
+  same ids.
+- Durations and due times inside one process go by `monotonic()`; what is written down goes by `time()`.
+  The two are never compared with each other: UTC may jump, monotonic time may not.
+- A `VirtualClock` stands still until someone moves it. Who waits for it waits to be told (`on_advance`),
+  not for seconds to pass.
 - Ids sort by the time they were made, and strictly rise within one `TimeOrderedIds`.
 """
 

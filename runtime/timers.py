@@ -1,13 +1,13 @@
 """Timers: one heap for everything in a runtime that is due later.
 
 Rules
-- One heap of (due, sequence, timer): what is due first fires first, and of two due at the same moment the one that
-  was armed first.
-- Cancelling leaves a tombstone and costs no search. When tombstones outnumber the living the heap is built anew, so
-  memory follows the timers that are armed and not those that once were.
+- One heap of (due, sequence, timer): what is due first fires first, and of two due at the same moment
+  the one that was armed first.
+- Cancelling leaves a tombstone and costs no search. When tombstones outnumber the living the heap is
+  built anew, so memory follows the timers that are armed and not those that once were.
 - A timer fires at most once. `due` is in seconds of the clock's `monotonic()`.
-- The heap reads no clock and runs nothing by itself: who owns it says what time it is and how many may fire, so that
-  a million due at once cannot hold up the event loop.
+- The heap reads no clock and runs nothing by itself: who owns it says what time it is and how many may
+  fire, so that a million due at once cannot hold up the event loop.
 """
 
 from __future__ import annotations
@@ -39,11 +39,16 @@ class Timer(Struct, gc=False, eq=False):
 
 
 class Timers:
-    """The heap of timers. Not safe to use from other threads."""
+    """The heap of timers. Not safe to use from other threads.
 
-    __slots__ = ("_heap", "_sequence", "_tombstones")
+    `on_earliest` is called when a timer was armed that is due before all others: who sleeps until the next one is
+    due has to sleep shorter.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_heap", "_on_earliest", "_sequence", "_tombstones")
+
+    def __init__(self, on_earliest: Callable[[], object] | None = None) -> None:
+        self._on_earliest = on_earliest
         self._heap: list[tuple[float, int, Timer]] = []
         self._sequence = 0
         self._tombstones = 0
@@ -56,7 +61,10 @@ class Timers:
         """Call `action(*args)` once `due` (monotonic seconds) has come. A due time in the past fires next."""
         timer = Timer(due, action, args)
         self._sequence = sequence = self._sequence + 1
-        heappush(self._heap, (due, sequence, timer))
+        heap = self._heap
+        heappush(heap, (due, sequence, timer))
+        if heap[0][2] is timer and self._on_earliest is not None:
+            self._on_earliest()
         return timer
 
     def cancel(self, timer: Timer) -> bool:

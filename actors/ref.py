@@ -1,0 +1,456 @@
+"""References: the one small record that an actor is, and how messages get into it.
+
+Rules
+- A `Ref` is the actor's cell and its reference in one: who holds it can send. Its methods are for everybody; its
+  fields belong to the dispatcher.
+- One message waits in the cell itself (`first`), more of them in a deque lent by the dispatcher (`more`). `first` is
+  NOTHING exactly while the cell is idle: so the one who puts the first message in queues the cell, and nobody else.
+- What a plain `receive` sends goes into the mailboxes at once and is noted in the dispatcher's log; if it raises, the
+  log is undone backwards. Nobody can have seen any of it: nothing else runs meanwhile.
+- What a coroutine `receive` sends is held back until it returns, or until it asks or offers: both need an answer
+  from outside, so what was sent before goes first.
+- Control messages (`control`) overtake data, have no bound and are never refused.
+- Cells are unknown to the garbage collector (`gc=False`), so a million of them cost it nothing. The price: whoever
+  ends a cell cuts its links (`Host.finish`), because a cycle of cells is never collected.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Protocol
+
+from msgspec import Struct
+
+from .actor_errors import ActorStopped, AskCycleError, AskTimeout, MailboxFull
+
+if TYPE_CHECKING:
+    from .actor import Actor, After, Context, Later
+    from .dead_letters import DeadLetters
+    from .strategy import Restart, RestartCount, Supervision
+
+__all__ = [
+    "ASK_TIMEOUT",
+    "BUSY",
+    "NOTHING",
+    "SYSTEM",
+    "Host",
+    "Life",
+    "Ref",
+    "Request",
+    "Spec",
+    "SystemRef",
+    "Turn",
+    "Waiter",
+]
+
+ASK_TIMEOUT = 30.0
+"""Seconds that `ask` waits unless told otherwise."""
+
+
+class _Mark(Enum):
+    """What stands in `first` where there is no message."""
+
+    NOTHING = "nothing"  # idle: no mail, not queued
+    BUSY = "busy"  # running, suspended or stopped, or queued for its control messages
+
+
+NOTHING = _Mark.NOTHING
+BUSY = _Mark.BUSY
+
+SYSTEM: deque[Any] = deque(maxlen=0)
+"""Stands in `control` of cells that are parts of the runtime."""
+
+
+class Waiter(Protocol):
+    """One task waiting for one thing to happen."""
+
+    async def wait(self) -> None:
+        """Return once `set` was called, also if that was before."""
+        ...
+
+    def set(self) -> None:
+        """Let it go on. Once more does nothing."""
+        ...
+
+
+class TimerHeap(Protocol):
+    """What actors need of the runtime's timers."""
+
+    def arm(self, due: float, action: Callable[..., object], *args: Any) -> Any:
+        """Call `action(*args)` at `due` (monotonic seconds)."""
+        ...
+
+    def cancel(self, timer: Any) -> bool:
+        """Disarm it."""
+        ...
+
+
+class Host(Protocol):
+    """What a cell needs of the dispatcher that runs it."""
+
+    ready: deque[Any]
+    """Cells with mail, each once."""
+    log: list[Any]
+    """What the present receive has sent and staged, in order."""
+    current: Ref | None
+    """The actor whose receive is running now."""
+    turn: Turn | None
+    """The coroutine receive that is running now."""
+    parked: bool
+    """The dispatcher sleeps: whoever queues a cell wakes it."""
+    dead_letters: DeadLetters
+
+    @property
+    def timers(self) -> TimerHeap: ...  # noqa: D102
+    # What each of these does is written where it is done: runtime/mailroom.py, runtime/dispatcher.py.
+    def wake(self) -> None: ...  # noqa: D102
+    def now(self) -> float: ...  # noqa: D102
+    def waiter(self) -> Waiter: ...  # noqa: D102
+    def admit(self, cell: Ref, message: Any) -> bool: ...  # noqa: D102
+    def hold(self, cell: Ref, message: Any) -> bool: ...  # noqa: D102
+    def stage(self, do: Callable[..., object], *args: Any) -> None: ...  # noqa: D102
+    def release(self, turn: Turn) -> None: ...  # noqa: D102
+    def send_now(self, cell: Ref, message: Any) -> bool: ...  # noqa: D102
+    def stop(self, cell: Ref) -> None: ...  # noqa: D102
+    def wait_for_room(self, cell: Ref, offer: Offer) -> None: ...  # noqa: D102
+    def call_threadsafe(self, function: Callable[..., object], *args: Any) -> bool: ...  # noqa: D102
+    def spawn_child(  # noqa: D102
+        self,
+        parent: Ref,
+        actor: type[Actor] | Callable[[], Actor] | Actor,
+        *,
+        name: str | None,
+        mailbox: int,
+        restart: Restart | str,
+        supervision: Supervision | None,
+        stop_timeout: float,
+    ) -> Ref: ...
+    def watch(self, watcher: Ref, target: Ref) -> None: ...  # noqa: D102
+    def unwatch(self, watcher: Ref, target: Ref) -> None: ...  # noqa: D102
+    def after(self, cell: Ref, epoch: int, delay: float, message: Any) -> After: ...  # noqa: D102
+    def put_off(self, cell: Ref) -> Later: ...  # noqa: D102
+    def leave(self, cell: Ref) -> None: ...  # noqa: D102
+
+
+class Spec(Struct, frozen=True, gc=False):
+    """How an actor is built and treated; shared by all that were spawned alike."""
+
+    build: Callable[[], Actor] | None  # None: it was given as an instance and cannot be built anew
+    restart: Restart
+    supervision: Supervision
+    mailbox: int
+    stop_timeout: float  # seconds, for the message in hand and again for `stopped`
+    has_started: bool
+    has_stopped: bool
+
+
+class Life(Struct, gc=False, eq=False):
+    """What only some cells need: made when first needed."""
+
+    suspended: bool = False  # handles nothing: failed, being restarted, or stopping
+    queued: bool = False  # it was suspended while in the run queue, and that entry is still there
+    epoch: int = 0  # how often it was rebuilt
+    children: dict[int | str, Ref] | None = None  # in order of start
+    watchers: dict[Ref, None] | None = None
+    watching: dict[Ref, None] | None = None
+    offers: deque[Offer] | None = None
+    owed: dict[Request, None] | None = None  # asks whose answer was put off
+    asking: list[Ref] | None = None  # whom its receive waits for
+    turn: Turn | None = None  # its coroutine receive, while it runs
+    restarts: RestartCount | None = None
+    family_restarts: RestartCount | None = None  # of its children, where they are restarted together
+    timer: Any = None  # the limit of what it is waiting for while it ends, or the delay before its restart
+    ending: Any = None  # how it is ending (the supervision's record)
+
+
+class Turn(Struct, gc=False, eq=False):
+    """One coroutine receive, from its start to its end."""
+
+    cell: Ref
+    message: Any
+    request: Request | None
+    log: list[Any]
+    hook: Callable[[Ref, BaseException | None], None] | None = None  # who is told of its end instead of the mailbox
+    running: Any = None  # the runner's handle, for cancelling it
+    abandoned: bool = False  # its time was over: whatever it still does has no effect
+
+
+class Offer(Struct, gc=False, eq=False):
+    """A message that waits for room."""
+
+    message: Any
+    waiter: Waiter
+    error: ActorStopped | None = None
+    gone: bool = False  # let in, failed, or its sender was cancelled
+
+
+class Request(Struct, gc=False, eq=False):
+    """An ask on its way: the message, and where its answer goes. It is answered once; what comes later is dropped."""
+
+    host: Host
+    target: Ref
+    message: Any
+    waiter: Waiter
+    timer: Any = None
+    done: bool = False
+    value: Any = None
+    error: BaseException | None = None
+    deferred: bool = False  # its receive put the answer off
+
+    def answer(self, value: Any) -> None:
+        """Give the answer."""
+        if self.done:
+            self._late(value)
+            return
+        self.value = value
+        self.close()
+        self.waiter.set()
+
+    def fail(self, error: BaseException) -> None:
+        """Let the ask raise `error`."""
+        if self.done:
+            self._late(error)
+            return
+        self.error = error
+        self.close()
+        self.waiter.set()
+
+    def close(self) -> None:
+        """Take no more answers."""
+        self.done = True
+        if self.timer is not None:
+            self.host.timers.cancel(self.timer)
+            self.timer = None
+        if self.deferred and (life := self.target.life) is not None and life.owed is not None:
+            life.owed.pop(self, None)
+
+    def time_out(self, seconds: float) -> None:
+        """The asker has waited long enough."""
+        self.timer = None
+        self.fail(
+            AskTimeout(f"asked {self.target.name} {self.message!r}: no answer within {seconds} s; it may still come")
+        )
+
+    def _late(self, value: Any) -> None:
+        from .dead_letters import Reason  # noqa: PLC0415 - only for its name
+
+        self.host.dead_letters.add(self.target.name, value, Reason.LATE_REPLY)
+
+
+class Ref(Struct, gc=False, eq=False):
+    """The reference of an actor. Get one from `spawn`; keep it as long as you like."""
+
+    host: Host
+    actor: Any  # the user's object; None once stopped, and while it waits to be rebuilt
+    first: Any
+    more: deque[Any] | None
+    control: deque[Any] | None  # None: nothing special to be done before the next message
+    room: int  # how many messages `more` may hold while `first` holds one
+    ctx: Context | None
+    spec: Spec | None
+    parent: Ref | None
+    key: int | str
+    life: Life | None
+
+    @property
+    def name(self) -> str:
+        """Its name, after those of its parents."""
+        own = self.key if isinstance(self.key, str) else f"actor-{self.key}"
+        if self.parent is None or self.parent.parent is None:
+            return own
+        return f"{self.parent.name}/{own}"
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it has ended for good."""
+        return self.spec is None
+
+    def tell(self, message: Any) -> bool:
+        """Send a message. False if it will not be handled: no room, or stopped; it is then a dead letter.
+
+        Never waits and never raises.
+        """
+        host = self.host
+        if host.turn is not None:
+            return host.hold(self, message)
+        if self.first is NOTHING:
+            self.first = message
+            host.ready.append(self)
+            if host.parked:
+                host.wake()
+        else:
+            more = self.more
+            if more is not None and len(more) < self.room:
+                more.append(message)
+            elif not host.admit(self, message):
+                return False
+        if host.current is not None:
+            host.log.append(self)
+        return True
+
+    async def offer(self, message: Any) -> None:
+        """Send a message, waiting for room if there is none. Offers are let in by turns.
+
+        Raises `ActorStopped` if the actor has stopped or stops while waiting, and `MailboxFull` if an actor
+        offers to itself without room: it would wait for itself.
+        """
+        if self.stopped:
+            raise _stopped(self, message)
+        host = self.host
+        turn = host.turn
+        if turn is not None:
+            host.release(turn)
+        life = self.life
+        if (life is None or not life.offers) and self.has_room():
+            host.send_now(self, message)
+            return
+        if turn is not None and turn.cell is self:
+            msg = f"{self.name} offered {message!r} to itself: its mailbox of {self.room + 1} is full"
+            raise MailboxFull(msg)
+        offer = Offer(message, host.waiter())
+        host.wait_for_room(self, offer)
+        try:
+            await offer.waiter.wait()
+        finally:
+            offer.gone = True
+        if offer.error is not None:
+            raise offer.error
+
+    async def ask(self, message: Any, *, timeout: float | None = ASK_TIMEOUT) -> Any:
+        """Send a message and wait for its answer: what `receive` returns for it.
+
+        `timeout` is in seconds; None waits as long as the actor lives. Raises `AskTimeout`, `ActorStopped`,
+        `MailboxFull`, `AskCycleError`, `ReceiveFailed` if the actor raised, and whatever it refused with.
+        """
+        turn = self.host.turn
+        return await self.ask_for(None if turn is None else turn.cell, message, timeout)
+
+    async def ask_for(self, asker: Ref | None, message: Any, timeout: float | None) -> Any:
+        """`ask`, on behalf of an actor whose receive waits for the answer."""
+        if self.stopped:
+            raise _stopped(self, message)
+        host = self.host
+        request = Request(host, self, message, host.waiter())
+        if asker is not None:
+            _note_asking(asker, self, host)
+        try:
+            if not host.send_now(self, request):
+                raise _full(self, message)
+            if timeout is not None:
+                request.timer = host.timers.arm(host.now() + timeout, request.time_out, timeout)
+            await request.waiter.wait()
+        finally:
+            if not request.done:
+                request.close()
+            if asker is not None and asker.life is not None and asker.life.asking:
+                asker.life.asking.remove(self)
+        if request.error is not None:
+            raise request.error
+        return request.value
+
+    def stop(self) -> None:
+        """Stop it: after the message in hand, before all that wait; its children first. Once more does nothing."""
+        if not self.stopped:
+            self.host.stop(self)
+
+    def tell_threadsafe(self, message: Any) -> bool:
+        """`tell` from any thread. False if the runtime is closed; whether there was room cannot be known here."""
+        return self.host.call_threadsafe(self.tell, message)
+
+    def has_room(self) -> bool:
+        """Whether a `tell` now would find room."""
+        waiting = 0 if self.more is None else len(self.more)
+        held = self.first is not NOTHING and self.first is not BUSY
+        return waiting + held <= self.room
+
+    def __repr__(self) -> str:
+        return f"<Ref {self.name}{' (stopped)' if self.stopped else ''}>"
+
+
+class SystemRef(Struct, gc=False, eq=False):
+    """The cell of a part of the runtime: two lanes without bound, a plain `receive`, no supervision."""
+
+    host: Host
+    receive: Callable[[Any], None]
+    name: str
+    urgent: deque[Any]  # control inputs, handled first
+    data: deque[Any]
+    control: deque[Any]  # always SYSTEM: the dispatcher sees from the field it looks at anyway what this is
+    queued: bool = False  # in the run queue, or running
+
+    def tell(self, message: Any) -> None:
+        """Send a message on the data lane."""
+        host = self.host
+        if host.current is not None:
+            host.stage(self.tell, message)
+            return
+        self.data.append(message)
+        if not self.queued:
+            self.queued = True
+            host.ready.append(self)
+            if host.parked:
+                host.wake()
+
+    def tell_control(self, message: Any) -> None:
+        """Send a message on the control lane: it overtakes all data."""
+        host = self.host
+        if host.current is not None:
+            host.stage(self.tell_control, message)
+            return
+        self.urgent.append(message)
+        if not self.queued:
+            self.queued = True
+            host.ready.append(self)
+            if host.parked:
+                host.wake()
+
+    def tell_threadsafe(self, message: Any) -> bool:
+        """`tell` from any thread. False if the runtime is closed."""
+        return self.host.call_threadsafe(self.tell, message)
+
+    def __repr__(self) -> str:
+        return f"<SystemRef {self.name}>"
+
+
+def _stopped(cell: Ref, message: Any) -> ActorStopped:
+    return ActorStopped(f"sent {message!r} to {cell.name}: it has stopped; spawn it again, or watch it")
+
+
+def _full(cell: Ref, message: Any) -> MailboxFull:
+    return MailboxFull(f"asked {cell.name} {message!r}: its mailbox of {cell.room + 1} is full; offer() waits for room")
+
+
+def _note_asking(asker: Ref, target: Ref, host: Host) -> None:
+    """Note that `asker` waits for `target`; raise if `target` waits, through others, for `asker`."""
+    trail = _trail(target, asker)
+    if trail is not None:
+        names = " -> ".join(cell.name for cell in (asker, *trail))
+        msg = f"{asker.name} asked {target.name}, which waits for it: {names}; use tell for one of them"
+        raise AskCycleError(msg)
+    life = asker.life
+    if life is None:
+        return
+    if life.turn is not None:
+        host.release(life.turn)
+    if life.asking is None:
+        life.asking = []
+    life.asking.append(target)
+
+
+def _trail(start: Ref, goal: Ref) -> list[Ref] | None:
+    """The way from `start` to `goal` along who waits for whom; None if there is none."""
+    trails = [[start]]
+    seen = {start}
+    while trails:
+        trail = trails.pop()
+        cell = trail[-1]
+        if cell is goal:
+            return trail
+        if cell.life is not None and cell.life.asking:
+            for following in cell.life.asking:
+                if following not in seen or following is goal:
+                    seen.add(following)
+                    trails.append([*trail, following])
+    return None

@@ -1,0 +1,351 @@
+"""The dispatcher: one task that hands every actor its messages.
+
+Rules
+- The run queue holds the cells that have mail, each once. The next one handles up to 64 messages, then the one
+  after it; whoever has mail left goes to the end of the queue.
+- Per 64 messages the clock is read once: due timers fire, and after a few milliseconds the slice ends,
+  `after_slice` is called, and the event loop gets its turn. With nothing to do the task parks until a wake-up.
+- Calls (from other threads, and the steps of supervision) run before the next cell, so what ends an actor
+  overtakes its data. They never run inside a receive.
+- A plain receive runs here; a coroutine receive on the pool of parked runners, and its actor handles nothing
+  else meanwhile. Each runs in a `Context` equal to the one the dispatcher was made in: as soon as a receive has
+  changed it, a new one is taken.
+- What a receive does takes effect when it returns, and not at all if it raises: see runtime/mailroom.py.
+- No failure of a user's actor leaves the dispatcher. One of a system cell, a call or a timer goes to `on_error`,
+  which raises it out of `run()` unless it is replaced: it is a bug of the runtime, not of an actor.
+- `step()` and `run_until_idle()` drive the same dispatcher without an event loop; then there are no coroutine
+  receives.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+
+from ..actors.actor import DEFAULT_MAILBOX, DEFAULT_STOP_TIMEOUT, Actor
+from ..actors.dead_letters import DeadLetters
+from ..actors.ref import BUSY, NOTHING, SYSTEM, Ref, Request, SystemRef
+from ..actors.strategy import Restart, Supervision
+from .clock import Clock, VirtualClock
+from .mailroom import BATCH
+from .runners import RunnerPool
+from .supervision import Supervisor
+from .turns import Turns
+from .waker import Waker, native_waiter, native_waker
+
+__all__ = ["Dispatcher"]
+
+SLICE = 0.004
+"""Seconds after which the event loop gets its turn."""
+
+SLICE_MESSAGES = 16_384
+"""Messages after which it does in any case: a clock moved by hand never ends a slice."""
+
+TIMERS_AT_ONCE = 1_000
+"""Timers fired between two batches, at most."""
+
+
+class Dispatcher(Turns):
+    """Runs actors. Made anywhere; driven by `run()` on one event loop, or by `step()` without any.
+
+    `runners` is the pool for coroutine receives; without one, `run()` makes its own. `supervision` is how actors
+    without a parent are treated. `on_critical(name, what happened, error)` hears of what nobody else deals with:
+    an actor stopped for good by its failures, or abandoned.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: Clock | None = None,
+        runners: RunnerPool | None = None,
+        supervision: Supervision | None = None,
+        dead_letters: DeadLetters | None = None,
+        on_critical: Callable[[str, str, BaseException | None], object] | None = None,
+    ) -> None:
+        super().__init__(clock, dead_letters)
+        self.runners = runners
+        self.on_critical = on_critical
+        self.on_error: Callable[[BaseException], object] = _raise
+        self.after_slice: Callable[[], float | None] | None = None
+        self._systems: list[SystemRef] = []
+        self.lives = Supervisor(self, supervision or Supervision())
+
+    # -- spawning --------------------------------------------------------------------------------------------------
+
+    def spawn(
+        self,
+        actor: type[Actor] | Callable[[], Actor] | Actor,
+        *,
+        name: str | None = None,
+        mailbox: int = DEFAULT_MAILBOX,
+        restart: Restart | str = Restart.TRANSIENT,
+        supervision: Supervision | None = None,
+        stop_timeout: float = DEFAULT_STOP_TIMEOUT,
+    ) -> Ref:
+        """Start an actor: a class or a factory (it can be built anew), or an instance (it can only be stopped).
+
+        `name` is unique among its siblings. `mailbox` messages may wait for it. `supervision` is how it treats its own
+        children. It may take `stop_timeout` seconds to end its message in hand, and again for its `stopped`.
+        Raises `NameTaken`, `ActorStopped` once the dispatcher is closed, and what the class or factory raises.
+        """
+        return self.lives.spawn(self.lives.root, actor, name, mailbox, restart, supervision, stop_timeout)
+
+    def spawn_child(
+        self,
+        parent: Ref,
+        actor: type[Actor] | Callable[[], Actor] | Actor,
+        *,
+        name: str | None,
+        mailbox: int,
+        restart: Restart | str,
+        supervision: Supervision | None,
+        stop_timeout: float,
+    ) -> Ref:
+        """`Context.spawn`."""
+        return self.lives.spawn(parent, actor, name, mailbox, restart, supervision, stop_timeout)
+
+    def spawn_system(self, receive: Callable[[Any], None], name: str) -> SystemRef:
+        """A cell for a part of the runtime: unbounded, two lanes, and what it raises goes to `on_error`."""
+        system = SystemRef(self, receive, name, deque(), deque(), SYSTEM)
+        self._systems.append(system)
+        return system
+
+    def find(self, name: str) -> Ref | None:
+        """The living actor of that name among those without a parent."""
+        children = self.lives.root.life.children if self.lives.root.life else None
+        return children.get(name) if children else None
+
+    async def stop_all(self) -> None:
+        """Stop all users' actors, the last started first, and wait until they have ended. Needs `run()` beside it."""
+        waiter = native_waiter()
+        self.lives.stop_family(waiter.set)
+        await waiter.wait()
+
+    def close(self) -> None:
+        """Let go of everything: no actor runs again, asks in progress fail, every cell's links are cut."""
+        if self.closed:
+            return
+        self.closed = True
+        self.lives.close()
+        for system in self._systems:
+            system.receive = _ignore
+            system.urgent.clear()
+            system.data.clear()
+        self.timers.clear()
+        self.ready.clear()
+        self._calls.clear()
+        self._deques.clear()
+        self.after_slice = None
+        if self._waker is not None:
+            self._waker.wake()
+
+    # -- driving ---------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Run actors until `close()`. One task of the host application does this, once."""
+        if self._waker is not None:
+            msg = "the dispatcher is running already; one task runs it"
+            raise RuntimeError(msg)
+        self._waker = waker = native_waker()
+        forget = self.clock.on_advance(self._ring) if isinstance(self.clock, VirtualClock) else _ignore
+        try:
+            if self.runners is not None:
+                await self._serve(waker)
+                return
+            async with anyio.create_task_group() as group:
+                self.runners = RunnerPool(group)
+                try:
+                    await self._serve(waker)
+                finally:
+                    self.runners.close()
+                    self.runners = None
+        finally:
+            self._waker = None
+            forget()
+
+    async def _serve(self, waker: Waker) -> None:
+        while not self.closed:
+            look_again = self._slice()
+            if self.ready or self._calls:
+                await waker.breathe()
+                continue
+            seconds = self._until_next_timer()
+            if look_again is not None:
+                seconds = look_again if seconds is None else min(seconds, look_again)
+            if seconds is not None and seconds <= 0:
+                await waker.breathe()
+                continue
+            self.parked = True
+            try:
+                await waker.park(seconds)
+            finally:
+                self.parked = False
+
+    def step(self) -> bool:
+        """Do one thing, without an event loop: a call, a due timer, or one message. False if there was nothing."""
+        if self._calls:
+            self._run_calls(1)
+        elif not self._fire(self.clock.monotonic(), 1):
+            if not self.ready:
+                return False
+            self._pass(1)
+        return True
+
+    def run_until_idle(self) -> None:
+        """Do everything there is to do at the clock's present time, without an event loop."""
+        while True:
+            self._slice()
+            due = self.timers.next_due()
+            if not self.ready and not self._calls and (due is None or due > self.clock.monotonic()):
+                return
+
+    def _slice(self) -> float | None:
+        """Do what there is to do, for a few milliseconds. Returns `after_slice`'s wish."""
+        clock = self.clock
+        end = None
+        handled = 0
+        while True:
+            now = clock.monotonic()
+            end = now + SLICE if end is None else end
+            fired = self._fire(now, TIMERS_AT_ONCE)
+            if self._calls:
+                self._run_calls(BATCH)
+            if self.ready:
+                handled += self._pass(BATCH)
+            elif not self._calls and fired < TIMERS_AT_ONCE:
+                break
+            if now >= end or handled >= SLICE_MESSAGES:
+                break
+        return None if self.after_slice is None else self.after_slice()
+
+    def _fire(self, now: float, limit: int) -> int:
+        try:
+            return self.timers.fire_due(now, limit)
+        except Exception as error:
+            self.on_error(error)
+            return limit  # as if all had fired: the rest is looked at before anything sleeps
+
+    def _until_next_timer(self) -> float | None:
+        """Real seconds until the next timer is due; None if only `wake` can tell."""
+        due = self.timers.next_due()
+        if due is None:
+            return None
+        seconds = due - self.clock.monotonic()
+        return None if seconds > 0 and isinstance(self.clock, VirtualClock) else seconds
+
+    def _ring(self) -> None:
+        if self.parked:
+            self.wake()
+
+    def _run_calls(self, limit: int) -> None:
+        self._rung = False
+        calls = self._calls
+        while calls and limit:
+            limit -= 1
+            function, args = calls.popleft()
+            try:
+                function(*args)
+            except Exception as error:
+                self.on_error(error)
+
+    # -- the run queue ---------------------------------------------------------------------------------------------
+
+    def _pass(self, limit: int) -> int:
+        """Handle up to `limit` messages of those who are ready. Returns how many."""
+        try:
+            handled = self._context.run(self._handle_ready, limit)
+        finally:
+            self.stand_alone()
+            self._request = None
+        if self._context != self._base:
+            self._context = self._base.copy()
+        return handled
+
+    def _handle_ready(self, limit: int) -> int:
+        ready, calls, log, context, base = self.ready, self._calls, self.log, self._context, self._base
+        handled = 0
+        while ready and handled < limit and not calls:
+            cell: Ref = ready.popleft()
+            if cell.control is not None:
+                if cell.control is SYSTEM:
+                    system: Any = cell
+                    handled += self._run_system(system, limit - handled)
+                    if context != base:
+                        break
+                    continue
+                handled += 1
+                if not self._prepare(cell):
+                    if context != base:
+                        break
+                    continue
+            message = cell.first
+            cell.first = BUSY
+            self.current = cell
+            receive, ctx = cell.actor.receive, cell.ctx
+            # The loop below is what the whole engine's speed hangs on. Whatever is not the plain case leaves it.
+            while True:
+                handled += 1
+                if type(message) is Request:
+                    self._run_receive(cell, message.message, message)
+                    break
+                try:
+                    result = receive(message, ctx)
+                except BaseException as error:
+                    self._failed(cell, message, None, error)
+                    break
+                if result is not None and self._took_result(cell, message, result):
+                    break
+                if log:
+                    if self._staged:
+                        self.commit(log)
+                        if calls:
+                            self.rest(cell)
+                            break
+                        self.current = cell
+                    else:
+                        log.clear()
+                more = cell.more
+                if more is None and cell.control is None:
+                    cell.first = NOTHING
+                    break
+                if not more or handled >= limit or cell.control is not None or context != base:
+                    self.rest(cell)
+                    break
+                message = more.popleft()
+            if context != base:
+                break
+        return handled
+
+    def _run_system(self, cell: SystemRef, limit: int) -> int:
+        """Hand a part of the runtime its messages."""
+        self.current = None
+        receive, urgent, data = cell.receive, cell.urgent, cell.data
+        handled = 0
+        while handled < limit:
+            if urgent:
+                message = urgent.popleft()
+            elif data:
+                message = data.popleft()
+            else:
+                cell.queued = False
+                return handled
+            handled += 1
+            try:
+                receive(message)
+            except Exception as error:
+                self.ready.append(cell)
+                self.on_error(error)
+                return handled
+        self.ready.append(cell)
+        return handled
+
+
+def _raise(error: BaseException) -> None:
+    raise error
+
+
+def _ignore(*_: Any) -> None:
+    """A closed part of the runtime takes no messages."""

@@ -1,0 +1,361 @@
+"""The mailroom: what happens to a message between being sent and being handled, and to what a receive does.
+
+The part of the dispatcher that cells talk to (`Host` in actors/ref.py); the other part, runtime/dispatcher.py, decides whose
+turn it is.
+
+Rules
+- A message that finds no room, or no living actor, becomes a dead letter at that moment. Asks are told instead.
+- What a receive does stands in a log, in order: the plain sends that were made (undone by taking them back), and whatever
+  else it wants done (`Staged`), which is done at `commit`. Everything a coroutine receive does is `Staged`.
+- `undo` goes through the log backwards. It takes the last message out of a mailbox, and the last cell out of the
+  run queue: exact, because a plain receive is alone while it runs.
+- Room promised to a message that is held back is reserved, so that `tell` never says True to what is refused later.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from ..actors.actor import After, Later
+from ..actors.actor_errors import ActorStopped
+from ..actors.dead_letters import DeadLetters, Reason
+from ..actors.ref import BUSY, NOTHING, Life, Offer, Ref, Request, Turn, Waiter
+from .clock import Clock, SystemClock
+from .timers import Timers
+from .waker import Waker, native_waiter
+
+if TYPE_CHECKING:
+    from .supervision import Supervisor
+
+__all__ = ["BATCH", "Mailroom", "Staged"]
+
+BATCH = 64
+"""Messages of one actor before the turn of the next one, and messages between two looks at the clock."""
+
+POOLED_DEQUES = 1_024
+"""Empty mailbox deques that are kept for the next actor with more than one message."""
+
+
+class Staged(Struct, gc=False, eq=False):
+    """Something a receive wants done once it has succeeded."""
+
+    do: Callable[..., object]
+    args: tuple[Any, ...]
+    undo: Callable[..., object] | None = None
+
+
+class Mailroom:
+    """The dispatcher as cells see it."""
+
+    lives: Supervisor
+
+    def __init__(self, clock: Clock | None, dead_letters: DeadLetters | None) -> None:
+        self.clock: Clock = clock or SystemClock()
+        self.timers = Timers(on_earliest=self._earlier_timer)
+        self.dead_letters = dead_letters or DeadLetters()
+        self.ready: deque[Any] = deque()  # Ref and SystemRef
+        self.log: list[Any] = []
+        self.current: Ref | None = None
+        self.turn: Turn | None = None
+        self.parked = False
+        self.closed = False
+        self._staged = False  # the log holds more than plain sends
+        self._request: Request | None = None  # what the present plain receive is to answer
+        self._calls: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
+        self._deques: list[deque[Any]] = []
+        self._waker: Waker | None = None
+        self._rung = False  # a wake-up from another thread is on its way
+
+    # -- waking ----------------------------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """End the dispatcher's sleep."""
+        self.parked = False
+        if self._waker is not None:
+            self._waker.wake()
+
+    def soon(self, function: Callable[..., object], *args: Any) -> None:
+        """Call `function(*args)` before the next message of anybody, never inside a receive."""
+        self._calls.append((function, args))
+        if self.parked:
+            self.wake()
+
+    def call_threadsafe(self, function: Callable[..., object], *args: Any) -> bool:
+        """`soon`, from any thread. False if the dispatcher is closed: then it is never called."""
+        if self.closed:
+            return False
+        self._calls.append((function, args))
+        if not self._rung:
+            self._rung = True
+            waker = self._waker
+            if waker is not None:
+                return waker.wake_threadsafe()
+        return True
+
+    def now(self) -> float:
+        """Monotonic seconds."""
+        return self.clock.monotonic()
+
+    def waiter(self) -> Waiter:
+        """Something for the present task to wait by."""
+        return native_waiter() if self._waker is None else self._waker.waiter()
+
+    def _earlier_timer(self) -> None:
+        if self.parked:
+            self.wake()
+
+    # -- into the mailbox ------------------------------------------------------------------------------------------
+
+    def admit(self, cell: Ref, message: Any) -> bool:
+        """The rest of `tell`: the first message that goes behind another, and those there is no room for."""
+        if cell.spec is None:
+            reason = Reason.STOPPED
+        elif cell.has_room():
+            if cell.more is None:
+                cell.more = self._deques.pop() if self._deques else deque()
+            cell.more.append(message)
+            return True
+        else:
+            reason = Reason.MAILBOX_FULL
+        if type(message) is not Request:  # its asker is told
+            self.dead_letters.add(cell.name, message, reason)
+        return False
+
+    def send_now(self, cell: Ref, message: Any) -> bool:
+        """`tell`, but not held back by the coroutine receive that sends."""
+        turn, current = self.turn, self.current
+        self.stand_alone()
+        try:
+            return cell.tell(message)
+        finally:
+            self.turn, self.current = turn, current
+
+    def control(self, cell: Ref, message: Any) -> None:
+        """Put a control message into a cell's lane. Without bound, never refused by a living actor."""
+        if cell.spec is None:
+            self._bury(cell, message)
+            return
+        lane = cell.control
+        if lane is None:
+            lane = cell.control = deque()
+        lane.append(message)
+        if cell.first is NOTHING:
+            cell.first = BUSY
+            self.ready.append(cell)
+            if self.parked:
+                self.wake()
+
+    def wait_for_room(self, cell: Ref, offer: Offer) -> None:
+        """Let `offer` in when there is room: the dispatcher looks whenever the cell has handled messages."""
+        life = self.life(cell)
+        if life.offers is None:
+            life.offers = deque()
+        life.offers.append(offer)
+        if cell.control is None:
+            cell.control = deque()
+
+    def rest(self, cell: Ref) -> None:
+        """A cell has handled what it may for now: queue it if it has more, else let it be idle."""
+        if cell.control is not None:
+            self._tend(cell)
+        more = cell.more
+        if cell.first is BUSY:
+            if more:
+                cell.first = more.popleft()
+            elif not cell.control:
+                if more is not None:
+                    cell.more = None
+                    if len(self._deques) < POOLED_DEQUES:
+                        self._deques.append(more)
+                cell.first = NOTHING
+                return
+        self.ready.append(cell)
+        if self.parked:
+            self.wake()
+
+    def put_back(self, cell: Ref) -> None:
+        """Move the message in `first` to the head of the others, so that the cell itself is free for something else."""
+        if cell.first is NOTHING or cell.first is BUSY:
+            return
+        if cell.more is None:
+            cell.more = deque()
+        cell.more.appendleft(cell.first)
+        cell.first = BUSY
+
+    def _tend(self, cell: Ref) -> None:
+        """Let offers in while there is room; nothing special is to be done once none are left."""
+        offers = None if cell.life is None else cell.life.offers
+        while offers and (offers[0].gone or cell.has_room()):
+            offer = offers.popleft()
+            if offer.gone:
+                continue
+            offer.gone = True
+            if cell.more is None:
+                cell.more = deque()
+            cell.more.append(offer.message)
+            offer.waiter.set()
+        if not offers and not cell.control:
+            cell.control = None
+
+    def life(self, cell: Ref) -> Life:
+        """The cell's second record, made if it has none."""
+        if cell.life is None:
+            cell.life = Life()
+        return cell.life
+
+    def _bury(self, cell: Ref, message: Any) -> None:
+        if type(message) is After:
+            self.dead_letters.add(cell.name, message.message, Reason.STALE_TIMER)
+        else:
+            self.dead_letters.add(cell.name, message, Reason.STOPPED)
+
+    def end_mail(self, cell: Ref) -> None:
+        """The actor has ended: everything that waits for it is told, or becomes a dead letter."""
+        self.put_back(cell)
+        name = cell.name
+        for message in cell.more or ():
+            if type(message) is Request:
+                message.fail(ActorStopped(f"asked {name} {message.message!r}: it stopped before its turn"))
+            else:
+                self.dead_letters.add(name, message, Reason.STOPPED)
+        for message in cell.control or ():
+            self._bury(cell, message)
+        life = cell.life
+        if life is None:
+            return
+        for offer in life.offers or ():
+            if not offer.gone:
+                offer.gone = True
+                offer.error = ActorStopped(f"offered {name} {offer.message!r}: it stopped while this waited for room")
+                offer.waiter.set()
+        self.fail_owed(cell, "stopped")
+
+    def fail_owed(self, cell: Ref, what: str) -> None:
+        """Nobody is left who could give the answers that were put off."""
+        life = cell.life
+        while life is not None and life.owed:
+            request = next(iter(life.owed))
+            del life.owed[request]
+            request.fail(ActorStopped(f"asked {cell.name} {request.message!r}: it {what} with the answer put off"))
+
+    # -- what a receive does ---------------------------------------------------------------------------------------
+
+    def stand_alone(self) -> None:
+        """Leave the present receive: what is done from here on is done at once, and by nobody."""
+        self.turn = None
+        self.current = None
+
+    def stage(self, do: Callable[..., object], *args: Any) -> None:
+        """Do it once the present receive has succeeded; at once if none is running."""
+        if self.turn is not None:
+            self.turn.log.append(Staged(do, args))
+        elif self.current is not None:
+            self.log.append(Staged(do, args))
+            self._staged = True
+        else:
+            do(*args)
+
+    def on_undo(self, undo: Callable[..., object], *args: Any) -> None:
+        """What was done at once is taken back by `undo(*args)` if the present receive fails."""
+        if self.turn is not None:
+            self.turn.log.append(Staged(_nothing, args, undo))
+        elif self.current is not None:
+            self.log.append(Staged(_nothing, args, undo))
+
+    def hold(self, cell: Ref, message: Any) -> bool:
+        """`tell` of a coroutine receive: the room is taken now, the message is sent when it has succeeded."""
+        turn = self.turn
+        if turn is None or turn.abandoned or cell.spec is None or not cell.has_room():
+            full = cell.spec is not None and not (turn is not None and turn.abandoned)
+            self.dead_letters.add(cell.name, message, Reason.MAILBOX_FULL if full else Reason.STOPPED)
+            return False
+        cell.room -= 1
+        turn.log.append(Staged(self._let_go, (cell, message), self._give_room))
+        return True
+
+    def _let_go(self, cell: Ref, message: Any) -> None:
+        cell.room += 1
+        cell.tell(message)
+
+    def _give_room(self, cell: Ref, _: Any) -> None:
+        cell.room += 1
+
+    def release(self, turn: Turn) -> None:
+        """Let happen now what a coroutine receive has done so far."""
+        if turn.log and not turn.abandoned:
+            before = self.turn, self.current
+            self.commit(turn.log)
+            self.turn, self.current = before
+
+    def commit(self, log: list[Any]) -> None:
+        """The receive has succeeded: what it staged is done, in order, and outside of it."""
+        self.stand_alone()
+        self._staged = False
+        for entry in log:
+            if type(entry) is Staged:
+                entry.do(*entry.args)
+        log.clear()
+
+    def undo(self, log: list[Any]) -> None:
+        """The receive has failed: nothing of it has happened."""
+        for entry in reversed(log):
+            if type(entry) is not Staged:
+                self._take_back(entry)
+            elif entry.undo is not None:
+                entry.undo(*entry.args)
+        log.clear()
+        self._staged = False
+
+    def _take_back(self, cell: Ref) -> None:
+        if cell.more:
+            cell.more.pop()
+        else:
+            cell.first = NOTHING
+            self.ready.pop()
+
+    # -- Context ---------------------------------------------------------------------------------------------------
+
+    def after(self, cell: Ref, epoch: int, delay: float, message: Any) -> After:
+        """`Context.after`."""
+        after = After(cell, epoch, message, None)
+        after.timer = self.timers.arm(self.clock.monotonic() + delay, self.control, cell, after)
+        self.on_undo(self.timers.cancel, after.timer)
+        return after
+
+    def put_off(self, cell: Ref) -> Later:
+        """`Context.reply_later`."""
+        if self.turn is not None:
+            request, self.turn.request = self.turn.request, None
+        else:
+            request, self._request = self._request, None
+        if request is not None:
+            life = self.life(cell)
+            if life.owed is None:
+                life.owed = {}
+            life.owed[request] = None
+            request.deferred = True
+        return Later(request)
+
+    def watch(self, watcher: Ref, target: Ref) -> None:
+        """`Context.watch`."""
+        self.lives.watch(watcher, target)
+
+    def unwatch(self, watcher: Ref, target: Ref) -> None:
+        """`Context.unwatch`."""
+        self.lives.unwatch(watcher, target)
+
+    def stop(self, cell: Ref) -> None:
+        """`Ref.stop`."""
+        self.stage(self.soon, self.lives.stop, cell)
+
+    def leave(self, cell: Ref) -> None:
+        """`Context.stop`."""
+        self.soon(self.lives.leave, cell)
+
+
+def _nothing(*_: Any) -> None:
+    """It has been done already."""

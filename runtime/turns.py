@@ -1,0 +1,246 @@
+"""Turns: one message handled, in all the ways but the plain one, which is in the dispatcher's own loop.
+
+Rules
+- Asks, control messages, hooks and coroutine receives end in one of two ways: what they did is committed and the answer
+  is given, or it is undone, the message is a dead letter, and supervision decides.
+- A coroutine receive is stepped by us, so that the dispatcher knows at each moment whose code is running, without
+  a context variable: what it sends by a plain `ref.tell` is held back too. Tasks that it starts are on their own.
+- A turn that was abandoned may still run; nothing that it does counts.
+- KeyboardInterrupt leaves the dispatcher: it is meant for the application. Everything else is the actor's failure.
+"""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Callable, Coroutine, Generator
+from inspect import iscoroutine
+from types import coroutine
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ..actors.actor import After, Refusal
+from ..actors.actor_errors import ActorStopped, NoEventLoop, ReceiveFailed
+from ..actors.dead_letters import DeadLetters, Reason
+from ..actors.ref import BUSY, Ref, Request, Turn
+from .clock import Clock
+from .mailroom import Mailroom
+from .runners import BodyCancelled, PoolClosed, RunnerPool
+from .supervision import START
+
+if TYPE_CHECKING:
+    from .supervision import Supervisor
+
+T = TypeVar("T")
+
+Hook = Callable[[Ref, BaseException | None], None]
+
+
+class Turns(Mailroom):
+    """The dispatcher as far as it runs single messages."""
+
+    lives: Supervisor
+    runners: RunnerPool | None
+    on_critical: Callable[[str, str, BaseException | None], object] | None
+
+    def __init__(self, clock: Clock | None, dead_letters: DeadLetters | None) -> None:
+        super().__init__(clock, dead_letters)
+        self._base = contextvars.copy_context()
+        self._context = self._base.copy()
+
+    # -- what supervision asks for ---------------------------------------------------------------------------------
+
+    def apart(self, function: Callable[[], T]) -> T:
+        """Call users' code outside of any receive, in a context of its own."""
+        return self._base.copy().run(function)
+
+    def critical(self, cell: Ref, what: str, error: BaseException | None) -> None:
+        """Tell the application of what nobody else deals with."""
+        if self.on_critical is not None:
+            self.on_critical(cell.name, what, error)
+
+    def run_hook(self, cell: Ref, function: Callable[[Any], Any], hook: Hook) -> None:
+        """Run `stopped` of an ending actor, and tell `hook` when it is over."""
+        self.current = cell
+        try:
+            result = self._base.copy().run(function, cell.ctx)
+        except Exception as error:
+            self.undo(self.log)
+            self.current = None
+            hook(cell, error)
+            return
+        self.commit(self.log)
+        if iscoroutine(result):
+            self._begin_turn(cell, "<stopped>", None, result, hook)
+        else:
+            hook(cell, None)
+
+    def abandon(self, turn: Turn) -> None:
+        """Do without a coroutine receive that does not end: it is cancelled, and nothing it did or does counts."""
+        turn.abandoned = True
+        self.undo(turn.log)
+        name = turn.cell.name
+        if turn.hook is None:
+            self.dead_letters.add(name, turn.message, Reason.ABANDONED)
+        if turn.request is not None:
+            turn.request.fail(ActorStopped(f"asked {name} {turn.message!r}: it was abandoned while it handled this"))
+        if turn.cell.life is not None:
+            turn.cell.life.turn = None
+        if turn.running is not None:
+            turn.running.cancel()
+
+    # -- one message -----------------------------------------------------------------------------------------------
+
+    def _prepare(self, cell: Ref) -> bool:
+        """Look at a cell that needs more than its next message handled. True if that may be handled now."""
+        life = cell.life
+        if cell.spec is None:
+            return False
+        if life is not None and life.suspended:
+            life.queued = False
+            return False
+        self.put_back(cell)
+        lane = cell.control
+        if not lane:
+            self._tend(cell)
+            if cell.more:
+                cell.first = cell.more.popleft()
+                return True
+            self.rest(cell)
+            return False
+        item = lane.popleft()
+        if item is START:
+            self._run(cell, cell.actor.started, (cell.ctx,), START, None)
+        elif type(item) is not After:
+            self._run_receive(cell, item, None)
+        elif cell.ctx is None or item.epoch != cell.ctx.epoch:
+            self.dead_letters.add(cell.name, item.message, Reason.STALE_TIMER)
+            self.rest(cell)
+        else:
+            self._run_receive(cell, item.message, None)
+        return False
+
+    def _run_receive(self, cell: Ref, message: Any, request: Request | None) -> None:
+        self._run(cell, cell.actor.receive, (message, cell.ctx), message, request)
+
+    def _run(
+        self, cell: Ref, function: Callable[..., Any], args: tuple[Any, ...], message: Any, request: Request | None
+    ) -> None:
+        """Have one message handled by a method of its actor, and see to what follows."""
+        self.current = cell
+        self._request = request
+        try:
+            result = function(*args)
+        except BaseException as error:
+            self._failed(cell, message, request, error)
+            return
+        request, self._request = self._request, None
+        if self._took_result(cell, message, result, request):
+            return
+        self.commit(self.log)
+        self.rest(cell)
+
+    def _took_result(self, cell: Ref, message: Any, result: Any, request: Request | None = None) -> bool:
+        """Give what a receive returned to who asked. True if it was a coroutine, which runs on from here."""
+        if iscoroutine(result):
+            self.commit(self.log)
+            self._begin_turn(cell, message, request, result, None)
+            return True
+        if request is not None:
+            self.stage(self._answer, cell, message, request, result)
+        elif type(result) is Refusal:
+            self._answer(cell, message, None, result)
+        return False
+
+    def _answer(self, cell: Ref, message: Any, request: Request | None, result: Any) -> None:
+        if type(result) is not Refusal:
+            if request is not None:
+                request.answer(result)
+        elif request is not None:
+            request.fail(result.error)
+        else:
+            self.dead_letters.add(cell.name, message, Reason.REFUSED, result.error)
+
+    def _failed(self, cell: Ref, message: Any, request: Request | None, error: BaseException) -> None:
+        """A receive raised."""
+        self.undo(self.log)
+        self._request = None
+        self._record_failure(cell, message, request, error)
+        self.lives.failed(cell, error)
+        self.current = None
+        if isinstance(error, KeyboardInterrupt):
+            raise error
+
+    def _record_failure(self, cell: Ref, message: Any, request: Request | None, error: BaseException) -> None:
+        self.dead_letters.add(cell.name, message, Reason.FAILED, error)
+        if request is not None:
+            failure = ReceiveFailed(f"asked {cell.name} {message!r}: it raised {error!r}")
+            failure.__cause__ = error
+            request.fail(failure)
+
+    # -- coroutine receives ----------------------------------------------------------------------------------------
+
+    def _begin_turn(
+        self, cell: Ref, message: Any, request: Request | None, body: Coroutine[Any, Any, Any], hook: Hook | None
+    ) -> None:
+        """Hand a coroutine receive to a runner. Its cell handles nothing else until `_turn_over`."""
+        turn = Turn(cell, message, request, [], hook)
+        cell.first = BUSY
+        self.life(cell).turn = turn
+        if self.runners is None:
+            msg = f"{cell.name} handles {message!r} by a coroutine function, which needs an event loop: use run()"
+            self._turn_over(turn, body, None, NoEventLoop(msg))
+            return
+        try:
+            turn.running = self.runners.submit(
+                lambda: self._steps(turn, body), lambda value, error: self._turn_over(turn, body, value, error)
+            )
+        except PoolClosed as closed:
+            self._turn_over(turn, body, None, closed)
+
+    @coroutine
+    def _steps(self, turn: Turn, body: Coroutine[Any, Any, Any]) -> Generator[Any, Any, Any]:
+        """Run `body`, naming it as the present turn during each of its steps."""
+        cell = turn.cell
+        step: Callable[[Any], Any] = body.send
+        argument: Any = None
+        try:
+            while True:
+                self.turn, self.current = turn, cell
+                try:
+                    waits_for = step(argument)
+                except StopIteration as end:
+                    return end.value
+                finally:
+                    self.stand_alone()
+                try:
+                    argument = yield waits_for
+                    step = body.send
+                except BaseException as error:
+                    argument = error
+                    step = body.throw
+        finally:
+            del argument  # an error's traceback holds this frame
+
+    def _turn_over(self, turn: Turn, body: Coroutine[Any, Any, Any], value: Any, error: BaseException | None) -> None:
+        """A coroutine receive has ended, or will never run."""
+        body.close()
+        if turn.abandoned:
+            return
+        cell, hook = turn.cell, turn.hook
+        life = self.life(cell)
+        if error is None:
+            self.commit(turn.log)
+            self._answer(cell, turn.message, turn.request, value)
+        else:
+            self.undo(turn.log)
+            if isinstance(error, BodyCancelled) and hook is None:
+                self.abandon(turn)  # the whole pool is being cancelled: no failure of the actor's
+            elif hook is None:
+                self._record_failure(cell, turn.message, turn.request, error)
+                self.lives.failed(cell, error)
+        life.turn = None
+        if hook is not None:
+            hook(cell, error)
+        elif life.ending is not None:
+            self.lives.turn_ended(cell)
+        elif not life.suspended:
+            self.rest(cell)
