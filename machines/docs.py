@@ -48,10 +48,7 @@ def _page(rules: str, machine: Machine) -> Iterator[str]:
     yield from ("", f"### {machine.name.capitalize()}: rows", "")
     yield from _table(
         ("from", "event", "guard", "to", "severity"),
-        (
-            (row.source, row.event, row.guard_name or "", row.target, row.severity)
-            for row in machine.transitions
-        ),
+        ((row.source, row.event, row.guard_name or "", row.target, row.severity) for row in machine.transitions),
     )
     yield from ("", f"### {machine.name.capitalize()}: how long a state lasts", "")
     yield from _table(

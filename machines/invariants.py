@@ -126,9 +126,16 @@ def moved(entity: Entity, event: TransitionEvent, *, was_ended: bool) -> Iterato
     if (check := _CHECKS.get(entity.kind)) is not None:
         yield from check(entity, event)
     parent = entity.parent
-    if entity.ended and not was_ended:
-        yield from _ended(entity, event)
-    elif parent is not None and parent.ended and not entity.ended:
+    if entity.ended:
+        if not was_ended:
+            yield from _ended(entity, event)
+        return
+    if parent is None:
+        return
+    if was_ended:  # which the auditor has found already; its next end must not count twice
+        parent.live += 1
+        parent.ended_children -= 1
+    if parent.ended:
         yield "alive_in_ended", f"went on in {parent.kind} {parent.entity_id}, which is {parent.state}"
 
 
@@ -148,7 +155,8 @@ def _task(task: Entity, event: TransitionEvent) -> Iterator[Broken]:
     known = event.metadata
     if task.state == TaskState.SKIPPED and known.get("standing") in tuple(Standing):
         task.standing = known["standing"]
-    yield from _attempts(task, known)
+    if known:
+        yield from _attempts(task, known)
     parent = task.parent
     if task.state == TaskState.QUEUED and parent is not None and task.depends_on is not None:
         if parent.ended_children < task.depends_on:
@@ -185,9 +193,7 @@ def _worker(worker: Entity, event: TransitionEvent) -> Iterator[Broken]:
         return
     if worker.at_most is not None and assigned > worker.at_most:
         yield "over_capacity", f"runs {assigned} attempts, over its capacity of {worker.at_most}"
-    if (worker.state == WorkerState.IDLE and assigned > 0) or (
-        worker.state == WorkerState.BUSY and assigned < 1
-    ):
+    if (worker.state == WorkerState.IDLE and assigned > 0) or (worker.state == WorkerState.BUSY and assigned < 1):
         yield "wrong_assignment", f"is {worker.state} and runs {assigned} attempts"
 
 
@@ -207,9 +213,7 @@ def at_rest(entity: Entity) -> Iterator[Broken]:
     """Compare a workstream with its tasks, once nothing more is to come."""
     if entity.kind != "workstream" or entity.ended:
         return
-    tasks = [
-        task for task in entity.children if task.machine is not None and task.state in task.machine.states
-    ]
+    tasks = [task for task in entity.children if task.machine is not None and task.state in task.machine.states]
     allowed = derive(tasks)
     if entity.state not in allowed:
         words = ", ".join(sorted(allowed))

@@ -111,9 +111,7 @@ class InvalidTransitionError(ValueError):
 class GuardRejected(InvalidTransitionError):  # noqa: N818 - the published name
     """The state knows the event, but no guard passed; `guards` names them, in the order they were asked."""
 
-    def __init__(
-        self, machine: str, state: str, event: str, allowed: frozenset[str], guards: tuple[str, ...]
-    ) -> None:
+    def __init__(self, machine: str, state: str, event: str, allowed: frozenset[str], guards: tuple[str, ...]) -> None:
         super().__init__(machine, state, event, allowed)
         self.args = (machine, state, event, allowed, guards)
         self.guards = guards

@@ -26,9 +26,7 @@ class Phase(StrEnum):
     CIRCUIT_OPEN = "circuit_open"  # parked: its tool's breaker is open, or its attempts are used up
     HALF_OPEN = "half_open"  # a task: unparked, with the breaker's permit. A breaker: lets one probe through
     CANCELLING = "cancelling"  # is being cancelled gracefully: grace first, then its hooks
-    DECIDING = (
-        "deciding"  # of published lifecycles: a failure that is not final, what comes next is being decided
-    )
+    DECIDING = "deciding"  # of published lifecycles: a failure that is not final, what comes next is being decided
     COMPLETED = "completed"
     FAILED = "failed"
     CANCELLED = "cancelled"

@@ -241,9 +241,7 @@ TASK: Final = Machine(
         State(S.VALIDATING, Phase.VALIDATING),
         State(S.RECOVERING, Phase.RECOVERING),
         State(S.RETRYING, Phase.RETRYING),
-        State(
-            S.CIRCUIT_OPEN, Phase.CIRCUIT_OPEN, bounded_by="the breaker's cooldown, or an operator's reset"
-        ),
+        State(S.CIRCUIT_OPEN, Phase.CIRCUIT_OPEN, bounded_by="the breaker's cooldown, or an operator's reset"),
         State(S.HALF_OPEN, Phase.HALF_OPEN, bounded_by="a free slot"),
         State(S.CANCELLING, Phase.CANCELLING),
         State(S.COMPLETED, Phase.COMPLETED, terminal=True),

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from callboard.machines import CREATE, TransitionEvent, event_type
+from callboard.machines import CREATE, Machine, State, Transition, TransitionEvent, event_type
 from callboard.machines.audit import AuditFinding, audit, audit_lines
 
 
@@ -119,9 +119,7 @@ class TestCleanLogs:
         log = Log().steps("job", "job", "-> submitted", "submitted validate pending")
         log.steps("workstream", "ws", "-> planned", "planned tasks_created ready")
         log.steps("task", "t1", "-> pending").steps("task", "t2", "-> pending")
-        log.steps("job", "job", "pending cancel cancelled").steps(
-            "workstream", "ws", "ready cancel cancelled"
-        )
+        log.steps("job", "job", "pending cancel cancelled").steps("workstream", "ws", "ready cancel cancelled")
         log.steps("task", "t1", "pending cancel cancelled").steps("task", "t2", "pending cancel cancelled")
         assert log.findings() == []
 
@@ -131,9 +129,7 @@ class TestCleanLogs:
         log.add("worker", "w", "idle assign busy", metadata={"task_id": "t1", "assigned": 1})
         log.add("worker", "w", "busy release idle", metadata={"task_id": "t1", "assigned": 0})
         log.steps("worker", "w", "idle health_check_timeout unresponsive", "unresponsive recover idle")
-        log.steps(
-            "breaker", "b", "-> closed", "closed fail closed", "closed fail open", "open cool_down half_open"
-        )
+        log.steps("breaker", "b", "-> closed", "closed fail closed", "closed fail open", "open cool_down half_open")
         assert log.findings() == []
 
     def test_each_run_of_an_entity_has_its_own_history(self) -> None:
@@ -161,9 +157,7 @@ class TestCleanLogs:
         """Without figures in the metadata there is nothing to compare."""
         log = begun().steps("task", "t1", "-> pending", *RUN[:2])
         for _ in range(9):
-            log.steps(
-                "task", "t1", "running fail retrying", "retrying requeue queued", "queued start running"
-            )
+            log.steps("task", "t1", "running fail retrying", "retrying requeue queued", "queued start running")
         assert log.findings() == []
 
 
@@ -295,14 +289,10 @@ class TestTransitions:
         assert "submitted -> failed by 'fail'" in finding.text
 
     def test_a_known_event_that_leads_elsewhere(self) -> None:
-        assert Log().steps("job", "job", "-> submitted", "submitted validate running").kinds() == [
-            "unknown_transition"
-        ]
+        assert Log().steps("job", "job", "-> submitted", "submitted validate running").kinds() == ["unknown_transition"]
 
     def test_an_unknown_state(self) -> None:
-        assert Log().steps("job", "job", "-> submitted", "submitted validate asleep").kinds() == [
-            "unknown_transition"
-        ]
+        assert Log().steps("job", "job", "-> submitted", "submitted validate asleep").kinds() == ["unknown_transition"]
 
     def test_a_state_that_does_not_follow(self) -> None:
         log = Log().steps("job", "job", "-> submitted", "pending allocate running")
@@ -311,10 +301,25 @@ class TestTransitions:
         assert "it is submitted" in finding.text
 
     def test_a_step_out_of_a_terminal_state(self) -> None:
-        log = Log().steps(
-            "job", "job", "-> submitted", "submitted cancel cancelled", "cancelled validate pending"
-        )
+        log = Log().steps("job", "job", "-> submitted", "submitted cancel cancelled", "cancelled validate pending")
         assert log.kinds() == ["after_end"]
+
+    def test_an_end_that_is_taken_back_counts_once(self) -> None:
+        log = begun().steps("task", "t1", "-> pending", "pending cancel cancelled", "cancelled reset pending")
+        log.steps("task", "t1", *DONE, "completed fail failed")
+        assert log.kinds() == ["after_end", "after_end", "not_derived"]
+
+    def test_a_forced_row_may_leave_a_terminal_state(self) -> None:
+        fuse = Machine(
+            "fuse",
+            "whole",
+            (State("whole", bounded_by="the current"), State("blown", terminal=True), State("gone", terminal=True)),
+            (Transition("whole", "blow", "blown"), Transition("blown", "replace", "gone", forced=True)),
+        )
+        log = Log().steps("fuse", "f", "-> whole", "whole blow blown", "blown replace gone")
+        assert audit(log.entries, {"fuse": fuse}) == []
+        log.steps("fuse", "f", "gone blow blown")
+        assert [finding.kind for finding in audit(log.entries, {"fuse": fuse})] == ["after_end"]
 
     def test_an_entity_without_a_creation(self) -> None:
         log = Log().steps("job", "job", "submitted validate pending", "pending allocate running")
@@ -331,18 +336,12 @@ class TestTransitions:
         assert Log().add("job", "job", "-> submitted", trigger="validate").kinds() == ["unknown_transition"]
 
     def test_a_severity_that_is_not_the_rows(self) -> None:
-        log = (
-            Log()
-            .steps("job", "job", "-> submitted")
-            .add("job", "job", "submitted reject failed", severity="info")
-        )
+        log = Log().steps("job", "job", "-> submitted").add("job", "job", "submitted reject failed", severity="info")
         (finding,) = log.findings()
         assert (finding.kind, finding.severity) == ("wrong_severity", "warning")
 
     def test_one_fault_does_not_bring_others(self) -> None:
-        log = Log().steps(
-            "job", "job", "-> submitted", "submitted validate running", "running succeed completed"
-        )
+        log = Log().steps("job", "job", "-> submitted", "submitted validate running", "running succeed completed")
         assert log.kinds() == ["unknown_transition"]
 
 
@@ -385,11 +384,7 @@ class TestInvariants:
         assert log.add("task", "t1", RUN[2], attempt=1).kinds() == ["attempt_backwards"]
 
     def test_a_task_that_starts_while_its_workstream_is_paused(self) -> None:
-        log = (
-            begun()
-            .steps("task", "t1", "-> pending", RUN[0])
-            .steps("workstream", "ws", "executing pause paused")
-        )
+        log = begun().steps("task", "t1", "-> pending", RUN[0]).steps("workstream", "ws", "executing pause paused")
         (finding,) = log.steps("task", "t1", RUN[1]).findings()
         assert finding.kind == "started_out_of_turn"
 
@@ -416,16 +411,12 @@ class TestInvariants:
     ) -> None:
         log = begun().add("task", "t1", "-> pending", metadata={"optional": optional})
         log.add("task", "t1", end, metadata={} if standing is None else {"standing": standing})
-        log.steps(
-            "workstream", "ws", "executing succeed validating", "validating validation_passed completed"
-        )
+        log.steps("workstream", "ws", "executing succeed validating", "validating validation_passed completed")
         assert log.kinds() == (["completed_with_bad"] if bad and not optional else [])
 
     def test_a_workstream_that_ends_before_its_tasks(self) -> None:
         log = begun().steps("task", "t1", "-> pending", *RUN)
-        log.steps(
-            "workstream", "ws", "executing succeed validating", "validating validation_passed completed"
-        )
+        log.steps("workstream", "ws", "executing succeed validating", "validating validation_passed completed")
         assert set(log.kinds()) == {"alive_in_ended"}
 
     def test_a_job_that_ends_before_its_workstream(self) -> None:
@@ -453,9 +444,7 @@ class TestInvariants:
     )
     def test_what_a_worker_runs(self, step: str, assigned: int, kind: str | None) -> None:
         log = Log().add("worker", "w", "-> initializing", metadata={"capacity": 2})
-        log.steps("worker", "w", "initializing register idle").add(
-            "worker", "w", step, metadata={"assigned": assigned}
-        )
+        log.steps("worker", "w", "initializing register idle").add("worker", "w", step, metadata={"assigned": assigned})
         assert log.kinds() == ([kind] if kind else [])
 
     def test_an_idle_worker_that_runs_something(self) -> None:

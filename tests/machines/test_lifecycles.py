@@ -355,34 +355,24 @@ FAILURE = failure()
         pytest.param(task(), failure(repeated=True), "failed", id="repeated error"),
         pytest.param(task(failed_attempts=2, on_exhausted="park"), FAILURE, "circuit_open", id="parks"),
         pytest.param(task(on_exhausted="park"), FAILURE, "retrying", id="parks only when exhausted"),
-        pytest.param(
-            task(on_exhausted="park"), failure(permanent=True), "circuit_open", id="permanent, parks"
-        ),
+        pytest.param(task(on_exhausted="park"), failure(permanent=True), "circuit_open", id="permanent, parks"),
         pytest.param(task(), LOSS, "retrying", id="first of three losses"),
         pytest.param(task(lost_attempts=1), LOSS, "retrying", id="second of three losses"),
         pytest.param(task(lost_attempts=2), LOSS, "failed", id="last of three losses"),
         pytest.param(task(failed_attempts=2), LOSS, "retrying", id="a loss is not a failure"),
         pytest.param(task(lost_attempts=2), FAILURE, "retrying", id="a failure is not a loss"),
-        pytest.param(
-            task(lost_attempts=2, granted=9), LOSS, "failed", id="grants are of attempts, not losses"
-        ),
+        pytest.param(task(lost_attempts=2, granted=9), LOSS, "failed", id="grants are of attempts, not losses"),
         pytest.param(task(on_loss="fail"), LOSS, "failed", id="a loss fails"),
         pytest.param(task(on_loss="park"), LOSS, "circuit_open", id="a loss parks"),
         pytest.param(task(on_loss="park", failed_attempts=2), FAILURE, "failed", id="only a loss parks"),
         pytest.param(task(on_loss="park"), FAILURE, "retrying", id="a failure retries where a loss parks"),
-        pytest.param(
-            task(lost_attempts=2, on_exhausted="park"), LOSS, "circuit_open", id="losses used up, parks"
-        ),
+        pytest.param(task(lost_attempts=2, on_exhausted="park"), LOSS, "circuit_open", id="losses used up, parks"),
         pytest.param(task(probe=True), FAILURE, "circuit_open", id="the probe failed"),
         pytest.param(task(probe=True), LOSS, "circuit_open", id="the probe was lost"),
-        pytest.param(
-            task(probe=True, failed_attempts=2), FAILURE, "failed", id="the probe's last attempt failed"
-        ),
+        pytest.param(task(probe=True, failed_attempts=2), FAILURE, "failed", id="the probe's last attempt failed"),
     ],
 )
-def test_how_an_attempt_ends_badly(
-    state: str, facts: SimpleNamespace, payload: SimpleNamespace, target: str
-) -> None:
+def test_how_an_attempt_ends_badly(state: str, facts: SimpleNamespace, payload: SimpleNamespace, target: str) -> None:
     assert TASK.transition(state, "fail", facts, payload).target == target
 
 
@@ -433,16 +423,12 @@ def test_an_approval(
         assert machine.transition("held", "approve", facts, decision).target == target
 
 
-@pytest.mark.parametrize(
-    ("cause", "target"), [("failure", "failed"), ("cancel", "cancelled"), (None, "cancelled")]
-)
+@pytest.mark.parametrize(("cause", "target"), [("failure", "failed"), ("cancel", "cancelled"), (None, "cancelled")])
 def test_a_cancelled_workstream_ends_by_its_cause(cause: str | None, target: str) -> None:
     assert WORKSTREAM.transition("cancelling", "complete", SimpleNamespace(cause=cause)).target == target
 
 
-def worker(
-    assigned: int, *, capacity: int = 2, paused: bool = False, draining: bool = False
-) -> SimpleNamespace:
+def worker(assigned: int, *, capacity: int = 2, paused: bool = False, draining: bool = False) -> SimpleNamespace:
     return SimpleNamespace(assigned=assigned, capacity=capacity, paused=paused, draining=draining)
 
 
@@ -467,9 +453,7 @@ def worker(
         ("unresponsive", "recover", worker(0), "idle"),
     ],
 )
-def test_a_worker_acts_by_what_it_runs(
-    state: str, event: str, facts: SimpleNamespace, target: str | None
-) -> None:
+def test_a_worker_acts_by_what_it_runs(state: str, event: str, facts: SimpleNamespace, target: str | None) -> None:
     if target is None:
         with pytest.raises(GuardRejected, match="capacity left"):
             WORKER.transition(state, event, facts)
@@ -479,9 +463,7 @@ def test_a_worker_acts_by_what_it_runs(
 
 def test_a_breaker_opens_and_closes_at_its_thresholds() -> None:
     def counts(failures: int = 0, successes: int = 0) -> SimpleNamespace:
-        return SimpleNamespace(
-            failures=failures, successes=successes, failure_threshold=3, success_threshold=2
-        )
+        return SimpleNamespace(failures=failures, successes=successes, failure_threshold=3, success_threshold=2)
 
     opened = [BREAKER.transition("closed", "fail", counts(failures=n)).target for n in range(3)]
     assert opened == ["closed", "closed", "open"]

@@ -205,9 +205,7 @@ class TestCheck:
                 Transition("stuck", "wait", "stuck"),
             ),
         )
-        assert machine.check() == [
-            Finding("dead_end", "stuck", "no walk from stuck reaches a terminal state")
-        ]
+        assert machine.check() == [Finding("dead_end", "stuck", "no walk from stuck reaches a terminal state")]
 
     def test_a_machine_without_an_end_must_say_so(self) -> None:
         rows = (Transition("red", "go", "green"), Transition("green", "stop", "red"))
