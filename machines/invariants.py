@@ -96,8 +96,9 @@ _NOT_BEGUN: Final = frozenset(
         WorkstreamState.WAITING,
     }
 )
-# Where a workstream lets its tasks start; in `cancelling` only those that clean up.
-_STARTS: Final = frozenset({WorkstreamState.EXECUTING, WorkstreamState.CANCELLING})
+# Where a workstream lets its tasks start: the first start is what makes it executing; in `cancelling` only those that
+# clean up.
+_STARTS: Final = frozenset({WorkstreamState.READY, WorkstreamState.EXECUTING, WorkstreamState.CANCELLING})
 _CLAIMED_FROM: Final = frozenset({TaskState.QUEUED, TaskState.HALF_OPEN})
 
 
