@@ -292,6 +292,10 @@ class Entity(Generic[RecordT]):
         """The ids of its job and workstream, its attempt's number and its worker's id, as far as it has them."""
         return None, None, None, None
 
+    def wants(self, token: int) -> bool:  # noqa: ARG002 - most kinds run nothing
+        """Whether what was to start under `token` should still start."""
+        return False
+
     def job_over(self) -> JobActor | None:
         """Its job, if that is over but could not be let go yet."""
         return None

@@ -109,6 +109,12 @@ class TurnFailed(Message, frozen=True):
     token: int = 0
 
 
+class Barrier(Message, frozen=True):
+    """Answer when everything before it is durable."""
+
+    reply: Reply
+
+
 class Drain(Message, frozen=True):
     """Claim nothing more. With `stop`, running bodies are stopped and their tries given back."""
 

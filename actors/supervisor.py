@@ -19,6 +19,7 @@ from .kernel import Answer, Call, Kernel, RunHook
 from .limits import breaker_of
 from .messages import (
     RECOVER,
+    Barrier,
     CallEnded,
     Cancel,
     Drain,
@@ -60,6 +61,8 @@ class SupervisorActor:
             case StopWorkers():
                 for worker in list(self.kernel.workers.values()):
                     self.kernel.send(worker, Cancel("the runtime closed"))
+            case Barrier():
+                self.kernel.effect(Answer(message.reply))
             case Drain():
                 self._drain(message)
             case Recover():

@@ -123,6 +123,13 @@ class TaskActor(CheckedEntity[TaskRecord]):
         record = self.record
         return record.job_id, record.workstream_id, record.attempt or None, record.worker_id
 
+    def wants(self, token: int) -> bool:
+        """Whether what was to start under `token` should still start."""
+        state = self.record.state
+        return (token == self.record.token and state == RUNNING) or (
+            token == self.last_call and state in {PENDING, VALIDATING}
+        )
+
     def job_over(self) -> JobActor | None:
         """Its job, if that is over but could not be let go yet."""
         job = self.stream.job

@@ -260,6 +260,10 @@ class WorkstreamActor(CheckedEntity[WorkstreamRecord]):
         """Its final validation did not pass."""
         self.fire(Event.VALIDATION_FAILED, reason=error, error=error)
 
+    def wants(self, token: int) -> bool:
+        """Whether the check that was to start under `token` should still start."""
+        return token == self.last_call and self.record.state == S.VALIDATING
+
     def on_call_ended(self, message: CallEnded) -> None:
         """A check of its final validation is over."""
         self.kernel.end_call(message.token)

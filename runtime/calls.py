@@ -1,0 +1,303 @@
+"""From what actors ask for to what engines run, and back: the calls of one runtime.
+
+Rules
+-----
+- An actor says *what* (the body, condition, check or hook of an entity); this module looks up how: the function by its
+  name, the command with its folder, environment and output file, the engine.
+- Whatever cannot be started (a function that is not there, an engine that is closed) comes back as an outcome like any
+  other, in its own input: an actor sees no difference.
+- Values reach commands by environment and file only, never in a command line. A command finds
+  `CALLBOARD_JOB`, `CALLBOARD_TASK`, `CALLBOARD_ATTEMPT`, `CALLBOARD_ARGS` (JSON) and, if it has dependencies,
+  `CALLBOARD_RESULTS`: the path of a JSON file with their results by name.
+- What a command returns to its dependents is its exit code and the end of its output.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+
+from ..actors.kernel import RunHook, StartCall
+from ..actors.messages import Beat, CallEnded
+from ..actors.spec import Check, Condition, Hook, Task, Workstream
+from .bodies import Bodies, BodyNotFound, kind_of, look_in
+from .engines.bodies import takes_context
+from .engines.context import TaskContext
+from .engines.contract import Call, CommandCall, Engine, EngineClosed, Outcome
+
+if TYPE_CHECKING:
+    from ..actors.kernel import Kernel
+    from ..actors.messages import Message
+    from ..actors.task import TaskActor
+    from ..actors.workstream import WorkstreamActor
+
+Part = Task | Check | Condition | Hook
+CHECK_GRACE = 5.0
+"""Seconds between the polite stop of a check, condition or hook and its kill."""
+
+
+class Caller:
+    """Starts and stops calls on the engines, and reports their ends as inputs."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        engines: Mapping[str, Engine],
+        bodies: Bodies,
+        outputs: Outputs,
+        tell: Callable[[Message], None],
+    ) -> None:
+        self._kernel = kernel
+        self._engines = engines
+        self._bodies = bodies
+        self._outputs = outputs
+        self._tell = tell
+        self._functions: dict[str, Callable[..., Any]] = {}
+        self._where: dict[int, Engine] = {}
+
+    # -- starting ------------------------------------------------------------------------------------------------------
+
+    def start(self, effect: StartCall) -> None:
+        """Start what an entity asked for, unless it has moved on since (then the call comes back as gone)."""
+        entity = self._kernel.entities.get(effect.key)
+        if entity is None or not entity.wants(effect.token):
+            self._tell(CallEnded(effect.token, "gone"))
+            return
+        try:
+            if effect.kind == "body":
+                self._start_body(cast("TaskActor", entity), effect.token)
+            else:
+                self._start_question(cast("TaskActor | WorkstreamActor", entity), effect)
+        except (BodyNotFound, EngineClosed, OSError, ValueError, TypeError) as error:
+            self._tell(_not_started(effect.token, error))
+
+    def _start_body(self, task: TaskActor, token: int) -> None:
+        spec = task.spec
+        engine = self._engines[task.engine]
+        grace = task.limits.kill_grace
+        if spec.command is not None:
+            path = self._outputs.path(task)
+            command = self._command(task.stream.spec, spec, path, self._facts(task), spec.env)
+            command = msgspec.structs.replace(
+                command, expected_exit_codes=spec.expected_exit_codes, output_limit=spec.max_output
+            )
+            self._run(engine, Call(token=token, command=command, grace=grace), self._command_ended)
+            return
+        func = self._function(spec.run, task.stream.spec)
+        context = self._context(task, token) if takes_context(func) else None
+        self._run(engine, Call(token=token, func=func, context=context, grace=grace), self._function_ended)
+
+    def _start_question(self, entity: TaskActor | WorkstreamActor, effect: StartCall) -> None:
+        """A condition of a task, or a check of a task or a workstream."""
+        spec = entity.spec
+        part: Check | Condition | None
+        part = cast("Task", spec).condition if effect.kind == "condition" else spec.checks[effect.index]
+        assert part is not None  # noqa: S101 - the actor asked for it
+        task = None if isinstance(spec, Workstream) else cast("TaskActor", entity)
+        stream = cast("WorkstreamActor", entity) if task is None else task.stream
+        if isinstance(part, Check) and part.file is not None:
+            found = (_folder(stream.spec, task and task.spec) / part.file).exists()
+            error = None if found else f"the file {part.file!r} does not exist"
+            self._tell(CallEnded(effect.token, "ok" if found else "failed", found, "check_failed", error))
+            return
+        if part.run is not None:
+            func = self._function(part.run, stream.spec)
+            context = self._context(task, effect.token) if task is not None and takes_context(func) else None
+            call = Call(
+                token=effect.token, kind=cast("Any", effect.kind), func=func, context=context, grace=CHECK_GRACE
+            )
+            self._run(self._engines[kind_of(func)], call, self._question_ended)
+            return
+        facts = {} if task is None else self._facts(task)
+        env = stream.spec.env if task is None else task.spec.env
+        command = self._command(stream.spec, task.spec if task else None, None, facts, env, part)
+        call = Call(token=effect.token, kind=cast("Any", effect.kind), command=command, grace=CHECK_GRACE)
+        ended = self._condition_ended if effect.kind == "condition" else self._question_ended
+        self._run(self._engines["command"], call, ended)
+
+    def hook(self, effect: RunHook) -> None:
+        """Run a hook out of the outbox. It is told what happened by its argument, or as JSON in `CALLBOARD_EVENT`."""
+        hook = msgspec.json.decode(effect.row.body, type=Hook)
+        told = msgspec.json.decode(effect.row.context, type=dict[str, Any])
+        try:
+            if hook.run is not None:
+                func = self._function(hook.run, None)
+                context = TaskContext(task=told["name"], token=effect.token, job_id=told["job_id"] or "", args=told)
+                call = Call(token=effect.token, kind="hook", func=func, context=context, grace=CHECK_GRACE)
+                self._run(self._engines[kind_of(func)], call, self._hook_ended)
+            else:
+                env = {"CALLBOARD_EVENT": effect.row.context.__bytes__().decode()}
+                command = CommandCall(**_words(hook), cwd=told.get("cwd"), env=env)
+                call = Call(token=effect.token, kind="hook", command=command, grace=CHECK_GRACE)
+                self._run(self._engines["command"], call, self._hook_ended)
+        except (BodyNotFound, EngineClosed, OSError, ValueError, TypeError) as error:
+            self._tell(_not_started(effect.token, error))
+
+    def stop(self, token: int, *, force: bool) -> None:
+        """Stop a call. One that is gone has said so, or will not be started."""
+        engine = self._where.get(token)
+        if engine is not None:
+            engine.stop(token, force=force)
+
+    def tail(self, token: int) -> str:
+        """The last line that a running command has written."""
+        tail = getattr(self._where.get(token), "tail", None)
+        return "" if tail is None else cast("str", tail(token))
+
+    def _run(self, engine: Engine, call: Call, ended: Callable[[Outcome], None]) -> None:
+        self._where[call.token] = engine
+        try:
+            engine.start(call, ended, self._beat)
+        except BaseException:
+            del self._where[call.token]
+            raise
+
+    def _function(self, name: Any, spec: Workstream | None) -> Callable[..., Any]:
+        func = self._functions.get(name)
+        if func is None:
+            if spec is not None and spec.folder is not None:
+                look_in(spec.folder)
+            func = self._bodies.callable_body(name)
+            if ":" in name:
+                self._functions[name] = func
+        return func
+
+    # -- what it is told -----------------------------------------------------------------------------------------------
+
+    def _context(self, task: TaskActor, token: int) -> TaskContext:
+        record = task.record
+        return TaskContext(
+            task=record.name, token=token, attempt=record.attempt, job_id=record.job_id,
+            workstream_id=record.workstream_id, results=_results(task), args=task.spec.args,
+            details=None if record.details is None else msgspec.json.decode(record.details),
+        )  # fmt: skip
+
+    def _facts(self, task: TaskActor) -> dict[str, str]:
+        record, spec = task.record, task.spec
+        facts = {
+            "CALLBOARD_JOB": record.job_id, "CALLBOARD_TASK": record.name, "CALLBOARD_ATTEMPT": str(record.attempt),
+        }  # fmt: skip
+        if spec.args:
+            facts["CALLBOARD_ARGS"] = msgspec.json.encode(spec.args).decode()
+        if spec.depends_on or spec.after:
+            facts["CALLBOARD_RESULTS"] = str(self._outputs.write_results(task, _results(task)))
+        return facts
+
+    def _command(
+        self, stream: Workstream, task: Task | None, path: Path | None, facts: dict[str, str], env: dict[str, str],
+        part: Part | None = None,
+    ) -> CommandCall:  # fmt: skip
+        words = _words(part or cast("Task", task))
+        cwd = str(_folder(stream, task))
+        return CommandCall(**words, cwd=cwd, env={**stream.env, **env, **facts}, output_path=path)
+
+    # -- how it ended --------------------------------------------------------------------------------------------------
+
+    def _beat(self, token: int, details: Any) -> None:
+        self._tell(Beat(token, None if details is None else msgspec.Raw(msgspec.json.encode(details))))
+
+    def _function_ended(self, outcome: Outcome) -> None:
+        value = outcome.value
+        self._ended(outcome, None if value is None else msgspec.Raw(msgspec.json.encode(value)))
+
+    def _command_ended(self, outcome: Outcome) -> None:
+        value = {"exit_code": outcome.exit_code, "output": outcome.output_tail}
+        self._ended(outcome, msgspec.Raw(msgspec.json.encode(value)))
+
+    def _question_ended(self, outcome: Outcome) -> None:
+        self._ended(outcome, outcome.value)
+
+    def _condition_ended(self, outcome: Outcome) -> None:
+        """A command answers a condition by its exit code: 0 is yes, another is no; anything else is no answer."""
+        if outcome.status == "failed" and outcome.exit_code is not None and outcome.exit_code > 0:
+            outcome = msgspec.structs.replace(outcome, status="ok", value=False, error=None)
+        elif outcome.status == "ok":
+            outcome = msgspec.structs.replace(outcome, value=True)
+        self._ended(outcome, outcome.value)
+
+    def _hook_ended(self, outcome: Outcome) -> None:
+        self._ended(outcome, None)
+
+    def _ended(self, outcome: Outcome, value: Any) -> None:
+        self._where.pop(outcome.token, None)
+        error = outcome.error
+        if error is None:
+            self._tell(
+                CallEnded(
+                    outcome.token, outcome.status, value, exit_code=outcome.exit_code, output_path=outcome.output_path,
+                    output_size=outcome.output_size, duration=outcome.duration,
+                )
+            )  # fmt: skip
+            return
+        text = error.message
+        if outcome.output_tail and outcome.status == "failed":
+            text = f"{text}; last output: {outcome.output_tail[-500:]}"
+        self._tell(
+            CallEnded(
+                outcome.token, outcome.status, value, error.type, text, error.permanent, error.retry_after, error.category,
+                outcome.exit_code, outcome.output_path, outcome.output_size, outcome.duration,
+            )
+        )  # fmt: skip
+
+
+class Outputs:
+    """Where the output of commands goes: one folder per job under `folder`, one file per attempt."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def path(self, task: TaskActor) -> Path:
+        """The file for the present attempt's output; its folder exists."""
+        record = task.record
+        return self._made(record.job_id, record.run) / f"{record.name}.{record.attempt}.log"
+
+    def write_results(self, task: TaskActor, results: dict[str, Any]) -> Path:
+        """Write the dependencies' results for a command to read. Raises OSError where that cannot be done."""
+        record = task.record
+        path = self._made(record.job_id, record.run) / f"{record.name}.{record.attempt}.results.json"
+        path.write_bytes(msgspec.json.encode(results))
+        return path
+
+    def _made(self, job_id: str, run: int) -> Path:
+        folder = self.folder / job_id / str(run)
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+
+def _words(part: Part) -> dict[str, Any]:
+    """The command of a part of a specification, as `CommandCall` takes it."""
+    if isinstance(part, Check) and part.imports is not None:
+        program = "import importlib, sys; importlib.import_module(sys.argv[1])"
+        return {"argv": [sys.executable, "-c", program, part.imports]}
+    if isinstance(part.command, str):
+        return {"shell": part.command}
+    return {"argv": list(part.command or ())}
+
+
+def _folder(stream: Workstream, task: Task | None) -> Path:
+    """The folder of a command: its own over the workstream's over the present one."""
+    base = Path(stream.cwd or ".")
+    return base / task.cwd if task is not None and task.cwd is not None else base
+
+
+def _results(task: TaskActor) -> dict[str, Any]:
+    """What the task's dependencies returned, by their names; those without a result are None."""
+    spec = task.spec
+    if not spec.depends_on and not spec.after:
+        return {}
+    stream = task.stream
+    results: dict[str, Any] = {}
+    for name in (*spec.depends_on, *spec.after):
+        raw = stream.tasks[stream.names[name]].record.result
+        results[name] = None if raw is None else msgspec.json.decode(raw)
+    return results
+
+
+def _not_started(token: int, error: Exception) -> CallEnded:
+    found = not isinstance(error, BodyNotFound)
+    kind = type(error).__name__ if found else "body_not_found"
+    return CallEnded(token, "failed", None, kind, str(error), permanent=not found, category="permanent")

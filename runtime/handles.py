@@ -1,0 +1,176 @@
+"""Handles: what an application holds of its jobs.
+
+Rules
+-----
+- A handle is a name, not a state: any number of them may be made, kept and dropped. Dropping one stops nothing.
+- What a handle shows of a living job is its present record, what `wait` and `events` tell is durable.
+- The answer to a command (`cancel`) comes when it took effect, durably; what the state does not allow is
+  `InvalidTransitionError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import msgspec
+
+from ..actors.messages import Cancel
+from ..actors.records import JobRecord, TaskRecord, Transitioned
+from .observe import Subscription
+
+if TYPE_CHECKING:
+    from ..actors.job import JobActor
+    from .runtime import Runtime
+
+
+class JobFailed(Exception):  # noqa: N818 - the published name
+    """A job did not complete. `outcome` says what came of every task."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__(f"job {outcome.job_id!r} {outcome.state}: {outcome.error or 'no reason was given'}")
+        self.outcome = outcome
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """How a job ended. `results` holds what its completed tasks returned, `tasks` every task's last record, by name."""
+
+    job_id: str
+    state: str
+    error: str | None
+    results: Mapping[str, Any]
+    tasks: Mapping[str, TaskRecord]
+
+    @property
+    def ok(self) -> bool:
+        """Whether the job completed."""
+        return self.state == "completed"
+
+    def raise_for_state(self) -> Outcome:
+        """Return itself if the job completed. Raises JobFailed if it did not."""
+        if not self.ok:
+            raise JobFailed(self)
+        return self
+
+
+def outcome_of(job: JobRecord, tasks: list[TaskRecord]) -> Outcome:
+    """The outcome of an ended job, from its records."""
+    results = {
+        task.name: None if task.result is None else msgspec.json.decode(task.result)
+        for task in tasks
+        if task.state == "completed"
+    }
+    return Outcome(job.id, str(job.state), job.error or job.reason, results, {task.name: task for task in tasks})
+
+
+class JobHandle:
+    """A job of a runtime."""
+
+    def __init__(self, runtime: Runtime, job_id: str, actor: JobActor | None, outcome: Outcome | None = None) -> None:
+        self._runtime = runtime
+        self._actor = actor
+        self._outcome = outcome
+        self._over = anyio.Event()
+        self.id = job_id
+        if outcome is not None:
+            self._over.set()
+
+    def __repr__(self) -> str:
+        return f"<JobHandle {self.id} {self.state}>"
+
+    @property
+    def state(self) -> str:
+        """The job's present state."""
+        if self._outcome is not None:
+            return self._outcome.state
+        return "unknown" if self._actor is None else str(self._actor.record.state)
+
+    @property
+    def record(self) -> JobRecord:
+        """The job's present record. Raises LookupError for a job that had ended before this handle was made."""
+        if self._actor is None:
+            raise LookupError(f"job {self.id!r} ended before: ask the journal for its record")
+        return self._actor.record
+
+    def tasks(self) -> list[TaskRecord]:
+        """The present records of its tasks, in the order of the specification."""
+        if self._outcome is not None:
+            return list(self._outcome.tasks.values())
+        stream = self._actor and self._actor.stream
+        return [] if stream is None else [task.record for task in stream.tasks]
+
+    def task(self, name: str) -> TaskHandle:
+        """One of its tasks. Raises LookupError if it has none of that name."""
+        for record in self.tasks():
+            if record.name == name:
+                return TaskHandle(self, name)
+        raise LookupError(f"job {self.id!r} has no task {name!r}; it has: {', '.join(t.name for t in self.tasks())}")
+
+    def output(self, name: str) -> str:
+        """The last line that the running command of a task has written so far; empty if there is none."""
+        record = next((task for task in self.tasks() if task.name == name), None)
+        return "" if record is None else self._runtime.tail(record.token)
+
+    async def cancel(self, reason: str = "cancelled by the user", *, force: bool = False) -> None:
+        """Cancel it and all its tasks; returns when that took effect. Raises InvalidTransitionError if it has ended."""
+        await self._runtime.command(self._key(), Cancel(reason, force))
+
+    def _key(self) -> int:
+        if self._actor is None:
+            raise LookupError(f"job {self.id!r} has ended: {self.state}")
+        return self._actor.record.key
+
+    def key_of(self, name: str) -> int:
+        """The key of one of its tasks."""
+        return next(task.key for task in self.tasks() if task.name == name)
+
+    async def command_task(self, name: str, message: Cancel) -> None:
+        """Give one of its tasks a command."""
+        await self._runtime.command(self.key_of(name), message)
+
+    async def wait(self) -> Outcome:
+        """Wait for its end. The runtime must stay open; raises RuntimeClosed if it does not."""
+        await self._over.wait()
+        if self._outcome is None:
+            raise RuntimeClosed(f"the runtime closed before job {self.id!r} ended; it goes on at the next start")
+        return self._outcome
+
+    def events(self, *, size: int = 10_000) -> Subscription:
+        """Its transitions and those of all that is in it, from now on, until it ends. `size` bounds the buffer."""
+        job_id = self.id
+
+        def last(event: Transitioned) -> bool:
+            return event.kind == "job" and event.to_state in {"completed", "failed", "cancelled"}
+
+        events = self._runtime.hub.subscribe(lambda event: event.job_id == job_id, last=last, size=size)
+        if self._over.is_set():
+            events.close()
+        return events
+
+    def settle(self, outcome: Outcome | None) -> None:
+        """For the runtime: it has ended (or the runtime closes: None)."""
+        if outcome is not None:
+            self._outcome = outcome
+        self._over.set()
+
+
+class TaskHandle:
+    """A task of a job."""
+
+    def __init__(self, job: JobHandle, name: str) -> None:
+        self._job = job
+        self.name = name
+
+    @property
+    def record(self) -> TaskRecord:
+        """Its present record."""
+        return next(record for record in self._job.tasks() if record.name == self.name)
+
+    async def cancel(self, reason: str = "cancelled by the user", *, force: bool = False) -> None:
+        """Cancel it; returns when that took effect. Raises InvalidTransitionError if its state does not allow it."""
+        await self._job.command_task(self.name, Cancel(reason, force))
+
+
+class RuntimeClosed(RuntimeError):  # noqa: N818 - a state, as in the standard library's names
+    """The runtime is not open, or closed meanwhile. What is durable goes on when it is opened again."""

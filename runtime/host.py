@@ -1,0 +1,210 @@
+"""The host of the lifecycle actors: gives their kernel time, a journal and effects. The kernel's `Port`.
+
+Rules
+-----
+- Inputs come by one system cell of the dispatcher, controls before data. One input is one turn is one entry.
+- Output commit: what a turn wants done waits until the journal's tail at that moment is durable, and is then done in order.
+  With a volatile journal that is at once.
+- The gate: while the journal cannot write, or has too much to write, nothing new is taken from outside. Results are.
+- Timers arm at once. Those by UTC never sleep for more than a minute without looking at the clock.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any
+
+import anyio
+
+from ..actors.job import JobActor
+from ..actors.kernel import Answer, Armed, Effect, JobOver, Kernel, RunHook, StartCall, StopCall, Turn
+from ..actors.messages import Barrier, Message, Reply, TimerFired
+from ..actors.records import Transitioned
+from ..actors.spec import Task
+from .bodies import Bodies, BodyNotFound, kind_of
+from .calls import Caller
+from .dispatcher import Dispatcher
+from .journal.contract import Entry, Journal
+from .observe import Hub
+from .timers import Timer
+
+MAX_BACKLOG = 50_000
+"""Transitions that may wait for the disk before the gate closes."""
+LONGEST_SLEEP = 60.0
+
+
+class UtcTimer:
+    """A timer that is due by the wall clock."""
+
+    __slots__ = ("due", "fire", "timer")
+
+    def __init__(self, due: float, fire: TimerFired) -> None:
+        self.due = due
+        self.fire = fire
+        self.timer: Timer | None = None
+
+
+class Host:
+    """Runs the kernel on a dispatcher, with a journal."""
+
+    def __init__(self, dispatcher: Dispatcher, journal: Journal, bodies: Bodies, random: Random) -> None:
+        self.dispatcher = dispatcher
+        self.journal = journal
+        self.random = random
+        self.hub = Hub()
+        self.kernel: Kernel
+        self.caller: Caller
+        self.on_job_over: Callable[[JobActor], None] = lambda _: None
+        self._bodies = bodies
+        self._clock = dispatcher.clock
+        self._inbox = dispatcher.spawn_system(self._receive, "lifecycles")
+        self._pending: deque[tuple[int, list[Effect], Sequence[Transitioned]]] = deque()
+        self._engine_of: dict[str, str] = {}
+        self._moved: anyio.Event | None = None
+        dispatcher.after_slice = self._after_slice
+
+    # -- inputs --------------------------------------------------------------------------------------------------------
+
+    def tell(self, message: Message) -> None:
+        """Give the kernel an input."""
+        self._inbox.tell(message)
+
+    def _receive(self, message: Message) -> None:
+        self.kernel.run(message)
+
+    def _after_slice(self) -> float | None:
+        self.journal.flush()
+        return self.journal.lend()
+
+    # -- the kernel's port ---------------------------------------------------------------------------------------------
+
+    def now(self) -> float:
+        """UTC epoch seconds."""
+        return self._clock.time()
+
+    def arm(self, due: float, fire: TimerFired, *, by_utc: bool) -> Armed:
+        """Have `fire` come as an input at `due`."""
+        if by_utc:
+            timer = UtcTimer(due, fire)
+            self._arm_utc(timer)
+            return timer
+        left = due - self._clock.time()
+        return self.dispatcher.timers.arm(self._clock.monotonic() + left, self._inbox.tell_control, fire)
+
+    def _arm_utc(self, timer: UtcTimer) -> None:
+        left = min(timer.due - self._clock.time(), LONGEST_SLEEP)
+        timer.timer = self.dispatcher.timers.arm(self._clock.monotonic() + left, self._look, timer)
+
+    def _look(self, timer: UtcTimer) -> None:
+        if self._clock.time() < timer.due:
+            self._arm_utc(timer)
+        else:
+            self._inbox.tell_control(timer.fire)
+
+    def disarm(self, timer: Armed) -> None:
+        """Forget a timer."""
+        inner = timer.timer if isinstance(timer, UtcTimer) else timer
+        if isinstance(inner, Timer):
+            self.dispatcher.timers.cancel(inner)
+
+    def later(self, message: Message) -> None:
+        """Have `message` come as an input of its own."""
+        self._inbox.tell_control(message)
+
+    def engine_of(self, task: Task) -> str:
+        """The engine that runs a task: its own, or what its body is made for."""
+        if task.engine is not None:
+            return task.engine
+        if task.command is not None:
+            return "command"
+        name: str = task.run
+        engine = self._engine_of.get(name)
+        if engine is None:
+            try:
+                engine = kind_of(self._bodies.resolve(name))
+            except BodyNotFound:
+                return "loop"  # it fails there, saying so
+            self._engine_of[name] = engine
+        return engine
+
+    def report(self, text: str, error: Exception | None = None) -> None:
+        """Say that something is wrong with the runtime itself."""
+        import structlog  # noqa: PLC0415 - rare, and dear to import
+
+        structlog.get_logger("callboard").error("runtime_trouble", text=text, exc_info=error)
+
+    def commit(self, turn: Turn) -> None:
+        """Take a turn that is over: journal it, and do what it wants done when it is durable."""
+        journal = self.journal
+        records = turn.records
+        if turn.transitions or records or turn.specs or turn.outbox_done:
+            journal.append(Entry(turn.transitions, records, turn.specs, turn.outbox_done))
+        if turn.effects or turn.transitions:
+            self._pending.append((journal.tail, turn.effects, turn.transitions))
+            self.release()
+
+    # -- effects -------------------------------------------------------------------------------------------------------
+
+    def release(self) -> None:
+        """Do what has become durable, in order."""
+        pending, durable = self._pending, self.journal.durable
+        while pending and pending[0][0] <= durable:
+            _, effects, transitions = pending.popleft()
+            if transitions:
+                self.hub.publish(transitions)
+            for effect in effects:
+                self._do(effect)
+        if self._moved is not None:
+            self._moved.set()
+
+    def _do(self, effect: Effect) -> None:
+        match effect:
+            case StartCall():
+                self.caller.start(effect)
+            case StopCall(token=token, force=force):
+                self.caller.stop(token, force=force)
+            case Answer(reply=reply, value=value, error=error):
+                reply.answer(value, error)
+            case RunHook():
+                self.caller.hook(effect)
+            case JobOver(job=job):
+                self.on_job_over(job)
+                self.kernel.let_go(job)
+                self._bodies.release(job.spec)
+            case _:
+                raise TypeError(f"{effect!r} is no effect of ours")
+
+    async def moved(self) -> None:
+        """Wait until something has become durable."""
+        if self._moved is None or self._moved.is_set():
+            self._moved = anyio.Event()
+        await self._moved.wait()
+
+    async def gate(self) -> None:
+        """Wait until something new may be taken from outside."""
+        while self.journal.backlog > MAX_BACKLOG or not self.journal.health.ok:
+            await self.moved()
+
+    async def barrier(self) -> None:
+        """Wait until every input given so far has been run, and what it did is durable."""
+        await self.ask(Barrier)
+
+    # -- asking --------------------------------------------------------------------------------------------------------
+
+    async def ask(self, make: Callable[[Any], Message]) -> Any:
+        """Give the kernel the command that `make(reply)` makes; returns its answer, or raises its refusal."""
+        answered = anyio.Event()
+        answers: list[tuple[Any, Exception | None]] = []
+
+        def answer(value: Any, error: Exception | None) -> None:
+            answers.append((value, error))
+            answered.set()
+
+        self._inbox.tell(make(Reply(answer)))
+        await answered.wait()
+        value, error = answers[0]
+        if error is not None:
+            raise error
+        return value

@@ -1,0 +1,138 @@
+"""Observation: who wants to hear of transitions hears of them here, once they are durable.
+
+Rules
+-----
+- A subscriber has a bounded buffer. One that does not keep up loses the oldest events and is told how many (`Dropped`);
+  it never slows the runtime.
+- structlog gets a line per transition, at the level of its severity, if the application has configured it: a library
+  does not print into a program that did not ask. Nothing of it is imported before that.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+import anyio
+import msgspec
+
+from ..actors.records import Transitioned
+
+BUFFER = 10_000
+"""Events that wait for a slow subscriber."""
+
+
+class Dropped(msgspec.Struct, frozen=True):
+    """So many events were dropped here, since the subscriber did not keep up."""
+
+    count: int
+
+
+class Subscription:
+    """One subscriber's events, in order: an async iterator that ends when it is closed."""
+
+    def __init__(
+        self, hub: Hub, wanted: Callable[[Transitioned], bool], last: Callable[[Transitioned], bool], size: int
+    ) -> None:
+        self._hub = hub
+        self._wanted = wanted
+        self._last = last
+        self._events: deque[Transitioned] = deque()
+        self._size = size
+        self._dropped = 0
+        self._closed = False
+        self._arrived = anyio.Event()
+
+    def take(self, event: Transitioned) -> None:
+        """Offer an event."""
+        if self._closed or not self._wanted(event):
+            return
+        if len(self._events) >= self._size:
+            self._events.popleft()
+            self._dropped += 1
+        self._events.append(event)
+        if self._last(event):
+            self.close()
+        self._arrived.set()
+
+    def close(self) -> None:
+        """Take no more; what has come may still be read."""
+        self._closed = True
+        self._hub.forget(self)
+        self._arrived.set()
+
+    def __aiter__(self) -> AsyncIterator[Transitioned | Dropped]:
+        return self._iterate()
+
+    async def _iterate(self) -> AsyncIterator[Transitioned | Dropped]:
+        try:
+            while True:
+                if self._dropped:
+                    count, self._dropped = self._dropped, 0
+                    yield Dropped(count)
+                elif self._events:
+                    yield self._events.popleft()
+                elif self._closed:
+                    return
+                else:
+                    self._arrived = anyio.Event()
+                    await self._arrived.wait()
+        finally:
+            self._hub.forget(self)
+
+
+class Hub:
+    """Where durable transitions are told to subscribers and to the application's log."""
+
+    def __init__(self) -> None:
+        self._subscriptions: dict[Subscription, None] = {}
+        self._log: Any = None  # structlog gives its loggers no one type
+
+    def subscribe(
+        self,
+        wanted: Callable[[Transitioned], bool],
+        *,
+        last: Callable[[Transitioned], bool] = lambda _: False,
+        size: int = BUFFER,
+    ) -> Subscription:
+        """Have the wanted events from now on, up to and with the `last` one."""
+        subscription = Subscription(self, wanted, last, size)
+        self._subscriptions[subscription] = None
+        return subscription
+
+    def forget(self, subscription: Subscription) -> None:
+        """Stop telling a subscriber."""
+        self._subscriptions.pop(subscription, None)
+
+    def publish(self, transitions: Sequence[Transitioned]) -> None:
+        """Tell everybody."""
+        if self._subscriptions:
+            for subscription in list(self._subscriptions):
+                for event in transitions:
+                    subscription.take(event)
+        structlog = sys.modules.get("structlog")
+        if structlog is not None and structlog.is_configured():
+            if self._log is None:
+                self._log = structlog.get_logger("callboard")
+            for event in transitions:
+                self._write(event)
+
+    def _write(self, event: Transitioned) -> None:
+        told = {
+            "from_state": event.from_state,
+            "reason": event.reason,
+            "attempt": event.attempt,
+            "worker_id": event.worker_id,
+        }
+        getattr(self._log, event.severity)(
+            f"{event.kind}_state_transition", entity_id=event.entity_id, to_state=str(event.to_state),
+            trigger=str(event.event), workstream_id=event.workstream_id,
+            **{name: value for name, value in told.items() if value is not None}, **(event.metadata or {}),
+        )  # fmt: skip
+
+    def close(self) -> None:
+        """End every subscription."""
+        for subscription in list(self._subscriptions):
+            subscription.close()

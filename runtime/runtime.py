@@ -1,0 +1,395 @@
+"""The runtime: what an application opens, submits jobs to, and closes.
+
+    async with Runtime("state.db") as runtime:
+        job = await runtime.submit(Workstream("release", tasks=[Task("build", run=build)]))
+        outcome = await job.wait()
+
+Rules
+-----
+- Entering recovers: what fell due while nobody looked fires, and what ran is accounted for, before anything else is
+  taken. Leaving drains: nothing new starts, running attempts may end within `drain_deadline` seconds, the others are
+  stopped and their tries given back. Left by an error or a cancellation, it does not wait for them.
+- It is entered and left in the same task. It takes no signals: that is the program's business.
+- Everything it needs of the world can be given: journal, clock, randomness, ids.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from hashlib import blake2b
+from pathlib import Path
+from random import Random
+from types import TracebackType
+from typing import Any, Self, TypeVar
+from weakref import WeakSet
+
+import anyio
+import anyio.to_thread
+import msgspec
+from anyio.abc import TaskGroup
+
+from ..actors.actor import Actor
+from ..actors.job import JobActor
+from ..actors.loading import Loaded, make_kernel
+from ..actors.messages import RECOVER, Command, Drain, Message, ProcessStarted, Reply, StartWorkers, StopWorkers, Submit
+from ..actors.ref import Ref
+from ..actors.spec import Defaults, Worker, Workstream
+from ..actors.strategy import Supervision
+from .bodies import Bodies, prepare
+from .calls import Caller, Outputs
+from .clock import Clock, Ids, SystemClock, TimeOrderedIds
+from .dispatcher import Dispatcher
+from .engines.command import CommandEngine
+from .engines.contract import Engine, ProcessInfo
+from .engines.loop import LoopEngine
+from .engines.thread import ThreadEngine
+from .handles import JobHandle, RuntimeClosed, outcome_of
+from .host import Host
+from .journal import open_journal
+from .journal.contract import Health, Journal
+from .observe import Hub, Subscription
+from .runners import RunnerPool
+
+LOOP_CAPACITY = 100
+DRAIN_DEADLINE = 30.0
+CLOSING = 5.0
+"""Seconds that each step of closing may take once nothing is waited for any more."""
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class JobExists(ValueError):  # noqa: N818 - it says what is the matter
+    """There is a job of that id with another workstream. Use another id, or submit what was submitted."""
+
+
+class Runtime:
+    """Runs jobs, durably, inside the present event loop.
+
+    journal: a path (SQLite), a `Journal`, or None (all in memory). workers: what runs attempts (by default one loop
+    worker of capacity 100, and as many thread and command slots as there are processors). jsonl: a file for
+    the log of transitions. outputs: the folder for the output of commands (by default beside the journal).
+    drain_deadline: seconds that running attempts have to end when the runtime is left.
+    Entering raises the errors of `journal.contract`.
+    """
+
+    def __init__(
+        self,
+        journal: str | Path | Journal | None = None,
+        *,
+        workers: Sequence[Worker] | None = None,
+        defaults: Defaults | None = None,
+        jsonl: str | Path | None = None,
+        outputs: str | Path | None = None,
+        drain_deadline: float = DRAIN_DEADLINE,
+        supervision: Supervision | None = None,
+        clock: Clock | None = None,
+        random: Random | None = None,
+        ids: Ids | None = None,
+    ) -> None:
+        self._target = journal
+        self._workers = tuple(workers) if workers is not None else default_workers()
+        self._defaults = defaults or Defaults()
+        self._jsonl_path = jsonl
+        self._outputs = outputs
+        self._drain_deadline = drain_deadline
+        self._supervision = supervision
+        self._clock = clock or SystemClock()
+        self._random = random or Random()  # noqa: S311 - jitter, not secrets
+        self._ids = ids or TimeOrderedIds(self._clock, self._random)
+        self._bodies = Bodies()
+        self._handles: WeakSet[JobHandle] = WeakSet()
+        self._submitting: dict[str, anyio.Event] = {}
+        self._engines: dict[str, Engine] = {}
+        self._closing = AsyncExitStack()
+        self._drained = False
+        self._running = False
+        self._open = False
+        self._group: TaskGroup
+        self.journal: Journal
+        self._host: Host
+        self._dispatcher: Dispatcher
+        self.recovered: list[JobHandle] = []
+        """The jobs that were found living when the runtime was entered."""
+
+    # -- life ----------------------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        group = self._group = anyio.create_task_group()
+        await group.__aenter__()
+        try:
+            await self._enter(group)
+        except BaseException:
+            await self._leave()
+            raise
+        return self
+
+    async def _enter(self, group: TaskGroup) -> None:
+        runners = RunnerPool(group)
+        self._dispatcher = Dispatcher(clock=self._clock, runners=runners, supervision=self._supervision)
+        self.journal = self._target if _is_journal(self._target) else open_journal(self._target)  # type: ignore[arg-type]
+        self._host = Host(self._dispatcher, self.journal, self._bodies, self._random)
+        self._closing.callback(self._dispatcher.close)
+        loaded = await self._open_journal()
+        self._closing.push_async_callback(self._shut_journal)
+        await self._open_engines(runners)
+        self._begin(loaded)
+        group.start_soon(self._dispatcher.run)
+        self._running = True
+        await self._host.barrier()
+        self._open = True
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            if error is None:
+                await self.drain(self._drain_deadline)
+        finally:
+            await self._leave()
+
+    async def _leave(self) -> None:
+        """Close everything, in the reverse order of its opening. Nothing is waited for without a limit."""
+        self._open = False
+        try:
+            with anyio.CancelScope(shield=True):
+                if self._running:
+                    await self._stop()
+                await self._closing.aclose()
+        finally:
+            self._group.cancel_scope.cancel()
+            await self._group.__aexit__(None, None, None)
+
+    async def _stop(self) -> None:
+        if not self._drained:
+            await self.drain(0.0)
+        await self._dispatcher.stop_all()
+        with anyio.move_on_after(CLOSING):
+            self._host.tell(StopWorkers())
+            await self._host.barrier()
+        for handle in list(self._handles):
+            handle.settle(None)
+        self._host.hub.close()
+
+    async def _open_journal(self) -> Loaded:
+        log = None
+        if self._jsonl_path is not None:
+            from .jsonl import JsonlLog  # noqa: PLC0415 - most runtimes keep no such log
+
+            log = JsonlLog(Path(self._jsonl_path))
+        opening = lambda: self.journal.open(  # noqa: E731 - run in a thread where it reads a file
+            on_durable=self._host.release,
+            call_threadsafe=self._dispatcher.call_threadsafe,
+            after_commit=None if log is None else log.write,
+        )
+        loaded = await anyio.to_thread.run_sync(opening) if self.journal.durable_medium else opening()
+        if log is not None:
+            await anyio.to_thread.run_sync(log.open, self.journal)
+        return loaded
+
+    async def _shut_journal(self) -> None:
+        deadline = self._drain_deadline
+        if self.journal.durable_medium:
+            await anyio.to_thread.run_sync(self.journal.shut, deadline)
+        else:
+            self.journal.shut(deadline)
+
+    async def _open_engines(self, runners: RunnerPool) -> None:
+        monotonic = self._clock.monotonic
+        command = CommandEngine(started=self._process_started, clock=monotonic)
+        for engine in (LoopEngine(runners, clock=monotonic), ThreadEngine(clock=monotonic), command):
+            await engine.open()
+            self._closing.push_async_callback(engine.close, CLOSING)
+            self._engines[engine.name] = engine
+
+    def _begin(self, loaded: Loaded) -> None:
+        host = self._host
+        outputs = Outputs(self._outputs_folder())
+        host.kernel = make_kernel(host, self._defaults, loaded)
+        host.caller = Caller(host.kernel, self._engines, self._bodies, outputs, host.tell)
+        host.on_job_over = self._job_over
+        self.recovered = [self._handle(job) for job in host.kernel.jobs.values()]
+        host.tell(RECOVER)
+        host.tell(StartWorkers(self._workers))
+
+    def _outputs_folder(self) -> Path:
+        if self._outputs is not None:
+            return Path(self._outputs)
+        if isinstance(self._target, str | Path):
+            return Path(f"{self._target}.output")
+        return Path(self._closing.enter_context(tempfile.TemporaryDirectory(prefix="callboard-")))
+
+    def _process_started(self, token: int, info: ProcessInfo) -> None:
+        self._host.tell(ProcessStarted(token, info.pid, info.started))
+
+    # -- jobs ----------------------------------------------------------------------------------------------------------
+
+    def task(self, func: F) -> F:
+        """Register a function under its name, so that specifications and restarts find it. A decorator."""
+        return self._bodies.register(func)
+
+    async def submit(self, workstream: Workstream, *, id: str | None = None) -> JobHandle:  # noqa: A002 - the field's word
+        """Take a job; returns when it is durable. `id` is the caller's idempotency key: the same workstream under the
+        same id again is the same job, ended or not.
+
+        Raises SpecificationError for a workstream that cannot be run (nothing is journaled then), JobExists for an id
+        that has another workstream, RuntimeClosed.
+        """
+        self._check_open()
+        ready = prepare(workstream, self._bodies, durable=self.journal.durable_medium)
+        encoded = msgspec.json.encode(ready)
+        if id is None:
+            return await self._submit(self._ids.new(), False, ready, encoded, "")
+        check_job_id(id)
+        while (other := self._submitting.get(id)) is not None:
+            await other.wait()
+        fingerprint = blake2b(encoded, digest_size=16).hexdigest()
+        self._submitting[id] = anyio.Event()
+        try:
+            known = await self._known(id, fingerprint)
+            return known or await self._submit(id, True, ready, encoded, fingerprint)
+        finally:
+            self._submitting.pop(id).set()
+
+    async def _submit(self, job_id: str, given: bool, spec: Workstream, encoded: bytes, fingerprint: str) -> JobHandle:
+        await self._host.gate()
+
+        def make(reply: Reply) -> Message:
+            return Submit(job_id, given, spec, encoded, fingerprint, reply)
+
+        actor: JobActor = await self._host.ask(make)
+        return self._handle(actor)
+
+    async def _known(self, job_id: str, fingerprint: str) -> JobHandle | None:
+        """The job that has this id already. Raises JobExists if it is another one."""
+        actor = self._host.kernel.jobs.get(job_id)
+        record = actor.record if actor is not None else await self._read(self.journal.job, job_id)
+        if record is None:
+            return None
+        if record.fingerprint != fingerprint:
+            raise JobExists(
+                f"there is a job {job_id!r} already, submitted with another workstream ({record.state} now). "
+                "Use another id, or submit exactly what was submitted under this one."
+            )
+        return self._handle(actor) if actor is not None else await self.job(job_id)
+
+    async def job(self, job_id: str) -> JobHandle:
+        """The handle of a job, living or ended. Raises LookupError if there is none."""
+        self._check_open()
+        actor = self._host.kernel.jobs.get(job_id)
+        if actor is not None:
+            return self._handle(actor)
+        record = await self._read(self.journal.job, job_id)
+        runs = await self._read(self.journal.workstreams, job_id)
+        if record is None or not runs:
+            raise LookupError(f"there is no job {job_id!r} in this journal")
+        tasks = await self._read(self.journal.tasks, runs[-1].key)
+        return JobHandle(self, job_id, None, outcome_of(record, tasks))
+
+    async def _read(self, question: Callable[..., Any], *args: Any) -> Any:
+        if self.journal.durable_medium:
+            return await anyio.to_thread.run_sync(question, *args)
+        return question(*args)
+
+    def _handle(self, actor: JobActor) -> JobHandle:
+        handle = JobHandle(self, actor.record.id, actor)
+        self._handles.add(handle)
+        if actor.over:
+            self._settle(handle, actor)
+        return handle
+
+    def _job_over(self, actor: JobActor) -> None:
+        for handle in list(self._handles):
+            if handle.id == actor.record.id:
+                self._settle(handle, actor)
+
+    @staticmethod
+    def _settle(handle: JobHandle, actor: JobActor) -> None:
+        tasks = [] if actor.stream is None else [task.record for task in actor.stream.tasks]
+        handle.settle(outcome_of(actor.record, tasks))
+
+    async def command(self, key: int, message: Message) -> None:
+        """Give an entity (by its key) a command; returns when it took effect, durably. Raises what it refuses with."""
+        self._check_open()
+        await self._host.gate()
+        await self._host.ask(lambda reply: Command(key, message, reply))
+
+    # -- actors --------------------------------------------------------------------------------------------------------
+
+    def spawn(
+        self, actor: type[Actor] | Callable[[], Actor] | Actor, *, name: str | None = None, **options: Any
+    ) -> Ref:
+        """Start an actor of the application's own; the options are those of `Dispatcher.spawn`."""
+        self._check_open()
+        return self._dispatcher.spawn(actor, name=name, **options)
+
+    # -- looking -------------------------------------------------------------------------------------------------------
+
+    @property
+    def hub(self) -> Hub:
+        """Where transitions are told."""
+        return self._host.hub
+
+    @property
+    def health(self) -> Health:
+        """Whether the journal can write, and if not, why not."""
+        return self.journal.health
+
+    def events(self, *, size: int = 10_000) -> Subscription:
+        """Every transition from now on. `size` bounds the buffer of a slow reader."""
+        return self._host.hub.subscribe(lambda _: True, size=size)
+
+    def tail(self, token: int) -> str:
+        """The last line of what the command under a fencing token has written."""
+        return self._host.caller.tail(token)
+
+    # -- stopping ------------------------------------------------------------------------------------------------------
+
+    async def drain(self, deadline: float = DRAIN_DEADLINE) -> None:
+        """Claim nothing more; what runs may end within `deadline` seconds, the rest is stopped and its tries given back.
+
+        Afterwards the runtime is of no more use than to be left. Queued and waiting tasks go on at the next start.
+        """
+        host = self._host
+        host.tell(Drain(stop=False))
+        await host.barrier()
+        if deadline > 0:
+            with anyio.move_on_after(deadline):
+                await self._idle()
+        host.tell(Drain(stop=True))
+        await host.barrier()
+        with anyio.move_on_after(CLOSING):
+            await self._idle()
+        self._drained = True
+
+    async def _idle(self) -> None:
+        """Wait until no call runs."""
+        while self._host.kernel.calls:
+            await self._host.moved()
+
+    def _check_open(self) -> None:
+        if not self._open:
+            raise RuntimeClosed("the runtime is not open: use it inside `async with Runtime(...)`")
+
+
+def default_workers() -> tuple[Worker, ...]:
+    """One loop worker of capacity 100, and as many thread and command slots as there are processors."""
+    cores = os.cpu_count() or 1
+    return (
+        Worker("loop", engine="loop", capacity=LOOP_CAPACITY),
+        Worker("threads", engine="thread", capacity=cores),
+        Worker("commands", engine="command", capacity=cores),
+    )
+
+
+def check_job_id(job_id: str) -> None:
+    """Refuse an id that could not be a folder's name. Raises ValueError."""
+    if not (0 < len(job_id) <= 128 and job_id.isascii() and all(c.isalnum() or c in "._-" for c in job_id)):
+        raise ValueError(f"{job_id!r} cannot be a job's id: use 1 to 128 of the characters A-Z a-z 0-9 . _ -")
+    if job_id[0] in ".-":
+        raise ValueError(f"{job_id!r} cannot be a job's id: it must not begin with '.' or '-'")
+
+
+def _is_journal(target: object) -> bool:
+    return target is not None and not isinstance(target, str | Path)
