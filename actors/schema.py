@@ -13,7 +13,7 @@ msgspec converts faster, but stops at the first mismatch and does not look at St
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any, TypeVar, cast
@@ -58,6 +58,20 @@ def where(path: Path) -> str:
         else:
             text += f"[{step!r}]"
     return text
+
+
+def around(place: str) -> Iterator[str]:
+    """A finding's place, and all that it is part of, from the inside."""
+    yield place
+    while cut := max(place.rfind("."), place.rfind("["), 0):
+        place = place[:cut]
+        yield place
+
+
+def beside(told: Sequence[Finding], more: Sequence[Finding]) -> list[Finding]:
+    """Those of `more` that are not about what, or part of what, has been told already."""
+    places = {finding.where for finding in told}
+    return [finding for finding in more if places.isdisjoint(around(finding.where))]
 
 
 def did_you_mean(name: str, known: Sequence[str]) -> str | None:
@@ -174,9 +188,7 @@ class _Reading:
                 if fitted:
                     ready[name] = got
             elif field.required:
-                self.bad(
-                    (*path, name), f"{name!r} is missing", f"every {kind.cls.__name__.lower()} needs one"
-                )
+                self.bad((*path, name), f"{name!r} is missing", f"every {kind.cls.__name__.lower()} needs one")
         return _blank(kind.cls, ready), True
 
     def list(self, value: object, kind: inspect.ListType, path: Path) -> tuple[object, bool]:
@@ -184,8 +196,7 @@ class _Reading:
             advice = f"write it in brackets: [{_short(value)}]" if isinstance(value, str) else None
             return self.bad(path, f"must be a list, not {_told(value)}", advice)
         got = [
-            self.any(item, kind.item_type, (*path, index))
-            for index, item in enumerate(cast("Sequence[object]", value))
+            self.any(item, kind.item_type, (*path, index)) for index, item in enumerate(cast("Sequence[object]", value))
         ]
         if isinstance(kind.item_type, inspect.StructType):
             # Kept in place, so that later findings count as the user does.
@@ -306,11 +317,9 @@ def _short(value: object) -> str:
     return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
 
 
-def _blank(kind: type[Any], ready: Mapping[str, object] | None = None) -> Any:
+def _blank(kind: type[msgspec.Struct], ready: Mapping[str, object] | None = None) -> Any:
     """Make a Struct where the required fields that are missing are empty."""
-    ready = ready or {}
-    empty = {field.name: "" for field in msgspec.structs.fields(kind) if field.required}
-    return kind(**{**empty, **ready})
+    return kind(**{**_empty(kind), **(ready or {})})
 
 
 def _opaque(_: object) -> list[list[object]]:
@@ -318,6 +327,11 @@ def _opaque(_: object) -> list[list[object]]:
 
 
 _ENCODER = msgspec.msgpack.Encoder(enc_hook=_opaque, uuid_format="bytes")  # msgpack tells bytes from text
+
+
+@lru_cache
+def _empty(kind: type[msgspec.Struct]) -> dict[str, str]:
+    return {field.name: "" for field in msgspec.structs.fields(kind) if field.required}  # they are names
 
 
 @lru_cache

@@ -17,7 +17,7 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
 
 import msgspec
@@ -25,7 +25,7 @@ import msgspec
 from .backoff import WaitError, decode_wait, encode_wait, is_strategy
 from .graph import edge_findings
 from .names import folded, name_problem
-from .schema import Finding, Path, plain_problem, read, sound, where
+from .schema import Finding, Path, beside, plain_problem, read, sound, where
 from .spec import (
     Breaker,
     Check,
@@ -48,9 +48,7 @@ _CYCLE_SHOWN = 20  # names of a cycle that are printed; of a longer one its two 
 _SUGGESTIONS = 20  # unknown dependencies that get a suggestion: each is compared with all names
 
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_-])?")
-_RESERVED = re.compile(
-    r"(?:con|prn|aux|nul|conin\$|conout\$|com[0-9¹²³]|lpt[0-9¹²³]) *(?:\..*)?", re.IGNORECASE
-)
+_RESERVED = re.compile(r"(?:con|prn|aux|nul|conin\$|conout\$|com[0-9¹²³]|lpt[0-9¹²³]) *(?:\..*)?", re.IGNORECASE)
 _FORBIDDEN = frozenset('/\\:*?"<>|')
 _PATH = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 _MODULE = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
@@ -130,8 +128,7 @@ def _checked(
     cleaned, found = read(value, kind)
     checker = _Checker(bodies)
     check(checker, cleaned)
-    told = {finding.where for finding in found}
-    return found + [finding for finding in checker.findings if told.isdisjoint(_around(finding.where))]
+    return found + beside(found, checker.findings)
 
 
 def _sound(value: Any) -> bool:
@@ -142,14 +139,6 @@ def _sound(value: Any) -> bool:
     if not all(type(task) is Task and sound(task) for task in tasks):
         return False
     return sound(msgspec.structs.replace(value, tasks=[]))
-
-
-def _around(place: str) -> Iterator[str]:
-    """A finding's place, and all that it is part of."""
-    yield place
-    while cut := max(place.rfind("."), place.rfind("["), 0):
-        place = place[:cut]
-        yield place
 
 
 class _Checker:
@@ -176,6 +165,7 @@ class _Checker:
             self.tool(tool, ("tools", name))
         self.environment(spec.env, ("env",))
         self.folder(spec.cwd, ("cwd",))
+        self.folder(spec.folder, ("folder",))
         for index, check in enumerate(spec.checks):
             self.check(check, ("checks", index))
         self.hooks(spec, ())
@@ -191,9 +181,7 @@ class _Checker:
         else:
             self.command_settings(task, at)
         if task.args and (problem := plain_problem(task.args)):
-            self.bad(
-                (*at, "args"), f"not a JSON value: {problem}", "hand over text, numbers, lists and tables"
-            )
+            self.bad((*at, "args"), f"not a JSON value: {problem}", "hand over text, numbers, lists and tables")
         if task.tool is not None and (problem := name_problem(task.tool)):
             self.bad((*at, "tool"), f"the name {task.tool!r} {problem}")
         for index, capability in enumerate(task.capabilities):
@@ -314,9 +302,7 @@ class _Checker:
         if spec.file is not None:
             self.folder(spec.file, (*at, "file"))
         if spec.imports is not None and not _MODULE.fullmatch(spec.imports):
-            self.bad(
-                (*at, "imports"), f"{spec.imports!r} is no module's name", 'write it as "package.module"'
-            )
+            self.bad((*at, "imports"), f"{spec.imports!r} is no module's name", 'write it as "package.module"')
         if spec.run is not None:
             self.function(spec.run, (*at, "run"))
         self.command(spec.command, spec.shell, at)
@@ -453,9 +439,7 @@ class _Checker:
 
     def limit(self, at: Path, value: Duration | None) -> None:
         if self.duration(at, value) == 0:
-            self.bad(
-                at, "a limit of 0 is over before anything starts", "leave it out for no limit of its own"
-            )
+            self.bad(at, "a limit of 0 is over before anything starts", "leave it out for no limit of its own")
 
 
 def _listed(names: Sequence[str]) -> str:

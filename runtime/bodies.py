@@ -1,0 +1,283 @@
+"""Functions by name: how a journal says which function is to be run, and how a restart finds it again.
+
+Rules:
+- What is journaled is text: an import path "module:qualified.name", or the name of a function that the
+  application registered (`Bodies.register`, `@runtime.task`). Registered names hold no colon.
+- A path is written only if it leads back to the very function it was made from. A lambda or a function
+  inside a function has none: a durable journal refuses it; a volatile one keeps it under a name of its own
+  until `release`.
+- Resolving imports modules, and says in plain words what is missing. Modules beside a specification file
+  are found because its folder is put in front of `sys.path`, as Python does with the folder of a script.
+
+| name | looks like | found again by | | --- | --- | --- | | import path | `shop.jobs:build`,
+`__main__:build` | importing the module (for `__main__`: the same program) | | registered | `build` | the
+application registers it before it opens its runtime | | local | `make.<locals>.build#3` | nobody: it lives
+in this process only |
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+from types import MethodType, ModuleType
+from typing import Any, TypeVar, cast
+
+import msgspec
+
+from ..actors.backoff import WaitError, encode_wait, is_strategy
+from ..actors.schema import Finding, Path, beside, did_you_mean, read, where
+from ..actors.spec import Check, Condition, Hook, Retry, Task, Workstream
+from ..actors.validate import SpecificationError, findings, kind_of
+from .engines.bodies import takes_context
+
+__all__ = ["Bodies", "BodyNotFound", "NoPath", "kind_of", "look_in", "path_of", "prepare"]
+
+Body = Callable[..., Any]
+F = TypeVar("F", bound=Body)
+Part = TypeVar("Part", Check, Condition, Hook)
+
+
+class BodyNotFound(LookupError):  # noqa: N818 - it says what happened
+    """There is no function of that path or name. The text says what is missing, and what to do."""
+
+
+class NoPath(ValueError):  # noqa: N818 - it says what happened
+    """The function has no path that leads back to it. Make it a module's function, or register it."""
+
+
+class Bodies:
+    """The functions that a runtime knows by name."""
+
+    def __init__(self) -> None:
+        self._registered: dict[str, Body] = {}
+        self._local: dict[str, Body] = {}
+        self._holds: dict[str, int] = {}  # how often a local name stands in workstreams that are alive
+        self._names: dict[int, str] = {}  # by the id of each function that is registered or local
+        self._made = 0
+
+    def register(self, func: F, name: str | None = None) -> F:
+        """Know a function by `name` (its own unless given). Raises ValueError for a name that cannot be."""
+        name = name or str(getattr(func, "__name__", ""))
+        if not name or ":" in name or "#" in name:
+            raise ValueError(f"{name!r} cannot be a body's name: give one without ':' and '#'")
+        if self._registered.get(name, func) is not func:
+            raise ValueError(f"another function is registered as {name!r}: give this one another name")
+        self._registered[name] = func
+        self._names[id(func)] = name
+        return func
+
+    def name_of(self, func: Body, *, durable: bool) -> str:
+        """The text that stands for a function in a journal. Raises NoPath if a restart would not find it.
+
+        Without `durable` a function that has no path is kept, until `release` has dropped each use of it.
+        """
+        name = self._names.get(id(func))
+        if name is None:
+            try:
+                return path_of(func)
+            except NoPath:
+                if durable:
+                    raise
+            name = self._keep(func)
+        if name in self._local:
+            self._holds[name] = self._holds.get(name, 0) + 1
+        return name
+
+    def resolve(self, name: str) -> Body:
+        """The function of that path or name. Raises BodyNotFound. Imports its module if need be."""
+        if ":" in name:
+            return _follow(name)
+        func = self._registered.get(name) or self._local.get(name)
+        if func is None:
+            advice = did_you_mean(name, list(self._registered)) or 'write functions as "module:function"'
+            raise BodyNotFound(f"no function is registered as {name!r}; {advice}")
+        return func
+
+    def release(self, workstream: Workstream) -> None:
+        """Let go of the local functions of a workstream that has ended."""
+
+        def drop(name: object, _: Path) -> object:
+            if isinstance(name, str) and name in self._local:
+                self._holds[name] -= 1
+                if not self._holds[name]:
+                    del self._holds[name], self._names[id(self._local.pop(name))]
+            return name
+
+        _rewrite(workstream, drop)
+
+    def _keep(self, func: Body) -> str:
+        self._made += 1
+        name = f"{getattr(func, '__qualname__', type(func).__name__)}#{self._made}".replace(":", "_")
+        self._local[name] = func
+        self._names[id(func)] = name
+        return name
+
+    def callable_body(self, name: str) -> Body:
+        """As `resolve`, and hold the function to what a body may ask for: nothing, or one argument."""
+        func = self.resolve(name)
+        if problem := _wants_too_much(func):
+            raise BodyNotFound(problem)
+        return func
+
+
+def path_of(func: Body) -> str:
+    """The import path "module:qualified.name" of a function. Raises NoPath if it does not lead back to it."""
+    module = getattr(func, "__module__", None)
+    name = getattr(func, "__qualname__", None)
+    if not isinstance(module, str) or not isinstance(name, str):
+        raise NoPath(f"{func!r} has no name of its own: a restart could not find it. {_REMEDY}")
+    if "<" in name:
+        what = "a lambda" if name.endswith("<lambda>") else f"{name!r}, which is made inside a function,"
+        raise NoPath(f"{what} cannot be found again after a restart. {_REMEDY}")
+    try:
+        found: object = sys.modules[module]
+        for step in name.split("."):
+            found = getattr(found, step)
+    except (KeyError, AttributeError):
+        found = None
+    if found is func or (isinstance(func, MethodType) and found == func):
+        return f"{module}:{name}"
+    raise NoPath(f'"{module}:{name}" is not {func!r}: a restart would find something else. {_REMEDY}')
+
+
+def look_in(folder: str) -> None:
+    """Let modules be found in a folder first: that of a specification file."""
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+        importlib.invalidate_caches()
+
+
+def prepare(workstream: Workstream, bodies: Bodies, *, durable: bool) -> Workstream:
+    """Check a workstream whole, and write its functions as names. Raises SpecificationError, all in one.
+
+    durable: whether a restart must be able to find the functions again.
+    """
+    if isinstance(cast("object", workstream.folder), str):
+        look_in(cast("str", workstream.folder))
+    found = findings(workstream, bodies=bodies.callable_body)
+    clean = read(workstream, Workstream)[0] if found else workstream
+    ready, more = journalable(clean, bodies, durable=durable)
+    if found := found + beside(found, more):
+        bodies.release(ready)
+        raise SpecificationError(found, f"workstream {workstream.name!r}")
+    return ready
+
+
+def journalable(workstream: Workstream, bodies: Bodies, *, durable: bool) -> tuple[Workstream, list[Finding]]:
+    """The workstream with names in place of its functions, and a finding for each that has none."""
+    found: list[Finding] = []
+
+    def name(body: object, path: Path) -> object:
+        try:
+            if path[-1] == "wait" and is_strategy(body):
+                return encode_wait(body)
+            if not callable(body):
+                return body
+            if problem := _wants_too_much(body):
+                found.append(Finding(where(path), problem))
+                return body
+            return bodies.name_of(body, durable=durable)
+        except (NoPath, WaitError) as error:
+            found.append(Finding(where(path), str(error)))
+            return body
+
+    return _rewrite(workstream, name), found
+
+
+_REMEDY = "Define it at the top level of a module, or register it (@runtime.task)"
+Change = Callable[[object, Path], object]
+
+
+def _rewrite(workstream: Workstream, change: Change) -> Workstream:
+    """A copy of the workstream in which each function, or name of one, is what `change` makes of it."""
+    defaults = workstream.defaults
+    return msgspec.structs.replace(
+        workstream,
+        defaults=msgspec.structs.replace(defaults, retry=_with_wait(defaults.retry, ("defaults", "retry"), change)),
+        tools={
+            name: msgspec.structs.replace(tool, retry=_with_wait(tool.retry, ("tools", name, "retry"), change))
+            for name, tool in workstream.tools.items()
+        },
+        tasks=[_task(task, ("tasks", index), change) for index, task in enumerate(workstream.tasks)],
+        **_calls(workstream, (), change),
+    )
+
+
+def _task(task: Task, at: Path, change: Change) -> Task:
+    changed: dict[str, Any] = _calls(task, at, change)
+    if task.run is not None:
+        run = change(task.run, (*at, "run"))
+        if run is not task.run:
+            changed["run"] = run
+    if task.condition is not None:
+        changed["condition"] = _part(task.condition, (*at, "condition"), change)
+    if task.retry is not None:
+        changed["retry"] = _with_wait(task.retry, (*at, "retry"), change)
+    return msgspec.structs.replace(task, **changed) if changed else task
+
+
+def _calls(spec: Task | Workstream, at: Path, change: Change) -> dict[str, Any]:
+    changed: dict[str, Any] = {}
+    for name in ("checks", "on_completed", "on_failed", "on_cancelled"):
+        parts: Sequence[Any] = getattr(spec, name)
+        if parts:
+            changed[name] = [_part(part, (*at, name, index), change) for index, part in enumerate(parts)]
+    return changed
+
+
+def _part(part: Part, at: Path, change: Change) -> Part:
+    return part if part.run is None else msgspec.structs.replace(part, run=change(part.run, (*at, "run")))
+
+
+def _with_wait(retry: Retry | None, at: Path, change: Change) -> Retry | None:
+    if retry is None or retry.wait is None:
+        return retry
+    return msgspec.structs.replace(retry, wait=change(retry.wait, (*at, "wait")))
+
+
+def _wants_too_much(func: Body) -> str | None:
+    try:
+        takes_context(func)
+    except TypeError as error:
+        return str(error)
+    return None
+
+
+def _follow(path: str) -> Body:
+    module_name, _, names = path.partition(":")
+    found: object = _module(module_name, path)
+    for step in names.split("."):
+        try:
+            found = getattr(found, step)
+        except AttributeError:
+            known = [name for name in dir(found) if not name.startswith("_")]
+            advice = did_you_mean(step, known) or f"its folder, if it is the right one, is {_file(found)}"
+            raise BodyNotFound(f"{path!r}: there is no {step!r} in {_title(found)}; {advice}") from None
+    if not callable(found):
+        raise BodyNotFound(f"{path!r} is no function, but {found!r:.60}")
+    return found
+
+
+def _module(name: str, path: str) -> ModuleType:
+    module = sys.modules.get(name)
+    if module is not None:
+        return module
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
+            text = f"there is no module {error.name!r}; install it, or put it beside the specification file"
+        else:
+            text = f"module {name!r} imports {error.name!r}, which is not there"
+    except (Exception, SystemExit) as error:  # a module may raise whatever it likes while it is imported
+        text = f"module {name!r} cannot be imported: {type(error).__name__}: {error}"
+    raise BodyNotFound(f"{path!r}: {text}")
+
+
+def _title(owner: object) -> str:
+    return f"module {owner.__name__!r}" if isinstance(owner, ModuleType) else f"{owner!r:.60}"
+
+
+def _file(owner: object) -> str:
+    return str(getattr(owner, "__file__", None) or "not known")

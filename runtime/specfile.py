@@ -1,0 +1,181 @@
+"""Specification files: a workstream and its workers from TOML, YAML or JSON, checked whole (DESIGN, end of section 9).
+
+Rules:
+- One schema for all formats, that of `actors/spec.py`: a file's keys are the fields of `Workstream`, beside
+  `workers`, a list of `Worker`.
+- All that is wrong is told at once, each with its line and, where there is one, a suggestion. Nothing is run.
+- What a file says, it says from where it lies: its folder is where commands run unless it says `cwd`, a
+  `cwd` that is relative starts there, and modules of functions ("module:function") are looked for there
+  first.
+- A file is refused unread when it is over 20 MB, and plainly when it is no text.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+
+from ..actors.schema import Finding, around, beside, read, where
+from ..actors.spec import Worker, Workstream
+from ..actors.validate import SpecificationError, findings, worker_findings
+from . import speclines, specyaml
+
+__all__ = ["RunFile", "load"]
+
+LARGEST = 20_000_000
+"""Bytes of the largest file that is read."""
+_FORMATS = (".toml", ".yaml", ".yml", ".json")
+
+
+class RunFile(msgspec.Struct, frozen=True):
+    """What a specification file asks for. `workers` is None where it says nothing of them."""
+
+    workstream: Workstream
+    workers: list[Worker] | None
+    path: Path
+
+
+class _Layout(Workstream, frozen=True, kw_only=True):
+    """A file's top level."""
+
+    workers: list[Worker] | None = None
+
+
+def load(path: str | Path) -> RunFile:
+    """Read and check a specification file. Raises SpecificationError with all that is wrong with it.
+
+    A file without a name is named as the file. Functions are not looked up yet: submitting does, by
+    importing.
+    """
+    path = Path(path)
+    data, lines, found = _parse(path, _text(path))
+    if not isinstance(data, dict):
+        raise _refused(path, f"holds {'nothing' if data is None else 'no table of settings'}", None)
+    layout, mistyped = read({"name": path.stem, **cast("dict[str, Any]", data)}, _Layout)
+    workstream = Workstream(**{name: getattr(layout, name) for name in Workstream.__struct_fields__})
+    workers = layout.workers
+    found += mistyped
+    found += beside(found, findings(workstream) + (worker_findings(workers) if workers else []))
+    if found:
+        raise SpecificationError(_with_lines(found, lines), str(path))
+    return RunFile(_placed(workstream, path.absolute().parent), workers, path)
+
+
+def _placed(workstream: Workstream, folder: Path) -> Workstream:
+    """The workstream with its folders made absolute, from the file's own."""
+    tasks = [
+        task if task.cwd is None else msgspec.structs.replace(task, cwd=str(folder / task.cwd))
+        for task in workstream.tasks
+    ]
+    return msgspec.structs.replace(
+        workstream,
+        tasks=tasks,
+        cwd=str(folder / (workstream.cwd or "")),
+        folder=str(folder / (workstream.folder or "")),
+    )
+
+
+def _text(path: Path) -> str:
+    try:
+        if not path.is_file():
+            raise _refused(path, "is no file" if path.exists() else "does not exist", None)
+        size = path.stat().st_size
+        if size > LARGEST:
+            raise _refused(path, f"has {size:,} bytes, and {LARGEST:,} is the most", None)
+        content = path.read_bytes()
+    except (OSError, ValueError) as error:
+        if isinstance(error, SpecificationError):
+            raise
+        raise _refused(path, f"cannot be read: {getattr(error, 'strerror', None) or error}", None) from None
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise _refused(path, f"is no UTF-8 text (byte {error.start})", line) from None
+    if "\0" in text:
+        raise _refused(path, "is no text: it holds NUL bytes", text.count("\n", 0, text.index("\0")) + 1)
+    return text
+
+
+def _parse(path: Path, text: str) -> tuple[Any, Callable[[], speclines.Lines], list[Finding]]:
+    """The file's data, what finds its lines when there is something to tell, and what is wrong with it already."""
+    match path.suffix.lower():
+        case ".toml":
+            return _toml(path, text), lambda: speclines.toml_lines(text), []
+        case ".json":
+            return _json(path, text)
+        case ".yaml" | ".yml":
+            return _yaml(path, text)
+        case suffix:
+            known = ", ".join(_FORMATS)
+            raise _refused(path, f"{suffix or 'no ending'} tells no format; name it with one of {known}", None)
+
+
+def _toml(path: Path, text: str) -> Any:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        message, _, place = str(error).rpartition(" (at ")
+        numbers = re.findall(r"\d+", place)  # "line 3, column 5)", or "end of document)"
+        line = int(numbers[0]) if numbers else text.count("\n") + 1
+        raise _refused(path, f"is no TOML: {message} (at {place}", line) from None
+    except (ValueError, RecursionError) as error:
+        raise _refused(path, f"is no TOML: {_plainly(error)}", None) from None
+
+
+def _json(path: Path, text: str) -> tuple[Any, Callable[[], speclines.Lines], list[Finding]]:
+    doubled = False
+
+    def pairs(given: list[tuple[str, Any]]) -> dict[str, Any]:
+        nonlocal doubled
+        data = dict(given)
+        doubled = doubled or len(data) < len(given)
+        return data
+
+    def constant(name: str) -> Any:
+        raise ValueError(f"{name} is no number of JSON")
+
+    try:
+        data = json.loads(text, object_pairs_hook=pairs, parse_constant=constant)
+    except json.JSONDecodeError as error:
+        raise _refused(path, f"is no JSON: {error.msg}, column {error.colno}", error.lineno) from None
+    except (ValueError, RecursionError) as error:
+        raise _refused(path, f"is no JSON: {_plainly(error)}", None) from None
+    places = speclines.json_lines(text)[1] if doubled else []
+    found = [Finding(where(place), f"the key {place[-1]!r} stands twice here", "keep one") for place in places]
+    return data, lambda: speclines.json_lines(text)[0], found
+
+
+def _yaml(path: Path, text: str) -> tuple[Any, Callable[[], speclines.Lines], list[Finding]]:
+    try:
+        data, lines, found = specyaml.load(text)
+    except specyaml.YamlProblem as error:
+        raise _refused(path, f"is no YAML for a specification: {error}", error.line) from None
+    except ImportError:
+        raise _refused(path, 'is YAML, and no YAML library is installed: install "callboard[yaml]"', None) from None
+    return data, lambda: lines, found
+
+
+def _plainly(error: Exception) -> str:
+    return "nested too deep" if isinstance(error, RecursionError) else str(error)
+
+
+def _refused(path: Path, message: str, line: int | None) -> SpecificationError:
+    return SpecificationError([Finding("", f"the file {message}", None, line)], str(path))
+
+
+def _with_lines(found: Sequence[Finding], lines: Callable[[], speclines.Lines]) -> list[Finding]:
+    """The findings in the order of the file, each with its line."""
+    known = {where(place): line for place, line in lines().items()}
+
+    def placed(finding: Finding) -> Finding:
+        line = next((known[place] for place in around(finding.where) if place in known), finding.line)
+        return msgspec.structs.replace(finding, line=finding.line or line)
+
+    return sorted(map(placed, found), key=lambda finding: finding.line or 0)

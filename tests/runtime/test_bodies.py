@@ -1,0 +1,207 @@
+"""Functions by name: what is journaled for each kind of function, and what a restart makes of it."""
+
+import functools
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tenacity
+
+from callboard.actors.spec import Check, Condition, Defaults, Hook, Retry, Task, Tool, Workstream
+from callboard.actors.validate import SpecificationError
+from callboard.runtime.bodies import Bodies, BodyNotFound, NoPath, look_in, path_of, prepare
+
+
+def build() -> None: ...
+
+
+async def wait(task: Any) -> None: ...
+
+
+def two(a: Any, b: Any) -> None: ...
+
+
+class Jobs:
+    @staticmethod
+    def static() -> None: ...
+
+    @classmethod
+    def klass(cls) -> None: ...
+
+    def method(self, task: Any) -> None: ...
+
+
+HERE = __name__
+decorated = functools.lru_cache(build)
+hidden = build
+
+
+def local() -> Any:
+    def inner() -> None: ...
+
+    return inner
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    before, modules = list(sys.path), set(sys.modules)
+    yield tmp_path
+    sys.path[:] = before
+    for name in set(sys.modules) - modules:
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize("func", [build, wait, Jobs.static, Jobs.klass, len, Jobs])
+def test_a_path_leads_back(func: Any) -> None:
+    path = path_of(func)
+    assert path == f"{func.__module__}:{func.__qualname__}"
+    assert Bodies().resolve(path) == func
+
+
+@pytest.mark.parametrize(
+    ("func", "words"),
+    [
+        (lambda: None, "a lambda cannot be found again"),
+        (local(), "made inside a function"),
+        (functools.partial(build), "no name of its own"),
+        (Jobs().method, "would find something else"),
+        (functools.wraps(build)(lambda: None), "would find something else"),
+    ],
+)
+def test_functions_without_a_path(func: Any, words: str) -> None:
+    with pytest.raises(NoPath, match=words):
+        path_of(func)
+    bodies = Bodies()
+    with pytest.raises(NoPath, match=r"register it \(@runtime.task\)"):
+        bodies.name_of(func, durable=True)
+    name = bodies.name_of(func, durable=False)
+    assert bodies.resolve(name) is func
+    assert ":" not in name
+
+
+def test_registered_functions() -> None:
+    bodies = Bodies()
+    func = local()
+    assert bodies.register(func) is func
+    bodies.register(build, "make it")
+    bodies.register(build, "make it")
+    assert bodies.name_of(func, durable=True) == "inner"
+    assert bodies.name_of(build, durable=True) == "make it"
+    assert bodies.resolve("make it") is build
+    for name in ("a:b", "a#1", "inner"):
+        with pytest.raises(ValueError, match=r"another name|cannot be"):
+            bodies.register(two, name)
+    with pytest.raises(BodyNotFound, match="did you mean 'make it'"):
+        bodies.resolve("makeit")
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("no_such.module:f", "there is no module 'no_such'; install it, or put it beside"),
+        ("os.no_such:f", "there is no module 'os.no_such'"),
+        ("os:pathh.join", r"there is no 'pathh' in module 'os'; did you mean 'path'\?"),
+        ("os:path.xyzzy", "there is no 'xyzzy' in module 'posixpath'"),
+        ("os:sep", "is no function, but '/'"),
+        ("broken:f", "'broken' cannot be imported: ZeroDivisionError"),
+        ("wrong:f", "'wrong' cannot be imported: SyntaxError"),
+        ("quits:f", "'quits' cannot be imported: SystemExit"),
+        ("needs:f", "'needs' imports 'not_installed', which is not there"),
+    ],
+)
+def test_paths_that_lead_nowhere(folder: Path, path: str, words: str) -> None:
+    (folder / "broken.py").write_text("1 / 0")
+    (folder / "wrong.py").write_text("def")
+    (folder / "quits.py").write_text("raise SystemExit(3)")
+    (folder / "needs.py").write_text("import not_installed")
+    look_in(str(folder))
+    with pytest.raises(BodyNotFound, match=words):
+        Bodies().resolve(path)
+
+
+def everywhere(func: Any, wait: Any = None) -> Workstream:
+    return Workstream(
+        "w",
+        tasks=[
+            Task("plain", command=["x"]),
+            Task(
+                "all",
+                run=func,
+                condition=Condition(run=func),
+                retry=Retry(wait=wait),
+                checks=[Check(file="x"), Check(run=func)],
+                on_completed=[Hook(run=func)],
+                on_failed=[Hook(run=func)],
+                on_cancelled=[Hook(run=func)],
+            ),
+        ],
+        checks=[Check(run=func)],
+        on_completed=[Hook(command=["x"]), Hook(run=func)],
+        defaults=Defaults(retry=Retry(wait=wait)),
+        tools={"t": Tool(retry=Retry(wait=wait))},
+    )
+
+
+def test_every_function_of_a_workstream_becomes_a_name() -> None:
+    ready = prepare(everywhere(build, tenacity.wait_fixed(3)), Bodies(), durable=True)
+    assert ready == everywhere(f"{HERE}:build", {"strategy": "wait_fixed", "wait": 3})
+    assert prepare(ready, Bodies(), durable=True) == ready
+
+
+def test_a_volatile_journal_keeps_what_has_no_path_until_the_end() -> None:
+    bodies = Bodies()
+    func = local()
+    one = prepare(everywhere(func), bodies, durable=False)
+    two = prepare(everywhere(func, func), bodies, durable=False)
+    name = one.tasks[1].run
+    assert two.tasks[1].run == name
+    bodies.release(one)
+    assert bodies.resolve(name) is func
+    bodies.release(two)
+    with pytest.raises(BodyNotFound):
+        bodies.resolve(name)
+    assert bodies.name_of(func, durable=False) != name
+
+
+def test_a_durable_journal_refuses_what_has_no_path_with_everything_else() -> None:
+    stream = Workstream(
+        "w", tasks=[Task("a", run=lambda: None), Task("b", run=two), Task("c", run="os:sep"), Task("d")]
+    )
+    with pytest.raises(SpecificationError) as caught:
+        prepare(stream, Bodies(), durable=True)
+    assert {finding.where for finding in caught.value.findings} == {
+        "tasks[0].run",
+        "tasks[1].run",
+        "tasks[2].run",
+        "tasks[3]",
+    }
+    assert "wants a, b" in str(caught.value)
+    with pytest.raises(SpecificationError, match="wants a, b"):
+        prepare(Workstream("w", tasks=[Task("a", run=f"{HERE}:two")]), Bodies(), durable=True)
+
+
+def test_rubbish_is_refused_not_stumbled_over() -> None:
+    with pytest.raises(SpecificationError):
+        prepare(Workstream(5, tasks=7, folder=3, tools=[]), Bodies(), durable=True)  # type: ignore[arg-type]
+
+
+def test_modules_beside_the_file_are_found(folder: Path) -> None:
+    (folder / "beside_it.py").write_text("def go(): ...")
+    stream = Workstream("w", tasks=[Task("a", run="beside_it:go")], folder=str(folder))
+    assert prepare(stream, Bodies(), durable=True).tasks[0].run == "beside_it:go"
+
+
+def test_functions_of_the_program_itself(tmp_path: Path) -> None:
+    script = tmp_path / "program.py"
+    script.write_text(
+        "from callboard.runtime.bodies import Bodies, path_of\n"
+        "def go(): return 'here'\n"
+        "print(path_of(go), Bodies().resolve('__main__:go')())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, check=True, env={"PYTHONPATH": "src"}
+    )
+    assert done.stdout == "__main__:go here\n"
