@@ -13,9 +13,14 @@ Rules:
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
+
+if TYPE_CHECKING:
+    MaybeRaw = msgspec.Raw | None
+else:
+    MaybeRaw = msgspec.Raw  # msgspec cannot decode a union with Raw; None is the default, which is never written
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -106,7 +111,7 @@ class TaskRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=False
     wait_until: float | None = None
     # what came of it
     standing: str | None = None  # how its end counts: good | void | bad
-    result: msgspec.Raw | None = None
+    result: MaybeRaw = None
     checked: int = 0  # acceptance tests passed so far in this attempt
     exit_code: int | None = None
     output_path: str | None = None
@@ -119,7 +124,7 @@ class TaskRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=False
     error_count: int = 0
     error_repeats: int = 0  # the same error, in a row
     circuit_state: str = "closed"
-    details: msgspec.Raw | None = None  # of the last heartbeat
+    details: MaybeRaw = None  # of the last heartbeat
 
 
 class WorkerRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=False):

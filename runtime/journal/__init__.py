@@ -9,7 +9,9 @@ from .memory import MemoryJournal
 
 
 def open_journal(target: str | Path | None) -> Journal:
-    """Make the journal that `target` names, not yet opened: None keeps all in memory, a path is a file."""
-    if target is not None:
-        raise NotImplementedError("files come with the next commit")
-    return MemoryJournal()
+    """Make the journal that `target` names, not yet opened: None keeps all in memory, a path is an SQLite file."""
+    if target is None:
+        return MemoryJournal()
+    from .sqlite import SqliteJournal  # noqa: PLC0415 - sqlite3 is loaded by those who use it
+
+    return SqliteJournal(target)

@@ -6,7 +6,8 @@ Rules (DESIGN section 8, "Journal and output commit"):
 - `append` and `flush` are called on the loop and never block. What was flushed when the writer is free forms
   one commit.
 - `durable` never runs ahead of the disk. Effects wait for it; `on_durable` is called on the loop each time it
-  has moved.
+  has moved, and when `health` has.
+- An entity's creation (a transition with no `from_state`) and its first record are in one entry.
 - A batch that could not be written is kept and tried again whole, with growing delay; `health` says degraded
   meanwhile.
 - Living is what has no `finished_at`: jobs, workstreams and workers without one are loaded at start.
@@ -140,13 +141,26 @@ class Journal(Reader, Protocol):
 
     durable_medium: bool
     """Whether it survives the process. A volatile journal accepts bodies that no restart could find again."""
-    tail: int
-    """The number of the last entry appended (0 before the first)."""
-    durable: int
-    """The number of the last entry that is durable."""
-    backlog: int
-    """Transitions appended and not yet durable. Above a limit the runtime takes no new input from outside."""
-    health: Health
+
+    @property
+    def tail(self) -> int:
+        """The number of the last entry appended (0 before the first)."""
+        ...
+
+    @property
+    def durable(self) -> int:
+        """The number of the last entry that is durable."""
+        ...
+
+    @property
+    def backlog(self) -> int:
+        """Transitions appended and not yet durable. Above a limit the runtime takes no new input from outside."""
+        ...
+
+    @property
+    def health(self) -> Health:
+        """Whether the journal can write."""
+        ...
 
     def open(
         self,

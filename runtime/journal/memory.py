@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
+from ...actors.loading import Loaded
 from ...actors.records import (
     AttemptRecord,
     BreakerRecord,
@@ -23,7 +24,7 @@ from ...actors.records import (
     WorkerRecord,
     WorkstreamRecord,
 )
-from .contract import Entry, Health, Loaded, belongs_to
+from .contract import Entry, Health, belongs_to
 
 HISTORY = 100_000
 ENDED_JOBS = 1_000
@@ -36,9 +37,7 @@ class MemoryJournal:
 
     durable_medium = False
 
-    def __init__(
-        self, *, history: int = HISTORY, ended_jobs: int = ENDED_JOBS, ended_tasks: int = ENDED_TASKS
-    ) -> None:
+    def __init__(self, *, history: int = HISTORY, ended_jobs: int = ENDED_JOBS, ended_tasks: int = ENDED_TASKS) -> None:
         self.tail = 0
         self.durable = 0
         self.backlog = 0
@@ -182,9 +181,7 @@ class MemoryJournal:
             tasks=[task for run in workstreams for task in self._tasks_of(run)],
             workers=[worker for worker in self._workers.values() if worker.finished_at is None],
             breakers=list(self._breakers.values()),
-            attempts=[
-                record for tries in self._attempts.values() for record in tries if record.ended_at is None
-            ],
+            attempts=[record for tries in self._attempts.values() for record in tries if record.ended_at is None],
             outbox=list(self._outbox.values()),
             last_key=self._last_key,
             last_seq=self._history[-1].seq if self._history else 0,

@@ -36,12 +36,8 @@ class Loop:
     def on_durable(self) -> None:
         self.told += 1
 
-    def open(
-        self, journal: Journal, after_commit: Callable[[Sequence[Transitioned]], None] | None = None
-    ) -> Loaded:
-        return journal.open(
-            on_durable=self.on_durable, call_threadsafe=self.call_threadsafe, after_commit=after_commit
-        )
+    def open(self, journal: Journal, after_commit: Callable[[Sequence[Transitioned]], None] | None = None) -> Loaded:
+        return journal.open(on_durable=self.on_durable, call_threadsafe=self.call_threadsafe, after_commit=after_commit)
 
     def until_durable(self, journal: Journal, number: int | None = None) -> None:
         """Flush, and do what is asked until entry `number` (the last one unless given) is durable."""
@@ -55,9 +51,7 @@ class Loop:
 
 
 def job(key: int, **changes: object) -> JobRecord:
-    return _made(
-        JobRecord, changes, key=key, id=f"job-{key}", name="release", state="running", created_at=1.0
-    )
+    return _made(JobRecord, changes, key=key, id=f"job-{key}", name="release", state="running", created_at=1.0)
 
 
 def workstream(key: int, of_job: int, tasks: int, **changes: object) -> WorkstreamRecord:

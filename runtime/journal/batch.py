@@ -1,0 +1,210 @@
+"""What one commit writes, as the parameters of the single statement that writes it.
+
+Rules:
+- Of an entity only its last record in the batch is written; of an outbox row, what was last said about it.
+- All text lies in one block of bytes, each row's place beside it, so that SQLite parses small numbers only.
+- Nothing that an entry holds can stop the journal: the loop refuses what cannot be kept (`check`), and what has
+  slipped through is written with its unreadable part replaced.
+- Encoding runs in the writer thread: a record is immutable, and an entry is never touched after it was appended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import msgspec
+from msgspec.structs import astuple
+
+from ...actors.records import (
+    AnyRecord,
+    AttemptRecord,
+    BreakerRecord,
+    JobRecord,
+    OutboxRow,
+    Record,
+    TaskRecord,
+    Transitioned,
+    WorkerRecord,
+    WorkstreamRecord,
+)
+from .contract import Entry
+from .schema import BATCH_COLUMNS, TRANSITION_FIELDS
+
+CHUNK = 256
+"""Transitions in one row at most: what a reader decodes to find one of them."""
+PART = 64 * 1024 * 1024
+"""Bytes of text in one statement. SQLite takes a gigabyte at most; a larger batch is several, in one transaction."""
+
+Parameters = tuple[Any, ...]  # of schema.COMMIT: integers, bytes, text, None
+COLUMNS: dict[type[AnyRecord], str] = {
+    JobRecord: "job",
+    WorkstreamRecord: "workstream",
+    TaskRecord: "task",
+    AttemptRecord: "attempt",
+    WorkerRecord: "worker",
+    BreakerRecord: "breaker",
+    OutboxRow: "outbox",
+}
+
+encode = msgspec.json.Encoder(enc_hook=ascii).encode
+
+TransitionRow: Any = msgspec.defstruct(  # Any: a Struct made from another's fields has no static type
+    "TransitionRow",
+    [
+        (field.name, field.type) if field.required else (field.name, field.type, field.default)
+        for field in msgspec.structs.fields(Transitioned)
+    ],
+    array_like=True,
+    gc=False,
+)
+"""A transition as it is written: its values in order. Later versions may append fields with defaults."""
+
+if tuple(field.name for field in msgspec.structs.fields(Transitioned)) != TRANSITION_FIELDS:
+    raise ImportError("the columns of state_transitions are not the fields of Transitioned")
+
+
+def check(entry: Entry) -> None:
+    """Refuse an entry with a text or value that cannot be written. Raises ValueError, which names the entity."""
+    for row in entry.transitions:
+        if row.reason is not None or row.metadata is not None:
+            try:
+                encode((row.reason, row.metadata))
+            except (ValueError, TypeError, RecursionError) as error:
+                raise ValueError(f"A transition of {row.kind} {row.entity_id} cannot be written: {error}") from error
+
+
+class Batch:
+    """The entries of one commit. `number` is the last one's in this session, `base` what sessions before had."""
+
+    def __init__(self, number: int, base: int, entries: Sequence[Entry]) -> None:
+        self.number = number
+        self.base = base
+        self.transitions: list[Transitioned] = []
+        self._entries = entries
+        self._parts: list[Parameters] | None = None
+
+    def parts(self) -> list[Parameters]:
+        """The parameters of the statements that write it. Encoded once, however often it is tried."""
+        if self._parts is None:
+            self._parts = _Encoding(self.base + self.number).run(self._entries, self.transitions)
+        return self._parts
+
+
+class _Encoding:
+    """One run over the entries of a batch."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.parts: list[Parameters] = []
+        self.last_key = 0
+        self.last_seq = 0
+        self.clear()
+
+    def clear(self) -> None:
+        self.data: list[bytes] = []
+        self.size = 0
+        self.chunks: list[tuple[int, int, str, int, int]] = []
+        self.names: dict[str, int] = {}
+        self.places: dict[str, dict[int, int]] = {}
+        self.outbox_done: list[int] = []
+
+    def run(self, entries: Sequence[Entry], transitions: list[Transitioned]) -> list[Parameters]:
+        last: dict[type[AnyRecord], dict[int, AnyRecord]] = {kind: {} for kind in COLUMNS}
+        outbox = last[OutboxRow]
+        specs: dict[int, bytes] = {}
+        for entry in entries:
+            transitions += entry.transitions
+            for record in entry.records:
+                last[type(record)][record.key] = record
+            if entry.specs:
+                specs.update(entry.specs)
+            for key in entry.outbox_done:
+                outbox.pop(key, None)
+                self.outbox_done.append(key)
+                self.last_key = max(self.last_key, key)
+        created = self.add_transitions(transitions)
+        for key, spec in specs.items():
+            self.add("specs", key, spec)
+        for kind, records in last.items():
+            self.add_records(COLUMNS[kind], records, created)
+        self.close()
+        return self.parts
+
+    def add_transitions(self, transitions: list[Transitioned]) -> set[str]:
+        """Write them in chunks by owner. Returns the ids of the entities that they created."""
+        created: set[str] = set()
+        owners: dict[str, list[Transitioned]] = {}
+        for row in transitions:
+            owner = row.job_id
+            if owner is None or row.kind in _SHARED:  # contract.belongs_to, without its call
+                owner = row.entity_id
+            if (rows := owners.get(owner)) is None:
+                rows = owners[owner] = []
+            rows.append(row)
+            if row.from_state is None:
+                created.add(row.entity_id)
+        if transitions:
+            base, self.last_seq = transitions[0].seq, transitions[-1].seq
+            for owner, rows in owners.items():
+                for first in range(0, len(rows), CHUNK):
+                    chunk = rows[first : first + CHUNK]
+                    text = _encoded([astuple(row) for row in chunk])
+                    self.chunks.append((chunk[0].seq, base, owner, self.size, len(text)))
+                    self.put(text)
+        return created
+
+    def add_records(self, column: str, records: dict[int, AnyRecord], created: set[str]) -> None:
+        if records:
+            self.last_key = max(self.last_key, *records)
+        for key, record in records.items():
+            self.add(column, key, _encoded(record))
+            if isinstance(record, Record) and record.id in created:
+                self.names[f"{column}:{record.id}"] = key
+
+    def add(self, column: str, key: int, text: bytes) -> None:
+        """Put a row's text in its column."""
+        self.places.setdefault(column, {})[key] = self.size << 32 | len(text)
+        self.put(text)
+
+    def put(self, text: bytes) -> None:
+        self.data.append(text)
+        self.size += len(text)
+        if self.size >= PART:
+            self.close()
+
+    def close(self) -> None:
+        """End a part."""
+        values: dict[str, Any] = {column: _encoded(places).decode() for column, places in self.places.items()}
+        values["entry"], values["last_key"], values["last_seq"] = self.number, self.last_key, self.last_seq
+        values["data"] = b"".join(self.data)
+        for column, value in (("chunks", self.chunks), ("names", self.names), ("outbox_done", self.outbox_done)):
+            if value:
+                values[column] = _encoded(value).decode()
+        self.parts.append(tuple(values.get(column) for column in BATCH_COLUMNS))
+        self.clear()
+
+
+_SHARED = frozenset({"worker", "breaker"})
+
+
+def _encoded(value: object) -> bytes:
+    try:
+        return encode(value)
+    except (ValueError, TypeError):
+        return encode(_readable(value))
+
+
+def _readable(value: Any) -> Any:  # Any: whatever a record can hold
+    """The same with every text made one that UTF-8 can write."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, dict):
+        pairs = cast("dict[Any, Any]", value).items()
+        return {_readable(key): _readable(item) for key, item in pairs}
+    if isinstance(value, list | tuple):
+        return [_readable(item) for item in cast("Sequence[Any]", value)]
+    if isinstance(value, msgspec.Struct):
+        fields = value.__struct_fields__
+        return type(value)(**{field: _readable(getattr(value, field)) for field in fields})
+    return value

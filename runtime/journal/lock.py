@@ -1,0 +1,78 @@
+"""One owner per journal file: a lock file beside it, and a table of what this process owns.
+
+Rules:
+- The lock is on FILE.lock, never on the database: closing any handle of a file drops this process's POSIX locks on
+  it, and SQLite needs its own.
+- The kernel frees the lock when its owner dies, however it dies. The file stays; the owner's process id is in it.
+- The handle is not inherited by child processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from pathlib import Path
+
+from .contract import JournalLocked, JournalUnwritable
+
+_owned: set[str] = set()  # real paths of the journals that this process has open
+
+
+class Lock:
+    """The right to write one journal file, from its making until `release`.
+
+    Raises JournalLocked if another runtime has it, in this process or another, and JournalUnwritable if the lock
+    file cannot be made.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._name = os.path.realpath(path)
+        if self._name in _owned:
+            raise JournalLocked(
+                f"{path} is already open in this process (process {os.getpid()}). "
+                "Leave that runtime first, share it, or use another file."
+            )
+        beside = path.with_name(path.name + ".lock")
+        try:
+            self._handle = os.open(beside, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise JournalUnwritable(
+                f"Cannot make {beside}, which guards {path}: {error.strerror}. Make the folder writable."
+            ) from error
+        try:
+            _take(self._handle)
+        except OSError as error:
+            owner = os.read(self._handle, 32).decode("ascii", "replace").strip()
+            os.close(self._handle)
+            raise JournalLocked(
+                f"{path} is in use by {f'process {owner}' if owner else 'another process'}. "
+                "Stop that runtime, or use another file."
+            ) from error
+        os.ftruncate(self._handle, 0)
+        os.write(self._handle, b"%d\n" % os.getpid())
+        _owned.add(self._name)
+
+    def release(self) -> None:
+        """Let others have it. The lock file stays: removing it would let two owners lock two files of one name."""
+        with contextlib.suppress(OSError):
+            os.ftruncate(self._handle, 0)
+        os.close(self._handle)
+        _owned.discard(self._name)
+
+
+if sys.platform == "win32":
+    import msvcrt
+
+    def _take(handle: int) -> None:
+        """Lock a byte far beyond the text, so that the text can still be read."""
+        os.lseek(handle, 1 << 20, os.SEEK_SET)
+        msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+        os.lseek(handle, 0, os.SEEK_SET)
+
+else:
+    import fcntl
+
+    def _take(handle: int) -> None:
+        """Lock the whole file, or raise OSError at once."""
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

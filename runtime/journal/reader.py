@@ -1,0 +1,235 @@
+"""Questions to a journal file: while a runtime writes it, from any process, and when none does.
+
+Rules:
+- Read-only: the file is never changed, and never made.
+- No question holds a transaction longer than a page of rows, so that the writer's log can be folded back.
+- Rows are decoded from the JSON they were written as; they come back exactly.
+"""
+# ruff: noqa: S608 - statements are put together from names in this package only; values are bound
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec.structs import astuple
+
+from ...actors.loading import Loaded
+from ...actors.records import (
+    AttemptRecord,
+    BreakerRecord,
+    JobRecord,
+    OutboxRow,
+    TaskRecord,
+    Transitioned,
+    WorkerRecord,
+    WorkstreamRecord,
+)
+from .batch import TransitionRow
+from .contract import JournalCorrupt, JournalMissing
+from .schema import code_of, connect, refusal, refusing, version_of
+
+PAGE = 64
+"""Chunks of transitions read at a time."""
+
+T = TypeVar("T")
+
+_JOB = msgspec.json.Decoder(JobRecord)
+_WORKSTREAM = msgspec.json.Decoder(WorkstreamRecord)
+_TASK = msgspec.json.Decoder(TaskRecord)
+_ATTEMPT = msgspec.json.Decoder(AttemptRecord)
+_WORKER = msgspec.json.Decoder(WorkerRecord)
+_BREAKER = msgspec.json.Decoder(BreakerRecord)
+_OUTBOX = msgspec.json.Decoder(OutboxRow)
+_CHUNK: msgspec.json.Decoder[list[Any]] = msgspec.json.Decoder(list[TransitionRow])
+
+_RECORD = "CAST(record AS BLOB)"  # bytes, as the decoder wants them
+_LIVING_WORKSTREAMS = "workstream_records WHERE job IN (SELECT key FROM job_records WHERE living)"
+
+
+class SqliteReader:
+    """The journal at `path`, read-only. Raises JournalMissing, JournalCorrupt, JournalTooNew, JournalUnwritable."""
+
+    def __init__(self, path: str | Path) -> None:
+        self._path = Path(path)
+        if not self._path.is_file():
+            raise JournalMissing(f"There is no journal {self._path}. Check the path.")
+        with refusing(self._path), contextlib.ExitStack() as undo:
+            self._connection = self._connect()
+            undo.callback(self._connection.close)
+            if version_of(self._connection, self._path) == 0:
+                raise JournalMissing(f"{self._path} is empty: no runtime has used it as its journal yet.")
+            undo.pop_all()
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = connect(self._path, "ro")
+        try:
+            connection.execute("SELECT 1 FROM sqlite_master").fetchone()
+        except sqlite3.Error as error:
+            connection.close()
+            log = self._path.with_name(self._path.name + "-wal")
+            if code_of(error) not in {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY} or log.exists():
+                raise
+            # Stopped, and in a folder where SQLite can make no files of its own: then nobody writes it.
+            return connect(self._path, "ro&immutable=1")
+        return connection
+
+    # -- questions
+
+    def job(self, job_id: str) -> JobRecord | None:
+        """The job of that id, ended or not."""
+        key = self._key("job", job_id)
+        found = self._records(_JOB, f"SELECT {_RECORD} FROM job_records WHERE key = ?", key)
+        return found[0] if found else None
+
+    def jobs(self, *, states: Sequence[str] = (), limit: int = 100) -> list[JobRecord]:
+        """Jobs, newest first; only those in `states` where given."""
+        only = f"WHERE state IN ({', '.join('?' * len(states))})" if states else ""
+        sql = f"SELECT {_RECORD} FROM job_records {only} ORDER BY key DESC LIMIT ?"
+        return self._records(_JOB, sql, *states, limit)
+
+    def workstreams(self, job_id: str) -> list[WorkstreamRecord]:
+        """The runs of a job, oldest first."""
+        sql = f"SELECT {_RECORD} FROM workstream_records WHERE job = ? ORDER BY key"
+        return self._records(_WORKSTREAM, sql, self._key("job", job_id))
+
+    def spec(self, workstream: int) -> bytes | None:
+        """The encoded specification of the workstream with that key."""
+        rows = self._rows("SELECT CAST(spec AS BLOB) FROM specs WHERE workstream = ?", workstream)
+        return rows[0][0] if rows else None
+
+    def tasks(self, workstream: int) -> list[TaskRecord]:
+        """The tasks of the workstream with that key, in the order of its specification."""
+        sql = f"SELECT {_RECORD} FROM workstream_records WHERE key = ?"
+        found = self._records(_WORKSTREAM, sql, workstream)
+        return self._tasks_of(found[0]) if found else []
+
+    def workers(self) -> list[WorkerRecord]:
+        """Every incarnation of every worker, oldest first."""
+        return self._records(_WORKER, f"SELECT {_RECORD} FROM worker_records ORDER BY key")
+
+    def breakers(self) -> list[BreakerRecord]:
+        """Every breaker."""
+        return self._records(_BREAKER, f"SELECT {_RECORD} FROM breaker_records ORDER BY key")
+
+    def attempts(self, task_id: str) -> list[AttemptRecord]:
+        """The attempts of a task, oldest first."""
+        sql = f"SELECT {_RECORD} FROM attempt_records WHERE task = ? ORDER BY key"
+        return self._records(_ATTEMPT, sql, self._key("task", task_id))
+
+    def transitions(
+        self,
+        *,
+        entity_id: str | None = None,
+        job_id: str | None = None,
+        after: int = 0,
+        limit: int | None = None,
+    ) -> Iterator[Transitioned]:
+        """Transitions in order, numbered above `after`; of one entity, or of a job and all that is in it."""
+        owners: set[str | None] = {job_id}
+        if job_id is None and entity_id is not None:
+            owners = self._owners(entity_id)
+        rows = (
+            row
+            for row in self._ordered(owners, after)
+            if row.seq > after and (entity_id is None or row.entity_id == entity_id)
+        )
+        return islice(rows, limit)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._connection.close()
+
+    # -- recovery
+
+    def load(self) -> Loaded:
+        """What the journal holds of the living."""
+        loaded = Loaded(
+            jobs=self._records(_JOB, f"SELECT {_RECORD} FROM job_records WHERE living ORDER BY key"),
+            workers=self._records(_WORKER, f"SELECT {_RECORD} FROM worker_records WHERE living ORDER BY key"),
+            breakers=self.breakers(),
+            attempts=self._records(_ATTEMPT, f"SELECT {_RECORD} FROM attempt_records WHERE living ORDER BY key"),
+            outbox=self._records(_OUTBOX, f"SELECT {_RECORD} FROM outbox_rows ORDER BY key"),
+            incarnations=dict(self._rows("SELECT name, max(run) FROM worker_records GROUP BY name")),
+        )
+        runs = self._records(_WORKSTREAM, f"SELECT {_RECORD} FROM {_LIVING_WORKSTREAMS} ORDER BY key")
+        loaded.workstreams = [run for run in runs if run.finished_at is None]
+        for run in loaded.workstreams:
+            if (spec := self.spec(run.key)) is not None:
+                loaded.specs[run.key] = spec
+            loaded.tasks += self._tasks_of(run)
+        loaded.last_key, loaded.last_seq = self._rows("SELECT last_key, last_seq FROM meta")[0]
+        return loaded
+
+    # -- rows
+
+    def _rows(self, sql: str, *values: object) -> list[Any]:  # Any: rows are tuples of what SQLite holds
+        with refusing(self._path):
+            return self._connection.execute(sql, values).fetchall()
+
+    def _records(self, decoder: msgspec.json.Decoder[T], sql: str, *values: object) -> list[T]:
+        try:
+            return [decoder.decode(row[0]) for row in self._rows(sql, *values)]
+        except msgspec.DecodeError as error:
+            raise JournalCorrupt(
+                f"{self._path} holds a record that cannot be read ({error}). It was not touched: keep it, and "
+                "restore from a copy."
+            ) from error
+
+    def _tasks_of(self, run: WorkstreamRecord) -> list[TaskRecord]:
+        sql = f"SELECT {_RECORD} FROM task_records WHERE key >= ? AND key < ? ORDER BY key"
+        return self._records(_TASK, sql, run.first_task, run.first_task + run.task_count)
+
+    def _key(self, kind: str, entity_id: str) -> int | None:
+        rows = self._rows("SELECT key FROM names WHERE name = ?", f"{kind}:{entity_id}")
+        return rows[0][0] if rows else None
+
+    def _owners(self, entity_id: str) -> set[str | None]:
+        """In whose chunks the transitions of an entity are (`contract.belongs_to`)."""
+        owners: set[str | None] = {entity_id}
+        for table in ("task", "workstream"):
+            sql = f"SELECT json_extract(record, '$.job_id') FROM {table}_records WHERE key = ?"
+            owners.update(row[0] for row in self._rows(sql, self._key(table, entity_id)))
+        return owners
+
+    def _ordered(self, owners: set[str | None], after: int) -> Iterator[Transitioned]:
+        """The transitions of these owners (None: of all) in order, from the commit of number `after` on.
+
+        Chunks come by their first number, and overlap with others of their commit: a row is given when no later
+        chunk can hold an earlier one.
+        """
+        waiting: list[Transitioned] = []
+        for first, chunk in self._chunks(owners, after):
+            ready = [row for row in waiting if row.seq < first]
+            if ready:
+                yield from ready
+                waiting = waiting[len(ready) :]
+            waiting += chunk
+            waiting.sort(key=_seq)
+        yield from waiting
+
+    def _chunks(self, owners: set[str | None], after: int) -> Iterator[tuple[int, list[Transitioned]]]:
+        rows = self._rows("SELECT base FROM transition_chunks WHERE seq <= ? ORDER BY seq DESC LIMIT 1", after + 1)
+        first = rows[0][0] if rows else 0
+        named = [owner for owner in owners if owner is not None]
+        only = f"owner IN ({', '.join('?' * len(named))}) AND" if named else ""
+        sql = (
+            f"SELECT seq, CAST(transitions AS BLOB) FROM transition_chunks WHERE {only} seq >= ?"
+            f" ORDER BY seq LIMIT {PAGE}"
+        )
+        while page := self._rows(sql, *named, first):
+            for seq, text in page:
+                try:
+                    yield seq, [Transitioned(*astuple(row)) for row in _CHUNK.decode(text)]
+                except msgspec.DecodeError as error:
+                    raise refusal(self._path, sqlite3.DatabaseError(str(error))) from error
+            first = page[-1][0] + 1
+
+
+def _seq(row: Transitioned) -> int:
+    return row.seq

@@ -1,0 +1,329 @@
+"""The journal's file: its tables, the views people read, its versions, and how it is opened or refused.
+
+Rules:
+- Records are JSON text, written and read whole. Real columns exist only where something is searched by them; all
+  that people want to read stands in views, so that it costs nothing when it is written. (A generated column would
+  be computed at every insert.)
+- Transitions are kept in chunks: those of one owner (a job with all that is in it, a worker, a breaker) in one
+  commit are one row. Thousands of rows cost what one does, and a job's history is one range of an index. The view
+  `state_transitions` shows each of them as a row.
+- One commit is one statement: an INSERT into the view `batch`, whose trigger does the rest. So the writer gives the
+  interpreter away once per commit, and SQLite works meanwhile.
+- A migration is never edited once released; the next one is added. Each runs in a transaction, with its number.
+- Until a file is known to be ours and not newer, it is opened read-only.
+"""
+# ruff: noqa: S608 - statements are put together from names in this package only; values are bound
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Generator
+from pathlib import Path
+
+from .contract import JournalCorrupt, JournalError, JournalLocked, JournalMissing, JournalTooNew, JournalUnwritable
+
+APPLICATION_ID = 0x43616C6C  # "Call"
+BUSY_TIMEOUT = 1.0
+"""Seconds to wait for a client that holds the write lock, before it counts as "cannot write"."""
+
+
+def _iso(at: str) -> str:
+    return f"strftime('%Y-%m-%dT%H:%M:%fZ', {at}, 'unixepoch')"
+
+
+def _get(field: str, default: str | None = None) -> str:
+    value = f"json_extract(record, '$.{field}')"
+    return value if default is None else f"coalesce({value}, {default})"
+
+
+def _time(field: str) -> str:
+    return _iso(_get(field))
+
+
+def _view(name: str, table: str, columns: dict[str, str]) -> str:
+    shown = ",\n  ".join(f"{value} AS {column}" for column, value in columns.items())
+    return f"CREATE VIEW {name} AS SELECT key,\n  {shown}\n  FROM {table};\n"
+
+
+_ENTITY = {
+    "id": _get("id"),
+    "name": _get("name"),
+    "state": _get("state"),
+    "previous_state": _get("previous_state"),
+    "run": _get("run", "1"),
+    "reason": _get("reason"),
+    "created_at": _time("created_at"),
+    "updated_at": _time("updated_at"),
+    "started_at": _time("started_at"),
+    "finished_at": _time("finished_at"),
+}
+_TASK = {
+    "task_id": _get("id"),
+    **_ENTITY,
+    "workstream_id": _get("workstream_id"),
+    "job_id": _get("job_id"),
+    "attempt_count": _get("attempt", "0"),
+    "failed_attempts": _get("failed_attempts", "0"),
+    "lost_attempts": _get("lost_attempts", "0"),
+    "completed_at": f"CASE {_get('state')} WHEN 'completed' THEN {_time('finished_at')} END",
+    "failed_at": f"CASE {_get('state')} WHEN 'failed' THEN {_time('finished_at')} END",
+    "last_error": _get("last_error"),
+    "error_type": _get("error_type"),
+    "error_category": _get("error_category"),
+    "error_count": _get("error_count", "0"),
+    "circuit_state": _get("circuit_state", "'closed'"),
+    "execution_duration_ms": _get("execution_ms"),
+    "validation_duration_ms": _get("validation_ms"),
+    "total_duration_ms": f"CAST(round(({_get('finished_at')} - {_get('created_at')}) * 1000) AS INTEGER)",
+    "output_size_bytes": _get("output_size"),
+    "output_path": _get("output_path"),
+    "exit_code": _get("exit_code"),
+    "worker_id": _get("worker_id"),
+    "result": _get("result"),
+}
+_ATTEMPT = {
+    "task_id": _get("task_id"),
+    "attempt": _get("attempt"),
+    "worker_id": _get("worker_id"),
+    "claimed_at": _time("claimed_at"),
+    "ended_at": _time("ended_at"),
+    "outcome": _get("end"),
+    "error": _get("error"),
+    "exit_code": _get("exit_code"),
+    "duration_ms": _get("duration_ms"),
+    "output_size_bytes": _get("output_size"),
+    "output_path": _get("output_path"),
+    "pid": _get("pid"),
+}
+TRANSITION_FIELDS = (
+    "seq", "kind", "entity_id", "entity_seq", "from_state", "to_state", "event", "severity", "at", "reason",
+    "job_id", "workstream_id", "run", "attempt", "worker_id", "metadata",
+)  # fmt: skip
+_AT = _iso(f"json_extract(one.value, '$[{TRANSITION_FIELDS.index('at')}]')")
+_VIEWS = (
+    _view("jobs", "job_records", {**_ENTITY, "workstream_id": _get("workstream"), "error": _get("error")})
+    + _view(
+        "workstreams",
+        "workstream_records",
+        {**_ENTITY, "job_id": _get("job_id"), "task_count": _get("task_count"), "error": _get("error")},
+    )
+    + _view("tasks", "task_records", _TASK)
+    + _view(
+        "workers",
+        "worker_records",
+        {**_ENTITY, "engine": _get("engine"), "capacity": _get("capacity"), "assigned": _get("assigned", "0")},
+    )
+    + _view(
+        "breakers",
+        "breaker_records",
+        {**_ENTITY, "failures": _get("failures", "0"), "generation": _get("generation", "0")},
+    )
+    + _view("attempts", "attempt_records", _ATTEMPT)
+    + _view("outbox", "outbox_rows", {"owner": _get("owner"), "event": _get("event"), "tries": _get("tries", "0")})
+    + "CREATE VIEW state_transitions AS SELECT\n  "
+    + ",\n  ".join(f"json_extract(one.value, '$[{place}]') AS {field}" for place, field in enumerate(TRANSITION_FIELDS))
+    + f",\n  {_AT} AS timestamp"
+    + "\n  FROM transition_chunks, json_each(transition_chunks.transitions) AS one;\n"
+)
+
+_FIRST = (
+    """
+CREATE TABLE meta (
+  one INTEGER PRIMARY KEY CHECK (one = 1),
+  session INTEGER NOT NULL,   -- how often the file has been opened by an owner
+  entry INTEGER NOT NULL,     -- the last entry committed, counted over all sessions
+  last_key INTEGER NOT NULL,  -- the highest key or token ever written
+  last_seq INTEGER NOT NULL   -- the highest transition number ever written
+);
+INSERT INTO meta VALUES (1, 0, 0, 0, 0);
+
+CREATE TABLE names (name TEXT PRIMARY KEY, key INTEGER NOT NULL) WITHOUT ROWID;  -- "kind:id" of every entity
+
+CREATE TABLE job_records (key INTEGER PRIMARY KEY, state TEXT NOT NULL, living INTEGER NOT NULL, record TEXT NOT NULL);
+CREATE INDEX living_jobs ON job_records (key) WHERE living;
+CREATE TABLE workstream_records (key INTEGER PRIMARY KEY, job INTEGER NOT NULL, record TEXT NOT NULL);
+CREATE INDEX workstreams_of_job ON workstream_records (job);
+CREATE TABLE specs (workstream INTEGER PRIMARY KEY, spec TEXT NOT NULL);
+CREATE TABLE task_records (key INTEGER PRIMARY KEY, record TEXT NOT NULL);  -- those of a workstream are a range of keys
+CREATE TABLE attempt_records (
+  key INTEGER PRIMARY KEY, task INTEGER NOT NULL, living INTEGER NOT NULL, record TEXT NOT NULL
+);
+CREATE INDEX attempts_of_task ON attempt_records (task);
+CREATE INDEX living_attempts ON attempt_records (key) WHERE living;
+CREATE TABLE worker_records (
+  key INTEGER PRIMARY KEY, name TEXT NOT NULL, run INTEGER NOT NULL, living INTEGER NOT NULL, record TEXT NOT NULL
+);
+CREATE INDEX incarnations ON worker_records (name, run);
+CREATE INDEX living_workers ON worker_records (key) WHERE living;
+CREATE TABLE breaker_records (key INTEGER PRIMARY KEY, record TEXT NOT NULL);
+CREATE TABLE outbox_rows (key INTEGER PRIMARY KEY, record TEXT NOT NULL);
+
+CREATE TABLE transition_chunks (
+  seq INTEGER PRIMARY KEY,    -- of its first transition
+  base INTEGER NOT NULL,      -- of the first transition in its commit: no chunk before it holds a later one
+  owner TEXT NOT NULL,        -- the job's id, or the worker's or breaker's
+  transitions TEXT NOT NULL   -- JSON: an array of arrays, the columns of state_transitions up to metadata
+);
+CREATE INDEX chunks_of_owner ON transition_chunks (owner);
+
+"""
+    + _VIEWS
+)
+
+MIGRATIONS = (_FIRST,)
+"""What brings a file from version n to n + 1."""
+
+# For each kind of record, `batch` has a column with a JSON object {key: place}: offset << 32 | length, in `data`.
+_SLICE = "CAST(substr(new.data, (value >> 32) + 1, value & 4294967295) AS TEXT)"
+
+
+def _records(column: str) -> str:
+    return f"(SELECT key, {_SLICE} AS record FROM json_each(new.{column}))"
+
+
+_LIVING = "json_extract(record, '$.finished_at') IS NULL"
+BATCH_COLUMNS = (
+    "entry", "last_key", "last_seq", "data", "chunks", "names", "specs", "job", "workstream", "task", "attempt",
+    "worker", "breaker", "outbox", "outbox_done",
+)  # fmt: skip
+_BATCH = f"""
+CREATE TEMP VIEW batch AS SELECT {", ".join(f"NULL AS {column}" for column in BATCH_COLUMNS)};
+CREATE TEMP TRIGGER commit_batch INSTEAD OF INSERT ON batch BEGIN
+  INSERT INTO transition_chunks
+    SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]'),
+      CAST(substr(new.data, json_extract(value, '$[3]') + 1, json_extract(value, '$[4]')) AS TEXT)
+    FROM json_each(new.chunks);
+  INSERT OR REPLACE INTO names SELECT key, value FROM json_each(new.names);
+  INSERT OR REPLACE INTO specs SELECT key, {_SLICE} FROM json_each(new.specs);
+  INSERT OR REPLACE INTO job_records
+    SELECT key, json_extract(record, '$.state'), {_LIVING}, record FROM {_records("job")};
+  INSERT OR REPLACE INTO workstream_records
+    SELECT key, json_extract(record, '$.job'), record FROM {_records("workstream")};
+  INSERT OR REPLACE INTO task_records SELECT key, record FROM {_records("task")};
+  INSERT INTO attempt_records
+    SELECT key, json_extract(record, '$.task'), json_extract(record, '$.ended_at') IS NULL, record
+    FROM {_records("attempt")} WHERE true
+    ON CONFLICT (key) DO UPDATE SET living = excluded.living, record = excluded.record;
+  INSERT OR REPLACE INTO worker_records
+    SELECT key, json_extract(record, '$.name'), {_get("run", "1")}, {_LIVING}, record FROM {_records("worker")};
+  INSERT OR REPLACE INTO breaker_records SELECT key, record FROM {_records("breaker")};
+  DELETE FROM outbox_rows WHERE key IN (SELECT value FROM json_each(new.outbox_done));
+  INSERT OR REPLACE INTO outbox_rows SELECT key, record FROM {_records("outbox")};
+  UPDATE meta SET
+    entry = new.entry, last_key = max(last_key, new.last_key), last_seq = max(last_seq, new.last_seq);
+END;
+"""
+COMMIT = f"INSERT INTO batch VALUES ({', '.join('?' * len(BATCH_COLUMNS))})"
+
+
+def connect(path: Path, mode: str) -> sqlite3.Connection:
+    """Open the file as it is, "ro" (read), "rw" (write) or "rwc" (write, made if missing). Raises sqlite3.Error."""
+    return sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode={mode}",
+        uri=True,
+        timeout=BUSY_TIMEOUT,
+        isolation_level=None,
+        check_same_thread=False,
+    )
+
+
+def connect_writer(path: Path) -> sqlite3.Connection:
+    """Open a journal that is known to be ours, ready for `COMMIT`. Raises sqlite3.Error."""
+    connection = connect(path, "rw")
+    try:
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA cache_size = -16000")
+        connection.execute("PRAGMA journal_size_limit = 67108864")
+        connection.executescript(_BATCH)
+    except sqlite3.Error:
+        connection.close()
+        raise
+    return connection
+
+
+def check_place(path: Path) -> None:
+    """Refuse a place where no journal can be, before anything is made there. Raises JournalError."""
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        raise JournalUnwritable(f"Cannot keep a journal in {path}: there is no folder {folder}. Make it first.")
+    if path.is_dir():
+        raise JournalUnwritable(f"Cannot keep a journal in {path}: it is a folder. Name a file in it.")
+    if not os.access(folder, os.W_OK):
+        raise JournalUnwritable(f"Cannot write the journal {path}: the folder {folder} is read-only to this user.")
+    if path.exists():
+        if not os.access(path, os.W_OK):
+            raise JournalUnwritable(f"Cannot write the journal {path}: the file is read-only to this user.")
+        if path.stat().st_size:
+            with refusing(path), contextlib.closing(connect(path, "ro")) as connection:
+                try:
+                    version_of(connection, path)
+                except sqlite3.Error as error:
+                    if code_of(error) != sqlite3.SQLITE_READONLY:  # a half-made file that only a writer can mend
+                        raise
+
+
+def version_of(connection: sqlite3.Connection, path: Path) -> int:
+    """The version of the schema, 0 for an empty database. Raises JournalCorrupt, JournalTooNew, sqlite3.Error."""
+    application, version, objects = connection.execute(
+        "SELECT application_id, user_version, (SELECT count(*) FROM sqlite_master)"
+        " FROM pragma_application_id, pragma_user_version"
+    ).fetchone()
+    if application != APPLICATION_ID and (application or objects):
+        raise JournalCorrupt(
+            f"{path} is a database of another application. It was not touched: use another file for the journal."
+        )
+    if version > len(MIGRATIONS):
+        raise JournalTooNew(
+            f"{path} was written by a newer Callboard (its version is {version}, this one knows {len(MIGRATIONS)}). "
+            "Nothing was changed: upgrade Callboard, or use another file."
+        )
+    return int(version)
+
+
+def prepare(path: Path) -> tuple[int, int]:
+    """Make or migrate the file, as its owner. Returns (this session's number, last entry). Raises JournalError."""
+    with refusing(path), contextlib.closing(connect(path, "rwc")) as connection:
+        # A new file is made in rollback mode: then its main file says whose it is as soon as it holds anything.
+        for number in range(version_of(connection, path), len(MIGRATIONS)):
+            connection.executescript(
+                f"BEGIN IMMEDIATE;\n{MIGRATIONS[number]}\nPRAGMA application_id = {APPLICATION_ID};\n"
+                f"PRAGMA user_version = {number + 1};\nCOMMIT;"
+            )
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("UPDATE meta SET session = session + 1")
+        session, entry = connection.execute("SELECT session, entry FROM meta").fetchone()
+        return session, entry
+
+
+def code_of(error: BaseException) -> int:
+    """SQLite's primary result code of an error, 0 if it has none."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
+
+
+@contextlib.contextmanager
+def refusing(path: Path) -> Generator[None, None, None]:
+    """Turn SQLite's errors about `path` into the journal's, in plain words."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise refusal(path, error) from error
+
+
+def refusal(path: Path, error: sqlite3.Error) -> JournalError:
+    """Say what SQLite's error about the file means, and what to do."""
+    code = code_of(error)
+    if code in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}:
+        return JournalCorrupt(
+            f"{path} is damaged, or is no journal ({error}). It was not touched: keep it, and restore from a copy, "
+            "or use another file."
+        )
+    if code in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
+        return JournalLocked(f"Another program holds {path} locked ({error}). Let it finish, then try again.")
+    if code == sqlite3.SQLITE_CANTOPEN and not path.exists():
+        return JournalMissing(f"There is no journal {path}. Check the path.")
+    if code == sqlite3.SQLITE_FULL:
+        return JournalUnwritable(f"Cannot write the journal {path}: the disk is full. Make room, then try again.")
+    return JournalUnwritable(f"Cannot use the journal {path}: {error}. Mend permissions or the disk, then try again.")

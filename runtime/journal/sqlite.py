@@ -1,0 +1,218 @@
+"""The journal in one SQLite file: the default, for one runtime on one machine.
+
+Rules:
+- WAL with `synchronous=FULL`: what is durable survives the power going out, not only the process.
+- The loop's side is here, and never blocks but in `open`, `lend` and `shut`; the writer's side is `writer.py`.
+- Questions are asked over a read-only connection of their own: they see what is committed, nothing else.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from ...actors.loading import Loaded
+from ...actors.records import (
+    AttemptRecord,
+    BreakerRecord,
+    JobRecord,
+    TaskRecord,
+    Transitioned,
+    WorkerRecord,
+    WorkstreamRecord,
+)
+from .batch import check
+from .contract import Entry, Health, JournalError
+from .lock import Lock
+from .reader import SqliteReader
+from .schema import check_place, connect_writer, prepare, refusing
+from .writer import Writer
+
+OLDEST_SQLITE = (3, 38, 0)
+"""The first version that always has the JSON functions."""
+
+
+class SqliteJournal:
+    """The journal at `path`. `connect` and `pause` are for tests: how the writer opens the file, and how it waits."""
+
+    durable_medium = True
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        connect: Callable[[Path], sqlite3.Connection] = connect_writer,
+        pause: Callable[[float], object] | None = None,
+    ) -> None:
+        self.path = Path(path)
+        self.tail = 0
+        self._connect = connect
+        self._pause = pause
+        self._appended = 0  # transitions
+        self._pending: list[Entry] = []
+        self._writer: Writer | None = None
+        self._reader: SqliteReader | None = None
+
+    # -- writing
+
+    @property
+    def durable(self) -> int:
+        """The number of the last entry that is durable."""
+        return 0 if self._writer is None else self._writer.durable
+
+    @property
+    def backlog(self) -> int:
+        """Transitions appended and not yet durable."""
+        return 0 if self._writer is None else self._appended - self._writer.written
+
+    @property
+    def health(self) -> Health:
+        """Whether the journal can write."""
+        return Health() if self._writer is None else self._writer.health
+
+    @property
+    def commits(self) -> int:
+        """How many batches were committed."""
+        return 0 if self._writer is None else self._writer.commits
+
+    def open(
+        self,
+        *,
+        on_durable: Callable[[], None],
+        call_threadsafe: Callable[[Callable[[], None]], None],
+        after_commit: Callable[[Sequence[Transitioned]], None] | None = None,
+    ) -> Loaded:
+        """Take ownership, migrate, and load the living. Blocks; raises JournalError."""
+        if self._writer is not None:
+            raise JournalError(f"{self.path} was already opened by this journal. Make another one to open it again.")
+        if sqlite3.sqlite_version_info < OLDEST_SQLITE:
+            raise JournalError(f"SQLite {sqlite3.sqlite_version} is too old for a journal: 3.38 is needed.")
+        check_place(self.path)
+        lock = Lock(self.path)
+        try:
+            session, base = prepare(self.path)
+            self._reader = SqliteReader(self.path)
+            loaded = self._reader.load()
+            writer = Writer(
+                self.path, lock, session, base,
+                changed=self._caller(on_durable, call_threadsafe), after_commit=after_commit,
+                connect=self._connect, pause=self._pause,
+            )  # fmt: skip
+            with refusing(self.path):
+                writer.start()
+        except BaseException:
+            self.close()
+            lock.release()
+            raise
+        self._writer = writer
+        return loaded
+
+    def _caller(
+        self, on_durable: Callable[[], None], call_threadsafe: Callable[[Callable[[], None]], None]
+    ) -> Callable[[], None]:
+        """What the writer calls: it asks the loop to look, unless it has been asked and has not looked yet."""
+        asked = False
+
+        def look() -> None:
+            nonlocal asked
+            asked = False
+            on_durable()
+
+        def changed() -> None:
+            nonlocal asked
+            if not asked:
+                asked = True
+                call_threadsafe(look)
+
+        return changed
+
+    def append(self, entry: Entry) -> int:
+        """Take one turn. Raises ValueError for one that could not be written. Never blocks."""
+        check(entry)
+        self._pending.append(entry)
+        self._appended += len(entry.transitions)
+        self.tail += 1
+        return self.tail
+
+    def flush(self) -> None:
+        """Hand what is pending to the writer. Never blocks."""
+        if self._pending:
+            self._opened().hand(self.tail, self._pending)
+            self._pending = []
+
+    def lend(self) -> float | None:
+        """Let a starved writer have the interpreter, if a batch is older than 2 ms: blocks for at most 2 ms."""
+        return None if self._writer is None else self._writer.lend()
+
+    def shut(self, deadline: float) -> bool:
+        """Write what is pending, for at most `deadline` seconds, and let go of the file. Blocks."""
+        done = True
+        if self._writer is not None:
+            self.flush()
+            done = self._writer.stop(deadline)
+        self.close()
+        return done
+
+    def _opened(self) -> Writer:
+        if self._writer is None:
+            raise JournalError(f"{self.path} is not open. Open it before anything is written.")
+        return self._writer
+
+    # -- reading
+
+    @property
+    def reader(self) -> SqliteReader:
+        """The connection that answers questions. Raises JournalError when the journal is not open."""
+        if self._reader is None:
+            raise JournalError(f"{self.path} is not open. Open it, or read it with SqliteReader.")
+        return self._reader
+
+    def job(self, job_id: str) -> JobRecord | None:
+        """The job of that id, ended or not."""
+        return self.reader.job(job_id)
+
+    def jobs(self, *, states: Sequence[str] = (), limit: int = 100) -> list[JobRecord]:
+        """Jobs, newest first; only those in `states` where given."""
+        return self.reader.jobs(states=states, limit=limit)
+
+    def workstreams(self, job_id: str) -> list[WorkstreamRecord]:
+        """The runs of a job, oldest first."""
+        return self.reader.workstreams(job_id)
+
+    def spec(self, workstream: int) -> bytes | None:
+        """The encoded specification of the workstream with that key."""
+        return self.reader.spec(workstream)
+
+    def tasks(self, workstream: int) -> list[TaskRecord]:
+        """The tasks of the workstream with that key, in the order of its specification."""
+        return self.reader.tasks(workstream)
+
+    def workers(self) -> list[WorkerRecord]:
+        """Every incarnation of every worker, oldest first."""
+        return self.reader.workers()
+
+    def breakers(self) -> list[BreakerRecord]:
+        """Every breaker."""
+        return self.reader.breakers()
+
+    def attempts(self, task_id: str) -> list[AttemptRecord]:
+        """The attempts of a task, oldest first."""
+        return self.reader.attempts(task_id)
+
+    def transitions(
+        self,
+        *,
+        entity_id: str | None = None,
+        job_id: str | None = None,
+        after: int = 0,
+        limit: int | None = None,
+    ) -> Iterator[Transitioned]:
+        """Transitions in order, numbered above `after`; of one entity, or of a job and all that is in it."""
+        return self.reader.transitions(entity_id=entity_id, job_id=job_id, after=after, limit=limit)
+
+    def close(self) -> None:
+        """Let go of the connection that answers questions."""
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None

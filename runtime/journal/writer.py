@@ -1,0 +1,233 @@
+"""The writer: a thread that commits what the loop hands to it, one batch at a time, until it is told to stop.
+
+Rules:
+- What has been handed over when the writer becomes free forms one batch, up to `LARGEST` transitions.
+- A batch is committed whole or not at all. After any error the file is opened anew, and its last entry's number
+  says whether the batch did commit before the error: it is never written twice, and never given up while running.
+- The loop hands over by appending to a deque and putting a token; the writer answers by `durable` and one call,
+  which only tells the loop to look. Neither ever waits for the other, but in `lend`.
+- The file, and the right to write it, are let go by this thread when it ends, and by nobody else: a commit that
+  hangs in the system keeps both.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from queue import SimpleQueue
+
+from ...actors.records import Transitioned
+from .batch import Batch
+from .contract import Entry, Health
+from .lock import Lock
+from .schema import COMMIT, code_of, connect_writer
+
+LARGEST = 50_000
+"""Transitions after which a batch takes no more entries, so that none takes seconds."""
+FIRST_DELAY = 0.1
+LONGEST_DELAY = 5.0
+"""Seconds between tries of a batch that cannot be written: doubled each time, up to the longest."""
+LEND_AFTER = 0.002
+LEND_FOR = 0.002
+"""Seconds: the age of a batch at which the loop lends the interpreter, and for how long at a time."""
+
+_TELLS = {
+    sqlite3.SQLITE_FULL: "the disk is full",
+    sqlite3.SQLITE_BUSY: "another program holds the file locked",
+    sqlite3.SQLITE_READONLY: "the file has become read-only",
+    sqlite3.SQLITE_CANTOPEN: "the file cannot be opened",
+}
+
+
+class Writer:
+    """Commits batches to the file at `path`, of which it owns `lock`.
+
+    session and base: from `schema.prepare`. connect: opens the file. pause: waits so many seconds between two tries.
+    changed: called, from this thread, when `durable` or `health` has moved.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        lock: Lock,
+        session: int,
+        base: int,
+        *,
+        changed: Callable[[], None],
+        after_commit: Callable[[Sequence[Transitioned]], None] | None,
+        connect: Callable[[Path], sqlite3.Connection] = connect_writer,
+        pause: Callable[[float], object] | None = None,
+    ) -> None:
+        self.durable = 0  # the last entry that is on disk
+        self.written = 0  # transitions on disk
+        self.handed = 0  # the last entry handed over
+        self.health = Health()
+        self.commits = 0
+        self._path = path
+        self._lock = lock
+        self._session = session
+        self._base = base
+        self._changed = changed
+        self._after_commit = after_commit
+        self._connect = connect
+        self._stopping = threading.Event()
+        self._deadline = 0.0  # of the last tries, once stopping
+        self._pause = pause if pause is not None else self._stopping.wait
+        self._connection: sqlite3.Connection | None = None
+        self._slices: deque[tuple[int, list[Entry]]] = deque()
+        self._tokens: SimpleQueue[None] = SimpleQueue()
+        self._awake = False
+        self._since = 0.0  # when what is being written was handed over, or begun
+        self._landed = threading.Lock()  # free for a moment after each batch; taken by the loop in `lend`
+        self._landed.acquire()
+        self._thread = threading.Thread(target=self._run, name=f"journal {path.name}", daemon=True)
+
+    # -- the loop's side
+
+    def start(self) -> None:
+        """Open the file and begin. Raises sqlite3.Error if it cannot be opened."""
+        self._connection = self._connect(self._path)
+        self._thread.start()
+
+    def hand(self, number: int, entries: list[Entry]) -> None:
+        """Hand over entries, the last of which has that number. They are the writer's from now on."""
+        if self.durable == self.handed:
+            self._since = time.monotonic()
+        self.handed = number
+        self._slices.append((number, entries))
+        if not self._awake:
+            self._awake = True
+            self._tokens.put(None)
+
+    def lend(self) -> float | None:
+        """Block for at most `LEND_FOR` if what is being written is older than `LEND_AFTER`.
+
+        Returns when to ask again, None if all is written. A batch that waits for a slow disk is asked after ever
+        more seldom, and one that cannot be written is not waited for.
+        """
+        if self.durable == self.handed:
+            return None
+        if not self.health.ok:
+            return FIRST_DELAY
+        age = time.monotonic() - self._since
+        if age < LEND_AFTER:
+            return LEND_AFTER - age
+        self._landed.acquire(blocking=False)
+        if self.durable != self.handed:
+            self._landed.acquire(timeout=LEND_FOR)
+        return None if self.durable == self.handed else max(LEND_AFTER, (time.monotonic() - self._since) / 2)
+
+    def stop(self, deadline: float) -> bool:
+        """Write what was handed over, for at most `deadline` seconds, and end. True if all is written."""
+        self._deadline = time.monotonic() + deadline
+        self._stopping.set()
+        self._tokens.put(None)
+        self._thread.join(deadline)
+        return self.durable == self.handed
+
+    # -- the writer's side
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping.is_set() or self._slices:
+                self._tokens.get()
+                while self._slices:
+                    if not self._write(self._take()):
+                        return
+                self._awake = False
+                if self._slices:  # handed over while `awake` was still true
+                    self._tokens.put(None)
+        finally:
+            self._close()
+            self._lock.release()
+
+    def _take(self) -> Batch:
+        entries: list[Entry] = []
+        size = number = 0
+        while self._slices and size < LARGEST:
+            number, more = self._slices.popleft()
+            entries += more
+            size += sum(len(entry.transitions) for entry in more)
+        return Batch(number, self._base, entries)
+
+    def _write(self, batch: Batch) -> bool:
+        """Commit a batch, however often it takes. False if it was given up because the writer has to stop."""
+        delay = FIRST_DELAY
+        while not self._try(batch):
+            if self._stopping.is_set():
+                if time.monotonic() >= self._deadline:
+                    return False
+                time.sleep(min(delay, 0.02))
+            else:
+                self._pause(delay)
+                delay = min(delay * 2, LONGEST_DELAY)
+        self.commits += 1
+        self.written += len(batch.transitions)
+        self._since = time.monotonic()
+        self.durable = batch.number
+        self.health = Health()
+        if self._landed.locked():
+            self._landed.release()
+        self._tell()
+        if self._after_commit is not None:
+            with contextlib.suppress(Exception):  # what watches the journal never stops it
+                self._after_commit(batch.transitions)
+        return True
+
+    def _try(self, batch: Batch) -> bool:
+        try:
+            if self._connection is None:
+                self._connection = self._connect(self._path)
+                if self._last_entry(self._connection) >= self._base + batch.number:
+                    return True  # it was committed, and the error came after
+            _commit(self._connection, batch)
+        except Exception as error:  # nothing may end the writer: the loop waits for it
+            self._close()
+            self._failed(error)
+            return False
+        return True
+
+    def _last_entry(self, connection: sqlite3.Connection) -> int:
+        session, entry = connection.execute("SELECT session, entry FROM meta").fetchone()
+        if session != self._session:
+            raise OSError("another file is in its place, or another runtime has used it")
+        return int(entry)
+
+    def _failed(self, error: Exception) -> None:
+        what = _TELLS.get(code_of(error), str(error) or type(error).__name__)
+        reason = f"cannot write {self._path}: {what}"
+        if self.health.reason != reason:
+            since = time.time() if self.health.since is None else self.health.since
+            self.health = Health(ok=False, reason=reason, since=since)
+            self._tell()
+
+    def _tell(self) -> None:
+        with contextlib.suppress(Exception):  # the loop may be gone: then nobody waits
+            self._changed()
+
+    def _close(self) -> None:
+        if self._connection is not None:
+            with contextlib.suppress(sqlite3.Error):
+                self._connection.close()
+            self._connection = None
+
+
+def _commit(connection: sqlite3.Connection, batch: Batch) -> None:
+    parts = batch.parts()
+    if len(parts) == 1:
+        connection.execute(COMMIT, parts[0])
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        for part in parts:
+            connection.execute(COMMIT, part)
+        connection.execute("COMMIT")
+    except sqlite3.Error:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
