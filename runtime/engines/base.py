@@ -118,9 +118,7 @@ class BaseEngine(Generic[R]):
         try:
             value = checked(value)
         except NotSerialisable as error:
-            info = ErrorInfo(
-                type="result_not_serialisable", message=str(error), permanent=True, category="permanent"
-            )
+            info = ErrorInfo(type="result_not_serialisable", message=str(error), permanent=True, category="permanent")
             return self._outcome(run, "failed", error=info)
         return self._outcome(run, "ok", value=value)
 

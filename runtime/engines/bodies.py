@@ -48,9 +48,7 @@ def bind(call: Call) -> Callable[[], Any]:
     if not takes_context(func):
         return func
     if call.context is None:
-        raise TypeError(
-            f"{_name(func)} wants an argument, but this kind of call ({call.kind}) has no context"
-        )
+        raise TypeError(f"{_name(func)} wants an argument, but this kind of call ({call.kind}) has no context")
     return functools.partial(func, call.context)
 
 

@@ -150,9 +150,7 @@ def _bad_end(command: CommandCall, code: int | None, last: str) -> ErrorInfo:
         return ErrorInfo(type="exit_status_lost", message=text)
     if code < 0:
         hint = " (out of memory?)" if code == -signal.SIGKILL else ""
-        return ErrorInfo(
-            type="killed_by_signal", message=f"{title} was killed by {_signal_name(-code)}{hint}{says}"
-        )
+        return ErrorInfo(type="killed_by_signal", message=f"{title} was killed by {_signal_name(-code)}{hint}{says}")
     expected = ", ".join(map(str, command.expected_exit_codes)) or "none"
     return ErrorInfo(type="exit_code", message=f"{title} exited with {code} (expected: {expected}){says}")
 

@@ -96,9 +96,9 @@ class Output:
         ring = os.pread(self._file, length, start)
         cut = self._position - start
         ring = ring[cut:] + ring[:cut]
-        left_out = self.size - self._limit
-        note = b"\n... %d bytes left out ...\n" % left_out
-        note = b"\n... %d bytes left out ...\n" % (left_out + len(note))
+        note = b""
+        for _ in range(3):  # the note takes room too, and its own length follows from the number in it
+            note = b"\n... %d bytes left out ...\n" % (self.size - self._limit + len(note))
         _write_all(self._file, memoryview(note + ring[len(note) :]), start)
 
 

@@ -68,6 +68,12 @@ class ThreadEngine(BaseEngine[_ThreadRun]):
         self._runs[call.token] = run
         self._queue.put(run)
 
+    async def open(self) -> None:
+        """Get ready on the running event loop."""
+        await super().open()
+        self._queue = SimpleQueue()  # threads of an earlier opening keep theirs
+        self._threads = self._busy = 0
+
     async def close(self, deadline: float) -> None:
         """Stop all calls, wait at most `deadline` seconds, abandon the rest; free threads end."""
         await super().close(deadline)
@@ -76,7 +82,8 @@ class ThreadEngine(BaseEngine[_ThreadRun]):
 
     def _work(self) -> None:
         """What a thread does: take a call, run it, post how it went."""
-        while (run := self._queue.get()) is not None:
+        queue = self._queue
+        while (run := queue.get()) is not None:
             value: Any = None
             error: BaseException | None = None
             try:
@@ -85,6 +92,8 @@ class ThreadEngine(BaseEngine[_ThreadRun]):
                 error = raised
             run.line.post(self._done, run, value, error)
             del run, value, error  # while it waits for the next one it must hold nothing
+            if self._line is None:
+                return  # closed: the loop may be gone, and nobody left to dismiss it
 
     def _run(self, run: _ThreadRun) -> Any:
         if run.stopped:

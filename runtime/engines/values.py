@@ -67,7 +67,6 @@ def _plain_text(text: str, where: str) -> str:
             text.encode()
         except UnicodeEncodeError as error:
             raise NotSerialisable(
-                f"{where} is text with a lone surrogate at position {error.start}; decode bytes with "
-                'errors="replace"'
+                f'{where} is text with a lone surrogate at position {error.start}; decode bytes with errors="replace"'
             ) from None
     return text if type(text) is str else str.__str__(text)

@@ -1,0 +1,168 @@
+"""What the engines' tests share: a recorder of outcomes, and the same behaviours as functions and as commands."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from callboard.actors.errors import TaskCancelled
+from callboard.runtime.engines.command import CommandEngine
+from callboard.runtime.engines.context import TaskContext
+from callboard.runtime.engines.contract import Call, CommandCall, Outcome, ProcessInfo
+from callboard.runtime.engines.loop import LoopEngine
+from callboard.runtime.engines.thread import ThreadEngine
+from callboard.runtime.runners import RunnerPool
+
+AnyEngine = LoopEngine | ThreadEngine | CommandEngine
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    """Wait for something that another process or thread does, and tells nobody: looks, with the loop free between."""
+    with anyio.fail_after(20):
+        while not condition():  # noqa: ASYNC110 - there is no event to wait for
+            await anyio.sleep(0.001)
+
+
+class Record:
+    """Hears everything that an engine says, and lets a test wait until something is true."""
+
+    def __init__(self) -> None:
+        self.outcomes: dict[int, list[Outcome]] = {}
+        self.beats: list[tuple[int, Any]] = []
+        self.started: dict[int, ProcessInfo] = {}
+        self.threads: set[int] = set()
+        self._changed = anyio.Event()
+
+    def ended(self, outcome: Outcome) -> None:
+        self.threads.add(threading.get_ident())
+        self.outcomes.setdefault(outcome.token, []).append(outcome)
+        self.change()
+
+    def beat(self, token: int, details: Any) -> None:
+        self.threads.add(threading.get_ident())
+        self.beats.append((token, details))
+        self.change()
+
+    def process_started(self, token: int, info: ProcessInfo) -> None:
+        self.threads.add(threading.get_ident())
+        self.started[token] = info
+        self.change()
+
+    def change(self) -> None:
+        self._changed.set()
+
+    async def until(self, condition: Callable[[], Any]) -> None:
+        with anyio.fail_after(20):
+            while not condition():
+                self._changed = anyio.Event()
+                await self._changed.wait()
+
+    async def outcome(self, token: int) -> Outcome:
+        """The only outcome of this token."""
+        await self.until(lambda: token in self.outcomes)
+        assert len(self.outcomes[token]) == 1
+        return self.outcomes[token][0]
+
+
+class Bench:
+    """One open engine with its record, and calls of a few behaviours that every engine can run."""
+
+    def __init__(self, engine: AnyEngine, record: Record, folder: Path) -> None:
+        self.engine = engine
+        self.record = record
+        self.folder = folder
+        self.released = threading.Event()  # lets the behaviour "stubborn" end
+        self.released_on_loop = anyio.Event()
+
+    def start(self, token: int, behaviour: str, **more: Any) -> TaskContext:
+        context = TaskContext(task=behaviour, token=token)
+        self.start_call(Call(token=token, context=context, **self._what(behaviour, token), **more))
+        return context
+
+    def start_call(self, call: Call) -> None:
+        self.engine.start(call, self.record.ended, self.record.beat)
+
+    def release(self) -> None:
+        self.released.set()
+        self.released_on_loop.set()
+
+    def _what(self, behaviour: str, token: int) -> dict[str, Any]:
+        if isinstance(self.engine, CommandEngine):
+            return {"command": CommandCall(argv=[sys.executable, "-S", "-c", COMMANDS[behaviour]])}
+        flavour = "async" if isinstance(self.engine, LoopEngine) else "plain"
+        return {"func": getattr(self, f"_{flavour}_{behaviour}")}
+
+    # The behaviours: quick returns; failing raises; patient ends when it is told to; stubborn does not.
+
+    def _plain_quick(self) -> str:
+        return "value"
+
+    async def _async_quick(self) -> str:
+        return "value"
+
+    def _plain_failing(self) -> None:
+        raise LookupError("told to fail")
+
+    async def _async_failing(self) -> None:
+        raise LookupError("told to fail")
+
+    def _plain_patient(self, task: TaskContext) -> None:
+        while True:
+            task.heartbeat("alive")
+            self.released.wait(0.005)
+
+    async def _async_patient(self, task: TaskContext) -> None:
+        task.heartbeat("alive")
+        await anyio.sleep_forever()
+
+    def _plain_stubborn(self, task: TaskContext) -> str:
+        with contextlib.suppress(TaskCancelled):  # the stop may come within the heartbeat
+            task.heartbeat("alive")
+        self.released.wait(20)
+        return "late"
+
+    async def _async_stubborn(self, task: TaskContext) -> str:
+        with anyio.CancelScope(shield=True):
+            task.heartbeat("alive")
+            await self.released_on_loop.wait()
+        return "late"
+
+
+COMMANDS = {
+    "quick": "pass",
+    "failing": "import sys; sys.exit('told to fail')",
+    "patient": "import time; print('alive', flush=True); time.sleep(60)",
+    "stubborn": (
+        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('alive', flush=True); time.sleep(60)"
+    ),
+}
+
+
+@asynccontextmanager
+async def open_bench(name: str, folder: Path) -> AsyncIterator[Bench]:
+    """An open engine by its name; closed at the end, whatever it runs."""
+    record = Record()
+    async with anyio.create_task_group() as group:
+        pool = RunnerPool(group)
+        engine: AnyEngine
+        if name == "loop":
+            engine = LoopEngine(pool)
+        elif name == "thread":
+            engine = ThreadEngine()
+        else:
+            engine = CommandEngine(started=record.process_started)
+        await engine.open()
+        bench = Bench(engine, record, folder)
+        try:
+            yield bench
+        finally:
+            bench.release()
+            await engine.close(0.2)
+            pool.close()
