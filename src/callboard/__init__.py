@@ -1,1 +1,149 @@
-"""Callboard: durable, supervised long-lived jobs inside an async Python application."""
+"""Callboard: durable, supervised long-lived jobs inside an async Python application.
+
+This module is the list of the public names, and of where each one lives. Rules:
+
+- Importing it imports nothing else: a name's module is imported when the name is first asked for.
+- The names are `__all__`, and a test pins them. Whatever else can be imported from below may change with any version.
+"""
+
+from typing import TYPE_CHECKING
+
+__all__ = [
+    "Actor",
+    "ActorError",
+    "ActorStopped",
+    "AskCycleError",
+    "AskTimeout",
+    "Breaker",
+    "Check",
+    "ChildFailed",
+    "Condition",
+    "Context",
+    "Defaults",
+    "Directive",
+    "Dropped",
+    "GuardRejected",
+    "Hook",
+    "InvalidTransitionError",
+    "JobExists",
+    "JobFailed",
+    "JobHandle",
+    "JournalCorrupt",
+    "JournalError",
+    "JournalLocked",
+    "JournalMissing",
+    "JournalTooNew",
+    "JournalUnwritable",
+    "Machine",
+    "MailboxFull",
+    "NameTaken",
+    "NoEventLoop",
+    "NotSerialisable",
+    "Outcome",
+    "Permanent",
+    "ReceiveFailed",
+    "Ref",
+    "Refusal",
+    "Restart",
+    "RestartLimitReached",
+    "Retry",
+    "RetryAfter",
+    "RunFile",
+    "Runtime",
+    "RuntimeClosed",
+    "SpecificationError",
+    "State",
+    "Strategy",
+    "Supervision",
+    "Task",
+    "TaskCancelled",
+    "TaskContext",
+    "TaskHandle",
+    "TaskRecord",
+    "Terminated",
+    "Timed",
+    "Tool",
+    "Transition",
+    "Transitioned",
+    "VirtualClock",
+    "Worker",
+    "Workstream",
+    "load",
+]
+
+_NAMES_BY_MODULE = {
+    "machines": "GuardRejected InvalidTransitionError Machine State Timed Transition",
+    "actors.actor": "Actor Context Refusal Terminated",
+    "actors.actor_errors": (
+        "ActorError ActorStopped AskCycleError AskTimeout ChildFailed MailboxFull NameTaken NoEventLoop ReceiveFailed"
+        " RestartLimitReached"
+    ),
+    "actors.errors": "Permanent RetryAfter TaskCancelled",
+    "actors.records": "TaskRecord Transitioned",
+    "actors.ref": "Ref",
+    "actors.spec": "Breaker Check Condition Defaults Hook Retry Task Tool Worker Workstream",
+    "actors.strategy": "Directive Restart Strategy Supervision",
+    "actors.validate": "SpecificationError",
+    "runtime.clock": "VirtualClock",
+    "runtime.engines.context": "TaskContext",
+    "runtime.engines.values": "NotSerialisable",
+    "runtime.handles": "JobFailed JobHandle Outcome RuntimeClosed TaskHandle",
+    "runtime.journal.contract": (
+        "JournalCorrupt JournalError JournalLocked JournalMissing JournalTooNew JournalUnwritable"
+    ),
+    "runtime.observe": "Dropped",
+    "runtime.runtime": "JobExists Runtime",
+    "runtime.specfile": "RunFile load",
+}
+_MODULES = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names.split()}
+
+if TYPE_CHECKING:
+    from .actors.actor import Actor, Context, Refusal, Terminated
+    from .actors.actor_errors import (
+        ActorError,
+        ActorStopped,
+        AskCycleError,
+        AskTimeout,
+        ChildFailed,
+        MailboxFull,
+        NameTaken,
+        NoEventLoop,
+        ReceiveFailed,
+        RestartLimitReached,
+    )
+    from .actors.errors import Permanent, RetryAfter, TaskCancelled
+    from .actors.records import TaskRecord, Transitioned
+    from .actors.ref import Ref
+    from .actors.spec import Breaker, Check, Condition, Defaults, Hook, Retry, Task, Tool, Worker, Workstream
+    from .actors.strategy import Directive, Restart, Strategy, Supervision
+    from .actors.validate import SpecificationError
+    from .machines import GuardRejected, InvalidTransitionError, Machine, State, Timed, Transition
+    from .runtime.clock import VirtualClock
+    from .runtime.engines.context import TaskContext
+    from .runtime.engines.values import NotSerialisable
+    from .runtime.handles import JobFailed, JobHandle, Outcome, RuntimeClosed, TaskHandle
+    from .runtime.journal.contract import (
+        JournalCorrupt,
+        JournalError,
+        JournalLocked,
+        JournalMissing,
+        JournalTooNew,
+        JournalUnwritable,
+    )
+    from .runtime.observe import Dropped
+    from .runtime.runtime import JobExists, Runtime
+    from .runtime.specfile import RunFile, load
+else:  # type checkers would take any name for one of ours, if they saw this
+
+    def __getattr__(name: str) -> object:
+        """Import a public name when it is first asked for, and keep it."""
+        from importlib import import_module  # noqa: PLC0415 - the cost of the first name, not of the import
+
+        if name not in _MODULES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(import_module(f".{_MODULES[name]}", __name__), name)
+        globals()[name] = value
+        return value
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

@@ -1,0 +1,70 @@
+"""The public names: pinned, each there, each lazily imported, and typed as what it is."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import callboard
+
+PUBLIC = """
+Actor ActorError ActorStopped AskCycleError AskTimeout Breaker Check ChildFailed Condition Context Defaults Directive
+Dropped GuardRejected Hook InvalidTransitionError JobExists JobFailed JobHandle JournalCorrupt JournalError
+JournalLocked JournalMissing JournalTooNew JournalUnwritable Machine MailboxFull NameTaken NoEventLoop NotSerialisable
+Outcome Permanent ReceiveFailed Ref Refusal Restart RestartLimitReached Retry RetryAfter RunFile Runtime RuntimeClosed
+SpecificationError State Strategy Supervision Task TaskCancelled TaskContext TaskHandle TaskRecord Terminated Timed
+Tool Transition Transitioned VirtualClock Worker Workstream load
+""".split()  # noqa: SIM905 - a name a word is what a reader compares
+
+HEAVY = {"asyncio", "rich", "sqlite3", "structlog", "tenacity", "trio", "typer", "uvloop", "yaml"}
+
+
+def modules_after(program: str) -> set[str]:
+    """What a fresh interpreter has imported after running `program`."""
+    source = str(Path(callboard.__file__).parents[1])
+    code = f"import sys; sys.path.insert(0, {source!r})\n{program}\nimport json; print(json.dumps(list(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    return set(json.loads(done.stdout))
+
+
+def test_the_public_names_are_these() -> None:
+    assert callboard.__all__ == PUBLIC
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_every_public_name_is_there(name: str) -> None:
+    assert getattr(callboard, name).__name__ == name
+    assert name in dir(callboard)
+
+
+def test_type_checkers_see_the_same_names_from_the_same_modules() -> None:
+    tree = ast.parse(Path(callboard.__file__).read_text(encoding="utf-8"))
+    blocks = [node for node in tree.body if isinstance(node, ast.If)]
+    shown = {
+        alias.name: f"callboard.{statement.module}"
+        for statement in blocks[0].body
+        if isinstance(statement, ast.ImportFrom)
+        for alias in statement.names
+    }
+    assert shown == {name: f"callboard.{module}" for name, module in callboard._MODULES.items()}  # type: ignore[attr-defined]
+    assert set(shown) == set(PUBLIC)
+
+
+def test_another_name_is_refused() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'Approvall'"):
+        callboard.Approvall  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_importing_it_imports_nothing_else() -> None:
+    assert not {name for name in modules_after("import callboard") if name.startswith("callboard.")}
+    assert not modules_after("import callboard") & HEAVY
+
+
+def test_the_runtime_imports_what_is_heavy_on_first_use_only() -> None:
+    names = ", ".join(sorted(PUBLIC))
+    assert not modules_after(f"from callboard import {names}") & HEAVY
