@@ -257,10 +257,12 @@ class Ref(Struct, gc=False, eq=False):
     @property
     def name(self) -> str:
         """Its name, after those of its parents."""
-        own = self.key if isinstance(self.key, str) else f"actor-{self.key}"
-        if self.parent is None or self.parent.parent is None:
-            return own
-        return f"{self.parent.name}/{own}"
+        names: list[str] = []
+        cell: Ref | None = self
+        while cell is not None and (cell.parent is not None or not names):  # the root has no parent, and no say
+            names.append(cell.key if isinstance(cell.key, str) else f"actor-{cell.key}")
+            cell = cell.parent
+        return "/".join(reversed(names))
 
     @property
     def stopped(self) -> bool:

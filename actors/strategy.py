@@ -20,6 +20,7 @@ Rules
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable
 from enum import StrEnum
@@ -97,7 +98,7 @@ class RestartCount(Struct, gc=False):
     """The restarts of one child, or of one family."""
 
     in_a_row: int = 0
-    up_since: float = 0.0  # monotonic seconds
+    up_since: float = math.inf  # monotonic seconds; infinite until it was built
     recent: deque[float] | None = None  # when, monotonic seconds; those within the period only
 
     def next_delay(self, supervision: Supervision, now: float) -> float | None:
@@ -114,4 +115,5 @@ class RestartCount(Struct, gc=False):
             return None
         recent.append(now)
         self.in_a_row += 1
+        self.up_since = math.inf
         return supervision.delay(self.in_a_row)

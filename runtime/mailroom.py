@@ -216,12 +216,11 @@ class Mailroom:
     def end_mail(self, cell: Ref) -> None:
         """The actor has ended: everything that waits for it is told, or becomes a dead letter."""
         self.put_back(cell)
-        name = cell.name
         for message in cell.more or ():
             if type(message) is Request:
-                message.fail(ActorStopped(f"asked {name} {message.message!r}: it stopped before its turn"))
+                message.fail(ActorStopped(f"asked {cell.name} {message.message!r}: it stopped before its turn"))
             else:
-                self.dead_letters.add(name, message, Reason.STOPPED)
+                self.dead_letters.add(cell.name, message, Reason.STOPPED)
         for message in cell.control or ():
             self._bury(cell, message)
         life = cell.life
@@ -230,7 +229,9 @@ class Mailroom:
         for offer in life.offers or ():
             if not offer.gone:
                 offer.gone = True
-                offer.error = ActorStopped(f"offered {name} {offer.message!r}: it stopped while this waited for room")
+                offer.error = ActorStopped(
+                    f"offered {cell.name} {offer.message!r}: it stopped while this waited for room"
+                )
                 offer.waiter.set()
         self.fail_owed(cell, "stopped")
 
@@ -248,6 +249,11 @@ class Mailroom:
         """Leave the present receive: what is done from here on is done at once, and by nobody."""
         self.turn = None
         self.current = None
+
+    def stand_in(self, turn: Turn) -> None:
+        """Enter a step of a coroutine receive: what is done from here on is its doing."""
+        self.turn = turn
+        self.current = turn.cell
 
     def stage(self, do: Callable[..., object], *args: Any) -> None:
         """Do it once the present receive has succeeded; at once if none is running."""

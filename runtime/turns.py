@@ -199,12 +199,11 @@ class Turns(Mailroom):
     @coroutine
     def _steps(self, turn: Turn, body: Coroutine[Any, Any, Any]) -> Generator[Any, Any, Any]:
         """Run `body`, naming it as the present turn during each of its steps."""
-        cell = turn.cell
         step: Callable[[Any], Any] = body.send
         argument: Any = None
         try:
             while True:
-                self.turn, self.current = turn, cell
+                self.stand_in(turn)
                 try:
                     waits_for = step(argument)
                 except StopIteration as end:

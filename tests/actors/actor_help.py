@@ -1,0 +1,99 @@
+"""What the tests of users' actors share: a dispatcher on a clock moved by hand, and a few plain actors."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+from callboard.actors.actor import Actor, Context
+from callboard.actors.ref import Ref
+from callboard.actors.strategy import Supervision
+from callboard.runtime.clock import VirtualClock
+from callboard.runtime.dispatcher import Dispatcher
+
+
+class Boom(Exception):
+    """The failure of the tests' actors."""
+
+
+class Bench:
+    """A dispatcher with a virtual clock, what was reported, and a record that actors write into."""
+
+    def __init__(self, supervision: Supervision | None = None) -> None:
+        self.clock = VirtualClock()
+        self.critical: list[tuple[str, str]] = []
+        self.record: list[Any] = []
+        self.dispatcher = Dispatcher(
+            clock=self.clock,
+            supervision=supervision,
+            on_critical=lambda name, what, error: self.critical.append((name, what)),
+        )
+        self.spawn = self.dispatcher.spawn
+        self.dead = self.dispatcher.dead_letters
+
+    def idle(self) -> None:
+        self.dispatcher.run_until_idle()
+
+    def after(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+        self.dispatcher.run_until_idle()
+
+    def reasons(self) -> list[str]:
+        return [letter.reason.value for letter in self.dead.newest()]
+
+
+@asynccontextmanager
+async def running(dispatcher: Dispatcher) -> AsyncIterator[None]:
+    """`run()` in the background; the dispatcher is closed at the end."""
+    async with anyio.create_task_group() as group:
+        group.start_soon(dispatcher.run)
+        try:
+            yield
+        finally:
+            dispatcher.close()
+
+
+class Script(Actor):
+    """Does what its messages say: each is a function of (actor, ctx), or is recorded."""
+
+    def __init__(self, bench: Bench, label: str = "") -> None:
+        self.bench = bench
+        self.label = label
+
+    def receive(self, message: Any, ctx: Context) -> Any:
+        if callable(message):
+            return message(self, ctx)
+        self.bench.record.append((self.label, message) if self.label else message)
+        return message
+
+
+class Loud(Script):
+    """A script that records its beginnings and ends."""
+
+    def started(self, ctx: Context) -> None:
+        self.bench.record.append((self.label, "started"))
+
+    def stopped(self, ctx: Context) -> None:
+        self.bench.record.append((self.label, "stopped"))
+
+
+def boom(actor: Script, ctx: Context) -> None:
+    raise Boom
+
+
+def spawning(name: str, kind: type[Script] = Loud, **options: Any) -> Callable[[Script, Context], Ref]:
+    """A message that spawns a child of that name."""
+
+    def spawn(actor: Script, ctx: Context) -> Ref:
+        return ctx.spawn(lambda: kind(actor.bench, name), name=name, **options)
+
+    return spawn
+
+
+def child(parent: Ref, name: str) -> Ref:
+    """The living child of that name."""
+    assert parent.life is not None
+    assert parent.life.children is not None
+    return parent.life.children[name]
