@@ -384,6 +384,8 @@ class Kernel:
                 f"a {type(message).__name__} under fencing token {message.token} is stale: refused"
             )
             return
+        if isinstance(message, ProcessStarted) and call.kind != "body":
+            return  # only attempts are journaled with their process
         if call.kind == "hook":
             self.supervisor.receive(message)
             return
