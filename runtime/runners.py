@@ -6,8 +6,9 @@ waiting than it can take wakes the next one before it begins. That chain is what
 bodies that never wait are run by a handful of runners in a row, bodies that do wait each get a runner.
 
 Rules:
-- A runner runs one body at a time, inside its cancel scope. A scope that was cancelled is left before the
-  next body begins, so a late cancel never hits another body.
+- A runner runs one body at a time, inside its cancel scope. A scope that was cancelled is left before the next body
+  begins, so a late cancel never hits another body. Nor does a timeout that a body left open (an unfinished async
+  generator does that): such scopes are closed when the body is over, and counted.
 - Each body runs in a ``contextvars.Context`` of its own; ``done`` never sees it.
 - ``done`` is called exactly once for each submission, on the loop, never inside ``submit`` or ``cancel``.
   It must not raise: what it raises is an error of the runtime, and ends the host's task group.
@@ -103,7 +104,10 @@ class RunnerPool:
         self._runners = 0
         self._finishing = False  # inside a `done` that a runner called: it looks at the queue right after
         self._closed = False
-        self._new_runner = _TrioRunner if _under_trio() else _AsyncioRunner
+        self.scopes_left_open = 0  # that bodies entered and never left
+        trio = _under_trio()
+        self._new_runner = _TrioRunner if trio else _AsyncioRunner
+        self._innermost_scope = _trio_scope if trio else _asyncio_scope()
 
     @property
     def runners(self) -> int:
@@ -180,20 +184,19 @@ class RunnerPool:
         """The host is being cancelled: whatever waits will never start."""
         self._closed = True
         while self._queue:
-            self._end(
-                self._queue.popleft(), None, BodyCancelled("the runtime was cancelled before this started")
-            )
+            self._end(self._queue.popleft(), None, BodyCancelled("the runtime was cancelled before this started"))
 
 
 class _Runner:
     """One task of the pool. How it parks differs by event loop; the rest is the same."""
 
-    __slots__ = ("_coming", "pool", "scope")
+    __slots__ = ("_coming", "_innermost", "pool", "scope")
 
     def __init__(self, pool: RunnerPool) -> None:
         self.pool = pool
         self.scope = anyio.CancelScope()
         self._coming = True  # counted in the pool's `_coming`
+        self._innermost: Any = None  # the scope that each body begins in, as the event loop knows it
 
     def wake(self) -> None:
         raise NotImplementedError
@@ -230,6 +233,7 @@ class _Runner:
         pool = self.pool
         in_a_row = 0
         with self.scope:
+            self._innermost = pool._innermost_scope()
             while not self.scope.cancel_called:
                 running = pool._take()
                 if running is not None:
@@ -264,6 +268,7 @@ class _Runner:
         try:
             value = await _inside(context, running._func)
         except BaseException as raised:
+            self._close_what_was_left_open()
             cancellation, error = _sort_out(raised)
             if cancellation is not None:
                 self.pool._end(running, None, error or BodyCancelled("cancelled while it ran"))
@@ -272,10 +277,18 @@ class _Runner:
                     raise
                 # A scope swallows a bare cancellation only; what else was in the group is recorded.
                 raise cancellation from None
+        else:
+            self._close_what_was_left_open()
         try:
             self.pool._end(running, value, error)
         finally:
             del error  # its traceback holds this frame
+
+    def _close_what_was_left_open(self) -> None:
+        innermost = self.pool._innermost_scope
+        while (scope := innermost()) is not self._innermost:
+            self.pool.scopes_left_open += 1
+            scope.__exit__(None, None, None)
 
 
 class _AsyncioRunner(_Runner):
@@ -312,6 +325,31 @@ class _TrioRunner(_Runner):
         await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.SUCCEEDED)
 
 
+# Neither anyio nor trio tells in public which cancel scope a task is in, and an asyncio task with a scope left open
+# cannot even end without taking its task group down. Where these ways of asking are gone, nothing is found or closed.
+
+
+def _asyncio_scope() -> Callable[[], Any]:
+    import asyncio  # noqa: PLC0415 - only where it is the loop
+
+    from anyio._backends import _asyncio as backend  # noqa: PLC0415 - as above
+
+    current_task = asyncio.current_task
+    states: Any = getattr(backend, "_task_states", {})
+
+    def innermost() -> Any:
+        state = states.get(current_task())
+        return None if state is None else state.cancel_scope
+
+    return innermost
+
+
+def _trio_scope() -> Any:
+    import trio  # noqa: PLC0415 - only under trio, where it is loaded already
+
+    return getattr(getattr(trio.lowlevel.current_task(), "_cancel_status", None), "_scope", None)
+
+
 def _under_trio() -> bool:
     trio = sys.modules.get("trio")
     return trio is not None and bool(trio.lowlevel.in_trio_run())
@@ -323,7 +361,7 @@ async def _await(awaitable: Awaitable[T]) -> T:
 
 @types.coroutine
 def _inside(context: contextvars.Context, func: Callable[[], Awaitable[T]]) -> Generator[Any, Any, T]:
-    """Await ``func()`` with every step of it run inside ``context``; the event loop sees no difference."""
+    """Await the body with every step of it run inside ``context``; the event loop sees no difference."""
     awaitable = context.run(func)
     coroutine: Coroutine[Any, Any, T] = awaitable if iscoroutine(awaitable) else _await(awaitable)
     step: Callable[[Any], Any] = coroutine.send

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import anyio
@@ -428,3 +428,50 @@ async def test_native_cancellation_of_a_host_task_goes_through(anyio_backend_nam
     with pytest.raises(asyncio.CancelledError):
         await task
     assert isinstance(ends.all[0][1], BodyCancelled)
+
+
+async def test_scopes_that_a_body_left_open_are_closed(anyio_backend_name: str) -> None:
+    async def numbers() -> AsyncIterator[int]:
+        with anyio.move_on_after(0.01):
+            yield 1
+
+    kept: list[Any] = []
+
+    async def leaves_a_generator_open() -> int:
+        generator = numbers()
+        kept.append(generator)
+        return await anext(generator)
+
+    async def leaves_a_group_open() -> None:
+        await anyio.create_task_group().__aenter__()
+
+    async def is_hit_by_its_own() -> None:
+        anyio.CancelScope(deadline=anyio.current_time()).__enter__()
+        await anyio.sleep_forever()
+
+    async def waits() -> str:
+        await anyio.sleep(0.03)
+        return "not hit"
+
+    async with anyio.create_task_group() as group:
+        pool = RunnerPool(group)
+        ends = Ends()
+        bodies: list[Callable[[], Awaitable[Any]]] = [leaves_a_generator_open, is_hit_by_its_own]
+        if anyio_backend_name == "asyncio":
+            bodies.append(leaves_a_group_open)  # trio keeps account of its nurseries, and ends the task's host
+        for number, body in enumerate(bodies, 1):
+            pool.submit(body, ends)
+            await ends.wait(2 * number - 1)
+            pool.submit(waits, ends)
+            assert await ends.wait(2 * number) == ("not hit", None)
+            assert pool.scopes_left_open == number
+        assert ends.all[0] == (1, None)
+        assert isinstance(ends.all[2][1], anyio.get_cancelled_exc_class())
+        assert pool.runners == 1
+        running = pool.submit(anyio.sleep_forever, ends)
+        await settle()
+        running.cancel()
+        assert isinstance((await ends.wait(2 * len(bodies) + 1))[1], BodyCancelled)
+        pool.close()
+    with contextlib.suppress(RuntimeError):  # it finds its scope closed already, and says so
+        await kept[0].aclose()
