@@ -28,6 +28,7 @@ from .bodies import Bodies, BodyNotFound, kind_of, look_in
 from .engines.bodies import takes_context
 from .engines.context import TaskContext
 from .engines.contract import Call, CommandCall, Engine, EngineClosed, Outcome
+from .leftovers import JOURNAL_VARIABLE
 
 if TYPE_CHECKING:
     from ..actors.kernel import Kernel
@@ -50,12 +51,14 @@ class Caller:
         bodies: Bodies,
         outputs: Outputs,
         tell: Callable[[Message], None],
+        journal: str,
     ) -> None:
         self._kernel = kernel
         self._engines = engines
         self._bodies = bodies
         self._outputs = outputs
         self._tell = tell
+        self._marks = {JOURNAL_VARIABLE: journal}
         self._functions: dict[str, Callable[..., Any]] = {}
         self._where: dict[int, Engine] = {}
 
@@ -130,7 +133,7 @@ class Caller:
                 call = Call(token=effect.token, kind="hook", func=func, context=context, grace=CHECK_GRACE)
                 self._run(self._engines[kind_of(func)], call, self._hook_ended)
             else:
-                env = {"CALLBOARD_EVENT": effect.row.context.__bytes__().decode()}
+                env = {"CALLBOARD_EVENT": bytes(effect.row.context).decode(), **self._marks}
                 command = CommandCall(**_words(hook), cwd=told.get("cwd"), env=env)
                 call = Call(token=effect.token, kind="hook", command=command, grace=CHECK_GRACE)
                 self._run(self._engines["command"], call, self._hook_ended)
@@ -193,7 +196,7 @@ class Caller:
     ) -> CommandCall:  # fmt: skip
         words = _words(part or cast("Task", task))
         cwd = str(_folder(stream, task))
-        return CommandCall(**words, cwd=cwd, env={**stream.env, **env, **facts}, output_path=path)
+        return CommandCall(**words, cwd=cwd, env={**stream.env, **env, **facts, **self._marks}, output_path=path)
 
     # -- how it ended --------------------------------------------------------------------------------------------------
 

@@ -50,6 +50,7 @@ from .handles import JobHandle, RuntimeClosed, outcome_of
 from .host import Host
 from .journal import open_journal
 from .journal.contract import Health, Journal
+from .leftovers import kill_leftovers
 from .observe import Hub, Subscription
 from .runners import RunnerPool
 
@@ -134,6 +135,8 @@ class Runtime:
         loaded = await self._open_journal()
         self._closing.push_async_callback(self._shut_journal)
         await self._open_engines(runners)
+        if loaded.attempts:
+            await anyio.to_thread.run_sync(kill_leftovers, loaded.attempts, self._name)
         self._begin(loaded)
         group.start_soon(self._dispatcher.run)
         self._running = True
@@ -207,11 +210,16 @@ class Runtime:
         host = self._host
         outputs = Outputs(self._outputs_folder())
         host.kernel = make_kernel(host, self._defaults, loaded)
-        host.caller = Caller(host.kernel, self._engines, self._bodies, outputs, host.tell)
+        host.caller = Caller(host.kernel, self._engines, self._bodies, outputs, host.tell, self._name)
         host.on_job_over = self._job_over
         self.recovered = [self._handle(job) for job in host.kernel.jobs.values()]
         host.tell(RECOVER)
         host.tell(StartWorkers(self._workers))
+
+    @property
+    def _name(self) -> str:
+        """What commands carry to be found again: the journal's path, or nothing that any other runtime could have."""
+        return str(Path(self._target).absolute()) if isinstance(self._target, str | Path) else f"memory:{id(self)}"
 
     def _outputs_folder(self) -> Path:
         if self._outputs is not None:
