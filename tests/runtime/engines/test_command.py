@@ -17,7 +17,9 @@ from typing import Any
 import anyio
 import pytest
 
+from callboard.runtime.engines import watch
 from callboard.runtime.engines.contract import Call, CommandCall, Outcome, ProcessInfo
+from callboard.runtime.engines.output import Output
 from callboard.runtime.engines.processes import kill_leftover, start_time
 
 from .helpers import Bench, open_bench, until
@@ -302,6 +304,39 @@ async def test_a_descendant_that_left_the_group_is_reported(tmp_path: Path) -> N
         assert alive(escaped)
     finally:
         os.kill(escaped, signal.SIGKILL)
+
+
+async def test_what_sigkill_does_not_end_is_abandoned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "_UNKILLABLE", 0.05)
+    monkeypatch.setattr(watch, "signal_group", lambda group, number: None)  # as if it hung in the kernel
+    async with commands(tmp_path) as bench:
+        bench.start_call(Call(token=1, command=command("sleep", "600")))
+        await bench.record.until(lambda: 1 in bench.record.started)
+        bench.engine.stop(1, force=True)
+        assert (await bench.record.outcome(1)).status == "abandoned"
+        assert not bench.engine.stop(1)
+        monkeypatch.undo()
+        os.killpg(bench.record.started[1].pgid, signal.SIGKILL)
+        await until(lambda: bench.engine.late_results == 1)
+        assert (await run(bench, command("true"), token=2)).status == "ok"
+
+
+async def test_trouble_with_one_command_ends_that_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(output: Any, data: bytes) -> None:
+        raise MemoryError
+
+    async with commands(tmp_path) as bench:
+        bench.start_call(Call(token=1, command=command("sleep", "600")))
+        await bench.record.until(lambda: 1 in bench.record.started)
+        monkeypatch.setattr(Output, "write", broken)
+        outcome = await run(bench, CommandCall(shell="echo hello; sleep 600"), token=2)
+        monkeypatch.undo()
+        assert outcome.status == "failed"
+        assert outcome.error is not None
+        assert outcome.error.type == "MemoryError"
+        assert not alive(bench.record.started[2].pid)
+        bench.engine.stop(1)
+        assert (await bench.record.outcome(1)).status == "cancelled"
 
 
 async def test_nothing_is_left_behind_by_many(tmp_path: Path) -> None:
