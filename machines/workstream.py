@@ -170,10 +170,22 @@ WORKSTREAM: Final = Machine(
 # -- what the tasks allow ------------------------------------------------------------------------------------
 
 # A workstream whose tasks have not begun; whose tasks are under way; that has nothing left to run. In the
-# last case it may also not have begun: an empty one, or a further run that carries everything over.
+# last case it may also not have begun: an empty one, or a further run that carries everything over. It begins when
+# the first task starts: what is queued or parked may not have, and what was completed may have been carried over.
 _BEFORE: Final = frozenset({S.PLANNED, S.READY, S.HELD, S.WAITING})
 _DURING: Final = frozenset({S.EXECUTING, S.PAUSED, S.CANCELLING})
 _AFTER: Final = _BEFORE | {S.PAUSED, S.VALIDATING, S.CANCELLING, S.COMPLETED, S.FAILED, S.CANCELLED}
+_BEGUN: Final = frozenset(
+    {
+        TaskState.RUNNING,
+        TaskState.TIMED_OUT,
+        TaskState.VALIDATING,
+        TaskState.RECOVERING,
+        TaskState.RETRYING,
+        TaskState.CANCELLING,
+    }
+)
+_BEFORE_BAD: Final = frozenset({S.PLANNED, S.READY, S.CANCELLING})
 _DURING_BAD: Final = frozenset({S.CANCELLING})
 _AFTER_BAD: Final = frozenset({S.CANCELLING, S.FAILED, S.CANCELLED})
 
@@ -187,14 +199,15 @@ def derive(tasks: Iterable[TaskView]) -> frozenset[WorkstreamState]:
     for task in tasks:
         if not TASK.is_terminal(task.state):
             live = True
-            begun = begun or task.state != TaskState.PENDING
+            begun = begun or task.state in _BEGUN
         elif not task.optional:
             counts = standing(task.state, task.standing)
             bad = bad or counts is Standing.BAD
             unsure = unsure or counts is None
     if live:
-        good = _DURING if begun else _DURING | _BEFORE
-        return _DURING_BAD if bad else good
+        if bad:
+            return _DURING_BAD if begun else _BEFORE_BAD
+        return _DURING if begun else _DURING | _BEFORE
     if bad:
         return _AFTER_BAD
     return _AFTER | _AFTER_BAD if unsure else _AFTER
