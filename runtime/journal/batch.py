@@ -36,6 +36,9 @@ CHUNK = 256
 PART = 64 * 1024 * 1024
 """Bytes of text in one statement. SQLite takes a gigabyte at most; a larger batch is several, in one transaction."""
 
+GROUP = 10_000
+"""Records that are put together before the size is looked at."""
+
 Parameters = tuple[Any, ...]  # of schema.COMMIT: integers, bytes, text, None
 COLUMNS: dict[type[AnyRecord], str] = {
     JobRecord: "job",
@@ -48,6 +51,7 @@ COLUMNS: dict[type[AnyRecord], str] = {
 }
 
 encode = msgspec.json.Encoder(enc_hook=ascii).encode
+encode_lines = msgspec.json.Encoder(enc_hook=ascii).encode_lines
 
 TransitionRow: Any = msgspec.defstruct(  # Any: a Struct made from another's fields has no static type
     "TransitionRow",
@@ -124,10 +128,10 @@ class _Encoding:
                 self.outbox_done.append(key)
                 self.last_key = max(self.last_key, key)
         created = self.add_transitions(transitions)
-        for key, spec in specs.items():
-            self.add("specs", key, spec)
+        self.add("specs", list(specs), list(specs.values()))
         for kind, records in last.items():
-            self.add_records(COLUMNS[kind], records, created)
+            if records:
+                self.add_records(COLUMNS[kind], records, created)
         self.close()
         return self.parts
 
@@ -155,17 +159,24 @@ class _Encoding:
         return created
 
     def add_records(self, column: str, records: dict[int, AnyRecord], created: set[str]) -> None:
-        if records:
-            self.last_key = max(self.last_key, *records)
-        for key, record in records.items():
-            self.add(column, key, _encoded(record))
-            if isinstance(record, Record) and record.id in created:
-                self.names[f"{column}:{record.id}"] = key
+        self.last_key = max(self.last_key, *records)
+        if created and column not in _UNNAMED:
+            for key, record in cast("dict[int, Record]", records).items():
+                if record.id in created:
+                    self.names[f"{column}:{record.id}"] = key
+        self.add(column, list(records), _lines(list(records.values())))
 
-    def add(self, column: str, key: int, text: bytes) -> None:
-        """Put a row's text in its column."""
-        self.places.setdefault(column, {})[key] = self.size << 32 | len(text)
-        self.put(text)
+    def add(self, column: str, keys: Sequence[int], lines: list[bytes]) -> None:
+        """Put the text of each key's row in its column."""
+        for first in range(0, len(keys), GROUP):
+            group = lines[first : first + GROUP]
+            places = self.places.setdefault(column, {})
+            place = self.size
+            for key, line in zip(keys[first:], group, strict=False):
+                size = len(line)
+                places[key] = place << 32 | size
+                place += size
+            self.put(b"".join(group))
 
     def put(self, text: bytes) -> None:
         self.data.append(text)
@@ -186,6 +197,18 @@ class _Encoding:
 
 
 _SHARED = frozenset({"worker", "breaker"})
+_UNNAMED = frozenset({"attempt", "outbox"})
+
+
+def _lines(records: list[AnyRecord]) -> list[bytes]:
+    """The text of each record. All in one call: that takes half the time of one call each."""
+    try:
+        lines = encode_lines(records).split(b"\n")
+    except (ValueError, TypeError):
+        lines = []
+    if len(lines) != len(records) + 1:  # something unreadable, or a line break inside a Raw
+        return [_encoded(record) for record in records]
+    return lines[:-1]
 
 
 def _encoded(value: object) -> bytes:
@@ -200,11 +223,14 @@ def _readable(value: Any) -> Any:  # Any: whatever a record can hold
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
     if isinstance(value, dict):
-        pairs = cast("dict[Any, Any]", value).items()
-        return {_readable(key): _readable(item) for key, item in pairs}
+        return {_readable(key): _readable(item) for key, item in _any(value).items()}
     if isinstance(value, list | tuple):
-        return [_readable(item) for item in cast("Sequence[Any]", value)]
+        return [_readable(item) for item in _any(value)]
     if isinstance(value, msgspec.Struct):
         fields = value.__struct_fields__
         return type(value)(**{field: _readable(getattr(value, field)) for field in fields})
+    return value
+
+
+def _any(value: Any) -> Any:
     return value

@@ -194,6 +194,6 @@ class Journal(Reader, Protocol):
     def shut(self, deadline: float) -> bool:
         """Write what is pending, for at most `deadline` seconds, and let go of the file. Blocks.
 
-        True if all was written.
+        True if all was written. No questions are answered after it.
         """
         ...

@@ -32,7 +32,7 @@ from ...actors.records import (
 )
 from .batch import TransitionRow
 from .contract import JournalCorrupt, JournalMissing
-from .schema import code_of, connect, refusal, refusing, version_of
+from .schema import SMALLEST, code_of, connect, refusal, refusing, version_of
 
 PAGE = 64
 """Chunks of transitions read at a time."""
@@ -59,6 +59,8 @@ class SqliteReader:
         self._path = Path(path)
         if not self._path.is_file():
             raise JournalMissing(f"There is no journal {self._path}. Check the path.")
+        if 0 < self._path.stat().st_size < SMALLEST:
+            raise JournalCorrupt(f"{self._path} is no journal. It was not touched: check the path.")
         with refusing(self._path), contextlib.ExitStack() as undo:
             self._connection = self._connect()
             undo.callback(self._connection.close)

@@ -25,6 +25,8 @@ from pathlib import Path
 from .contract import JournalCorrupt, JournalError, JournalLocked, JournalMissing, JournalTooNew, JournalUnwritable
 
 APPLICATION_ID = 0x43616C6C  # "Call"
+SMALLEST = 512
+"""Bytes of the smallest database."""
 BUSY_TIMEOUT = 1.0
 """Seconds to wait for a client that holds the write lock, before it counts as "cannot write"."""
 
@@ -177,44 +179,58 @@ MIGRATIONS = (_FIRST,)
 
 # For each kind of record, `batch` has a column with a JSON object {key: place}: offset << 32 | length, in `data`.
 _SLICE = "CAST(substr(new.data, (value >> 32) + 1, value & 4294967295) AS TEXT)"
+_LIVING = "json_extract(record, '$.finished_at') IS NULL"
 
 
 def _records(column: str) -> str:
     return f"(SELECT key, {_SLICE} AS record FROM json_each(new.{column}))"
 
 
-_LIVING = "json_extract(record, '$.finished_at') IS NULL"
-BATCH_COLUMNS = (
-    "entry", "last_key", "last_seq", "data", "chunks", "names", "specs", "job", "workstream", "task", "attempt",
-    "worker", "breaker", "outbox", "outbox_done",
-)  # fmt: skip
-_BATCH = f"""
-CREATE TEMP VIEW batch AS SELECT {", ".join(f"NULL AS {column}" for column in BATCH_COLUMNS)};
-CREATE TEMP TRIGGER commit_batch INSTEAD OF INSERT ON batch BEGIN
+_WRITES = {
+    "chunks": """
   INSERT INTO transition_chunks
     SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]'),
       CAST(substr(new.data, json_extract(value, '$[3]') + 1, json_extract(value, '$[4]')) AS TEXT)
-    FROM json_each(new.chunks);
-  INSERT OR REPLACE INTO names SELECT key, value FROM json_each(new.names);
-  INSERT OR REPLACE INTO specs SELECT key, {_SLICE} FROM json_each(new.specs);
+    FROM json_each(new.chunks);""",
+    "names": """
+  INSERT OR REPLACE INTO names SELECT key, value FROM json_each(new.names);""",
+    "specs": f"""
+  INSERT OR REPLACE INTO specs SELECT key, {_SLICE} FROM json_each(new.specs);""",
+    "job": f"""
   INSERT OR REPLACE INTO job_records
-    SELECT key, json_extract(record, '$.state'), {_LIVING}, record FROM {_records("job")};
+    SELECT key, json_extract(record, '$.state'), {_LIVING}, record FROM {_records("job")};""",
+    "workstream": f"""
   INSERT OR REPLACE INTO workstream_records
-    SELECT key, json_extract(record, '$.job'), record FROM {_records("workstream")};
-  INSERT OR REPLACE INTO task_records SELECT key, record FROM {_records("task")};
+    SELECT key, json_extract(record, '$.job'), record FROM {_records("workstream")};""",
+    "task": f"""
+  INSERT OR REPLACE INTO task_records SELECT key, record FROM {_records("task")};""",
+    "attempt": f"""
   INSERT INTO attempt_records
     SELECT key, json_extract(record, '$.task'), json_extract(record, '$.ended_at') IS NULL, record
     FROM {_records("attempt")} WHERE true
-    ON CONFLICT (key) DO UPDATE SET living = excluded.living, record = excluded.record;
+    ON CONFLICT (key) DO UPDATE SET living = excluded.living, record = excluded.record;""",
+    "worker": f"""
   INSERT OR REPLACE INTO worker_records
-    SELECT key, json_extract(record, '$.name'), {_get("run", "1")}, {_LIVING}, record FROM {_records("worker")};
-  INSERT OR REPLACE INTO breaker_records SELECT key, record FROM {_records("breaker")};
+    SELECT key, json_extract(record, '$.name'), {_get("run", "1")}, {_LIVING}, record FROM {_records("worker")};""",
+    "breaker": f"""
+  INSERT OR REPLACE INTO breaker_records SELECT key, record FROM {_records("breaker")};""",
+    "outbox": f"""
   DELETE FROM outbox_rows WHERE key IN (SELECT value FROM json_each(new.outbox_done));
-  INSERT OR REPLACE INTO outbox_rows SELECT key, record FROM {_records("outbox")};
+  INSERT OR REPLACE INTO outbox_rows SELECT key, record FROM {_records("outbox")};""",
+}
+BATCH_COLUMNS = ("entry", "last_key", "last_seq", "data", "outbox_done", *_WRITES)
+_BATCH = (
+    f"CREATE TEMP VIEW batch AS SELECT {', '.join(f'NULL AS {column}' for column in BATCH_COLUMNS)};\n"
+    + "\n".join(
+        f"CREATE TEMP TRIGGER write_{column} INSTEAD OF INSERT ON batch WHEN new.{column} IS NOT NULL BEGIN {sql}\nEND;"
+        for column, sql in _WRITES.items()
+    )
+    + """
+CREATE TEMP TRIGGER write_meta INSTEAD OF INSERT ON batch BEGIN
   UPDATE meta SET
     entry = new.entry, last_key = max(last_key, new.last_key), last_seq = max(last_seq, new.last_seq);
-END;
-"""
+END;"""
+)
 COMMIT = f"INSERT INTO batch VALUES ({', '.join('?' * len(BATCH_COLUMNS))})"
 
 
@@ -255,6 +271,8 @@ def check_place(path: Path) -> None:
     if path.exists():
         if not os.access(path, os.W_OK):
             raise JournalUnwritable(f"Cannot write the journal {path}: the file is read-only to this user.")
+        if 0 < path.stat().st_size < SMALLEST:  # which SQLite would take for an empty one, and overwrite
+            raise JournalCorrupt(f"{path} is no journal. It was not touched: use another file.")
         if path.stat().st_size:
             with refusing(path), contextlib.closing(connect(path, "ro")) as connection:
                 try:

@@ -147,12 +147,11 @@ class SqliteJournal:
 
     def shut(self, deadline: float) -> bool:
         """Write what is pending, for at most `deadline` seconds, and let go of the file. Blocks."""
-        done = True
-        if self._writer is not None:
-            self.flush()
-            done = self._writer.stop(deadline)
-        self.close()
-        return done
+        self.close()  # before the writer's connection: the last one to leave folds the log back into the file
+        if self._writer is None:
+            return not self._pending
+        self.flush()
+        return self._writer.stop(deadline)
 
     def _opened(self) -> Writer:
         if self._writer is None:

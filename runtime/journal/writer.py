@@ -36,6 +36,9 @@ LEND_AFTER = 0.002
 LEND_FOR = 0.002
 """Seconds: the age of a batch at which the loop lends the interpreter, and for how long at a time."""
 
+GIVE_UP = 0.1
+"""Seconds beyond the deadline of `stop` that the writer has to notice it, and to let go of the file."""
+
 _TELLS = {
     sqlite3.SQLITE_FULL: "the disk is full",
     sqlite3.SQLITE_BUSY: "another program holds the file locked",
@@ -127,7 +130,7 @@ class Writer:
         self._deadline = time.monotonic() + deadline
         self._stopping.set()
         self._tokens.put(None)
-        self._thread.join(deadline)
+        self._thread.join(deadline + GIVE_UP)
         return self.durable == self.handed
 
     # -- the writer's side

@@ -1,0 +1,615 @@
+"""What only the file journal promises: one owner, refusals in plain words, no loss, no write twice, no starving."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from callboard.actors.records import OutboxRow
+from callboard.runtime.journal import open_journal
+from callboard.runtime.journal import writer as writer_module
+from callboard.runtime.journal.contract import (
+    Entry,
+    JournalCorrupt,
+    JournalError,
+    JournalLocked,
+    JournalMissing,
+    JournalTooNew,
+    JournalUnwritable,
+)
+from callboard.runtime.journal.memory import MemoryJournal
+from callboard.runtime.journal.reader import SqliteReader
+from callboard.runtime.journal.schema import MIGRATIONS, connect_writer
+from callboard.runtime.journal.sqlite import SqliteJournal
+
+from .samples import Loop, attempt, entry, job, moved, raw, task, worker, workstream
+
+SOURCE = Path(__file__).parents[3]
+CHILD = {**os.environ, "PYTHONPATH": f"{SOURCE / 'src'}{os.pathsep}{SOURCE}"}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "state.db"
+
+
+@contextmanager
+def opened(path: Path, **how: object) -> Iterator[tuple[SqliteJournal, Loop]]:
+    journal, loop = SqliteJournal(path, **how), Loop()  # type: ignore[arg-type]
+    loop.open(journal)
+    try:
+        yield journal, loop
+    finally:
+        assert journal.shut(30)
+
+
+def written(path: Path, seq: int = 1) -> Path:
+    """A journal with one job, left in good order."""
+    with opened(path) as (journal, _):
+        journal.append(entry(job(1), seq=seq))
+    return path
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    """What is in a folder. (SQLite may leave an empty log, and an index of it, where it has only looked.)"""
+    index = [one for one in folder.iterdir() if one.name.endswith("-shm")]
+    return {one.name: data for one in folder.iterdir() if one not in index and (data := one.read_bytes())}
+
+
+# -- which journal a target means
+
+
+def test_a_target_names_a_journal(path: Path) -> None:
+    assert isinstance(open_journal(None), MemoryJournal)
+    assert isinstance(open_journal(path), SqliteJournal)
+    assert isinstance(open_journal(str(path)), SqliteJournal)
+    assert not path.exists()
+
+
+def test_it_must_be_open_to_be_written_or_asked(path: Path) -> None:
+    journal = SqliteJournal(path)
+    journal.append(entry(job(1)))
+    with pytest.raises(JournalError, match="not open"):
+        journal.flush()
+    with pytest.raises(JournalError, match="not open"):
+        journal.jobs()
+    with opened(written(path)) as (journal, loop), pytest.raises(JournalError, match="already opened"):
+        loop.open(journal)
+
+
+# -- one owner
+
+
+def test_a_second_runtime_in_this_process_is_refused(path: Path) -> None:
+    with opened(path) as (journal, loop):
+        with pytest.raises(JournalLocked, match=f"in this process .process {os.getpid()}"):
+            Loop().open(SqliteJournal(path))
+        link = path.with_name("link.db")
+        link.symlink_to(path)
+        with pytest.raises(JournalLocked):
+            Loop().open(SqliteJournal(link))
+        journal.append(entry(job(1)))
+        loop.until_durable(journal)
+    assert Loop().open(SqliteJournal(path)).jobs == [job(1)]
+
+
+def test_a_runtime_in_another_process_is_named_and_its_death_frees_the_file(path: Path) -> None:
+    code = f"""
+import sys
+from tests.runtime.journal.samples import Loop
+from callboard.runtime.journal.sqlite import SqliteJournal
+Loop().open(SqliteJournal({str(path)!r}))
+print("ready", flush=True)
+sys.stdin.read()
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", code], env=CHILD, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as owner:
+        assert owner.stdout is not None
+        assert owner.stdout.readline() == b"ready\n"
+        with pytest.raises(JournalLocked, match=f"process {owner.pid}.*Stop that runtime"):
+            Loop().open(SqliteJournal(path))
+        owner.kill()
+    written(path)
+
+
+def test_a_failed_open_leaves_no_lock(path: Path) -> None:
+    written(path)
+    with closing(sqlite3.connect(path)) as raw_file:
+        raw_file.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(JournalLocked, match="Another program"):
+            Loop().open(SqliteJournal(path))
+    written(path, seq=2)
+
+
+# -- refusals: plain words, and nothing touched
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param(lambda data: b"nothing like a database " * 400, id="no database"),
+        pytest.param(lambda data: data[: len(data) // 3], id="truncated"),
+        pytest.param(lambda data: data[:100] + b"\xff" * 2_000 + data[2_100:], id="first page"),
+        pytest.param(lambda data: b"x", id="one byte"),
+    ],
+)
+def test_a_damaged_file_is_refused_and_not_touched(path: Path, damage: object) -> None:
+    path.write_bytes(damage(written(path).read_bytes()))  # type: ignore[operator]
+    before = content(path.parent)
+    with pytest.raises(JournalCorrupt, match="not touched"):
+        Loop().open(SqliteJournal(path))
+    with pytest.raises(JournalCorrupt, match="not touched"):
+        SqliteReader(path)
+    assert content(path.parent) == before
+
+
+@pytest.mark.parametrize("mode", ["delete", "wal"])
+def test_another_applications_database_is_refused_and_not_touched(path: Path, mode: str) -> None:
+    with closing(sqlite3.connect(path)) as other:
+        other.execute(f"PRAGMA journal_mode = {mode}")
+        other.execute("CREATE TABLE people (name TEXT)")
+        other.commit()
+    before = path.read_bytes()
+    for refused in (lambda: Loop().open(SqliteJournal(path)), lambda: SqliteReader(path)):
+        with pytest.raises(JournalCorrupt, match="another application"):
+            refused()
+    assert path.read_bytes() == before
+
+
+def test_a_newer_file_is_refused_and_not_touched(path: Path) -> None:
+    with closing(sqlite3.connect(written(path))) as raw_file:
+        raw_file.execute(f"PRAGMA user_version = {len(MIGRATIONS) + 1}")
+    before = content(path.parent)
+    for refused in (lambda: Loop().open(SqliteJournal(path)), lambda: SqliteReader(path)):
+        with pytest.raises(JournalTooNew, match=r"newer Callboard.*upgrade"):
+            refused()
+    assert content(path.parent) == before
+
+
+def test_a_record_that_cannot_be_read_is_named(path: Path) -> None:
+    with closing(sqlite3.connect(written(path))) as raw_file:
+        raw_file.execute("UPDATE job_records SET record = '{\"key\": 1}'")
+        raw_file.commit()
+    with pytest.raises(JournalCorrupt, match="cannot be read"):
+        Loop().open(SqliteJournal(path))
+
+
+def test_places_where_no_journal_can_be(tmp_path: Path) -> None:
+    with pytest.raises(JournalUnwritable, match=r"no folder.*Make it first"):
+        Loop().open(SqliteJournal(tmp_path / "missing" / "state.db"))
+    with pytest.raises(JournalUnwritable, match="is a folder"):
+        Loop().open(SqliteJournal(tmp_path))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_read_only_file_or_folder_is_refused_for_writing_but_can_be_read() -> None:
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        path = written(folder / "state.db")
+        code = f"""
+import os
+from pathlib import Path
+from callboard.runtime.journal.reader import SqliteReader
+from callboard.runtime.journal.sqlite import SqliteJournal
+from callboard.runtime.journal.contract import JournalUnwritable
+from tests.runtime.journal.samples import Loop
+if os.geteuid() == 0:
+    os.setuid(65534)  # root may write anything
+reader = SqliteReader({str(path)!r})
+print([job.id for job in reader.jobs()])
+reader.close()
+for name in ("state.db", "new.db"):
+    try:
+        Loop().open(SqliteJournal(Path({str(folder)!r}) / name))
+    except JournalUnwritable as error:
+        print("read-only to this user" in str(error))
+"""
+        before = content(folder)
+        path.chmod(0o444)
+        folder.chmod(0o555)
+        try:
+            done = subprocess.run([sys.executable, "-c", code], env=CHILD, capture_output=True, text=True, check=False)
+        finally:
+            folder.chmod(0o755)
+        assert done.stdout.split("\n") == ["['job-1']", "True", "True", ""], done.stderr
+        assert content(folder) == before
+
+
+def test_readers_say_what_is_missing(path: Path) -> None:
+    with pytest.raises(JournalMissing, match="no journal"):
+        SqliteReader(path)
+    assert not path.exists()
+    path.touch()
+    with pytest.raises(JournalMissing, match="empty"):
+        SqliteReader(path)
+
+
+def test_an_empty_file_becomes_a_journal(path: Path) -> None:
+    path.touch()
+    written(path)
+
+
+# -- readers beside a writer
+
+
+def test_a_reader_sees_what_is_committed_while_a_runtime_writes(path: Path) -> None:
+    with opened(path) as (journal, loop):
+        journal.append(entry(job(1), seq=1))
+        loop.until_durable(journal)
+        reader = SqliteReader(path)
+        assert reader.job("job-1") == job(1)
+        rows = reader.transitions()
+        assert next(rows).seq == 1
+        for seq in range(2, 500):
+            journal.append(entry(job(1, seq=seq), seq=seq))
+            loop.until_durable(journal)
+        assert reader.job("job-1") == job(1, seq=499)
+        assert len(list(reader.transitions())) == 499
+        reader.close()
+
+
+def test_readable_views(path: Path) -> None:
+    ws = workstream(2, 1, 1)
+    done = task(
+        3, ws, state="completed", previous_state="validating", created_at=1_700_000_000.0, execution_ms=1500,
+        started_at=1_700_000_001.0, finished_at=1_700_000_002.5, attempt=2, exit_code=0, output_size=10,
+    )  # fmt: skip
+    with opened(path) as (journal, _):
+        row = moved(1, done, "validation_passed", from_state="validating", metadata={"n": 1}, reason="ok")
+        journal.append(Entry([row], [job(1), ws, done, attempt(4, done), worker(5)]))
+    with closing(sqlite3.connect(path)) as raw_file:
+        raw_file.row_factory = sqlite3.Row
+        shown = dict(raw_file.execute("SELECT * FROM tasks WHERE task_id = ?", (done.id,)).fetchone())
+        told = dict(raw_file.execute("SELECT * FROM state_transitions").fetchone())
+        for view in ("jobs", "workstreams", "workers", "breakers", "attempts", "outbox"):
+            raw_file.execute(f"SELECT * FROM {view}").fetchall()
+    expected = {
+        "state": "completed", "previous_state": "validating", "attempt_count": 2, "error_count": 0,
+        "created_at": "2023-11-14T22:13:20.000Z", "completed_at": "2023-11-14T22:13:22.500Z", "failed_at": None,
+        "circuit_state": "closed", "execution_duration_ms": 1500, "total_duration_ms": 2500, "exit_code": 0,
+        "output_size_bytes": 10, "workstream_id": "ws-2",
+    }  # fmt: skip
+    assert {name: shown[name] for name in expected} == expected
+    assert (told["entity_id"], told["from_state"], told["to_state"]) == (done.id, "validating", "completed")
+    assert (told["timestamp"], told["metadata"], told["reason"]) == (row.timestamp, '{"n":1}', "ok")
+
+
+def test_long_histories_come_in_pages_and_in_order(path: Path) -> None:
+    with opened(path) as (journal, loop):
+        seq = 0
+        for number in range(40):
+            rows = []
+            for _ in range(400):
+                seq += 1
+                rows.append(moved(seq, worker(1) if seq % 3 else job(number + 2)))
+            journal.append(Entry(rows, []))
+            if number % 3 == 0:
+                loop.until_durable(journal)
+        loop.until_durable(journal)
+        assert [row.seq for row in journal.transitions()] == list(range(1, seq + 1))
+        assert [row.seq for row in journal.transitions(after=4_321)] == list(range(4_322, seq + 1))
+        assert [row.seq for row in journal.transitions(entity_id="job-4")] == [
+            one for one in range(801, 1_201) if one % 3 == 0
+        ]
+        assert next(journal.transitions(after=15_000, limit=1)).seq == 15_001
+        assert list(journal.transitions(after=seq)) == []
+
+
+# -- commits
+
+
+class Gate:
+    """A connection whose commits wait for the test, and fail when it says so."""
+
+    def __init__(self) -> None:
+        self.open = threading.Semaphore(0)
+        self.entered = threading.Semaphore(0)
+        self.errors: list[Exception] = []  # raised by the next commits, before they reach the file
+        self.late: list[Exception] = []  # raised by the next commits, after they were written
+        self.delays: list[float] = []
+
+    def connect(self, path: Path) -> sqlite3.Connection:
+        return Gated(connect_writer(path), self)  # type: ignore[return-value]
+
+
+class Gated:
+    def __init__(self, real: sqlite3.Connection, gate: Gate) -> None:
+        self._real = real
+        self._gate = gate
+
+    def execute(self, sql: str, *values: object) -> object:
+        if not sql.startswith("INSERT INTO batch"):
+            return self._real.execute(sql, *values)  # type: ignore[arg-type]
+        self._gate.entered.release()
+        self._gate.open.acquire()
+        if self._gate.errors:
+            raise self._gate.errors.pop(0)
+        done = self._real.execute(sql, *values)  # type: ignore[arg-type]
+        if self._gate.late:
+            raise self._gate.late.pop(0)
+        return done
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._real, name)
+
+
+@pytest.fixture
+def gate() -> Gate:
+    return Gate()
+
+
+def test_what_was_flushed_while_the_writer_was_busy_is_one_commit(path: Path, gate: Gate) -> None:
+    with opened(path, connect=gate.connect) as (journal, loop):
+        journal.append(entry(job(1), seq=1))
+        journal.flush()
+        gate.entered.acquire()
+        for seq in range(2, 102):
+            journal.append(entry(job(1, seq=seq), seq=seq))
+            journal.flush()
+        journal.append(entry(job(1, seq=102), seq=102))  # not flushed: not part of it
+        assert (journal.durable, journal.backlog) == (0, 102)
+        gate.open.release()
+        gate.open.release()
+        gate.entered.acquire()
+        loop.until_durable(journal, 101)
+        assert (journal.durable, journal.commits, journal.backlog) == (101, 2, 1)
+        gate.open.release()
+        loop.until_durable(journal)
+        assert journal.commits == 3
+
+
+def test_the_loop_is_asked_once_until_it_has_looked(path: Path) -> None:
+    with opened(path) as (journal, loop):
+        for seq in range(1, 50):
+            journal.append(entry(job(1, seq=seq), seq=seq))
+            journal.flush()
+            while journal.durable < seq:
+                journal.lend()
+        assert loop.calls.qsize() == 1
+
+
+def test_lend_waits_for_the_writer_only_when_a_batch_is_old(
+    path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(writer_module.time, "monotonic", lambda: now)
+    journal, loop = SqliteJournal(path, connect=gate.connect), Loop()
+    loop.open(journal)
+    assert journal.lend() is None
+    journal.append(entry(job(1), seq=1))
+    journal.flush()
+    gate.entered.acquire()
+    assert journal.lend() == pytest.approx(0.002)
+    now += 0.0015
+    assert journal.lend() == pytest.approx(0.0005)
+    now += 0.0085
+    assert journal.lend() == pytest.approx(0.005)  # it waited in vain, and will ask more seldom
+    gate.open.release()
+    while (again := journal.lend()) is not None:
+        assert again == pytest.approx(0.005)
+    assert journal.durable == 1
+    assert journal.shut(30)
+
+
+@pytest.mark.parametrize("code", [sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_BUSY])
+def test_a_batch_that_cannot_be_written_is_tried_again_whole_until_it_can(path: Path, gate: Gate, code: int) -> None:
+    error = sqlite3.OperationalError("no")
+    error.sqlite_errorcode = code
+    gate.errors = [error] * 8
+    with opened(path, connect=gate.connect, pause=gate.delays.append) as (journal, loop):
+        journal.append(entry(job(1), seq=1))
+        gate.open.release()
+        journal.flush()
+        loop.calls.get(timeout=30)()
+        health = journal.health
+        assert (health.ok, journal.durable, loop.told) == (False, 0, 1)
+        assert str(path) in str(health.reason)
+        assert health.since is not None
+        assert journal.lend() is not None  # does not wait for a writer that waits
+        for _ in range(8):
+            gate.open.release()
+        loop.until_durable(journal)
+        assert (journal.health.ok, journal.durable) == (True, 1)
+        assert gate.delays == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
+        assert len(list(journal.transitions())) == 1
+
+
+def test_a_commit_whose_acknowledgement_was_lost_is_not_written_twice(path: Path, gate: Gate) -> None:
+    error = sqlite3.OperationalError("disk I/O error")
+    gate.late = [error]
+    with opened(path, connect=gate.connect, pause=gate.delays.append) as (journal, loop):
+        hook = OutboxRow(key=7, owner="ws-2", event="on_failed", body=raw({}), context=raw({}))
+        journal.append(entry(job(1), hook, seq=1))
+        gate.open.release()
+        loop.until_durable(journal)
+        assert journal.durable == 1
+        assert gate.delays == [0.1]
+        assert [row.seq for row in journal.transitions()] == [1]
+        gate.open.release()
+        journal.append(entry(seq=0, outbox_done=[7]))
+        loop.until_durable(journal)
+
+
+def test_numbers_go_on_over_sessions_so_that_an_old_batch_is_never_taken_for_a_new_one(path: Path, gate: Gate) -> None:
+    with opened(path) as (journal, _):
+        for seq in range(1, 10):
+            journal.append(entry(job(1, seq=seq), seq=seq))
+    error = sqlite3.OperationalError("disk I/O error")
+    gate.errors = [error]
+    with opened(path, connect=gate.connect, pause=gate.delays.append) as (journal, loop):
+        journal.append(entry(job(1, seq=10), seq=10))
+        gate.open.release()
+        gate.open.release()
+        loop.until_durable(journal)
+        assert [row.seq for row in journal.transitions()] == list(range(1, 11))
+
+
+def test_a_file_that_was_replaced_is_not_written(path: Path, gate: Gate) -> None:
+    gate.errors = [sqlite3.OperationalError("disk I/O error")]
+    journal, loop = SqliteJournal(path, connect=gate.connect, pause=gate.delays.append), Loop()
+    loop.open(journal)
+    other = written(path.with_name("other.db"))
+    with closing(sqlite3.connect(other)) as raw_file:
+        raw_file.execute("UPDATE meta SET session = 99")
+        raw_file.commit()
+    for name in (path, path.with_name("state.db-wal"), path.with_name("state.db-shm")):
+        name.unlink()
+    other.rename(path)
+    before = content(path.parent)
+    journal.append(entry(job(2), seq=2))
+    gate.open.release()
+    journal.flush()
+    loop.calls.get(timeout=30)()
+    while "another file" not in str(journal.health.reason):
+        loop.calls.get(timeout=30)()
+    assert not journal.shut(0.05)
+    assert content(path.parent)["state.db"] == before["state.db"]
+
+
+def test_a_full_disk_degrades_and_recovers_by_itself(path: Path) -> None:
+    """A real one, as SQLite sees it: the file may not grow beyond its pages until there is room."""
+    room = threading.Event()
+    paused = threading.Event()
+
+    def connect(path: Path) -> sqlite3.Connection:
+        connection = connect_writer(path)
+        if not room.is_set():
+            pages = connection.execute("PRAGMA page_count").fetchone()[0]
+            connection.execute(f"PRAGMA max_page_count = {pages + 4}")
+        return connection
+
+    def pause(delay: float) -> None:
+        paused.set()
+        room.wait(30)
+
+    with opened(path, connect=connect, pause=pause) as (journal, loop):
+        ws = workstream(2, 1, 500)
+        journal.append(entry(job(1), ws, *(task(key, ws) for key in range(3, 503)), seq=1))
+        journal.flush()
+        paused.wait(30)
+        assert "disk is full" in str(journal.health.reason)
+        assert journal.durable == 0
+        assert journal.jobs() == []
+        room.set()
+        loop.until_durable(journal)
+        assert journal.health.ok
+        assert len(journal.tasks(2)) == 500
+
+
+def test_shut_gives_up_after_its_deadline_and_says_so(path: Path, gate: Gate) -> None:
+    error = sqlite3.OperationalError("disk I/O error")
+    gate.errors = [error] * 10_000
+    for _ in range(10_000):
+        gate.open.release()
+    journal, loop = SqliteJournal(path, connect=gate.connect), Loop()
+    loop.open(journal)
+    journal.append(entry(job(1), seq=1))
+    assert not journal.shut(0.1)
+    assert Loop().open(SqliteJournal(path)).jobs == []
+
+
+def test_what_cannot_be_written_is_refused_on_the_loop(path: Path) -> None:
+    deep: list[object] = []
+    for _ in range(100_000):
+        deep = [deep]
+    with opened(path) as (journal, loop):
+        for bad in ({"reason": "\ud800"}, {"metadata": {"a": "\udfff"}}, {"metadata": {"a": deep}}):
+            with pytest.raises(ValueError, match="transition of job job-1 cannot be written"):
+                journal.append(Entry([moved(1, job(1), **bad)], []))
+        assert journal.tail == 0
+        loop.until_durable(journal)
+
+
+def test_what_slipped_through_does_not_stop_the_journal(path: Path) -> None:
+    ws = workstream(2, 1, 1)
+    odd = task(3, ws, last_error="\ud800!", output_path="/tmp/\udcff", result=msgspec.Raw(b'{"a":\n1}'))
+    with opened(path) as (journal, loop):
+        journal.append(entry(job(1), ws, odd, worker(9, name="\ud800"), seq=1))
+        loop.until_durable(journal)
+        [kept] = journal.tasks(2)
+        assert (kept.last_error, kept.output_path, kept.result) == ("?!", "/tmp/?", odd.result)
+
+
+def test_an_observer_that_raises_does_not_stop_the_journal(path: Path) -> None:
+    journal, loop = SqliteJournal(path), Loop()
+    loop.open(journal, after_commit=lambda rows: 1 / 0)
+    for seq in (1, 2):
+        journal.append(entry(job(1, seq=seq), seq=seq))
+        loop.until_durable(journal)
+    assert journal.shut(30)
+
+
+def test_a_loop_that_is_gone_does_not_stop_the_journal(path: Path) -> None:
+    def closed(call: object) -> None:
+        raise RuntimeError("Event loop is closed")
+
+    journal = SqliteJournal(path)
+    journal.open(on_durable=lambda: None, call_threadsafe=closed)
+    journal.append(entry(job(1), seq=1))
+    assert journal.shut(30)
+
+
+def test_a_batch_too_large_for_one_statement_is_still_one_transaction(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("callboard.runtime.journal.batch.PART", 1_000)
+    monkeypatch.setattr("callboard.runtime.journal.batch.GROUP", 7)
+    ws = workstream(2, 1, 100)
+    tasks = [task(key, ws) for key in range(3, 103)]
+    with opened(path) as (journal, loop):
+        journal.append(entry(job(1), ws, *tasks, seq=1, specs=[(2, b"{}")]))
+        loop.until_durable(journal)
+        assert journal.commits == 1
+        assert journal.tasks(2) == tasks
+        assert len(list(journal.transitions(job_id="job-1"))) == 102
+
+
+# -- kill -9
+
+
+def test_nothing_that_was_durable_is_lost_by_a_kill(path: Path) -> None:
+    code = f"""
+from tests.runtime.journal.samples import Loop, entry, job, moved
+from callboard.runtime.journal.contract import Entry
+from callboard.runtime.journal.sqlite import SqliteJournal
+journal, loop = SqliteJournal({str(path)!r}), Loop()
+loop.open(journal)
+seq = 0
+while True:
+    for _ in range(20):
+        seq += 1
+        journal.append(Entry([moved(seq, job(seq))], [job(seq)]))
+    loop.until_durable(journal, journal.tail - 10)
+    print(journal.durable, flush=True)
+"""
+    last = 0
+    for _ in range(4):
+        path.unlink(missing_ok=True)
+        with subprocess.Popen([sys.executable, "-c", code], env=CHILD, stdout=subprocess.PIPE) as child:
+            assert child.stdout is not None
+            for line in child.stdout:
+                last = int(line)
+                if last > 400:
+                    child.send_signal(signal.SIGKILL)
+                    break
+            rest = child.stdout.read().split(b"\n")
+            last = max([last, *(int(line) for line in rest[:-1])])
+        with opened(path) as (journal, _):
+            kept = [row.seq for row in journal.transitions()]
+            assert kept == list(range(1, len(kept) + 1))
+            assert len(kept) >= last
+            assert [one.key for one in journal.jobs(limit=10**9)] == kept[::-1]
+        for name in ("state.db-wal", "state.db-shm"):
+            assert not path.with_name(name).exists()
