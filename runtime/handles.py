@@ -18,6 +18,7 @@ import msgspec
 
 from ..actors.messages import Cancel
 from ..actors.records import JobRecord, TaskRecord, Transitioned
+from .engines.values import checked
 from .observe import Subscription
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ class JobHandle:
 
     async def cancel(self, reason: str = "cancelled by the user", *, force: bool = False) -> None:
         """Cancel it and all its tasks; returns when that took effect. Raises InvalidTransitionError if it has ended."""
-        await self._runtime.command(self._key(), Cancel(reason, force))
+        await self._runtime.command(self._key(), Cancel(checked(reason, "the reason"), force))
 
     def _key(self) -> int:
         if self._actor is None:
@@ -169,7 +170,7 @@ class TaskHandle:
 
     async def cancel(self, reason: str = "cancelled by the user", *, force: bool = False) -> None:
         """Cancel it; returns when that took effect. Raises InvalidTransitionError if its state does not allow it."""
-        await self._job.command_task(self.name, Cancel(reason, force))
+        await self._job.command_task(self.name, Cancel(checked(reason, "the reason"), force))
 
 
 class RuntimeClosed(RuntimeError):  # noqa: N818 - a state, as in the standard library's names

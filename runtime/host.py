@@ -11,6 +11,7 @@ Rules
 
 from __future__ import annotations
 
+import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 from random import Random
@@ -26,6 +27,7 @@ from ..actors.spec import Task
 from .bodies import Bodies, BodyNotFound, kind_of
 from .calls import Caller
 from .dispatcher import Dispatcher
+from .handles import RuntimeClosed
 from .journal.contract import Entry, Journal
 from .observe import Hub
 from .timers import Timer
@@ -63,6 +65,8 @@ class Host:
         self._pending: deque[tuple[int, list[Effect], Sequence[Transitioned]]] = deque()
         self._engine_of: dict[str, str] = {}
         self._moved: anyio.Event | None = None
+        self._questions: set[Question] = set()
+        self._closed = False
         dispatcher.after_slice = self._after_slice
 
     # -- inputs --------------------------------------------------------------------------------------------------------
@@ -133,7 +137,9 @@ class Host:
         """Say that something is wrong with the runtime itself."""
         import structlog  # noqa: PLC0415 - rare, and dear to import
 
-        structlog.get_logger("callboard").error("runtime_trouble", text=text, exc_info=error)
+        # As text, since what renders exceptions for people may print every local variable, secrets too.
+        trace = "" if error is None else "".join(traceback.format_exception(error))
+        structlog.get_logger("callboard").error("runtime_trouble", text=text, traceback=trace)
 
     def commit(self, turn: Turn) -> None:
         """Take a turn that is over: journal it, and do what it wants done when it is durable."""
@@ -177,34 +183,66 @@ class Host:
                 raise TypeError(f"{effect!r} is no effect of ours")
 
     async def moved(self) -> None:
-        """Wait until something has become durable."""
+        """Wait until something has become durable, or the host is closed."""
         if self._moved is None or self._moved.is_set():
             self._moved = anyio.Event()
         await self._moved.wait()
 
     async def gate(self) -> None:
-        """Wait until something new may be taken from outside."""
+        """Wait until something new may be taken from outside. Raises RuntimeClosed if that never comes."""
         while self.journal.backlog > MAX_BACKLOG or not self.journal.health.ok:
+            if self._closed:
+                raise RuntimeClosed("the runtime closed before the journal could be written again")
             await self.moved()
 
     async def barrier(self) -> None:
         """Wait until every input given so far has been run, and what it did is durable."""
         await self.ask(Barrier)
 
-    # -- asking --------------------------------------------------------------------------------------------------------
+    async def ask(self, make: Callable[[Reply], Message]) -> Any:
+        """Give the kernel the command that `make(reply)` makes; returns its answer, or raises its refusal.
 
-    async def ask(self, make: Callable[[Any], Message]) -> Any:
-        """Give the kernel the command that `make(reply)` makes; returns its answer, or raises its refusal."""
-        answered = anyio.Event()
-        answers: list[tuple[Any, Exception | None]] = []
+        Raises RuntimeClosed if the host closes first: whether it took effect is then known only to the journal.
+        """
+        if self._closed:
+            raise RuntimeClosed("the runtime has closed")
+        question = Question()
+        self._questions.add(question)
+        try:
+            self._inbox.tell(make(Reply(question.answer)))
+            return await question.answered()
+        finally:
+            self._questions.discard(question)
 
-        def answer(value: Any, error: Exception | None) -> None:
-            answers.append((value, error))
-            answered.set()
+    def close(self) -> None:
+        """Let everybody go who still waits."""
+        self._closed = True
+        for question in self._questions:
+            question.answer(None, RuntimeClosed("the runtime closed before this was done"))
+        if self._moved is not None:
+            self._moved.set()
+        self.hub.close()
 
-        self._inbox.tell(make(Reply(answer)))
-        await answered.wait()
-        value, error = answers[0]
-        if error is not None:
-            raise error
-        return value
+
+class Question:
+    """Something that was asked, and its answer."""
+
+    __slots__ = ("_arrived", "_error", "_value")
+
+    def __init__(self) -> None:
+        self._arrived = anyio.Event()
+        self._value: Any = None  # an answer is of whatever type the command has
+        self._error: Exception | None = None
+
+    def answer(self, value: Any, error: Exception | None) -> None:
+        """Answer it. The first answer holds."""
+        if not self._arrived.is_set():
+            self._value, self._error = value, error
+            self._arrived.set()
+
+    async def answered(self) -> Any:
+        """Wait for the answer; raises it if it is an error."""
+        await self._arrived.wait()
+        if self._error is not None:
+            raise self._error
+        return self._value

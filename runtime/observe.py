@@ -88,6 +88,7 @@ class Hub:
 
     def __init__(self) -> None:
         self._subscriptions: dict[Subscription, None] = {}
+        self.unlogged = 0  # lines that the application's log would not take
         self._log: Any = None  # structlog gives its loggers no one type
 
     def subscribe(
@@ -117,7 +118,10 @@ class Hub:
             if self._log is None:
                 self._log = structlog.get_logger("callboard")
             for event in transitions:
-                self._write(event)
+                try:
+                    self._write(event)
+                except Exception:
+                    self.unlogged += 1
 
     def _write(self, event: Transitioned) -> None:
         told = {

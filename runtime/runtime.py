@@ -173,7 +173,7 @@ class Runtime:
             await self._host.barrier()
         for handle in list(self._handles):
             handle.settle(None)
-        self._host.hub.close()
+        self._host.close()
 
     async def _open_journal(self) -> Loaded:
         log = None
@@ -359,6 +359,10 @@ class Runtime:
 
         Afterwards the runtime is of no more use than to be left. Queued and waiting tasks go on at the next start.
         """
+        with anyio.move_on_after(deadline + CLOSING):
+            await self._quiesce(deadline)
+
+    async def _quiesce(self, deadline: float) -> None:
         host = self._host
         host.tell(Drain(stop=False))
         await host.barrier()
@@ -367,9 +371,8 @@ class Runtime:
                 await self._idle()
         host.tell(Drain(stop=True))
         await host.barrier()
-        with anyio.move_on_after(CLOSING):
-            await self._idle()
         self._drained = True
+        await self._idle()
 
     async def _idle(self) -> None:
         """Wait until no call runs."""
