@@ -133,7 +133,6 @@ class Runtime:
         self._host = Host(self._dispatcher, self.journal, self._bodies, self._random)
         self._closing.callback(self._dispatcher.close)
         loaded = await self._open_journal()
-        self._closing.push_async_callback(self._shut_journal)
         await self._open_engines(runners)
         if loaded.attempts:
             await anyio.to_thread.run_sync(kill_leftovers, loaded.attempts, self._name)
@@ -181,12 +180,14 @@ class Runtime:
             from .jsonl import JsonlLog  # noqa: PLC0415 - most runtimes keep no such log
 
             log = JsonlLog(Path(self._jsonl_path))
+            self._closing.callback(log.close)
         opening = lambda: self.journal.open(  # noqa: E731 - run in a thread where it reads a file
             on_durable=self._host.release,
             call_threadsafe=self._dispatcher.call_threadsafe,
             after_commit=None if log is None else log.write,
         )
         loaded = await anyio.to_thread.run_sync(opening) if self.journal.durable_medium else opening()
+        self._closing.push_async_callback(self._shut_journal)
         if log is not None:
             await anyio.to_thread.run_sync(log.open, self.journal)
         return loaded

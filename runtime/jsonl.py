@@ -1,0 +1,197 @@
+"""The log of transitions as a file of JSON lines, by the event schema of seed 001 (`machines/log.py`).
+
+Rules:
+- Lines are written after the commit, by whoever tells of it (the journal's writer), in the order of the commits.
+- The journal is the truth. A line that is torn or missing is no loss: when the log is opened, a torn end is cut off and
+  what is missing is filled in from the journal.
+- A log that cannot be written never stops the journal. It is counted (`missed`), said once (`trouble` and a warning to
+  structlog), and filled in as soon as it can be.
+- A log whose numbers are not this journal's is refused: it is never appended to, and never emptied.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from ..actors.records import Transitioned
+from ..machines import TransitionEvent, event_type
+from .journal.contract import JournalError, Reader
+
+BLOCK = 1 << 16
+"""Bytes read at a time, from the end backwards, when the last line is looked for."""
+FILLED = 1_000
+"""Lines written at a time when gaps are filled."""
+
+_encode_lines = msgspec.json.Encoder(enc_hook=ascii).encode_lines
+
+
+class LogConflict(JournalError):  # noqa: N818 - it names the state of the file
+    """The log belongs to another journal. Move it away, or name another file; it was not touched."""
+
+
+class _Last(msgspec.Struct):
+    """What is read of the last line."""
+
+    seq: int
+    entity_id: str
+    to_state: str
+
+
+def log_event(row: Transitioned) -> TransitionEvent:
+    """The transition as the log tells it."""
+    return TransitionEvent(
+        seq=row.seq,
+        timestamp=row.timestamp,
+        event_type=event_type(row.kind),
+        severity=row.severity,  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] - the tables hold no other
+        entity_id=row.entity_id,
+        entity_seq=row.entity_seq,
+        from_state=row.from_state,
+        to_state=row.to_state,
+        trigger=row.event,
+        reason=row.reason,
+        job_id=row.job_id,
+        workstream_id=row.workstream_id,
+        run=row.run,
+        attempt=row.attempt,
+        worker_id=row.worker_id,
+        metadata=row.metadata or {},
+    )
+
+
+def _line_before(file: BinaryIO, end: int) -> bytes:
+    """The line that ends at `end`, with its newline if it has one."""
+    data = b""
+    start = end
+    while start and b"\n" not in data[:-1]:
+        step = min(BLOCK, start)
+        start -= step
+        file.seek(start)
+        data = file.read(step) + data
+    return data[data.rfind(b"\n", 0, len(data) - 1) + 1 :]
+
+
+class JsonlLog:
+    """The log at `path`. Open it before the first line is written.
+
+    missed: transitions that are not in it yet because it could not be written; trouble: why, in words.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.missed = 0
+        self.trouble: str | None = None
+        self._reader: Reader | None = None
+        self._file: BinaryIO | None = None
+        self._last = 0  # the number of the last line
+        self._size = 0  # bytes up to the end of the last whole line
+
+    def open(self, reader: Reader) -> int:
+        """Cut off a torn end, and fill in what the journal has beyond the last line. Blocks. Returns how many lines.
+
+        `reader` is asked again when the log could not be written for a while. Raises LogConflict if the log is not
+        this journal's, and JournalError if the journal cannot be read. A file that cannot be written is only told of.
+        """
+        self._reader = reader
+        try:
+            return self._mend()
+        except OSError as error:
+            self._failed(error, 0)
+            return 0
+        except JournalError:
+            self.close()
+            raise
+
+    def write(self, rows: Sequence[Transitioned]) -> None:
+        """Add the lines of transitions that have just become durable. A file that cannot be written is only told of."""
+        try:
+            if self.trouble is not None or self._file is None:
+                self._mend()
+            else:
+                self._add(rows)
+        except (OSError, JournalError) as error:
+            self._failed(error, len(rows))
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                self._file.close()
+            self._file = None
+
+    def _mend(self) -> int:
+        """Find the end of what is whole, and fill in what the journal has beyond it."""
+        if self._reader is None:
+            raise JournalError(f"The log {self.path} is not open.")
+        self.close()
+        self._file = self._open_file()
+        last = self._find_end(self._file)
+        if last is not None:
+            self._check(last, self._reader)
+        self._last = 0 if last is None else last.seq
+        self._file.truncate(self._size)
+        filled = 0
+        rows = self._reader.transitions(after=self._last)
+        while some := list(islice(rows, FILLED)):
+            self._add(some)
+            filled += len(some)
+        self.missed = 0
+        self.trouble = None
+        return filled
+
+    def _open_file(self) -> BinaryIO:
+        handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0), 0o644)
+        return open(handle, "r+b", buffering=0)  # noqa: PTH123 - a handle, kept open
+
+    def _find_end(self, file: BinaryIO) -> _Last | None:
+        """The last whole line, looked for from the end; `_size` is then where it ends."""
+        size = end = file.seek(0, os.SEEK_END)
+        line = b""
+        while end:
+            line = _line_before(file, end)
+            if line.endswith(b"\n"):
+                with contextlib.suppress(msgspec.DecodeError):
+                    last = msgspec.json.decode(line, type=_Last)
+                    self._size = end
+                    return last
+            end -= len(line)
+        if size and not line.startswith(b'{"seq":') and line.strip(b"\0\n"):
+            raise LogConflict(f"{self.path} is no log of transitions. It was not touched: name another file.")
+        self._size = 0
+        return None
+
+    def _check(self, last: _Last, reader: Reader) -> None:
+        """Raise LogConflict unless the journal has that last line too."""
+        same = list(reader.transitions(after=last.seq - 1, limit=1))
+        if not same or (same[0].seq, same[0].entity_id, same[0].to_state) != (last.seq, last.entity_id, last.to_state):
+            raise LogConflict(
+                f"The log {self.path} ends with transition {last.seq} of {last.entity_id}, which this journal does not "
+                "have: it belongs to another one. Move it away, or name another file."
+            )
+
+    def _add(self, rows: Iterable[Transitioned]) -> None:
+        assert self._file is not None  # noqa: S101 - both callers have opened it
+        events = [log_event(row) for row in rows if row.seq > self._last]
+        if not events:
+            return
+        data = memoryview(_encode_lines(events))
+        self._size += len(data)
+        while data:
+            data = data[self._file.write(data) :]
+        self._last = events[-1].seq
+
+    def _failed(self, error: Exception, missed: int) -> None:
+        self.missed += missed
+        self.close()
+        if self.trouble is None:
+            self.trouble = f"cannot write the log {self.path}: {error}"
+            import structlog  # noqa: PLC0415 - rare, and dear to import
+
+            structlog.get_logger("callboard").warning("log_unwritable", path=str(self.path), error=str(error))
