@@ -16,7 +16,7 @@ import os
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import msgspec
 
@@ -36,6 +36,12 @@ class LogConflict(JournalError):  # noqa: N818 - it names the state of the file
     """The log belongs to another journal. Move it away, or name another file; it was not touched."""
 
 
+# Any: a Struct made from another's fields has no static type. A third of the time of one with keywords only.
+_Line: Any = msgspec.defstruct(
+    "_Line", [(field.name, field.type) for field in msgspec.structs.fields(TransitionEvent)], gc=False
+)
+
+
 class _Last(msgspec.Struct):
     """What is read of the last line."""
 
@@ -44,26 +50,13 @@ class _Last(msgspec.Struct):
     to_state: str
 
 
-def log_event(row: Transitioned) -> TransitionEvent:
-    """The transition as the log tells it."""
-    return TransitionEvent(
-        seq=row.seq,
-        timestamp=row.timestamp,
-        event_type=event_type(row.kind),
-        severity=row.severity,  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] - the tables hold no other
-        entity_id=row.entity_id,
-        entity_seq=row.entity_seq,
-        from_state=row.from_state,
-        to_state=row.to_state,
-        trigger=row.event,
-        reason=row.reason,
-        job_id=row.job_id,
-        workstream_id=row.workstream_id,
-        run=row.run,
-        attempt=row.attempt,
-        worker_id=row.worker_id,
-        metadata=row.metadata or {},
-    )
+def log_line(row: Transitioned) -> Any:
+    """The transition as the log tells it: a `TransitionEvent`, but for the speed of its making."""
+    return _Line(
+        row.seq, row.timestamp, event_type(row.kind), row.severity, row.entity_id, row.entity_seq, row.from_state,
+        row.to_state, row.event, row.reason, row.job_id, row.workstream_id, row.run, row.attempt, row.worker_id,
+        row.metadata or {},
+    )  # fmt: skip
 
 
 def _line_before(file: BinaryIO, end: int) -> bytes:
@@ -178,14 +171,14 @@ class JsonlLog:
 
     def _add(self, rows: Iterable[Transitioned]) -> None:
         assert self._file is not None  # noqa: S101 - both callers have opened it
-        events = [log_event(row) for row in rows if row.seq > self._last]
-        if not events:
+        lines = [log_line(row) for row in rows if row.seq > self._last]
+        if not lines:
             return
-        data = memoryview(_encode_lines(events))
+        data = memoryview(_encode_lines(lines))
         self._size += len(data)
         while data:
             data = data[self._file.write(data) :]
-        self._last = events[-1].seq
+        self._last = lines[-1].seq
 
     def _failed(self, error: Exception, missed: int) -> None:
         self.missed += missed
