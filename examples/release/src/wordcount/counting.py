@@ -1,0 +1,22 @@
+"""What a word is, and how often each stands in a text."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+
+_WORD = re.compile(r"[^\W\d_]+(?:['\u2019-][^\W\d_]+)*")
+
+
+def count(lines: Iterable[str]) -> Counter[str]:
+    """How often each word stands in the lines. Case does not matter; digits are no words."""
+    counts: Counter[str] = Counter()
+    for line in lines:
+        counts.update(word.casefold() for word in _WORD.findall(line))
+    return counts
+
+
+def top(counts: Counter[str], limit: int) -> list[tuple[str, int]]:
+    """The most frequent words with their counts; those equally frequent by alphabet."""
+    return sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))[:limit]
