@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
+from weakref import WeakSet
 
 import anyio
 import msgspec
@@ -63,31 +64,27 @@ class Subscription:
         self._hub.forget(self)
         self._arrived.set()
 
-    def __aiter__(self) -> AsyncIterator[Transitioned | Dropped]:
-        return self._iterate()
+    # An iterator and not an async generator: one that is left before its end needs no closing.
+    def __aiter__(self) -> Subscription:
+        return self
 
-    async def _iterate(self) -> AsyncIterator[Transitioned | Dropped]:
-        try:
-            while True:
-                if self._dropped:
-                    count, self._dropped = self._dropped, 0
-                    yield Dropped(count)
-                elif self._events:
-                    yield self._events.popleft()
-                elif self._closed:
-                    return
-                else:
-                    self._arrived = anyio.Event()
-                    await self._arrived.wait()
-        finally:
-            self._hub.forget(self)
+    async def __anext__(self) -> Transitioned | Dropped:
+        while not self._events and not self._dropped:
+            if self._closed:
+                raise StopAsyncIteration
+            self._arrived = anyio.Event()
+            await self._arrived.wait()
+        if self._dropped:
+            count, self._dropped = self._dropped, 0
+            return Dropped(count)
+        return self._events.popleft()
 
 
 class Hub:
     """Where durable transitions are told to subscribers and to the application's log."""
 
     def __init__(self) -> None:
-        self._subscriptions: dict[Subscription, None] = {}
+        self._subscriptions: WeakSet[Subscription] = WeakSet()  # one that nobody holds any more is forgotten
         self.unlogged = 0  # lines that the application's log would not take
         self._log: Any = None  # structlog gives its loggers no one type
 
@@ -100,12 +97,12 @@ class Hub:
     ) -> Subscription:
         """Have the wanted events from now on, up to and with the `last` one."""
         subscription = Subscription(self, wanted, last, size)
-        self._subscriptions[subscription] = None
+        self._subscriptions.add(subscription)
         return subscription
 
     def forget(self, subscription: Subscription) -> None:
         """Stop telling a subscriber."""
-        self._subscriptions.pop(subscription, None)
+        self._subscriptions.discard(subscription)
 
     def publish(self, transitions: Sequence[Transitioned]) -> None:
         """Tell everybody."""
