@@ -32,6 +32,7 @@ class BreakerActor(Entity[BreakerRecord]):
     __slots__ = ("parked",)
 
     machine = BREAKER
+    by_utc = frozenset({OPEN})
     receivers: ClassVar[dict[type[Message], str]] = {
         Verdict: "on_verdict",
         TimerFired: "on_timer",
@@ -45,8 +46,7 @@ class BreakerActor(Entity[BreakerRecord]):
     def clear(self) -> None:
         """Forget the parked tasks, to be told again; arm what is due."""
         self.parked = []
-        if self.record.state == OPEN and self.record.due_at is not None:
-            self.arm(self.record.due_at, by_utc=True)
+        self.arm_again()
 
     @property
     def closed(self) -> bool:
@@ -104,9 +104,7 @@ class BreakerActor(Entity[BreakerRecord]):
         return {"generation": record.generation + 1, "due_at": due, "probe": None, "successes": 0}
 
     def entered_open(self) -> None:
-        """Keep the tool's tasks away, and look again after the cooldown."""
-        assert self.record.due_at is not None
-        self.arm(self.record.due_at, by_utc=True)
+        """Keep the tool's tasks away; it looks again after the cooldown."""
         for task in self.kernel.scheduler.waiting_for(self.record.name):
             self.kernel.send(task, TRIP)
 
@@ -116,20 +114,19 @@ class BreakerActor(Entity[BreakerRecord]):
 
     def entered_closed(self) -> None:
         """Let all of them go on, in their order."""
-        self.change(failures=0, successes=0, due_at=None, probe=None)
+        self.change(failures=0, successes=0, probe=None)
         while (task := self._next()) is not None:
             self.kernel.send(task, RESET)
 
     def on_timer(self, message: TimerFired) -> None:
         """The cooldown is over."""
         if message.epoch == self.record.epoch:
-            self.fire(Event.COOL_DOWN, due_at=None)
+            self.fire(Event.COOL_DOWN)
 
     def on_turn_failed(self, message: TurnFailed) -> None:
         """Its last turn was undone: look again after another cooldown."""
-        due = self.kernel.at + self.record.cooldown
-        self.change(due_at=due)
-        self.arm(due, by_utc=True)
+        if self.record.state == OPEN:
+            self.wait_until(self.kernel.at + self.record.cooldown)
 
     def _offer(self) -> None:
         task = self._next()

@@ -4,7 +4,7 @@ Rules
 -----
 - One question is open at a time; its token is `last_call`. What comes back under another one is stale.
 - `record.checked` counts the tests passed, so that it is known which is next; after a restart they are done again.
-- While the runtime drains, a stopped check says nothing: it is asked again after the restart.
+- While the runtime drains, nothing is asked and a stopped question says nothing: it is asked again after the restart.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from ..machines import Event
-from .kernel import Entity, Kernel, StopCall
+from .kernel import Entity, Kernel
 from .messages import CallEnded
 from .records import TaskRecord, WorkstreamRecord
 from .spec import Check, seconds
 
 CheckedRecord = TypeVar("CheckedRecord", bound=TaskRecord | WorkstreamRecord)
 VALIDATING, CANCELLING = "validating", "cancelling"
+SAID = frozenset({"ok", "failed"})
+"""The ends of a call in which it said something itself; all others are about who ran it."""
 
 
 class CheckedEntity(Entity[CheckedRecord]):
@@ -59,7 +61,12 @@ class CheckedEntity(Entity[CheckedRecord]):
     def ask(self, kind: str, limit: float, index: int = 0) -> None:
         """Have a condition or a check run, for at most `limit` seconds."""
         self.last_call = self.kernel.begin_call(kind, self.record.key, index=index)
-        self.arm(self.kernel.at + limit)
+        self.wait_until(self.kernel.at + limit)
+
+    def unasked(self) -> None:
+        """A question was stopped: it has no limit until it is asked again."""
+        self.disarm()
+        self.change(due_at=None)
 
     def entered_validating(self) -> None:
         """Run the checks, if there are any."""
@@ -69,6 +76,9 @@ class CheckedEntity(Entity[CheckedRecord]):
             self.passed()
 
     def _next_check(self) -> None:
+        if self.kernel.draining:
+            self.validated()
+            return
         index = self.record.checked
         said = self.checks[index].timeout
         self.ask("check", self.check_limit if said is None else seconds(said), index)
@@ -77,8 +87,10 @@ class CheckedEntity(Entity[CheckedRecord]):
         """One check is over."""
         if self.record.state == CANCELLING:
             self.fire(Event.COMPLETE, reason=self.record.reason)
-        elif self.record.state != VALIDATING or (self.kernel.draining and ended.status == "cancelled"):
+        elif self.record.state != VALIDATING:
             return
+        elif self.kernel.draining and ended.status not in SAID:
+            self.unasked()
         elif ended.status != "ok" or ended.value is False:
             self.not_passed(ended.error or f"check {self.record.checked + 1} was not met")
         else:
@@ -91,7 +103,7 @@ class CheckedEntity(Entity[CheckedRecord]):
 
     def due_validating(self) -> None:
         """A check took too long."""
-        self.kernel.effect(StopCall(self.last_call, force=True))
+        self.kernel.stop_call(self.last_call, force=True)
         self.last_call = 0
         self.not_passed(f"check {self.record.checked + 1} took too long")
         self.validated()

@@ -8,11 +8,12 @@ Rules
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 from ..machines import JOB, Event, JobState, WorkstreamState
 from .kernel import Entity, JobOver, Kernel
-from .messages import Cancel, Ended, Message, Recover, Stop
+from .messages import Cancel, Ended, Message, Recover, Stop, TurnFailed
 from .records import JobRecord, WorkstreamRecord
 from .spec import Workstream
 from .workstream import WorkstreamActor
@@ -28,6 +29,7 @@ class JobActor(Entity[JobRecord]):
         Cancel: "on_cancel",
         Ended: "on_ended",
         Recover: "on_recover",
+        TurnFailed: "on_turn_failed",
     }
 
     def __init__(self, kernel: Kernel, record: JobRecord, spec: Workstream, encoded: bytes) -> None:
@@ -97,12 +99,17 @@ class JobActor(Entity[JobRecord]):
         self.change(finished_at=self.kernel.at)
         self.kernel.effect(JobOver(self))
 
-    def rebuild(self) -> None:
-        """Derive again what is derived."""
+    def rebuild(self, asked: Mapping[int, int]) -> None:
+        """Derive again what is derived. `asked`: the tokens of the questions that are open, by who asked."""
         if self.stream is not None:
-            self.stream.rebuild()
+            self.stream.rebuild(asked)
 
     def on_recover(self, message: Recover) -> None:
         """The process that ran it is gone: go on."""
+        if self.stream is not None:
+            self.kernel.send(self.stream, message)
+
+    def on_turn_failed(self, message: TurnFailed) -> None:
+        """It could not be recovered: its workstream fails, and with that the job."""
         if self.stream is not None:
             self.kernel.send(self.stream, message)

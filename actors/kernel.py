@@ -8,10 +8,14 @@ Rules (DESIGN sections 7 and 8)
   released by the runtime when the turn is durable.
 - Records are immutable. The first change of an entity in a turn notes the record it had; if anything in the turn
   raises, those are put back and all that is derived from records is rebuilt by `rebuild`, which recovery uses too. The
-  input then fails its entity (`TurnFailed`); if that fails as well the entity is left as it is, and said so.
+  input then fails its entity (`TurnFailed`). Where it was another task that raised, that one fails and the input is run
+  again. If failing fails as well, the entity is left as it is, out of the queue and without timers, and said so.
 - `fire` is the only way to change a state, and it goes through the entity's machine. On entering another state
   the actor's method `entered_<state>` is called, and there is no other hidden flow.
-- A timer carries the epoch of the state that armed it. One that fires in a later state is stale: dropped and counted.
+- A record's `due_at` is armed as long as it stands there, and leaving the state clears it. A timer carries the epoch of
+  the state that armed it: one that fires in a later state is stale, dropped and counted.
+- A call is what an engine was told to run; a slot is what an attempt occupies of a worker. A call is over when the engine
+  says so, a slot when its task gives it back.
 """
 
 from __future__ import annotations
@@ -33,6 +37,9 @@ from .messages import (
     Continue,
     Message,
     ProcessStarted,
+    Rebuilt,
+    Recover,
+    Release,
     Reply,
     Submit,
     TimerFired,
@@ -147,7 +154,8 @@ class Turn:
     """What one input caused."""
 
     __slots__ = (
-        "before", "claimed", "created", "effects", "extra", "outbox_done", "over", "queue", "specs", "transitions",
+        "before", "claimed", "created", "effects", "extra", "freed", "leftover", "outbox_done", "over", "queue", "specs",
+        "transitions",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -160,23 +168,29 @@ class Turn:
         self.outbox_done: list[int] = []
         self.claimed: list[int] = []  # tokens of calls begun
         self.over: dict[int, Call] = {}  # calls that have ended
+        self.freed: dict[int, Call] = {}  # slots that were given back
         self.effects: list[Effect] = []
+        self.leftover: JobActor | None = None  # a job that is over and may now be let go
 
     @property
     def records(self) -> list[AnyRecord]:
         """The records it leaves behind, the last of each entity."""
         changed = [entity.record for entity in self.before]
-        changed += [entity.record for entity in self.created if entity not in self.before]
+        if self.created:
+            changed += [entity.record for entity in self.created if entity not in self.before]
         return changed + self.extra
 
 
 class Call(msgspec.Struct, gc=False):
-    """Something that an engine has been told to run, and whose end will come back under its token."""
+    """Something that an engine has been told to run, and whose end will come back under its token.
+
+    That of an attempt is its slot as well: what it occupies of a worker, until the task gives it back.
+    """
 
     key: int  # of the entity it is for
     kind: str  # body | condition | check | hook
     index: int = 0
-    worker: int = 0  # key of the worker whose slot it occupies, if any
+    worker: int = 0  # key of the worker whose slot it is, if any
     gates: tuple[Gate, ...] = ()  # the limits it counts against
     task_id: str = ""
 
@@ -194,19 +208,19 @@ class Entity(Generic[RecordT]):
 
     machine: ClassVar[Machine]
     receivers: ClassVar[dict[type[Message], str]]
+    by_utc: ClassVar[frozenset[str]] = frozenset()  # states whose due times are told by the wall clock
     _receive: ClassVar[dict[type[Message], Callable[[Any, Any], None]]]
     _entered: ClassVar[dict[str, Callable[[Any], None]]]
+    _terminal: ClassVar[frozenset[str]]
 
     def __init_subclass__(cls) -> None:
         """Find the methods once: a message then costs one look-up."""
         if not hasattr(cls, "machine"):  # a base of several kinds
             return
         cls._receive = {message: getattr(cls, name) for message, name in cls.receivers.items()}
-        cls._entered = {
-            state: method
-            for state in cls.machine.states
-            if (method := getattr(cls, f"entered_{state}", None))
-        }
+        states = cls.machine.states
+        cls._entered = {state: method for state in states if (method := getattr(cls, f"entered_{state}", None))}
+        cls._terminal = frozenset(state for state in states if cls.machine.is_terminal(state))
 
     def __init__(self, kernel: Kernel, record: RecordT) -> None:
         self.kernel = kernel
@@ -229,30 +243,38 @@ class Entity(Generic[RecordT]):
         *,
         reason: str | None = None,
         metadata: dict[str, Any] | None = None,
+        due_at: float | None = None,
         **changes: Any,  # fields of the record, each checked by msgspec's replace
     ) -> None:
-        """Fire `event` at the machine; with the row it takes go `changes` of the record. Raises InvalidTransitionError."""
-        kernel = self.kernel
-        before = self.record
-        row = self.machine.transition(before.state, event, before, payload)
+        """Fire `event` at the machine; with the row it takes go `changes` of the record. Raises InvalidTransitionError.
+
+        due_at: when the timed event of the state that is entered fires; not said, it has none (yet).
+        """
+        kernel, before, machine = self.kernel, self.record, self.machine
+        state = before.state
+        rows = machine.table[state].get(event)
+        row = rows[0] if rows and rows[0].guard is None else machine.transition(state, event, before, payload)
         if observe_transition is not None:
-            observe_transition(self.machine, row)
+            observe_transition(machine, row)
         turn = kernel.turn
-        turn.before.setdefault(self, before)
-        seq = before.seq + 1
-        moved = row.target != before.state
-        now = kernel.at
-        if moved:
-            self.record = replace(
-                before, state=row.target, previous_state=before.state, seq=seq, epoch=seq, updated_at=now,
-                reason=reason, **changes,
-            )  # fmt: skip
-            if self.timer is not None:
-                self.disarm()
-        else:
+        if self not in turn.before:
+            turn.before[self] = before
+        target, seq, now = row.target, before.seq + 1, kernel.at
+        if target == state:
             self.record = replace(before, seq=seq, updated_at=now, reason=reason, **changes)
-        self.note(before.state, row.target, event, row.severity, reason, metadata)
-        if moved and (entered := self._entered.get(row.target)) is not None:
+            self.note(state, target, event, row.severity, reason, metadata)
+            return
+        if self.timer is not None:
+            self.disarm()
+        self.record = replace(
+            before, state=target, previous_state=state, seq=seq, epoch=seq, updated_at=now, reason=reason, due_at=due_at,
+            **changes,
+        )  # fmt: skip
+        if due_at is not None:
+            self.arm(due_at)
+        self.note(state, target, event, row.severity, reason, metadata)
+        entered = self._entered.get(target)
+        if entered is not None:
             entered(self)
 
     def change(self, **changes: Any) -> None:  # fields of the record, checked by msgspec's replace
@@ -271,14 +293,13 @@ class Entity(Generic[RecordT]):
         metadata: dict[str, Any] | None,
     ) -> None:
         """Write the transition that has just been made into the turn."""
-        kernel = self.kernel
-        record = self.record
-        kernel.seq += 1
+        kernel, record = self.kernel, self.record
+        seq = kernel.seq = kernel.seq + 1
         job_id, workstream_id, attempt, worker_id = self.context()
         kernel.turn.transitions.append(
             Transitioned(
-                kernel.seq, record.kind, record.id, record.seq, source, target, event, severity, kernel.at, reason,
-                job_id, workstream_id, record.run, attempt, worker_id, metadata,
+                seq, record.kind, record.id, record.seq, source, target, event, severity, kernel.at, reason, job_id,
+                workstream_id, record.run, attempt, worker_id, metadata,
             )
         )  # fmt: skip
 
@@ -303,7 +324,7 @@ class Entity(Generic[RecordT]):
     @property
     def ended(self) -> bool:
         """Whether it is terminal."""
-        return self.machine.is_terminal(self.record.state)
+        return self.record.state in self._terminal
 
     def knows(self, event: str) -> bool:
         """Whether the present state has a row for `event`."""
@@ -311,17 +332,33 @@ class Entity(Generic[RecordT]):
 
     # -- time ----------------------------------------------------------------------------------------------------------
 
-    def arm(self, due: float, *, by_utc: bool = False) -> None:
+    def wait_until(self, due: float) -> None:
+        """Set when the present state's timed event fires (UTC epoch seconds)."""
+        self.change(due_at=due)
+        self.arm(due)
+
+    def arm(self, due: float) -> None:
         """Have `TimerFired` come at `due` (UTC epoch seconds), unless the state is left before."""
         if self.timer is not None:
             self.disarm()
-        self.timer = self.kernel.port.arm(due, TimerFired(self.record.key, self.record.epoch), by_utc=by_utc)
+        record = self.record
+        by_utc = record.state in self.by_utc
+        self.timer = self.kernel.port.arm(due, TimerFired(record.key, record.epoch), by_utc=by_utc)
+
+    def arm_again(self) -> None:
+        """Arm what the record says is due."""
+        if self.record.due_at is not None and not self.ended:
+            self.arm(self.record.due_at)
 
     def disarm(self) -> None:
         """Forget the timer of the present state."""
         if self.timer is not None:
             self.kernel.port.disarm(self.timer)
             self.timer = None
+
+    def disarm_all(self) -> None:
+        """Forget every timer it has."""
+        self.disarm()
 
 
 class Kernel:
@@ -334,7 +371,8 @@ class Kernel:
         self.jobs: dict[str, JobActor] = {}
         self.breakers: dict[str, BreakerActor] = {}
         self.workers: dict[int, WorkerActor] = {}
-        self.calls: dict[int, Call] = {}
+        self.calls: dict[int, Call] = {}  # by token: what engines run
+        self.slots: dict[int, Call] = {}  # by token: what attempts occupy of workers
         self.incarnations: dict[str, int] = {}
         self.draining = False
         self.stale = 0
@@ -342,16 +380,25 @@ class Kernel:
         self.seq = 0
         self.at = port.now()
         self.turn = Turn()
+        self.blamed: set[int] = set()  # tasks that failed another's turn
+        self.stuck: set[int] = set()  # entities that could not even be failed
         self.supervisor: SupervisorActor
         self.scheduler: SchedulerActor
 
     # -- turns ---------------------------------------------------------------------------------------------------------
 
     def run(self, message: Message) -> None:
-        """Run one turn. Never raises for what an actor does wrong: that turn is undone and its entity fails."""
+        """Run an input. Never raises for what an actor does wrong: that turn is undone and its entity fails."""
+        self._run_turn(message)
+        if isinstance(message, Recover) and not message.key:  # a job that cannot be recovered takes no other with it
+            for job in list(self.jobs.values()):
+                self._run_turn(Recover(job.record.key))
+
+    def _run_turn(self, message: Message) -> None:
         self.at = self.port.now()
         turn = self.turn = Turn()
         seq = self.seq
+        actor: Receiver | None = None
         try:
             self._begin(message)
             queue = turn.queue
@@ -359,9 +406,11 @@ class Kernel:
                 actor, told = queue.popleft()
                 actor.receive(told)
         except Exception as error:
-            self._undo(turn, seq, message, error)
+            self._undo(turn, seq, message, actor, error)
             return
         self.port.commit(turn)
+        if turn.leftover is not None:
+            self.let_go(turn.leftover)
 
     def _begin(self, message: Message) -> None:
         """Hand an input to the actor it is for."""
@@ -380,9 +429,7 @@ class Kernel:
         call = self.calls.get(message.token)
         if call is None:
             self.stale += 1
-            self.port.report(
-                f"a {type(message).__name__} under fencing token {message.token} is stale: refused"
-            )
+            self.port.report(f"a {type(message).__name__} under fencing token {message.token} is stale: refused")
             return
         if isinstance(message, ProcessStarted) and call.kind != "body":
             return  # only attempts are journaled with their process
@@ -391,74 +438,125 @@ class Kernel:
             return
         entity = self.entities[call.key]
         entity.receive(message)
-        if isinstance(message, CallEnded) and (job := entity.job_over()) is not None:
-            self.let_go(job)
+        if isinstance(message, CallEnded):
+            self.turn.leftover = entity.job_over()
 
     def _command(self, key: int, message: Message, reply: Reply) -> None:
         """Run a user's command; what the state does not allow is a refusal, and changes nothing."""
         entity = self.entities.get(key)
         if entity is None:
-            self.effect(
-                Answer(reply, None, LookupError("it has ended, or was never here: look it up in the history"))
-            )
+            self.effect(Answer(reply, None, LookupError("it has ended, or was never here: look it up in the history")))
             return
         try:
             entity.receive(message)
         except InvalidTransitionError as refusal:
+            if self.turn.before or self.turn.queue:  # half of it is done already
+                raise
             self.effect(Answer(reply, None, refusal))
         else:
             self.effect(Answer(reply))
 
-    def _undo(self, turn: Turn, seq: int, message: Message, error: Exception) -> None:
-        """Put back what the turn changed, and rebuild what is derived."""
-        self.seq = seq
-        for entity, record in turn.before.items():
-            entity.record = record
-        for entity in turn.created:
-            self.forget(entity)
-        for token in turn.claimed:
-            self.calls.pop(token, None)
-        self.calls |= turn.over
-        self.rebuild()
-        self.port.later(REBUILT)
+    # -- when a turn raises --------------------------------------------------------------------------------------------
+
+    def _undo(self, turn: Turn, seq: int, message: Message, actor: Receiver | None, error: Exception) -> None:
+        """Put back what the turn changed, rebuild what is derived, and have somebody answer for it."""
+        self._put_back(turn, seq)
         self.port.report(f"a turn of {type(message).__name__} raised {error!r} and was undone", error)
         if isinstance(message, TurnFailed):
-            return
+            self._give_up(message)
+        self.rebuild()
+        answers = isinstance(message, Command | Submit)
         if isinstance(message, Command | Submit):
             self.turn = Turn()
             self.effect(Answer(message.reply, None, error))
             self.port.commit(self.turn)
         text = f"{type(error).__name__}: {error}"
+        culprit = self._culprit(actor)
+        key, token = self._input_of(message)
+        if culprit and culprit != key:
+            self.blamed.add(culprit)
+            self.port.later(TurnFailed(culprit, text))
+            if not answers:
+                self.port.later(message)
+        elif key and not isinstance(message, TurnFailed):
+            self.port.later(TurnFailed(key, text, token))
+        if not isinstance(message, Rebuilt):
+            self.port.later(REBUILT)
+
+    def _put_back(self, turn: Turn, seq: int) -> None:
+        self.seq = seq
+        for entity, record in turn.before.items():
+            entity.record = record
+        for entity in turn.created:
+            self.forget(entity)
+        self.calls |= turn.over
+        self.slots |= turn.freed
+        for token in turn.claimed:
+            self.calls.pop(token, None)
+            self.slots.pop(token, None)
+
+    def _give_up(self, message: TurnFailed) -> None:
+        """Not even failing worked: leave the entity as it is, where it does no harm."""
+        self.stuck.add(message.key)
+        self.calls.pop(message.token, None)
+        self.slots.pop(message.token, None)
+
+    def _culprit(self, actor: Receiver | None) -> int:
+        """The key of the task that raised, where it was one and has not been blamed before; else 0."""
+        if not isinstance(actor, Entity) or actor.record.kind != "task":
+            return 0
+        key: int = actor.record.key
+        return key if key in self.entities and key not in self.blamed | self.stuck else 0
+
+    def _input_of(self, message: Message) -> tuple[int, int]:
+        """The key of the entity that an input is for, and the token of the call whose end it is; 0 for none."""
         match message:
             case CallEnded(token=token) if token in self.calls:
-                self.port.later(TurnFailed(self.calls[token].key, text, token))
-            case TimerFired(key=key) | Continue(key=key):
-                self.port.later(TurnFailed(key, text))
+                return self.calls[token].key, token
+            case TimerFired(key=key) | Continue(key=key) | Recover(key=key) | TurnFailed(key=key):
+                return key, 0
             case _:
-                pass
+                return 0, 0
 
     def rebuild(self) -> None:
         """Make everything that is derived from records again, from the records: after recovery, or an undone turn."""
         self.scheduler.clear()
-        for entity in self.entities.values():
-            entity.disarm()
+        entities = list(self.entities.values())
+        self.jobs = {entity.record.id: cast("JobActor", entity) for entity in entities if entity.record.kind == "job"}
+        self.breakers = {
+            entity.record.name: cast("BreakerActor", entity) for entity in entities if entity.record.kind == "breaker"
+        }
+        self.workers = {
+            entity.record.key: cast("WorkerActor", entity)
+            for entity in entities
+            if entity.record.kind == "worker" and not entity.ended
+        }
+        asked = {call.key: token for token, call in self.calls.items() if call.kind in {"condition", "check"}}
+        for entity in entities:
+            entity.disarm_all()
         for worker in self.workers.values():
-            worker.used = 0
+            worker.used, worker.pools = 0, []
         for breaker in self.breakers.values():
             breaker.clear()
         for job in self.jobs.values():
-            job.rebuild()
-        for call in self.calls.values():
-            if call.worker:
-                self.scheduler.occupy(cast("TaskActor", self.entities[call.key]), call)
+            job.rebuild(asked)
+        for slot in self.slots.values():
+            self.scheduler.occupy(cast("TaskActor", self.entities[slot.key]), slot)
+        for key in self.stuck:
+            self.entities[key].disarm_all()
+
+    # -- calls and slots -----------------------------------------------------------------------------------------------
 
     def begin_call(self, kind: str, key: int, *, index: int = 0, slot: Call | None = None) -> int:
         """Have an engine run something for the entity `key`. Returns its token; `slot` is what the scheduler lent."""
         token = self.number()
-        call = slot or Call(key, kind, index)
-        self.calls[token] = call
-        self.turn.claimed.append(token)
-        self.effect(StartCall(token, key, kind, index))
+        if slot is None:
+            self.calls[token] = Call(key, kind, index)
+        else:
+            self.calls[token] = self.slots[token] = slot
+        turn = self.turn
+        turn.claimed.append(token)
+        turn.effects.append(StartCall(token, key, kind, index))
         return token
 
     def end_call(self, token: int) -> Call | None:
@@ -472,6 +570,13 @@ class Kernel:
         """Have a call stopped, if it runs."""
         if token in self.calls:
             self.effect(StopCall(token, force))
+
+    def free_slot(self, token: int) -> None:
+        """Give back what the attempt under `token` occupies, if it still does."""
+        slot = self.slots.pop(token, None)
+        if slot is not None:
+            self.turn.freed[token] = slot
+            self.send(self.workers.get(slot.worker) or self.scheduler, Release(slot.key, slot))
 
     def keep_hook(self, entity: Entity[Any], hook: Hook, event: str) -> None:
         """Have a hook of an ended entity run at least once, whatever happens: its row commits with the transition."""
@@ -515,18 +620,19 @@ class Kernel:
         job.over = True
         stream = job.stream
         if stream is not None:
-            keys = range(stream.record.first_task, stream.record.first_task + stream.record.task_count)
-            if any(call.key in keys for call in self.calls.values()):
+            first, last = stream.record.first_task, stream.record.first_task + stream.record.task_count
+            if any(first <= call.key < last or call.key == stream.record.key for call in self.calls.values()):
                 return
             for task in stream.tasks:
                 self.forget(task)
-            stream.disarm_all()
             self.forget(stream)
-            self.scheduler.streams.pop(stream.record.key, None)
+            self.scheduler.forget(stream.record.key)
         self.forget(job)
         self.jobs.pop(job.record.id, None)
 
     def forget(self, entity: Entity[Any]) -> None:
         """Let an entity go: it is terminal and durable, or was never committed."""
-        entity.disarm()
+        entity.disarm_all()
         self.entities.pop(entity.record.key, None)
+        self.stuck.discard(entity.record.key)
+        self.blamed.discard(entity.record.key)

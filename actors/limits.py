@@ -9,6 +9,7 @@ Rules:
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -54,7 +55,7 @@ class LimitsResolver:
 
     def of(self, task: Task) -> Limits:
         """The limits of `task`."""
-        if any(getattr(task, field) is not None for field in _SAID_BY_TASKS):
+        if _said_by(task) != _NOTHING:
             return self._resolve(task)
         if task.tool not in self._shared:
             self._shared[task.tool] = self._resolve(task)
@@ -65,9 +66,7 @@ class LimitsResolver:
         sources: tuple[Any, ...] = (task, tool, self._workstream.defaults, self._runtime)
 
         def said(field: str) -> Any:  # fields differ in type; each is given its own below
-            return next(
-                (value for source in sources if (value := getattr(source, field, None)) is not None), None
-            )
+            return next((value for source in sources if (value := getattr(source, field, None)) is not None), None)
 
         retry: Retry | None = said("retry")
         return Limits(
@@ -88,10 +87,11 @@ class LimitsResolver:
         )
 
 
-_SAID_BY_TASKS = (
+_said_by = attrgetter(
     "retry", "timeout", "queue_timeout", "heartbeat_timeout", "total_timeout", "unroutable_timeout", "kill_grace",
     "max_error_repeats", "max_losses", "on_loss", "on_exhausted",
 )  # fmt: skip
+_NOTHING = (None,) * 11
 
 
 def attempts(retry: Retry | None) -> int:

@@ -1,7 +1,7 @@
 """Loading: makes the lifecycle actors again from what a journal holds of the loaded.
 
-Nothing is fired here. Afterwards the kernel is as it was at the end of its last durable turn, except that what ran is
-gone; the input `Recover` then says what became of it.
+Nothing is fired or armed here. Afterwards the kernel holds what it did at the end of its last durable turn, except that
+what ran is gone; the input `Recover` then derives the rest, and says what became of what ran.
 """
 
 from __future__ import annotations
@@ -33,9 +33,7 @@ class Loaded(msgspec.Struct):
     jobs: list[JobRecord] = []  # not terminal
     workstreams: list[WorkstreamRecord] = []  # the present run of each of those jobs
     specs: dict[int, bytes] = {}  # by workstream key
-    tasks: list[
-        TaskRecord
-    ] = []  # all tasks of those workstreams, ended ones too: dependents need their results
+    tasks: list[TaskRecord] = []  # all tasks of those workstreams, ended ones too: dependents need their results
     workers: list[WorkerRecord] = []  # not terminal
     breakers: list[BreakerRecord] = []
     attempts: list[AttemptRecord] = []  # without an end
@@ -54,6 +52,7 @@ def make_kernel(port: Port, defaults: Defaults, loaded: Loaded) -> Kernel:
     kernel.seq = loaded.last_seq
     kernel.incarnations = dict(loaded.incarnations)
     kernel.supervisor.outbox = list(loaded.outbox)
+    kernel.supervisor.attempts = list(loaded.attempts)
     for worker in loaded.workers:
         kernel.entities[worker.key] = kernel.workers[worker.key] = WorkerActor(kernel, worker)
     for breaker in loaded.breakers:
@@ -64,7 +63,6 @@ def make_kernel(port: Port, defaults: Defaults, loaded: Loaded) -> Kernel:
         tasks.setdefault(task.workstream, []).append(task)
     for job in loaded.jobs:
         _load_job(kernel, job, streams[job.key], loaded.specs, tasks)
-    kernel.rebuild()
     return kernel
 
 

@@ -25,9 +25,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 class Reply(msgspec.Struct, gc=False, eq=False):
     """Where the answer to a command goes. `answer` is the runtime's; actors only pass the reply on."""
 
-    answer: (
-        Any  # Callable[[value, error], None]; a Struct field of a callable type would be decoded by nobody
-    )
+    answer: Any  # Callable[[value, error], None]; a Struct field of a callable type would be decoded by nobody
 
 
 class Submit(Message, frozen=True):
@@ -122,7 +120,9 @@ class Drain(Message, frozen=True):
 
 
 class Recover(Message, frozen=True):
-    """The runtime came back: what was running in the process before is gone."""
+    """The runtime came back: what was running in the process before is gone. `key` is the job it is said to (0: to all)."""
+
+    key: int = 0
 
 
 class Rebuilt(Message, frozen=True):
@@ -163,9 +163,9 @@ class Release(Message, frozen=True):
 
 
 class Unroutable(Message, frozen=True):
-    """To a queued task: no worker could ever run you."""
+    """To a queued task: no worker could ever run you; or (without a reason) now there is one."""
 
-    reason: str
+    reason: str | None
 
 
 class Skip(Message, frozen=True):

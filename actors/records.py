@@ -13,6 +13,7 @@ Rules:
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
@@ -40,6 +41,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=F
     updated_at: float = 0.0
     started_at: float | None = None
     finished_at: float | None = None
+    due_at: float | None = None  # when the present state's timed event fires; armed as long as it stands here
     reason: str | None = None
 
 
@@ -65,8 +67,8 @@ class WorkstreamRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc
     task_count: int
     tasks_created: int = 0
     cause: str | None = None  # why it is cancelling: "failure" | "cancel"
+    forced: bool = False  # its tasks are stopped the harder way, clean-up too
     deadline_at: float | None = None
-    due_at: float | None = None  # of the present state's timed event
     hold_until: float | None = None
     wait_until: float | None = None
     checked: int = 0  # final checks passed so far
@@ -100,13 +102,18 @@ class TaskRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=False
     worker_id: str | None = None
     generation: int = 0  # of the tool's breaker when the attempt began
     # times
-    claimed_at: float | None = None  # when the present attempt was
+    claimed_at: float | None = None  # when the present attempt was; None while there is none, or its end is journaled
+    pid: int | None = None  # of the present attempt's process, where it is a command
+    process_started: int | None = None
     place: int = 0  # its place in the queue, kept when it is re-queued
     queued_at: float | None = None
     first_queued_at: float | None = None
     ended_at: float | None = None  # the last attempt's end
-    due_at: float | None = None  # of the present state's timed event
-    limit: str | None = None  # which limit a time_out was: attempt, heartbeat, total, queue
+    limit: str | None = (
+        None  # which limit falls due first, or was reached: attempt, heartbeat, total, queue, unroutable
+    )
+    routable: bool = True  # whether a worker could run it, while it is queued
+    parked: str | None = None  # why it is in circuit_open: tool | exhausted | lost; kept until it starts or is reset
     hold_until: float | None = None
     wait_until: float | None = None
     # what came of it
@@ -153,7 +160,6 @@ class BreakerRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     cooldown: float = 60.0
     generation: int = 0
     probe: int | None = None  # the task that holds the permit
-    due_at: float | None = None
 
 
 class AttemptRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -168,9 +174,7 @@ class AttemptRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     worker_id: str | None = None
     claimed_at: float
     ended_at: float | None = None
-    end: str | None = (
-        None  # succeeded | failed | timed_out | lost | cancelled | returned (given back by a drain)
-    )
+    end: str | None = None  # succeeded | failed | timed_out | lost | cancelled | returned (given back by a drain)
     error: str | None = None
     exit_code: int | None = None
     duration_ms: int | None = None
@@ -193,9 +197,7 @@ class OutboxRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     tries: int = 0
 
 
-AnyRecord = (
-    JobRecord | WorkstreamRecord | TaskRecord | WorkerRecord | BreakerRecord | AttemptRecord | OutboxRow
-)
+AnyRecord = JobRecord | WorkstreamRecord | TaskRecord | WorkerRecord | BreakerRecord | AttemptRecord | OutboxRow
 
 
 class Transitioned(msgspec.Struct, frozen=True, gc=False):
@@ -229,4 +231,10 @@ class Transitioned(msgspec.Struct, frozen=True, gc=False):
 
 def iso(at: float) -> str:
     """Write UTC epoch seconds as ISO 8601 with milliseconds and a Z."""
-    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    second, part = divmod(round(at * 1_000_000), 1_000_000)
+    return f"{_second(second)}.{part // 1_000:03d}Z"
+
+
+@lru_cache(maxsize=64)  # transitions come by the thousand in one second
+def _second(at: int) -> str:
+    return datetime.fromtimestamp(at, UTC).isoformat()[:19]

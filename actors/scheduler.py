@@ -6,17 +6,20 @@ Rules
 - A task starts when all of its *gates* are open: its pool (the workers that have its engine and capabilities), its
   workstream's `max_parallel`, its tool's. A slot counts from the decision until the body is gone, so a cancelled task
   may still hold one.
-- Tasks with the same gates and the same pool wait in one *lane*, a heap. A lane whose first task cannot start is parked at
-  the gate that is shut, and only the best lane parked there is woken when the gate opens. So a decision costs
-  O(log n), however many tasks wait behind a limit.
+- Tasks with the same gates wait in one *lane*, a heap. A lane whose first task cannot start is parked at the gate that
+  is shut, and only the best lane parked there is woken when the gate opens: by a slot that came free, or by a lane that
+  was woken and did not take all there was. So a decision costs O(log n), however many tasks wait behind a limit.
+- A lane has at most one valid entry, in the list `at`; an entry that is no longer it is dropped when it comes up.
 - A task that leaves the queue by another way gives up its ticket; the heap entry is then dropped when it comes up.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, cast
 
+from ..machines import TaskState
 from .kernel import Call, Kernel
 from .messages import Assign, Message, Queued, Release, Unroutable
 
@@ -25,7 +28,8 @@ if TYPE_CHECKING:
     from .worker import WorkerActor
 
 Key = tuple[int, int]  # (-priority, place)
-Waiting = list[tuple[Key, int, "Lane"]]
+Waiting = list[tuple[Key, int, "Lane"]]  # the number tells two entries of a lane apart
+IN_QUEUE = frozenset({TaskState.QUEUED, TaskState.HALF_OPEN})
 
 
 class Gate:
@@ -57,21 +61,17 @@ class Pool(Gate):
 
 
 class Lane:
-    """Queued tasks that wait for the same things."""
+    """The queued tasks of a workstream that wait for the same things."""
 
-    __slots__ = ("at", "gates", "heap", "key", "name", "number", "pool", "tool")
+    __slots__ = ("at", "gates", "heap", "key", "pool", "tool")
 
-    def __init__(
-        self, name: tuple[object, ...], number: int, pool: Pool, gates: tuple[Gate, ...], tool: str | None
-    ) -> None:
-        self.name = name
-        self.number = number  # breaks ties between lanes
+    def __init__(self, pool: Pool, gates: tuple[Gate, ...], tool: str | None) -> None:
         self.pool = pool
         self.gates = gates
         self.tool = tool
         self.heap: list[tuple[Key, int, TaskActor]] = []  # (key, ticket, task)
-        self.key: Key = (0, 0)  # of the one entry that stands for the lane, in `at`
-        self.at: Waiting
+        self.key: Key = (0, 0)  # of the one entry that stands for the lane
+        self.at: Waiting | None = None  # where that is; None: nobody waits
 
     def top(self) -> Key | None:
         """The key of the first task that still waits."""
@@ -79,6 +79,10 @@ class Lane:
         while heap and heap[0][2].ticket != heap[0][1]:
             heappop(heap)
         return heap[0][0] if heap else None
+
+    def tasks(self) -> Iterator[tuple[Key, TaskActor]]:
+        """The tasks that still wait, in no order."""
+        return ((key, task) for key, ticket, task in self.heap if task.ticket == ticket)
 
 
 class SchedulerActor:
@@ -92,42 +96,66 @@ class SchedulerActor:
     def clear(self) -> None:
         """Forget everything, to be told again."""
         self.ready: Waiting = []
-        self.lanes: dict[tuple[object, ...], Lane] = {}
+        self.lanes: dict[int, dict[tuple[object, ...], Lane]] = {}  # by workstream
         self.pools: dict[tuple[str, frozenset[str]], Pool] = {}
         self.streams: dict[int, Gate] = {}
         self.tools: dict[str, Gate] = {}
         self.tickets = 0
-        self.numbers = 0
+        self.entries = 0
 
     def receive(self, message: Message) -> None:
         """Queue a task, or take a slot back."""
         if isinstance(message, Queued):
             task = cast("TaskActor", self.kernel.entities[message.key])
-            self.check_routable(task)
-            self.restore(task)
+            if task.record.state in IN_QUEUE:
+                pool = self.restore(task)
+                if not pool.workers:
+                    self.kernel.send(task, Unroutable(_nobody(pool)))
         elif isinstance(message, Release):
             self._free(message.slot)
         self.match()
 
+    def forget(self, stream: int) -> None:
+        """Let go of what is kept for a workstream that has ended."""
+        self.streams.pop(stream, None)
+        for lane in self.lanes.pop(stream, {}).values():
+            at, lane.at = lane.at, None
+            lane.heap.clear()
+            while at and at[0][2].at is not at:  # behind a gate that never opens, nobody else would
+                heappop(at)
+
     # -- workers -------------------------------------------------------------------------------------------------------
 
     def enrol(self, worker: WorkerActor) -> None:
-        """A worker takes tasks from now on."""
-        for pool in self.pools.values():
-            if pool.suits(worker):
-                self._join(pool, worker)
+        """A worker takes tasks from now on. Who thought that nobody could run him hears of it."""
+        joined = [pool for pool in self.pools.values() if pool.suits(worker)]
+        new = [pool for pool in joined if not pool.workers]
+        for pool in joined:
+            self._join(pool, worker)
+        for lane in self._lanes():
+            if lane.pool in new:
+                for _, task in lane.tasks():
+                    self.kernel.send(task, Unroutable(None))
         self.match()
 
     def retire(self, worker: WorkerActor) -> None:
         """A worker takes no more tasks. What it still runs no longer counts for its pools."""
-        for pool in self.pools.values():
-            if worker in pool.workers:
-                pool.workers.remove(worker)
-                pool.free.pop(worker, None)
-                pool.limit -= worker.record.capacity
-                pool.used -= worker.used
+        for pool in worker.pools:
+            pool.workers.remove(worker)
+            pool.free.pop(worker, None)
+            pool.limit -= worker.record.capacity
+            pool.used -= worker.used
+        worker.pools = []
+
+    def tell_unroutable(self) -> None:
+        """Tell the queued tasks that none of the workers could run."""
+        for lane in self._lanes():
+            if not lane.pool.workers:
+                for _, task in lane.tasks():
+                    self.kernel.send(task, Unroutable(_nobody(lane.pool)))
 
     def _join(self, pool: Pool, worker: WorkerActor) -> None:
+        worker.pools.append(pool)
         pool.workers.add(worker)
         pool.limit += worker.record.capacity
         pool.used += worker.used
@@ -144,39 +172,42 @@ class SchedulerActor:
 
     def waiting_for(self, tool: str) -> list[TaskActor]:
         """The tasks of a tool that wait in the queue, in its order."""
-        entries = [entry for lane in self.lanes.values() if lane.tool == tool for entry in lane.heap]
-        return [
-            task for _, ticket, task in sorted(entries, key=lambda entry: entry[0]) if task.ticket == ticket
-        ]
+        entries = [entry for lane in self._lanes() if lane.tool == tool for entry in lane.tasks()]
+        return [task for _, task in sorted(entries, key=lambda entry: entry[0])]
 
-    def check_routable(self, task: TaskActor) -> None:
-        """Tell a task that no worker could ever run."""
-        pool = self._pool(task.engine, frozenset(task.spec.capabilities))
-        if not pool.workers:
-            self.kernel.send(task, Unroutable(f"no worker has {_needs(pool)}"))
-
-    def restore(self, task: TaskActor) -> None:
-        """Put a task into the queue, without looking whether it can start."""
-        lane = self._lane(task)
+    def restore(self, task: TaskActor) -> Pool:
+        """Put a task into the queue, without looking whether it can start. Returns the pool that it waits for."""
+        lane = task.lane
+        if lane is None:
+            lane = task.lane = self._lane(task)
         self.tickets += 1
         task.ticket = self.tickets
         key = (-task.priority, task.record.place)
         heappush(lane.heap, (key, task.ticket, task))
-        if len(lane.heap) == 1:
-            lane.at = self.ready
-        elif key >= lane.key:
-            return
+        if lane.at is None:
+            self._stand(lane, key, self.ready)
+        elif key < lane.key:
+            self._stand(lane, key, lane.at)
+        return lane.pool
+
+    def _stand(self, lane: Lane, key: Key, at: Waiting) -> None:
+        """Let the lane stand in a list with its first task's key."""
+        self.entries += 1
         lane.key = key
-        heappush(lane.at, (key, lane.number, lane))
+        lane.at = at
+        heappush(at, (key, self.entries, lane))
+
+    def _lanes(self) -> Iterator[Lane]:
+        return (lane for lanes in self.lanes.values() for lane in lanes.values())
 
     def _lane(self, task: TaskActor) -> Lane:
         spec = task.spec
-        name = (task.engine, *spec.capabilities, spec.tool, task.record.workstream)
-        lane = self.lanes.get(name)
+        lanes = self.lanes.setdefault(task.record.workstream, {})
+        name = (task.engine, *spec.capabilities, spec.tool)
+        lane = lanes.get(name)
         if lane is None:
             gates = self._gates(task)
-            self.numbers += 1
-            lane = self.lanes[name] = Lane(name, self.numbers, cast("Pool", gates[0]), gates, spec.tool)
+            lane = lanes[name] = Lane(cast("Pool", gates[0]), gates, spec.tool)
         return lane
 
     def _gates(self, task: TaskActor) -> tuple[Gate, ...]:
@@ -205,45 +236,44 @@ class SchedulerActor:
         """Start what can start."""
         ready = self.ready
         while ready and not self.stopped:
-            key, _, lane = ready[0]
+            key, _, lane = heappop(ready)
             if lane.at is not ready or lane.key != key:
-                heappop(ready)  # the lane has a better entry, or is elsewhere
-                continue
+                continue  # the lane has a better entry, or is elsewhere
             first = lane.top()
-            if first != key:
-                heappop(ready)
-                self._again(lane, first)
-                continue
-            shut = next((gate for gate in lane.gates if gate.used >= gate.limit), None)
-            heappop(ready)
-            if shut is None:
-                self._give(lane, heappop(lane.heap)[2])
-                self._again(lane, lane.top())
-            else:
-                lane.at = shut.waiting
-                heappush(shut.waiting, (key, lane.number, lane))
+            if first == key:
+                for gate in lane.gates:
+                    if gate.used >= gate.limit:
+                        self._stand(lane, key, gate.waiting)
+                        break
+                else:
+                    self._give(lane, heappop(lane.heap)[2])
+                    self._again(lane, lane.top())
                 self._wake_others(lane)
+            else:
+                self._again(lane, first)
+                if first is None:
+                    self._wake_others(lane)
 
     def _again(self, lane: Lane, first: Key | None) -> None:
-        """Put the lane back among the ready ones with its present first task, or drop it if it has none."""
+        """Put the lane back among the ready ones with its present first task, if it has one."""
         if first is None:
-            del self.lanes[lane.name]
-            self._wake_others(lane)
-            return
-        lane.key = first
-        heappush(self.ready, (first, lane.number, lane))
+            lane.at = None
+        else:
+            self._stand(lane, first, self.ready)
 
     def _give(self, lane: Lane, task: TaskActor) -> None:
         task.ticket = 0
         worker = next(iter(lane.pool.free))
-        slot = Call(task.record.key, "body", 0, worker.record.key, lane.gates, task.record.id)
+        key = task.record.key
+        slot = Call(key, "body", 0, worker.record.key, lane.gates, task.record.id)
         self._count(slot, +1)
-        self.kernel.send(worker, Assign(task.record.key, slot))
+        self.kernel.send(worker, Assign(key, slot))
 
     def _free(self, slot: Call) -> None:
         self._count(slot, -1)
         for gate in slot.gates[1:]:
-            self._wake(gate)
+            if gate.waiting:
+                self._wake(gate)
 
     def _count(self, slot: Call, change: int) -> None:
         """Let a slot be taken (+1) or free (-1), in its worker, in all its pools and at its other gates."""
@@ -254,33 +284,31 @@ class SchedulerActor:
             return
         worker.used += change
         room = worker.used < worker.record.capacity
-        for pool in self.pools.values():
-            if worker not in pool.workers:
-                continue
+        for pool in worker.pools:
             pool.used += change
             if not room:
                 pool.free.pop(worker, None)
-            elif worker not in pool.free:
-                pool.free[worker] = None
-            if change < 0:
-                self._wake(pool)
+            elif change < 0:
+                pool.free.setdefault(worker)
+                if pool.waiting:
+                    self._wake(pool)
 
     def _wake_others(self, lane: Lane) -> None:
-        """A woken lane did not take the slot: let the next one at those gates have it."""
+        """There may be more room at the lane's gates than it took: let the best that is parked there look."""
         for gate in lane.gates:
-            if gate.used < gate.limit:
+            if gate.waiting and gate.used < gate.limit:
                 self._wake(gate)
 
     def _wake(self, gate: Gate) -> None:
         """Ready the best lane that is parked at a gate."""
-        while gate.waiting:
-            key, _, lane = heappop(gate.waiting)
-            if lane.at is gate.waiting and lane.key == key:
-                lane.at = self.ready
-                heappush(self.ready, (key, lane.number, lane))
+        waiting = gate.waiting
+        while waiting:
+            key, _, lane = heappop(waiting)
+            if lane.at is waiting and lane.key == key:
+                self._stand(lane, key, self.ready)
                 return
 
 
-def _needs(pool: Pool) -> str:
-    wanted = f"the engine {pool.engine!r}"
+def _nobody(pool: Pool) -> str:
+    wanted = f"no worker has the engine {pool.engine!r}"
     return f"{wanted} and the capabilities {sorted(pool.capabilities)}" if pool.capabilities else wanted

@@ -10,12 +10,12 @@ Rules
 
 from __future__ import annotations
 
-import msgspec
+from msgspec.structs import replace
 
 from ..machines import BreakerState, Event, JobState, WorkerState
 from .breaker import BreakerActor
 from .job import JobActor
-from .kernel import Answer, Call, Kernel, RunHook
+from .kernel import Answer, Call, Kernel, RunHook, StopCall
 from .limits import breaker_of
 from .messages import (
     RECOVER,
@@ -32,7 +32,7 @@ from .messages import (
     TimerFired,
     TurnFailed,
 )  # fmt: skip
-from .records import BreakerRecord, JobRecord, OutboxRow, WorkerRecord
+from .records import AttemptRecord, BreakerRecord, JobRecord, OutboxRow, WorkerRecord
 from .spec import Workstream, seconds
 from .worker import WorkerActor
 
@@ -42,13 +42,14 @@ class SupervisorActor:
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
+        self.attempts: list[AttemptRecord] = []  # claims without an end, found at start
         self.outbox: list[OutboxRow] = []  # rows found at start
 
     def receive(self, message: Message) -> None:
         """Act on an input that is for nobody else."""
         match message:
-            case TimerFired() | TurnFailed():
-                if (entity := self.kernel.entities.get(message.key)) is not None:
+            case TimerFired(key=key) | TurnFailed(key=key) | Recover(key=key) if key:
+                if (entity := self.kernel.entities.get(key)) is not None:
                     entity.receive(message)
             case Submit():
                 self._submit(message)
@@ -117,27 +118,34 @@ class SupervisorActor:
             kernel.workers[record.key] = worker
             worker.born({"capacity": capacity})
             worker.fire(Event.REGISTER)
+        kernel.scheduler.tell_unroutable()
 
     def _drain(self, message: Drain) -> None:
-        """Claim nothing more; with `stop`, have what runs given back."""
+        """Claim nothing more; with `stop`, have bodies given back, and conditions and checks stopped: they are asked again."""
         kernel = self.kernel
         kernel.scheduler.stopped = True
-        if message.stop:
-            kernel.draining = True
-            for call in kernel.calls.values():
-                if call.kind == "body":
-                    kernel.send(kernel.entities[call.key], message)
+        if not message.stop:
+            return
+        kernel.draining = True
+        for token, call in kernel.calls.items():
+            if call.kind == "body":
+                kernel.send(kernel.entities[call.key], message)
+            elif call.kind != "hook":
+                kernel.effect(StopCall(token))
 
     def _recover(self) -> None:
-        """Say of everything that ran in the process before what became of it."""
+        """Derive what is derived, and end what belonged to the process before. Each job is then told by itself."""
         kernel = self.kernel
+        kernel.rebuild()
         for worker in list(kernel.workers.values()):
             worker.receive(RECOVER)
-        for job in kernel.jobs.values():
-            kernel.send(job, RECOVER)
+        for attempt in self.attempts:
+            task = kernel.entities.get(attempt.task)
+            if task is None or task.ended:  # it was cancelled, and its body had still to go
+                kernel.turn.extra.append(replace(attempt, ended_at=kernel.at, end="cancelled"))
         for row in self.outbox:
             kernel.calls[row.key] = Call(0, "hook")
             kernel.turn.claimed.append(row.key)
-            kernel.turn.extra.append(msgspec.structs.replace(row, tries=row.tries + 1))
+            kernel.turn.extra.append(replace(row, tries=row.tries + 1))
             kernel.effect(RunHook(row.key, row))
-        self.outbox = []
+        self.attempts, self.outbox = [], []

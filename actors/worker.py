@@ -10,12 +10,15 @@ Rules
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from ..machines import WORKER, Event, WorkerState
 from .kernel import Entity, Kernel
-from .messages import Assign, Cancel, Message, Recover, Release
+from .messages import Assign, Cancel, Message, Queued, Recover, Release
 from .records import WorkerRecord
+
+if TYPE_CHECKING:
+    from .scheduler import Pool
 
 ASSIGN, RELEASE, REGISTER, SHUT_DOWN, FAIL = (
     Event.ASSIGN, Event.RELEASE, Event.REGISTER, Event.SHUT_DOWN, Event.FAIL,
@@ -26,7 +29,7 @@ TAKING = frozenset({WorkerState.IDLE, WorkerState.BUSY})
 class WorkerActor(Entity[WorkerRecord]):
     """One incarnation of a worker."""
 
-    __slots__ = ("capabilities", "used")
+    __slots__ = ("capabilities", "pools", "used")
 
     machine = WORKER
     receivers: ClassVar[dict[type[Message], str]] = {
@@ -40,6 +43,7 @@ class WorkerActor(Entity[WorkerRecord]):
         super().__init__(kernel, record)
         self.capabilities = frozenset(record.capabilities)
         self.used = 0
+        self.pools: list[Pool] = []  # the scheduler's, as long as it takes tasks
 
     @property
     def takes_tasks(self) -> bool:
@@ -47,17 +51,19 @@ class WorkerActor(Entity[WorkerRecord]):
         return self.record.state in TAKING
 
     def on_assign(self, message: Assign) -> None:
-        """Take a task, and tell it so."""
-        record = self.record
-        assigned = record.assigned + 1
+        """Take a task, and tell it so. A task that comes too late goes back into the queue, to its place."""
+        if not self.takes_tasks:
+            self.kernel.send(self.kernel.scheduler, Release(message.key, message.slot))
+            self.kernel.send(self.kernel.scheduler, Queued(message.key))
+            return
+        assigned = self.record.assigned + 1
         told = {"task_id": message.slot.task_id, "assigned": assigned}
         self.fire(ASSIGN, metadata=told, assigned=assigned)
         self.kernel.send(self.kernel.entities[message.key], message)
 
     def on_release(self, message: Release) -> None:
         """Get a slot back, and tell the scheduler."""
-        record = self.record
-        assigned = record.assigned - 1
+        assigned = self.record.assigned - 1
         if self.knows(RELEASE):
             told = {"task_id": message.slot.task_id, "assigned": assigned}
             self.fire(RELEASE, metadata=told, assigned=assigned)
@@ -89,5 +95,6 @@ class WorkerActor(Entity[WorkerRecord]):
         self._gone()
 
     def _gone(self) -> None:
+        self.change(finished_at=self.kernel.at)
         self.kernel.scheduler.retire(self)
         self.kernel.workers.pop(self.record.key, None)

@@ -7,18 +7,21 @@ Rules
 - Work on many tasks (creating, starting, cancelling them) is done `CHUNK` at a time, a turn each; what is not done yet
   follows from the records, so a crash in between loses nothing.
 - The first critical bad end fails it: what runs is cancelled, nothing else starts, except clean-up tasks: those whose
-  edges are all `after`. It ends when every task has.
+  edges are all `after`. It ends when every task has. Its tasks are stopped in the turn after, so that what depends on
+  the task that failed is skipped first.
 - Once it has a `cause`, no task starts but for clean-up after a failure.
+- What fails while its tasks are still being created fails it when they are; a cancel ends it at once, with those it has.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 from ..machines import WORKSTREAM, Event, Standing, TaskState, WorkstreamState
 from .checks import CheckedEntity
 from .kernel import Armed, Kernel
-from .limits import VALIDATION_TIMEOUT, LimitsResolver
+from .limits import VALIDATION_TIMEOUT, Limits, LimitsResolver
 from .messages import (
     READY,
     CallEnded,
@@ -42,6 +45,8 @@ if TYPE_CHECKING:
 
 S = WorkstreamState
 CHUNK = 500
+CHECK_GRACE = 11.0
+"""Seconds that a check of the final validation has to be gone, once it was stopped (the default kill grace and a margin)."""
 DEADLINE_EPOCH = 0
 """The epoch of the deadline's timer, which outlives every state."""
 
@@ -53,7 +58,6 @@ class WorkstreamActor(CheckedEntity[WorkstreamRecord]):
         "cursor",
         "deadline",
         "dependents",
-        "forced",
         "job",
         "names",
         "open",
@@ -80,7 +84,6 @@ class WorkstreamActor(CheckedEntity[WorkstreamRecord]):
         self.dependents: dict[int, list[tuple[int, bool]]] = {}
         self.open = 0
         self.cursor = 0  # the next task to start or to cancel
-        self.forced = False
         self.deadline: Armed | None = None
         for index, task in enumerate(spec.tasks):
             for name in task.depends_on:
@@ -105,22 +108,25 @@ class WorkstreamActor(CheckedEntity[WorkstreamRecord]):
     def _create_some(self) -> None:
         first = len(self.tasks)
         for index in range(first, min(first + CHUNK, len(self.spec.tasks))):
-            task = self._make(self._new_record(index))
-            spec = task.spec
+            spec = self.spec.tasks[index]
+            limits = self.resolver.of(spec)
+            task = self._make(self._new_record(index, spec, limits), limits)
             told = {
                 "depends_on": len(spec.depends_on) + len(spec.after), "optional": spec.optional,
-                "max_attempts": task.record.max_attempts, "max_losses": task.record.max_losses,
+                "max_attempts": limits.max_attempts, "max_losses": limits.max_losses,
             }  # fmt: skip
             task.born(told)
         self.change(tasks_created=len(self.tasks))
+        if self.open < len(self.tasks):  # some have been cancelled already, while these were being made
+            for ended in (task for task in self.tasks[:first] if task.ended):
+                self._settle_all(ended, first)
         if len(self.tasks) < len(self.spec.tasks):
             self.kernel.port.later(Continue(self.record.key))
-        elif self.record.cause is None:
+        else:
             self.fire(Event.TASKS_CREATED)
 
-    def _new_record(self, index: int) -> TaskRecord:
-        spec, record = self.spec.tasks[index], self.record
-        limits = self.resolver.of(spec)
+    def _new_record(self, index: int, spec: Task, limits: Limits) -> TaskRecord:
+        record = self.record
         return TaskRecord(
             key=record.first_task + index, id=f"{record.id}/{spec.name}", name=spec.name, state=TaskState.PENDING,
             run=record.run, created_at=self.kernel.at, updated_at=self.kernel.at, workstream=record.key,
@@ -129,12 +135,10 @@ class WorkstreamActor(CheckedEntity[WorkstreamRecord]):
             on_exhausted=limits.on_exhausted,
         )  # fmt: skip
 
-    def _make(self, record: TaskRecord) -> TaskActor:
+    def _make(self, record: TaskRecord, limits: Limits) -> TaskActor:
         """The actor of a task, new or loaded, counted as not ended and waiting for all its edges."""
         spec = self.spec.tasks[record.index]
-        task = TaskActor(
-            self.kernel, record, self, spec, self.resolver.of(spec), self.kernel.port.engine_of(spec)
-        )
+        task = TaskActor(self.kernel, record, self, spec, limits, self.kernel.port.engine_of(spec))
         self.tasks.append(task)
         self.unmet.append(len(spec.depends_on) + len(spec.after))
         self.open += 1
@@ -145,6 +149,8 @@ class WorkstreamActor(CheckedEntity[WorkstreamRecord]):
         self.cursor = 0
         if not self.open:
             self._all_ended()
+        elif self.record.cause is not None:
+            self._begin_cancelling()
         else:
             self._start_some()
 
@@ -159,10 +165,10 @@ class WorkstreamActor(CheckedEntity[WorkstreamRecord]):
 
     def on_continue(self, _: Continue) -> None:
         """Go on with the tasks that are left."""
-        if self.record.cause is not None:
-            self._cancel_some()
-        elif self.record.state == S.PLANNED:
+        if self.record.state == S.PLANNED and self.record.cause != "cancel":
             self._create_some()
+        elif self.record.cause is not None:
+            self._cancel_some()
         elif self.cursor < len(self.tasks):
             self._start_some()
 
@@ -175,7 +181,10 @@ class WorkstreamActor(CheckedEntity[WorkstreamRecord]):
 
     def lets_start(self, task: TaskActor) -> bool:
         """Whether an attempt of `task` may start now."""
-        return self.record.cause is None or (self.record.cause == "failure" and is_clean_up(task.spec))
+        cause = self.record.cause
+        if cause is None:
+            return self.record.state != S.PLANNED
+        return cause == "failure" and not self.record.forced and is_clean_up(task.spec)
 
     def on_started(self, _: Started) -> None:
         """The first task started."""
@@ -186,30 +195,32 @@ class WorkstreamActor(CheckedEntity[WorkstreamRecord]):
 
     def on_ended(self, message: Ended) -> None:
         """A task is terminal: settle its dependents, then its effect on the whole."""
-        task = self.tasks[message.key - self.record.first_task]
+        record = self.record
+        task = self.tasks[message.key - record.first_task]
         self.open -= 1
-        for index, strict in self.dependents.get(task.record.index, ()):
-            self._settle(index, task, strict)
-        if task.record.standing == Standing.BAD and not task.spec.optional and self.record.cause is None:
+        self._settle_all(task)
+        if task.record.standing == Standing.BAD and not task.spec.optional and record.cause is None:
             self._critical(task)
-        if not self.open:
+        if not self.open and not self.ended:
             self._all_ended()
 
-    def _settle(self, index: int, ended: TaskActor, strict: bool) -> None:
-        dependent = self.tasks[index]
+    def _settle_all(self, ended: TaskActor, first: int = 0) -> None:
+        """Tell the tasks that wait for one that has ended, from number `first` on, as far as they exist."""
+        for index, strict in self.dependents.get(ended.record.index, ()):
+            if first <= index < len(self.tasks):
+                self._settle(self.tasks[index], ended, strict)
+
+    def _settle(self, dependent: TaskActor, ended: TaskActor, strict: bool) -> None:
         if dependent.ended:
             return
-        standing = ended.record.standing
-        if strict and standing != Standing.GOOD:
-            bad = standing == Standing.BAD and not ended.spec.optional
-            how = ended.record.state
-            reason = (
-                f"dependency {ended.record.name!r} was {how}"
-                if how != TaskState.FAILED
-                else f"dependency {ended.record.name!r} failed"
-            )
+        record = ended.record
+        if strict and record.standing != Standing.GOOD:
+            bad = record.standing == Standing.BAD and not ended.spec.optional
+            how = "failed" if record.state == TaskState.FAILED else f"was {record.state}"
+            reason = f"dependency {record.name!r} {how}"
             self.kernel.send(dependent, Skip(Standing.BAD if bad else Standing.VOID, reason))
             return
+        index = dependent.record.index
         self.unmet[index] -= 1
         if not self.unmet[index] and self.lets_start(dependent):
             self.kernel.send(dependent, READY)
@@ -217,15 +228,18 @@ class WorkstreamActor(CheckedEntity[WorkstreamRecord]):
     def _critical(self, task: TaskActor) -> None:
         """The first critical bad end."""
         record = task.record
-        error = (
-            f"task {record.name!r} {'failed' if record.state == TaskState.FAILED else f'was {record.state}'}"
-        )
+        error = f"task {record.name!r} {'failed' if record.state == TaskState.FAILED else f'was {record.state}'}"
         if record.last_error or record.reason:
             error = f"{error}: {record.last_error or record.reason}"
-        if self.knows(Event.FAIL) and self.record.state != S.READY:
-            self.fire(Event.FAIL, reason=error, cause="failure", error=error)
-        else:
-            self.change(cause="failure", error=error)
+        self._fail(error)
+
+    def _fail(self, error: str, *, forced: bool = False) -> None:
+        """Begin to fail: its tasks are stopped."""
+        if self.record.state in {S.EXECUTING, S.PAUSED}:
+            self.fire(Event.FAIL, reason=error, cause="failure", error=error, forced=forced)
+            return
+        self.change(cause="failure", error=error, forced=forced)
+        if self.record.state != S.PLANNED:
             self._begin_cancelling()
 
     def _all_ended(self) -> None:
@@ -235,7 +249,8 @@ class WorkstreamActor(CheckedEntity[WorkstreamRecord]):
         elif cause == "cancel":
             self.fire(Event.CANCEL, reason=self.record.reason)
         elif cause == "failure":
-            self.fire(Event.FAIL, reason=self.record.error)
+            if state != S.PLANNED:  # else when the others have been made, too
+                self.fire(Event.FAIL, reason=self.record.error)
         elif state in {S.READY, S.EXECUTING}:
             self.fire(Event.SUCCEED)
 
@@ -275,19 +290,18 @@ class WorkstreamActor(CheckedEntity[WorkstreamRecord]):
 
     def on_cancel(self, message: Cancel) -> None:
         """Cancel it and its tasks. Raises InvalidTransitionError if that is done already, or it has ended."""
-        state = self.record.state
-        if state == S.CANCELLING or self.ended:
-            self.fire(Event.CANCEL_FORCE if message.force else Event.CANCEL_GRACEFUL, reason=message.reason)
-            self.forced = message.force
+        record = self.record
+        if self.ended or (record.cause is not None and not message.force):
+            self.fire(Event.CANCEL_GRACEFUL, reason=message.reason)  # which says that it is not possible
+        elif record.state == S.CANCELLING:
+            self.fire(Event.CANCEL_FORCE, reason=message.reason, forced=True)
             self._begin_cancelling()
-            return
-        self.forced = message.force
-        if self.knows(Event.CANCEL_GRACEFUL):
+        elif self.knows(Event.CANCEL_GRACEFUL):
             event = Event.CANCEL if message.force else Event.CANCEL_GRACEFUL
-            self.fire(event, reason=message.reason, cause="cancel")
-            return
-        self.change(cause="cancel", reason=message.reason)
-        self._begin_cancelling()
+            self.fire(event, reason=message.reason, cause="cancel", forced=message.force)
+        else:
+            self.change(cause=record.cause or "cancel", reason=message.reason, forced=message.force)
+            self._begin_cancelling()
 
     def on_stop(self, message: Stop) -> None:
         """Its job is cancelled, or its deadline is over: as `on_cancel`, but where that says nothing new it does nothing."""
@@ -295,28 +309,34 @@ class WorkstreamActor(CheckedEntity[WorkstreamRecord]):
             self.on_cancel(Cancel(message.reason, message.force))
 
     def entered_cancelling(self) -> None:
-        """Stop its tasks, and the check that runs."""
-        self.kernel.stop_call(self.last_call)
+        """Stop its tasks, or the check that runs."""
+        if self.last_call:
+            self.kernel.stop_call(self.last_call, force=self.record.forced)
+            self.wait_until(self.kernel.at + CHECK_GRACE)
         self._begin_cancelling()
 
     def _begin_cancelling(self) -> None:
         self.cursor = 0
-        if self.open:
+        if not self.open:
+            if not self.last_call:
+                self._all_ended()
+        elif self.record.cause == "failure":
+            self.kernel.port.later(Continue(self.record.key))
+        else:
             self._cancel_some()
-        elif not self.last_call:
-            self._all_ended()
 
     def _cancel_some(self) -> None:
         end = min(self.cursor + CHUNK, len(self.tasks))
-        reason = self.record.error if self.record.cause == "failure" else self.record.reason
-        spared = self.record.cause == "failure" and not self.forced
+        record = self.record
+        reason = record.error if record.cause == "failure" else record.reason
+        spared = record.cause == "failure" and not record.forced
         for index in range(self.cursor, end):
             task = self.tasks[index]
             if not task.ended and not (spared and is_clean_up(task.spec)):
-                self.kernel.send(task, Stop(f"workstream cancelled: {reason}", self.forced))
+                self.kernel.send(task, Stop(f"workstream cancelled: {reason}", record.forced))
         self.cursor = end
         if end < len(self.tasks):
-            self.kernel.port.later(Continue(self.record.key))
+            self.kernel.port.later(Continue(record.key))
 
     # -- time ----------------------------------------------------------------------------------------------------------
 
@@ -330,10 +350,18 @@ class WorkstreamActor(CheckedEntity[WorkstreamRecord]):
         if message.epoch == DEADLINE_EPOCH:
             self.deadline = None
             self.on_stop(Stop("the deadline is over"))
-        elif message.epoch == self.record.epoch and self.record.state == S.VALIDATING:
+        elif message.epoch != self.record.epoch:
+            self.kernel.stale += 1
+        elif self.record.state == S.VALIDATING:
             self.due_validating()
         else:
-            self.kernel.stale += 1
+            self.due_cancelling()
+
+    def due_cancelling(self) -> None:
+        """The check that was stopped did not go: abandon it."""
+        self.kernel.stop_call(self.last_call, force=True)
+        self.last_call = 0
+        self._begin_cancelling()
 
     def disarm_all(self) -> None:
         """Forget its timers."""
@@ -358,7 +386,7 @@ class WorkstreamActor(CheckedEntity[WorkstreamRecord]):
 
     def _end(self, hooks: list[Hook], event: str) -> None:
         self.disarm_all()
-        self.change(finished_at=self.kernel.at, due_at=None)
+        self.change(finished_at=self.kernel.at)
         for hook in hooks:
             self.kernel.keep_hook(self, hook, event)
         self.kernel.send(self.job, Ended(self.record.key))
@@ -368,12 +396,14 @@ class WorkstreamActor(CheckedEntity[WorkstreamRecord]):
     def load(self, records: list[TaskRecord]) -> None:
         """Take the tasks that the journal holds."""
         for record in records:
-            self.kernel.entities[record.key] = self._make(record)
+            limits = self.resolver.of(self.spec.tasks[record.index])
+            self.kernel.entities[record.key] = self._make(record, limits)
 
-    def rebuild(self) -> None:
+    def rebuild(self, asked: Mapping[int, int]) -> None:
         """Derive again what is derived, from its tasks' records."""
         del self.tasks[self.record.tasks_created :]
-        self.cursor = len(self.tasks) if self.record.cause is None else 0
+        self.last_call = asked.get(self.record.key, 0)
+        self.cursor = 0
         self.unmet = [len(task.spec.depends_on) + len(task.spec.after) for task in self.tasks]
         self.open = 0
         for task in self.tasks:
@@ -384,26 +414,29 @@ class WorkstreamActor(CheckedEntity[WorkstreamRecord]):
                 if index < len(self.unmet) and (not strict or task.record.standing == Standing.GOOD):
                     self.unmet[index] -= 1
         for task in self.tasks:
-            task.rebuild()
-        if self.deadline is not None:
-            self.kernel.port.disarm(self.deadline)
+            task.rebuild(asked)
+        self.arm_again()
         if not self.ended:
             self._arm_deadline()
+
+    def job_over(self) -> JobActor | None:
+        """Its job, if that is over but could not be let go yet."""
+        return self.job if self.job.over else None
 
     def on_recover(self, message: Recover) -> None:
         """The process that ran it is gone: have its tasks end what they left unfinished, and go on."""
         for task in self.tasks:
             if not task.ended:
                 self.kernel.send(task, message)
-        if self.record.cause is not None:
+        state = self.record.state
+        if state == S.PLANNED and self.record.cause != "cancel":
+            self.kernel.port.later(Continue(self.record.key))
+        elif self.record.cause is not None:
             self._begin_cancelling()
-        elif self.record.state == S.PLANNED:
-            self._create_some()
-        elif self.record.state == S.VALIDATING:
+        elif state == S.VALIDATING:
             self.fire(Event.RECOVER, reason="runtime_restarted", checked=0)
             self.entered_validating()
         else:
-            self.cursor = 0
             self._start_some()
 
     def on_turn_failed(self, message: TurnFailed) -> None:
@@ -413,9 +446,12 @@ class WorkstreamActor(CheckedEntity[WorkstreamRecord]):
             self.last_call = 0
         reason = f"internal error: {message.error}"
         if self.record.state == S.VALIDATING:
+            self.kernel.stop_call(self.last_call, force=True)
             self.not_passed(reason)
-        elif not self.ended:
+        elif self.record.cause is not None:
             self.on_stop(Stop(reason, force=True))
+        elif not self.ended:
+            self._fail(reason, forced=True)
 
 
 def is_clean_up(spec: Task) -> bool:

@@ -49,6 +49,8 @@ from callboard.actors.records import (
     WorkstreamRecord,
 )
 from callboard.actors.spec import Defaults, Task, Worker, Workstream
+from callboard.machines import TransitionEvent, event_type
+from callboard.machines.audit import AuditFinding, audit
 
 Script = Callable[["StartCall", Any], dict[str, Any] | None]
 WORKERS = (Worker("loop", engine="loop", capacity=100), Worker("command", engine="command", capacity=2))
@@ -62,22 +64,37 @@ class StageTimer:
 
 
 class Kept:
-    """What was committed, as a journal would keep it."""
+    """What was committed, as a journal would keep it; turn by turn, so that any prefix can be had again."""
 
     def __init__(self) -> None:
         self.records: dict[tuple[str, int], Any] = {}
         self.specs: dict[int, bytes] = {}
         self.transitions: list[Transitioned] = []
+        self.turns: list[Turn | None] = []
+        self._written: list[list[tuple[type, bytes]]] = []
 
     def take(self, turn: Turn) -> None:
-        for record in turn.records:
-            kind = type(record)
-            copy = msgspec.json.decode(msgspec.json.encode(record), type=kind)
-            self.records[record.kind, record.key] = copy
+        written = [(type(record), msgspec.json.encode(record)) for record in turn.records]
+        self._keep(turn, written)
+
+    def _keep(self, turn: Turn, written: list[tuple[type, bytes]]) -> None:
+        for kind, encoded in written:
+            record = msgspec.json.decode(encoded, type=kind)
+            self.records[kind.kind, record.key] = record  # type: ignore[attr-defined]
         self.specs |= dict(turn.specs)
         for token in turn.outbox_done:
             del self.records["outbox", token]
         self.transitions += turn.transitions
+        self.turns.append(turn)
+        self._written.append(written)
+
+    def first(self, turns: int) -> Kept:
+        """What was kept after so many turns."""
+        kept = Kept()
+        for turn, written in zip(self.turns[:turns], self._written, strict=False):
+            assert turn is not None
+            kept._keep(turn, written)
+        return kept
 
     def of(self, kind: type) -> list[Any]:
         return [record for record in self.records.values() if isinstance(record, kind)]
@@ -92,28 +109,33 @@ class Stage:
         workers: tuple[Worker, ...] = WORKERS,
         defaults: Defaults | None = None,
         kept: Kept | None = None,
+        scripts: dict[str, Script] | None = None,
+        time: float = 1_000_000.0,
     ) -> None:
         self.random = Random(7)
-        self.time = (
-            1_000_000.0 if kept is None else max((t.at for t in kept.transitions), default=1_000_000.0)
-        )
+        self.time = time
+        self.workers = workers
+        self.defaults = defaults or Defaults()
         self.inputs: deque[Message] = deque()
         self.timers: list[tuple[float, int, StageTimer, TimerFired]] = []
         self.armed = 0
-        self.scripts: dict[str, Script] = {}
+        self.scripts: dict[str, Script] = {} if scripts is None else scripts
+        self.stubborn: set[str] = set()  # names of tasks whose calls go on when they are asked to stop
+        self.deaf: set[str] = set()  # whose calls do not even end when they are abandoned; a test ends them
         self.running: dict[int, StartCall] = {}
+        self.started: list[tuple[str, str, int]] = []  # (kind, entity id, token) of every call that really began
         self.stops: list[tuple[int, bool]] = []
         self.hooks: list[OutboxRow] = []
+        self.hooks_hang = False
         self.over: list[str] = []
         self.reports: list[str] = []
         self.answers: list[tuple[Any, Exception | None]] = []
         self.kept = kept or Kept()
-        self.kernel: Kernel = make_kernel(
-            self, defaults or Defaults(), Loaded() if kept is None else self._living(kept)
-        )
+        self.kernel: Kernel = make_kernel(self, self.defaults, Loaded() if kept is None else self._living(kept))
         if kept is not None:
             self.kernel.run(RECOVER)
-        self.kernel.run(StartWorkers(workers))
+        if workers:
+            self.kernel.run(StartWorkers(workers))
         self.settle()
 
     @staticmethod
@@ -122,6 +144,7 @@ class Stage:
         streams = [stream for stream in kept.of(WorkstreamRecord) if stream.job in live]
         keys = {stream.key for stream in streams}
         ended = {"shutdown", "failed", "terminated"}
+        attempts = [attempt for attempt in kept.of(AttemptRecord) if attempt.ended_at is None]
         return Loaded(
             jobs=[job for job in kept.of(JobRecord) if job.key in live],
             workstreams=streams,
@@ -129,19 +152,20 @@ class Stage:
             tasks=[task for task in kept.of(TaskRecord) if task.workstream in keys],
             workers=[worker for worker in kept.of(WorkerRecord) if worker.state not in ended],
             breakers=kept.of(BreakerRecord),
+            attempts=attempts,
             outbox=kept.of(OutboxRow),
             last_key=max((key for _, key in kept.records), default=0),
             last_seq=max((t.seq for t in kept.transitions), default=0),
             incarnations={worker.name: worker.run for worker in kept.of(WorkerRecord)},
         )
 
-    def after_crash(self) -> Stage:
-        """The stage after a kill -9: what was committed is loaded, everything else is gone."""
-        stage = Stage.__new__(Stage)
-        kept, scripts = self.kept, self.scripts
-        stage.__init__(kept=kept)  # type: ignore[misc]
-        stage.scripts = scripts
-        return stage
+    def after_crash(self, turns: int | None = None, *, down: float = 0.0) -> Stage:
+        """The stage after a kill -9 that came when so many turns (all of them) were durable, `down` seconds later."""
+        kept = self.kept if turns is None else self.kept.first(turns)
+        time = self.time if turns is None else max((t.at for t in kept.transitions), default=self.time)
+        return Stage(
+            workers=self.workers, defaults=self.defaults, kept=kept, scripts=self.scripts, time=time + down
+        )  # fmt: skip
 
     # -- Port ------------------------------------------------------------------------------------------------------
 
@@ -173,37 +197,44 @@ class Stage:
 
     def _release(self, effect: Effect) -> None:
         match effect:
-            case StartCall(token=token):
-                entity = self.kernel.entities[effect.key]
-                if effect.kind == "body" and (
-                    entity.record.token != token or entity.record.state != "running"
-                ):
-                    self.inputs.append(CallEnded(token, "gone"))
-                    return
-                self.running[token] = effect
-                script = self.scripts.get(f"{entity.record.name}.{effect.kind}") or self.scripts.get(
-                    entity.record.name
-                )
-                if script is None or (
-                    effect.kind != "body" and f"{entity.record.name}.{effect.kind}" not in self.scripts
-                ):
-                    outcome: dict[str, Any] | None = {"value": True if effect.kind != "body" else None}
-                else:
-                    outcome = script(effect, entity)
-                if outcome is not None:
-                    self.end(token, **outcome)
+            case StartCall():
+                self._start(effect)
             case StopCall(token=token, force=force):
                 self.stops.append((token, force))
-                if force and token in self.running:
-                    self.end(token, status="abandoned")
+                self._stop(token, force)
             case Answer():
                 self.answers.append((effect.value, effect.error))
             case RunHook():
                 self.hooks.append(effect.row)
-                self.inputs.append(CallEnded(effect.token, "ok"))
+                if not self.hooks_hang:
+                    self.inputs.append(CallEnded(effect.token, "ok"))
             case JobOver():
                 self.over.append(effect.job.record.id)
                 self.kernel.let_go(effect.job)
+
+    def _start(self, call: StartCall) -> None:
+        entity = self.kernel.entities.get(call.key)
+        if entity is None or not entity.wants(call.token):
+            self.inputs.append(CallEnded(call.token, "gone"))
+            return
+        self.running[call.token] = call
+        self.started.append((call.kind, entity.record.id, call.token))
+        name = entity.record.name if call.kind == "body" else f"{entity.record.name}.{call.kind}"
+        script = self.scripts.get(name)
+        if script is None:
+            outcome: dict[str, Any] | None = {"value": None if call.kind == "body" else True}
+        else:
+            outcome = script(call, entity)
+        if outcome is not None:
+            self.end(call.token, **outcome)
+
+    def _stop(self, token: int, force: bool) -> None:
+        call = self.running.get(token)
+        if call is None:
+            return
+        name = self.kernel.entities[call.key].record.name
+        if name not in self.deaf and (force or name not in self.stubborn):
+            self.end(token, status="abandoned" if force else "cancelled", error="it was stopped")
 
     # -- what a test does ------------------------------------------------------------------------------------------
 
@@ -215,6 +246,14 @@ class Stage:
     def send(self, message: Message) -> None:
         self.inputs.append(message)
         self.settle()
+
+    def submit_silently(self, spec: Workstream) -> None:
+        """Submit, and run no input that comes of it."""
+        self.kernel.run(Submit("job", True, spec, msgspec.json.encode(spec), "", Reply(None)))
+
+    def cancel_silently(self, entity: Entity[Any], *, force: bool = True) -> None:
+        """Cancel, and run no input that comes of it."""
+        self.kernel.run(Command(entity.record.key, Cancel("asked to", force), Reply(None)))
 
     def command(self, entity: Entity[Any], message: Message) -> Exception | None:
         self.send(Command(entity.record.key, message, Reply(None)))
@@ -257,11 +296,52 @@ class Stage:
         """The states an entity went through."""
         return [t.to_state for t in self.kept.transitions if t.entity_id == entity_id]
 
+    def steps(self, name: str, job_id: str = "job") -> list[str]:
+        """The states a task went through, run 1."""
+        return self.path(f"{job_id}@1/{name}")
+
     def state(self, job_id: str = "job") -> str:
         return next(j.state for j in self.kept.of(JobRecord) if j.id == job_id)
 
+    def states(self, job_id: str = "job") -> dict[str, str]:
+        """The present state of each task."""
+        return {t.name: str(t.state) for t in self.kept.of(TaskRecord) if t.job_id == job_id}
+
+    @property
+    def stream(self) -> WorkstreamRecord:
+        """The committed record of the workstream of the job "job"."""
+        return next(w for w in self.kept.of(WorkstreamRecord) if w.job_id == "job")
+
+    @property
+    def breaker(self) -> BreakerRecord:
+        """The committed record of the only breaker."""
+        (breaker,) = self.kept.of(BreakerRecord)
+        return breaker  # type: ignore[no-any-return]
+
+    def actor(self, name: str, job_id: str = "job") -> Entity[Any]:
+        """The actor of a task."""
+        return self.kernel.entities[self.task(name, job_id).key]
+
     def attempts(self, name: str) -> list[AttemptRecord]:
         return [a for a in self.kept.of(AttemptRecord) if a.task == self.task(name).key]
+
+    def bodies(self) -> list[str]:
+        """The names of the tasks whose bodies began, in order."""
+        return [entity.rpartition("/")[2] for kind, entity, _ in self.started if kind == "body"]
+
+    def audit(self) -> list[AuditFinding]:
+        """What the auditor finds in all that was committed."""
+        return audit(as_event(t) for t in self.kept.transitions)
+
+
+def as_event(t: Transitioned) -> TransitionEvent:
+    """A transition as the log has it."""
+    return TransitionEvent(
+        seq=t.seq, timestamp=t.timestamp, event_type=event_type(t.kind), severity=t.severity, entity_id=t.entity_id,
+        entity_seq=t.entity_seq, from_state=t.from_state, to_state=t.to_state, trigger=t.event, reason=t.reason,
+        job_id=t.job_id, workstream_id=t.workstream_id, run=t.run, attempt=t.attempt, worker_id=t.worker_id,
+        metadata=t.metadata or {},
+    )  # fmt: skip
 
 
 def fails(error: str = "boom", **more: Any) -> Script:
@@ -282,3 +362,13 @@ def fails_until(attempt: int, error: str = "boom") -> Script:
 
 def hangs(call: StartCall, entity: Any) -> None:
     """A script that never ends by itself."""
+
+
+def flow(*tasks: Task, **more: Any) -> Workstream:
+    """A workstream of these tasks."""
+    return Workstream("flow", tasks=list(tasks), **more)
+
+
+def task(name: str, *needs: str, **more: Any) -> Task:
+    """A task that depends on others."""
+    return Task(name, run="m:f", depends_on=list(needs), **more)
