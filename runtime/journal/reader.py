@@ -32,7 +32,7 @@ from ...actors.records import (
 )
 from .batch import TransitionRow
 from .contract import JournalCorrupt, JournalMissing
-from .schema import SMALLEST, code_of, connect, refusal, refusing, version_of
+from .schema import SMALLEST, code_of, connect, damage, refusing, version_of
 
 PAGE = 64
 """Chunks of transitions read at a time."""
@@ -178,10 +178,7 @@ class SqliteReader:
         try:
             return [decoder.decode(row[0]) for row in self._rows(sql, *values)]
         except msgspec.DecodeError as error:
-            raise JournalCorrupt(
-                f"{self._path} holds a record that cannot be read ({error}). It was not touched: keep it, and "
-                "restore from a copy."
-            ) from error
+            raise damage(self._path, f"a record cannot be read: {error}") from error
 
     def _tasks_of(self, run: WorkstreamRecord) -> list[TaskRecord]:
         sql = f"SELECT {_RECORD} FROM task_records WHERE key >= ? AND key < ? ORDER BY key"
@@ -229,7 +226,7 @@ class SqliteReader:
                 try:
                     yield seq, [Transitioned(*astuple(row)) for row in _CHUNK.decode(text)]
                 except msgspec.DecodeError as error:
-                    raise refusal(self._path, sqlite3.DatabaseError(str(error))) from error
+                    raise damage(self._path, str(error)) from error
             first = page[-1][0] + 1
 
 

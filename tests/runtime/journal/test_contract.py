@@ -5,11 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from random import Random
 
+import msgspec
 import pytest
 
 from callboard.actors.loading import Loaded
-from callboard.actors.records import BreakerRecord, OutboxRow, TaskRecord, Transitioned
+from callboard.actors.records import (
+    AnyRecord,
+    BreakerRecord,
+    JobRecord,
+    OutboxRow,
+    Record,
+    TaskRecord,
+    Transitioned,
+    WorkstreamRecord,
+)
 from callboard.runtime.journal.contract import Entry, Journal
 from callboard.runtime.journal.memory import MemoryJournal
 from callboard.runtime.journal.sqlite import SqliteJournal
@@ -210,6 +221,90 @@ def test_a_thousand_tasks_in_one_turn(bench: Bench) -> None:
     assert loaded.tasks == tasks
     assert (loaded.last_seq, loaded.last_key) == (1_002, 1_002)
     assert math.isfinite(loaded.tasks[0].created_at)
+
+
+class Story:
+    """Turns of jobs that begin, go on and end at random."""
+
+    def __init__(self, random: Random) -> None:
+        self.random = random
+        self.seq = self.key = 0
+        self.jobs: list[JobRecord] = []
+        self.runs: list[WorkstreamRecord] = []
+
+    def turn(self) -> Entry:
+        records = [record for _ in range(self.random.randrange(1, 6)) for record in self.step()]
+        rows: list[Transitioned] = []
+        for record in records:
+            if isinstance(record, Record):
+                self.seq += 1
+                rows.append(moved(self.seq, record))
+        return Entry(rows, records)
+
+    def step(self) -> list[AnyRecord]:
+        random, chance = self.random, self.random.random()
+        self.key += 1
+        if chance < 0.1 or not self.jobs:
+            self.jobs.append(job(self.key))
+            return [self.jobs[-1]]
+        if chance < 0.25 or not self.runs:
+            self.runs.append(workstream(self.key, random.choice(self.jobs).key, 4))
+            self.key += 4
+            return [self.runs[-1]]
+        if chance < 0.35:
+            ended = random.choice([*self.jobs, *self.runs])
+            return [msgspec.structs.replace(ended, state="completed", finished_at=self.seq / 3)]
+        if chance < 0.45:
+            return [worker(self.key, name=random.choice("ab"), run=self.key, finished_at=random.choice([None, 1.5]))]
+        run = random.choice(self.runs)
+        one = task(run.first_task + random.randrange(4), run, updated_at=self.seq / 7)
+        return [one, attempt(self.key, one, ended_at=random.choice([None, 0.5]))]
+
+
+def everything(journal: Journal, story: Story) -> list[object]:
+    """What a journal answers to every question about a story."""
+    found: list[object] = [list(journal.transitions())]
+    for one in story.jobs:
+        found += [journal.job(one.id), journal.workstreams(one.id), list(journal.transitions(job_id=one.id))]
+        found.append(list(journal.transitions(entity_id=one.id)))
+    for run in story.runs:
+        found.append(journal.tasks(run.key))
+        for each in journal.tasks(run.key):
+            found.append(journal.attempts(each.id))
+            found.append(list(journal.transitions(entity_id=each.id, after=story.seq // 2)))
+    return found
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_both_journals_hold_the_same(tmp_path: Path, seed: int) -> None:
+    """Whatever is written, in whatever batches, and however often they are opened again."""
+    random = Random(seed)
+    story = Story(random)
+    kept = MemoryJournal()
+    benches = [Bench(lambda: kept), Bench(lambda: SqliteJournal(tmp_path / "state.db"))]
+    for _ in range(120):
+        turn = story.turn()
+        flushed, restarted = random.random() < 0.2, random.random() < 0.05
+        for bench in benches:
+            bench.journal.append(turn)
+            if flushed:
+                bench.loop.until_durable(bench.journal)
+        if restarted:
+            first, second = (sorted_by_key(bench.again()) for bench in benches)
+            assert first == second
+    first, second = (sorted_by_key(bench.again()) for bench in benches)
+    assert first == second
+    mine, theirs = (everything(bench.journal, story) for bench in benches)
+    assert mine == theirs
+    for bench in benches:
+        bench.journal.shut(30)
+
+
+def sorted_by_key(loaded: Loaded) -> Loaded:
+    """Neither journal promises an order of the living."""
+    for found in (loaded.jobs, loaded.workstreams, loaded.tasks, loaded.workers, loaded.attempts):
+        found.sort(key=lambda record: record.key)
+    return loaded
 
 
 def test_shut_writes_what_was_never_flushed(bench: Bench) -> None:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -59,6 +59,13 @@ def written(path: Path, seq: int = 1) -> Path:
     with opened(path) as (journal, _):
         journal.append(entry(job(1), seq=seq))
     return path
+
+
+def read_all(path: Path) -> None:
+    with closing(SqliteReader(path)) as reader:
+        reader.load()
+        reader.job("job-1")
+        list(reader.transitions())
 
 
 def content(folder: Path) -> dict[str, bytes]:
@@ -142,16 +149,17 @@ def test_a_failed_open_leaves_no_lock(path: Path) -> None:
         pytest.param(lambda data: b"nothing like a database " * 400, id="no database"),
         pytest.param(lambda data: data[: len(data) // 3], id="truncated"),
         pytest.param(lambda data: data[:100] + b"\xff" * 2_000 + data[2_100:], id="first page"),
+        pytest.param(lambda data: data[:-9_000] + b"\x55" * 4_096 + data[-4_904:], id="a page in the middle"),
         pytest.param(lambda data: b"x", id="one byte"),
     ],
 )
-def test_a_damaged_file_is_refused_and_not_touched(path: Path, damage: object) -> None:
-    path.write_bytes(damage(written(path).read_bytes()))  # type: ignore[operator]
+def test_a_damaged_file_is_refused_and_not_touched(path: Path, damage: Callable[[bytes], bytes]) -> None:
+    path.write_bytes(damage(written(path).read_bytes()))
     before = content(path.parent)
     with pytest.raises(JournalCorrupt, match="not touched"):
         Loop().open(SqliteJournal(path))
     with pytest.raises(JournalCorrupt, match="not touched"):
-        SqliteReader(path)
+        read_all(path)
     assert content(path.parent) == before
 
 
