@@ -1,0 +1,45 @@
+"""What the tests of the examples share: a copy of the examples, and a shell that runs their commands as written."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def environment() -> dict[str, str]:
+    """One in which `callboard` and `python` are those that run the tests."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("WORDCOUNT_", "CALLBOARD_"))}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    return kept | {"PATH": path, "PYTHONWARNINGS": "error", "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "200"}
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A folder that holds a copy of `examples/`, so that what they make is not made in the project."""
+    ignored = shutil.ignore_patterns("__pycache__", "dist", "build", "pipeline-data", "*.db*")
+    shutil.copytree(ROOT / "examples", tmp_path / "examples", ignore=ignored)
+    return tmp_path
+
+
+@pytest.fixture
+def run(checkout: Path) -> Run:
+    """Run a command as it is written in the examples, in the copy's folder. Fails unless its exit code is `code`."""
+
+    def run_it(command: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            command.split(), cwd=checkout, env=environment(), stdin=subprocess.DEVNULL, capture_output=True,
+            text=True, timeout=120, check=False,
+        )  # fmt: skip
+        assert done.returncode == code, f"{command}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done
+
+    return run_it

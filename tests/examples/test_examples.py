@@ -1,0 +1,204 @@
+"""Every example runs by the command in its first lines, and does what it says."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import signal
+import sqlite3
+import subprocess
+import zipfile
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from .conftest import ROOT, Run, environment
+
+PROGRAMS = sorted(
+    path.name
+    for path in (ROOT / "examples").iterdir()
+    if path.suffix in {".py", ".toml", ".yaml"} and not path.name.endswith("_steps.py")
+)
+COMMAND = re.compile(r"^#? +((?:callboard run|python) examples/[\w.]+)$")
+TRACES = ROOT.parent / "shared" / "wfcommons"
+
+
+def command_of(name: str) -> str:
+    """The first command in the first lines of an example."""
+    lines = (ROOT / "examples" / name).read_text(encoding="utf-8").splitlines()[:10]
+    found = [match[1] for line in lines if (match := COMMAND.match(line))]
+    assert found, f"examples/{name} does not say in its first ten lines how it is run"
+    return found[0]
+
+
+def ends(output: str) -> dict[str, str]:
+    """What came of each task, from the last line of `callboard run --json` that tells of it."""
+    told = [json.loads(line) for line in output.splitlines()]
+    rows = [row for row in told if row.get("event_type") == "task_state_transition"]
+    return {row["entity_id"].rpartition("/")[2]: row["to_state"] for row in rows}
+
+
+def products_are_whole(checkout: Path) -> bool:
+    dist = checkout / "examples" / "release" / "dist"
+    sums = dict(reversed(line.split("  ")) for line in (dist / "SHA256SUMS").read_text(encoding="utf-8").splitlines())
+    return len(sums) == 2 and all(sha256((dist / name).read_bytes()).hexdigest() == sum_ for name, sum_ in sums.items())
+
+
+def test_every_example_is_run_here() -> None:
+    assert PROGRAMS == ["actors.py", "pipeline.yaml", "quickstart.py", "release.toml", "wfcommons.py"]
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_command_in_its_first_lines_names_the_example(name: str) -> None:
+    assert shlex.split(command_of(name))[-1] == f"examples/{name}"
+
+
+def test_a_release_is_built_tested_and_packaged(run: Run, checkout: Path) -> None:
+    done = run(f"{command_of('release.toml')} --json")
+    expected = dict.fromkeys(
+        "clean build unit-tests soak-test integration-test package source-archive checksums tidy".split(),  # noqa: SIM905
+        "completed",
+    )
+    assert ends(done.stdout) == expected | {"sign": "skipped", "announce": "failed"}
+    retries = [line for line in done.stdout.splitlines() if '"to_state":"retrying"' in line]
+    assert len(retries) == 1
+    assert "integration-test" in retries[0]
+    release = checkout / "examples" / "release"
+    assert products_are_whole(checkout)
+    assert "wordcount/__init__.py" in zipfile.ZipFile(release / "dist" / "wordcount.pyz").namelist()
+    assert not (release / "build").exists()
+    assert "consistent" in run("callboard check").stdout
+
+
+def test_a_release_killed_in_the_middle_goes_on_where_it_was(run: Run, checkout: Path) -> None:
+    command = f"{command_of('release.toml')} --jsonl log.jsonl"
+    with subprocess.Popen(
+        command.split(), cwd=checkout, env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
+    ) as killed:
+        assert killed.stdout is not None
+        seen: list[str] = []
+        for line in killed.stdout:  # until the soak test, which takes seconds, is running, and something is done
+            seen.append(line)
+            if "unit-tests completed" in line:
+                break
+        assert any("soak-test started" in line for line in seen)
+        killed.kill()
+    assert killed.returncode == -signal.SIGKILL
+
+    assert "running" in run("callboard status").stdout
+    run("callboard resume --jsonl log.jsonl")
+
+    assert products_are_whole(checkout)
+    assert "consistent" in run("callboard check").stdout
+    assert "consistent" in run("callboard audit log.jsonl").stdout
+    with sqlite3.connect(checkout / "callboard.db") as journal:
+        rows = journal.execute("SELECT entity_id, to_state, COUNT(*) FROM state_transitions GROUP BY 1, 2").fetchall()
+    journal.close()
+    count = {(str(entity).rpartition("/")[2], state): times for entity, state, times in rows}
+    for task in ("clean", "build", "unit-tests"):  # what had ended was not run again
+        assert count[task, "running"] == 1
+    assert count["soak-test", "running"] == 2  # what was interrupted was
+
+
+def test_a_pipeline_makes_one_report_of_fifty_files(run: Run, checkout: Path) -> None:
+    done = run(f"{command_of('pipeline.yaml')} --json")
+    states = ends(done.stdout)
+    assert len(states) == 52
+    assert set(states.values()) == {"completed"}
+    data = checkout / "examples" / "pipeline-data"
+    assert len(list(data.glob("station-*.csv"))) == 50
+    rows = [line.split("|")[1:-1] for line in (data / "report.md").read_text(encoding="utf-8").splitlines()[2:]]
+    means = [float(row[2]) for row in rows]
+    assert len(rows) == 50
+    assert means == sorted(means, reverse=True)
+
+
+def test_the_quickstart_embeds_a_runtime(run: Run) -> None:
+    lines = run(command_of("quickstart.py")).stdout.splitlines()
+    assert [line for line in lines if not line.startswith("{")] == [
+        "order-1: paid 42",
+        "order-2: job 'order-2' failed: task 'pay' failed: 120 is over the limit of 100",
+        "order-1 again: paid 42",
+    ]
+    logged = [json.loads(line) for line in lines if line.startswith("{")]
+    assert [line["steps"] for line in logged if line["event"] == "order_over"] == [
+        ["retry", "fetch", "price", "pay"],
+        ["retry", "fetch", "price"],
+    ]
+    assert {"job_state_transition", "workstream_state_transition", "task_state_transition", "fetched"} <= {
+        line["event"] for line in logged
+    }
+
+
+def test_actors_fail_and_go_on(run: Run) -> None:
+    assert run(command_of("actors.py")).stdout.splitlines() == [
+        "  card reader: ready",
+        "gold card pays 12.50",
+        "refused: -1 cents is no price",
+        "refused: try another card: the card is stuck",
+        "  card reader: ready",
+        "new card pays 7.50",
+        "taken: 2000",
+        "the till has stopped",
+    ]
+
+
+def figures(output: str) -> dict[str, str]:
+    """What `wfcommons.py` printed, by its labels."""
+    return {line[:15].strip(): line[15:] for line in output.splitlines()}
+
+
+def test_a_small_graph_takes_as_long_as_its_critical_path(run: Run) -> None:
+    told = figures(run(f"{command_of('wfcommons.py')} --scale 0.01").stdout)
+    assert told["workflow"] == "diamond: completed"
+    assert told["tasks"] == "15 of 15 completed, 6 layers"
+    assert told["critical path"] == "0.390 s"
+    assert float(told["makespan"].split()[0]) >= 0.39
+
+
+@pytest.mark.parametrize(
+    ("name", "tasks", "layers"),
+    [("hic-dirt02-001", 38, 13), ("cutandrun-dirt02-001", 120, 22), ("montage-chameleon-dss-125d-001", 1066, 8)],
+)
+def test_real_workflows_run(run: Run, name: str, tasks: int, layers: int) -> None:
+    path = TRACES / f"{name}.json"
+    if not path.exists():
+        pytest.skip("the traces of real workflows are not beside this checkout (../shared/wfcommons)")
+    told = figures(run(f"{command_of('wfcommons.py')} {path} --scale 0.0005").stdout)
+    assert told["workflow"] == f"{name}: completed"
+    assert told["tasks"] == f"{tasks} of {tasks} completed, {layers} layers"
+
+
+def test_a_workflow_that_has_run_is_not_run_again(run: Run) -> None:
+    command = f"{command_of('wfcommons.py')} --scale 0.01 --journal run.db"
+    first, again = (figures(run(command).stdout) for _ in range(2))
+    assert again["tasks"] == first["tasks"]
+    assert float(again["makespan"].split()[0]) < 0.39 <= float(first["makespan"].split()[0])
+
+
+def trace(**parents: list[str]) -> str:
+    """A trace of these tasks that says nothing of their durations."""
+    tasks = [{"id": name, "parents": ids} for name, ids in parents.items()]
+    return json.dumps({"workflow": {"specification": {"tasks": tasks}, "execution": {"tasks": []}}})
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (None, "No such file"),
+        ("{", "JSONDecodeError"),
+        ("[]", "no trace in WfFormat"),
+        (trace(), "has no tasks"),
+        (trace(a=[]), "duration of a"),
+        (trace(a=["b"], b=["a"]), "wait for one another"),
+    ],
+)
+def test_what_is_no_trace_is_refused_in_one_line(run: Run, checkout: Path, text: str | None, says: str) -> None:
+    path = checkout / "trace.json"
+    if text is not None:
+        path.write_text(text, encoding="utf-8")
+    done = run(f"python examples/wfcommons.py {path}", code=2)
+    assert says in done.stderr
+    assert done.stderr.count("\n") == 1
