@@ -9,6 +9,7 @@ Rules:
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -34,7 +35,11 @@ OLDEST_SQLITE = (3, 38, 0)
 
 
 class SqliteJournal:
-    """The journal at `path`. `connect` and `pause` are for tests: how the writer opens the file, and how it waits."""
+    """The journal at `path`.
+
+    connect, pause and clock are for tests: how the writer opens the file, how it waits between two tries of a batch,
+    and monotonic seconds.
+    """
 
     durable_medium = True
 
@@ -44,11 +49,13 @@ class SqliteJournal:
         *,
         connect: Callable[[Path], sqlite3.Connection] = connect_writer,
         pause: Callable[[float], object] | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.path = Path(path)
         self.tail = 0
         self._connect = connect
         self._pause = pause
+        self._clock = clock
         self._appended = 0  # transitions
         self._pending: list[Entry] = []
         self._writer: Writer | None = None
@@ -97,7 +104,7 @@ class SqliteJournal:
             writer = Writer(
                 self.path, lock, session, base,
                 changed=self._caller(on_durable, call_threadsafe), after_commit=after_commit,
-                connect=self._connect, pause=self._pause,
+                connect=self._connect, pause=self._pause, clock=self._clock,
             )  # fmt: skip
             with refusing(self.path):
                 writer.start()

@@ -51,6 +51,7 @@ class Writer:
     """Commits batches to the file at `path`, of which it owns `lock`.
 
     session and base: from `schema.prepare`. connect: opens the file. pause: waits so many seconds between two tries.
+    clock: monotonic seconds.
     changed: called, from this thread, when `durable` or `health` has moved.
     """
 
@@ -65,6 +66,7 @@ class Writer:
         after_commit: Callable[[Sequence[Transitioned]], None] | None,
         connect: Callable[[Path], sqlite3.Connection] = connect_writer,
         pause: Callable[[float], object] | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.durable = 0  # the last entry that is on disk
         self.written = 0  # transitions on disk
@@ -78,6 +80,7 @@ class Writer:
         self._changed = changed
         self._after_commit = after_commit
         self._connect = connect
+        self._clock = clock
         self._stopping = threading.Event()
         self._deadline = 0.0  # of the last tries, once stopping
         self._pause = pause if pause is not None else self._stopping.wait
@@ -100,7 +103,7 @@ class Writer:
     def hand(self, number: int, entries: list[Entry]) -> None:
         """Hand over entries, the last of which has that number. They are the writer's from now on."""
         if self.durable == self.handed:
-            self._since = time.monotonic()
+            self._since = self._clock()
         self.handed = number
         self._slices.append((number, entries))
         if not self._awake:
@@ -117,17 +120,17 @@ class Writer:
             return None
         if not self.health.ok:
             return FIRST_DELAY
-        age = time.monotonic() - self._since
+        age = self._clock() - self._since
         if age < LEND_AFTER:
             return LEND_AFTER - age
         self._landed.acquire(blocking=False)
         if self.durable != self.handed:
             self._landed.acquire(timeout=LEND_FOR)
-        return None if self.durable == self.handed else max(LEND_AFTER, (time.monotonic() - self._since) / 2)
+        return None if self.durable == self.handed else max(LEND_AFTER, (self._clock() - self._since) / 2)
 
     def stop(self, deadline: float) -> bool:
         """Write what was handed over, for at most `deadline` seconds, and end. True if all is written."""
-        self._deadline = time.monotonic() + deadline
+        self._deadline = self._clock() + deadline
         self._stopping.set()
         self._tokens.put(None)
         self._thread.join(deadline + GIVE_UP)
@@ -163,7 +166,7 @@ class Writer:
         delay = FIRST_DELAY
         while not self._try(batch):
             if self._stopping.is_set():
-                if time.monotonic() >= self._deadline:
+                if self._clock() >= self._deadline:
                     return False
                 time.sleep(min(delay, 0.02))
             else:
@@ -171,7 +174,7 @@ class Writer:
                 delay = min(delay * 2, LONGEST_DELAY)
         self.commits += 1
         self.written += len(batch.transitions)
-        self._since = time.monotonic()
+        self._since = self._clock()
         self.durable = batch.number
         self.health = Health()
         if self._landed.locked():
