@@ -3,8 +3,8 @@
 Rules
 -----
 - Inputs come by one system cell of the dispatcher, controls before data. One input is one turn is one entry.
-- Output commit: what a turn wants done waits until the journal's tail at that moment is durable, and is then done in order.
-  With a volatile journal that is at once.
+- Output commit: what a turn wants done waits until the journal's tail at that moment is durable, and is then done in
+  order. With a volatile journal that is at once.
 - The gate: while the journal cannot write, or has too much to write, nothing new is taken from outside. Results are.
 - Timers arm at once. Those by UTC never sleep for more than a minute without looking at the clock.
 """
@@ -65,6 +65,7 @@ class Host:
         self._pending: deque[tuple[int, list[Effect], Sequence[Transitioned]]] = deque()
         self._engine_of: dict[str, str] = {}
         self._moved: anyio.Event | None = None
+        self.on_trouble: Callable[[str, Exception | None], None] | None = None
         self._questions: set[Question] = set()
         self._closed = False
         dispatcher.after_slice = self._after_slice
@@ -135,6 +136,9 @@ class Host:
 
     def report(self, text: str, error: Exception | None = None) -> None:
         """Say that something is wrong with the runtime itself."""
+        if self.on_trouble is not None:
+            self.on_trouble(text, error)
+            return
         import structlog  # noqa: PLC0415 - rare, and dear to import
 
         # As text, since what renders exceptions for people may print every local variable, secrets too.

@@ -1,1 +1,42 @@
-"""."""
+"""The command line: `callboard run FILE` and what belongs to it.
+
+Rules:
+- One small module per command; `app.py` puts them together. Heavy imports (Rich, anyio, the runtime) stand inside of
+  the functions that need them: `callboard --help` answers at once.
+- What a command finds out goes to stdout, what went wrong to stderr: one clear paragraph, never a traceback. A mistake
+  of our own is told as that, with the file that holds its report.
+- Only the command line takes signals; the library never does.
+
+| exit code | meaning |
+| --- | --- |
+| 0 | completed; nothing was found |
+| 1 | a job failed, or `check` or `audit` found errors |
+| 2 | bad input: arguments, a specification, a job or journal that is not there, locked, damaged or too new |
+| 3 | an error of Callboard's own |
+| 130 | a job was cancelled, or the run was interrupted by the user (`callboard resume` goes on) |
+"""
+
+from __future__ import annotations
+
+import sys
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """Run the command line, and leave with its exit code."""
+    from .trouble import answer  # noqa: PLC0415 - it must not keep `import callboard.runtime` from being light
+
+    sys.exit(answer(_app))
+
+
+def _app() -> None:
+    try:
+        from .app import app  # noqa: PLC0415 - Typer is an extra
+    except ModuleNotFoundError as error:
+        if error.name not in {"typer", "rich"}:
+            raise
+        from .trouble import Trouble  # noqa: PLC0415
+
+        raise Trouble('The command line needs Typer and Rich: install "callboard[cli]".') from None
+    app(prog_name="callboard")

@@ -1,0 +1,47 @@
+"""The commands, put together."""
+
+from __future__ import annotations
+
+import typer
+
+from .audit import audit
+from .cancel import cancel
+from .check import check
+from .diagram import diagram
+from .history import history
+from .init import init
+from .resume import resume
+from .run import run
+from .status import status
+
+_CODES = """\
+Exit codes: 0 completed; 1 failed, or errors were found; 2 bad input (arguments, specification, no such job,
+journal missing, locked or damaged); 3 an error of Callboard's own; 130 cancelled or interrupted by the user."""
+
+app = typer.Typer(
+    help="Run workstreams of tasks, durably: what was interrupted goes on where it was.",
+    epilog=_CODES,
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,  # plain help: Rich would take most of the time that `--help` needs
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+
+for command in (run, resume, status, history, cancel, check, audit, diagram, init):
+    app.command(epilog=_CODES)(command)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version  # noqa: PLC0415 - rarely asked
+
+        typer.echo(f"callboard {version('callboard')}")
+        raise typer.Exit
+
+
+@app.callback()
+def callboard(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+) -> None:
+    """Run workstreams of tasks, durably: what was interrupted goes on where it was."""

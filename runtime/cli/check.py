@@ -1,0 +1,62 @@
+"""`callboard check`: whether a journal is consistent: its transitions with the machines, its records with both."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from .options import JOURNAL, Journal
+from .trouble import FAILED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ...actors.records import JobRecord, TaskRecord, WorkstreamRecord
+    from ..journal.contract import Reader
+
+
+def check(journal: Journal = JOURNAL) -> None:
+    """Hold a journal's transitions against the machines and the invariants, and its records against both."""
+    import msgspec  # noqa: PLC0415
+
+    from ...machines import TransitionEvent  # noqa: PLC0415
+    from ...machines.audit import AuditFinding, Auditor  # noqa: PLC0415
+    from ..jsonl import log_line  # noqa: PLC0415
+    from .findings import report  # noqa: PLC0415
+    from .reading import reading  # noqa: PLC0415
+
+    with reading(journal) as reader:
+        records = list(_records(reader))  # before the transitions: a runtime may be adding to both
+        auditor = Auditor()
+        states: dict[tuple[str, int], str] = {}
+        wanted = {(record.id, record.seq) for record in records}
+        count = 0
+        for event in reader.transitions():
+            count += 1
+            try:
+                auditor.take(msgspec.convert(log_line(event), TransitionEvent, from_attributes=True))
+            except msgspec.ValidationError as error:
+                auditor.find("bad_schema", str(error))
+            if (event.entity_id, event.entity_seq) in wanted:
+                states[event.entity_id, event.entity_seq] = event.to_state
+    found = auditor.finish()
+    for record in records:
+        last = states.get((record.id, record.seq))
+        if last is None:
+            text = f"the record says {record.seq} transitions, and there are fewer"
+            found.append(AuditFinding("error", "record_without_transition", text, entity_id=record.id))
+        elif last != record.state:
+            text = f"the record says {record.state}, its last transition {last}"
+            found.append(AuditFinding("error", "record_differs", text, entity_id=record.id))
+    typer.echo(f"{journal}: {count:,} transitions, {len(records):,} records: {report(found)}")
+    if any(finding.severity == "error" for finding in found):
+        raise typer.Exit(FAILED)
+
+
+def _records(reader: Reader) -> Iterator[JobRecord | WorkstreamRecord | TaskRecord]:
+    for job in reader.jobs(limit=2**31):
+        yield job
+        for run in reader.workstreams(job.id):
+            yield run
+            yield from reader.tasks(run.key)

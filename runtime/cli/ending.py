@@ -1,0 +1,59 @@
+"""The last lines of a run: what came of each job, and what is worth knowing about the tasks that did not end well."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from ...actors.records import TaskRecord
+from ..handles import JobHandle, Outcome
+from . import words
+
+_MOST = 20  # tasks that are explained
+_LAST_LINES = 15  # of a failed command's output
+_LAST_BYTES = 8192
+
+
+def ending(ended: Sequence[Outcome], unfinished: Sequence[JobHandle]) -> Iterator[str]:
+    """Lines for people."""
+    for outcome in ended:
+        tasks = list(outcome.tasks.values())
+        bad = [task for task in tasks if task.state in {"failed", "cancelled"} and task.last_error is not None]
+        for task in bad[:_MOST]:
+            yield from _explained(task)
+        if len(bad) > _MOST:
+            yield f"… and {len(bad) - _MOST} more tasks that did not end well"
+        why = f": {words.one_line(outcome.error)}" if outcome.error and not outcome.ok else ""
+        yield f"job {outcome.job_id} {outcome.state} ({summary(tasks)}){why}"
+    for job in unfinished:
+        yield f"job {job.id} is unfinished ({summary(job.tasks())}): `callboard resume` goes on"
+
+
+def summary(tasks: Sequence[TaskRecord]) -> str:
+    """How many tasks are in which state: "3 completed, 1 failed"."""
+    counts = Counter(str(task.state) for task in tasks)
+    return ", ".join(f"{count} {state}" for state, count in counts.most_common()) or "no tasks"
+
+
+def _explained(task: TaskRecord) -> Iterator[str]:
+    optional = " (optional)" if task.optional else ""
+    lines = [] if task.output_path is None else _last_lines(Path(task.output_path))
+    error = task.last_error or ""
+    if lines:
+        error = error.partition("; last output: ")[0]  # it follows
+    yield f"{task.name}{optional} {task.state}: {words.one_line(error, 500)}"
+    if lines:
+        yield f"  the end of its output ({task.output_path}):"
+        yield from (f"  | {words.one_line(line)}" for line in lines)
+
+
+def _last_lines(path: Path) -> list[str]:
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(0, size - _LAST_BYTES))
+            text = file.read().decode(errors="replace")
+    except OSError:
+        return []  # it may have been tidied away
+    return text.splitlines()[-_LAST_LINES:]

@@ -1,0 +1,32 @@
+"""How the auditor's findings are printed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from ...machines.audit import AuditFinding
+
+_MOST = 200  # findings printed one by one
+
+
+def report(findings: Sequence[AuditFinding]) -> str:
+    """Print the findings, and give a summary in a few words."""
+    for finding in findings[:_MOST]:
+        place = [
+            f"line {finding.line}" if finding.line is not None else "",
+            f"byte {finding.offset}" if finding.offset is not None else "",
+            f"transition {finding.seq}" if finding.seq is not None else "",
+        ]
+        where = ", ".join(part for part in place if part)
+        entity = f" {finding.entity_id}" if finding.entity_id else ""
+        typer.echo(f"{finding.severity}: {where + ': ' if where else ''}{finding.kind}:{entity} {finding.text}")
+    if len(findings) > _MOST:
+        typer.echo(f"… and {len(findings) - _MOST:,} more")
+    errors = sum(finding.severity == "error" for finding in findings)
+    if not findings:
+        return "consistent"
+    return f"{errors:,} errors, {len(findings) - errors:,} warnings"

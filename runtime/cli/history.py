@@ -1,0 +1,52 @@
+"""`callboard history [JOB [TASK]]`: the transitions that a journal keeps, in order."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from .options import JOURNAL, AsJson, Journal, MaybeJobId, MaybeTask
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ...actors.records import Transitioned
+    from ..journal.contract import Reader
+
+
+def history(
+    job_id: MaybeJobId = None, task: MaybeTask = None, journal: Journal = JOURNAL, as_json: AsJson = False
+) -> None:
+    """Print the transitions of a journal, of one job, or of one task."""
+    import msgspec  # noqa: PLC0415
+
+    from ..jsonl import log_line  # noqa: PLC0415
+    from .reading import reading  # noqa: PLC0415
+
+    with reading(journal) as reader:
+        for event in _events(reader, job_id, task):
+            if as_json:
+                sys.stdout.write(f"{msgspec.json.encode(log_line(event)).decode()}\n")
+            else:
+                sys.stdout.write(f"{_line(event)}\n")
+
+
+def _events(reader: Reader, job_id: str | None, task: str | None) -> Iterator[Transitioned]:
+    from .reading import find_job, find_task  # noqa: PLC0415
+
+    if job_id is None:
+        return reader.transitions()
+    job = find_job(reader, job_id)
+    if task is None:
+        return reader.transitions(job_id=job.id)
+    return reader.transitions(entity_id=find_task(reader, job, task).id)
+
+
+def _line(event: Transitioned) -> str:
+    from . import words  # noqa: PLC0415
+
+    states = f"{event.from_state or '·'} -> {event.to_state}"
+    facts = [f"attempt {event.attempt}" if event.attempt else "", event.worker_id or "", event.reason or ""]
+    told = words.one_line("; ".join(fact for fact in facts if fact), 300)
+    start = f"{event.seq:>6}  {words.moment(event.at)}  {event.kind:<10}  {event.entity_id}  {states}  [{event.event}]"
+    return f"{start}  {told}".rstrip()

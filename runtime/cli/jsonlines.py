@@ -1,0 +1,72 @@
+"""Progress as JSON: a line per transition of the jobs, in the log's own form, and a last line with the outcome."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from ..handles import JobHandle, Outcome
+from ..jsonl import log_line
+from ..observe import Dropped, Subscription
+from .trouble import tell
+
+
+class JsonView:
+    """Writes JSON lines to stdout; notices go to stderr."""
+
+    def __init__(self) -> None:
+        self._encode = msgspec.json.Encoder(enc_hook=ascii).encode
+        self._out = sys.stdout
+        sys.stdout = sys.stderr  # what bodies print must not stand between the lines
+
+    async def follow(self, jobs: Sequence[JobHandle], events: Subscription) -> None:
+        """Write each transition of the jobs."""
+        wanted = {job.id for job in jobs}
+        async for event in events:
+            if isinstance(event, Dropped):
+                self._write({"event_type": "dropped", "count": event.count})
+            elif event.job_id in wanted:
+                self._write(log_line(event))
+
+    def notice(self, text: str) -> None:
+        """Say something that is not about a task."""
+        tell(text)
+
+    def close(self) -> None:
+        """Give stdout back."""
+        sys.stdout = self._out
+
+    def outcomes(self, ended: Sequence[Outcome], unfinished: Sequence[JobHandle], code: int) -> None:
+        """Write the last line."""
+        jobs = [_job(outcome.job_id, outcome.state, outcome.error, list(outcome.tasks.values())) for outcome in ended]
+        for told, outcome in zip(jobs, ended, strict=True):
+            told["results"] = outcome.results
+        jobs += [_job(job.id, job.state, None, job.tasks()) for job in unfinished]
+        self._write({"event_type": "outcome", "exit_code": code, "jobs": jobs})
+
+    def _write(self, value: object) -> None:
+        self._out.write(f"{self._encode(value).decode()}\n")
+        self._out.flush()
+
+
+def _job(job_id: str, state: str, error: str | None, tasks: Sequence[Any]) -> dict[str, Any]:
+    return {
+        "job_id": job_id,
+        "state": state,
+        "error": error,
+        "tasks": {
+            task.name: {
+                "state": task.state,
+                "attempt": task.attempt,
+                "optional": task.optional,
+                "exit_code": task.exit_code,
+                "execution_ms": task.execution_ms,
+                "error": task.last_error,
+                "output_path": task.output_path,
+            }
+            for task in tasks
+        },
+    }

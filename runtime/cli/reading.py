@@ -1,0 +1,59 @@
+"""Questions of the command line to a journal, which may be in use by a runtime meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ...actors.records import JobRecord, TaskRecord
+from ...machines import JOB
+from ..journal.contract import Reader
+from ..journal.reader import SqliteReader
+from .trouble import Trouble
+
+LIVING = tuple(str(name) for name, state in JOB.states.items() if not state.terminal)
+
+
+@contextmanager
+def reading(journal: Path) -> Generator[Reader]:
+    """A journal, opened read-only. Raises JournalError."""
+    reader = SqliteReader(journal)
+    try:
+        yield reader
+    finally:
+        reader.close()
+
+
+def find_job(reader: Reader, text: str) -> JobRecord:
+    """The job whose id is `text`, or begins with it. Raises Trouble if there is none, or more than one."""
+    job = reader.job(text)
+    if job is not None:
+        return job
+    near = [job for job in reader.jobs(limit=10_000) if job.id.startswith(text)]
+    if len(near) == 1:
+        return near[0]
+    if near:
+        raise Trouble(
+            f"{len(near)} jobs begin with {text!r}: {', '.join(job.id for job in near[:5])}. Give more of the id."
+        )
+    raise Trouble(f"There is no job {text!r} in this journal. `callboard status` lists them.")
+
+
+def tasks_of(reader: Reader, job: JobRecord) -> list[TaskRecord]:
+    """The tasks of a job's present run, in the order of its specification."""
+    runs = reader.workstreams(job.id)
+    return reader.tasks(runs[-1].key) if runs else []
+
+
+def find_task(reader: Reader, job: JobRecord, name: str) -> TaskRecord:
+    """The task of that name. Raises Trouble if there is none."""
+    from ...actors.schema import did_you_mean  # noqa: PLC0415 - for the mistaken only
+
+    tasks = tasks_of(reader, job)
+    for task in tasks:
+        if task.name == name:
+            return task
+    names = [task.name for task in tasks]
+    advice = did_you_mean(name, names) or f"it has: {', '.join(names[:20])}"
+    raise Trouble(f"Job {job.id} has no task {name!r}; {advice}")

@@ -1,0 +1,75 @@
+"""`callboard run FILE`: submit a specification file's workstream and see it through."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .options import JOURNAL, AsJson, Journal, JsonLog, Plain
+from .trouble import Trouble
+
+if TYPE_CHECKING:
+    from ..handles import JobHandle
+    from ..runtime import Runtime
+    from ..specfile import RunFile
+
+File = Annotated[Path, typer.Argument(metavar="FILE", help="A specification: .toml, .yaml or .json.")]
+Id = Annotated[
+    str | None,
+    typer.Option("--id", metavar="JOB", help="The job's id. Running the same file under the same id again is one job."),
+]
+
+
+def run(
+    file: File,
+    *,
+    journal: Journal = JOURNAL,
+    jsonl: JsonLog = None,
+    as_json: AsJson = False,
+    job_id: Id = None,
+    plain: Plain = False,
+) -> None:
+    """Run a specification file, and show its progress.
+
+    Ctrl+C stops claiming tasks and lets running ones end; a second one stops them, and their tries are given
+    back; a third one leaves at once. `callboard resume` goes on.
+    """
+    from ..runtime import JobExists, Runtime, check_job_id  # noqa: PLC0415 - heavy
+    from ..specfile import load  # noqa: PLC0415
+    from .session import see_through  # noqa: PLC0415
+
+    if job_id is not None:
+        try:
+            check_job_id(job_id)
+        except ValueError as error:
+            raise Trouble(str(error)) from None
+    asked = load(file)
+    _refuse_a_second(asked, journal, job_id)
+
+    def opened() -> Runtime:
+        return Runtime(journal, workers=asked.workers, jsonl=jsonl)
+
+    async def begin(runtime: Runtime) -> list[JobHandle]:
+        try:
+            return [await runtime.submit(asked.workstream, id=job_id)]
+        except JobExists as error:
+            raise Trouble(str(error)) from None
+
+    raise typer.Exit(see_through(opened, begin, as_json=as_json, plain=plain))
+
+
+def _refuse_a_second(asked: RunFile, journal: Path, job_id: str | None) -> None:
+    """Do not run a workstream beside an unfinished run of itself: they would work in the same folder."""
+    if not journal.exists():
+        return
+    from .reading import LIVING, reading  # noqa: PLC0415
+
+    with reading(journal) as reader:
+        for job in reader.jobs(states=LIVING, limit=10_000):
+            if job.name == asked.workstream.name and job.id != job_id:
+                raise Trouble(
+                    f"{asked.workstream.name!r} is unfinished in {journal}, as job {job.id}. Finish it with `callboard "
+                    f"resume`, give it up with `callboard cancel {job.id}`, or use another journal (--journal FILE)."
+                )

@@ -1,0 +1,186 @@
+"""Seeing jobs through to their end: what `run` and `resume` do with a runtime, and what Ctrl+C does to it.
+
+Rules:
+- The first Ctrl+C (SIGINT, SIGTERM, SIGHUP) drains: nothing new starts, running bodies may end within the drain
+  deadline. The second stops them now, and their tries are given back. The third leaves at once; the journal is as
+  good as ever.
+- A signal that was ignored when we were started (nohup, a background job) stays ignored.
+- The runtime is left before the outcome is told, so that what is told is durable and complete.
+- A view is told of trouble with the journal while it lasts: nothing is lost meanwhile, and nothing seems to move.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
+
+import anyio
+from anyio.abc import TaskGroup, TaskStatus
+
+from ..handles import JobHandle, Outcome, RuntimeClosed
+from ..observe import Subscription
+from ..runtime import DRAIN_DEADLINE, Runtime
+from .trouble import FAILED, INTERRUPTED, kept
+
+_HEALTH_EVERY = 1.0  # seconds between two looks at the journal's health
+_SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
+
+
+class View(Protocol):
+    """How progress is shown."""
+
+    async def follow(self, jobs: Sequence[JobHandle], events: Subscription) -> None:
+        """Show the jobs, from the transitions told or their present state, until the events end with the runtime."""
+        ...
+
+    def notice(self, text: str) -> None:
+        """Say something that is not about a task."""
+        ...
+
+    def close(self) -> None:
+        """Leave the terminal as it was. Called more than once."""
+        ...
+
+    def outcomes(self, ended: Sequence[Outcome], unfinished: Sequence[JobHandle], code: int) -> None:
+        """Tell what came of the jobs, and the exit code."""
+        ...
+
+
+def see_through(
+    opened: Callable[[], Runtime],
+    begin: Callable[[Runtime], Awaitable[list[JobHandle]]],
+    *,
+    as_json: bool,
+    plain: bool,
+) -> int:
+    """Open a runtime, begin jobs in it, and show them until they end or the user interrupts. Gives the exit code."""
+    session = _Session(_view(as_json=as_json, plain=plain))
+    try:
+        return anyio.run(session.run, opened, begin)
+    finally:
+        session.view.close()
+
+
+def _view(*, as_json: bool, plain: bool) -> View:
+    if as_json:
+        from .jsonlines import JsonView  # noqa: PLC0415 - one of three is needed
+
+        return JsonView()
+    if plain or not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
+        from .plain import PlainView  # noqa: PLC0415
+
+        return PlainView()
+    from .live import LiveView  # noqa: PLC0415
+
+    return LiveView()
+
+
+class _Session:
+    """One runtime, from its opening to its end."""
+
+    def __init__(self, view: View) -> None:
+        self.view = view
+        self._interrupts = 0
+        self._runtime: Runtime | None = None  # once it is open
+        self._over = anyio.Event()  # all jobs have ended, or the runtime has drained
+        self._group: TaskGroup
+
+    async def run(self, opened: Callable[[], Runtime], begin: Callable[[Runtime], Awaitable[list[JobHandle]]]) -> int:
+        jobs: list[JobHandle] = []
+        async with anyio.create_task_group() as self._group:
+            await self._group.start(self._watch_signals)
+            runtime = opened()
+            runtime.on_trouble = self._trouble
+            async with anyio.create_task_group() as following, runtime:
+                events = runtime.events(size=1_000_000)
+                jobs = await begin(runtime)
+                following.start_soon(self.view.follow, jobs, events)
+                await self._attend(runtime, jobs)
+            self._group.cancel_scope.cancel()
+        self.view.close()
+        ended: list[Outcome] = []
+        unfinished: list[JobHandle] = []
+        for job in jobs:
+            try:
+                ended.append(await job.wait())
+            except RuntimeClosed:
+                unfinished.append(job)
+        code = _code(ended, unfinished)
+        self.view.outcomes(ended, unfinished, code)
+        return code
+
+    async def _attend(self, runtime: Runtime, jobs: list[JobHandle]) -> None:
+        """Wait until the jobs are over, or the user wants no more of it."""
+        self._runtime = runtime
+        others = [job.id for job in runtime.recovered if job.id not in {mine.id for mine in jobs}]
+        if others:
+            self.view.notice(f"unfinished jobs of this journal go on beside it: {', '.join(others)}")
+        if self._interrupts:
+            self._group.start_soon(self._drain, 0.0)
+        async with anyio.create_task_group() as waiting:
+            waiting.start_soon(self._wait, jobs)
+            waiting.start_soon(self._watch_health, runtime)
+            await self._over.wait()
+            waiting.cancel_scope.cancel()
+
+    async def _wait(self, jobs: list[JobHandle]) -> None:
+        for job in jobs:
+            await job.wait()
+        self._over.set()
+
+    async def _watch_health(self, runtime: Runtime) -> None:
+        well = True
+        while True:
+            await anyio.sleep(_HEALTH_EVERY)
+            health = runtime.health
+            if health.ok != well:
+                well = health.ok
+                self.view.notice(
+                    "the journal can be written again"
+                    if well
+                    else f"the journal cannot be written: {health.reason}. Nothing is lost; it is tried again"
+                )
+
+    def _trouble(self, text: str, error: Exception | None) -> None:
+        """Something is wrong with the runtime itself. The journal has what it needs to go on."""
+        if error is not None:
+            self.view.notice(f"{text}; {kept(error)}")
+
+    async def _watch_signals(self, *, task_status: TaskStatus[None]) -> None:
+        wanted = [getattr(signal, name) for name in _SIGNALS if hasattr(signal, name)]
+        wanted = [number for number in wanted if signal.getsignal(number) is not signal.SIG_IGN]
+        with anyio.open_signal_receiver(*wanted) as signals:
+            task_status.started()
+            async for _ in signals:
+                self._interrupt()
+
+    def _interrupt(self) -> None:
+        self._interrupts += 1
+        if self._interrupts == 1:
+            self.view.notice("stopping: nothing new starts, running tasks may end (Ctrl+C again stops them now)")
+            self._begin_drain(DRAIN_DEADLINE)
+        elif self._interrupts == 2:
+            self.view.notice("stopping running tasks now, their tries are given back (Ctrl+C again leaves at once)")
+            self._begin_drain(0.0)
+        else:
+            self.view.close()
+            os._exit(INTERRUPTED)  # the journal holds what was acknowledged; the next start accounts for the rest
+
+    def _begin_drain(self, deadline: float) -> None:
+        if self._runtime is not None:
+            self._group.start_soon(self._drain, deadline)
+
+    async def _drain(self, deadline: float) -> None:
+        assert self._runtime is not None  # noqa: S101 - see _begin_drain
+        await self._runtime.drain(deadline)
+        self._over.set()
+
+
+def _code(ended: Sequence[Outcome], unfinished: Sequence[JobHandle]) -> int:
+    states = {outcome.state for outcome in ended}
+    if "failed" in states:
+        return FAILED
+    return INTERRUPTED if unfinished or "cancelled" in states else 0

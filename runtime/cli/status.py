@@ -1,0 +1,130 @@
+"""`callboard status [JOB]`: the jobs of a journal, or the tasks of one, also while a runtime is at work on it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from .options import JOURNAL, AsJson, Journal, MaybeJobId
+
+if TYPE_CHECKING:
+    from ...actors.records import JobRecord, TaskRecord
+    from ..journal.contract import Reader
+
+_MOST = 50  # jobs listed, the newest
+
+
+def status(job_id: MaybeJobId = None, journal: Journal = JOURNAL, as_json: AsJson = False) -> None:
+    """Show the newest jobs of a journal, or the tasks of one job."""
+    from .reading import find_job, reading, tasks_of  # noqa: PLC0415
+
+    with reading(journal) as reader:
+        if job_id is None:
+            jobs = reader.jobs(limit=_MOST)
+            told = [(job, tasks_of(reader, job)) for job in jobs]
+            if as_json:
+                _json([_job(job, tasks) for job, tasks in told])
+            else:
+                _table(("job", "workstream", "state", "done", "began", "took", "error"), [_row(*one) for one in told])
+            return
+        job = find_job(reader, job_id)
+        tasks = tasks_of(reader, job)
+        if as_json:
+            _json([_job(job, tasks), *(_task(task) for task in tasks)])
+            return
+        _job_told(reader, job)
+        _table(("task", "state", "attempt", "took", "exit", "told"), [_task_row(task) for task in tasks])
+
+
+def _job_told(reader: Reader, job: JobRecord) -> None:
+    from . import words  # noqa: PLC0415
+
+    runs = reader.workstreams(job.id)
+    spent = words.duration(job, time.time())
+    print(f"job {job.id}: {job.name}, {job.state}" + (f", {words.took(spent)}" if spent is not None else ""))
+    if runs:
+        print(f"workstream {runs[-1].id}: {runs[-1].state}")
+    if reason := job.error or job.reason:
+        print(words.one_line(reason, 500))
+
+
+def _row(job: JobRecord, tasks: list[TaskRecord]) -> list[str]:
+    from . import words  # noqa: PLC0415
+
+    done = sum(task.state in words.ENDED for task in tasks)
+    spent = words.duration(job, time.time())
+    return [
+        job.id,
+        job.name,
+        str(job.state),
+        f"{done}/{len(tasks)}",
+        words.moment(job.created_at),
+        "" if spent is None else words.took(spent),
+        words.one_line(job.error or job.reason or ""),
+    ]
+
+
+def _task_row(task: TaskRecord) -> list[str]:
+    from . import words  # noqa: PLC0415
+
+    spent = words.duration(task, time.time())
+    told = task.last_error if task.state != "completed" else None
+    return [
+        task.name,
+        str(task.state),
+        f"{task.attempt}/{task.max_attempts}" if task.attempt else "",
+        "" if spent is None else words.took(spent),
+        "" if task.exit_code is None else str(task.exit_code),
+        words.one_line(told or task.reason or ""),
+    ]
+
+
+def _job(job: JobRecord, tasks: list[TaskRecord]) -> dict[str, Any]:
+    from collections import Counter  # noqa: PLC0415
+
+    counts = Counter(str(task.state) for task in tasks)
+    return {**_told(job), "kind": "job", "tasks": dict(counts), "error": job.error}
+
+
+def _task(task: TaskRecord) -> dict[str, Any]:
+    names = ("attempt", "max_attempts", "exit_code", "execution_ms", "output_path", "worker_id", "optional")
+    return {**_told(task), "kind": "task", **{name: getattr(task, name) for name in names}, "error": task.last_error}
+
+
+def _told(record: JobRecord | TaskRecord) -> dict[str, Any]:
+    from ...actors.records import iso  # noqa: PLC0415
+
+    times = {name: getattr(record, name) for name in ("created_at", "started_at", "finished_at")}
+    return {
+        "id": record.id,
+        "name": record.name,
+        "state": record.state,
+        "reason": record.reason,
+        **{name: None if at is None else iso(at) for name, at in times.items()},
+    }
+
+
+def _json(rows: list[dict[str, Any]]) -> None:
+    import msgspec  # noqa: PLC0415
+
+    for row in rows:
+        sys.stdout.write(f"{msgspec.json.encode(row).decode()}\n")
+
+
+def _table(head: tuple[str, ...], rows: list[list[str]]) -> None:
+    """Print columns; on a terminal the last one is cut to what fits, so that a row stays a line."""
+    from shutil import get_terminal_size  # noqa: PLC0415
+
+    import typer  # noqa: PLC0415
+
+    from . import words  # noqa: PLC0415
+
+    widths = [max(len(row[number]) for row in (list(head), *rows)) for number in range(len(head))]
+    left = sum(widths[:-1]) + 2 * len(widths)
+    room = max(get_terminal_size().columns - left, 20) if sys.stdout.isatty() else 200
+    for row in ([name.upper() for name in head], *rows):
+        cells = [
+            typer.style(f"{cell:<{width}}", fg=words.COLOURS.get(cell)) for cell, width in zip(row, widths, strict=True)
+        ]
+        typer.echo("  ".join([*cells[:-1], words.one_line(row[-1], room)]).rstrip())

@@ -1,0 +1,90 @@
+"""What went wrong, in one paragraph on stderr, and the exit code that goes with it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+FAILED = 1
+BAD_INPUT = 2
+INTERNAL = 3
+INTERRUPTED = 130
+
+
+class Trouble(Exception):  # noqa: N818 - what the user is told, and no more
+    """Something that ends the command; its text is told to the user as it is."""
+
+    def __init__(self, text: str, code: int = BAD_INPUT) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+def answer(command: Callable[[], None]) -> int:
+    """Run a command; tell what went wrong, if anything did. Returns the exit code."""
+    try:
+        command()
+        sys.stdout.flush()
+    except SystemExit as error:
+        return error.code if isinstance(error.code, int) else 0 if error.code is None else BAD_INPUT
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Who read our output has gone, which is their right. Nothing more may be written, at exit neither.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    except Exception as error:  # whatever it is, the user gets a sentence
+        return _tell(_innermost(error))
+    return 0
+
+
+def tell(text: str) -> None:
+    """Write a paragraph to stderr. Nothing happens if it is closed."""
+    try:
+        sys.stderr.write(f"callboard: {text}\n")
+        sys.stderr.flush()
+    except (OSError, ValueError):
+        pass
+
+
+def _tell(error: Exception) -> int:
+    if isinstance(error, Trouble):
+        tell(str(error))
+        return error.code
+    if _is_bad_input(error):
+        tell(str(error))
+        return BAD_INPUT
+    told = str(error) or "it says nothing more"
+    tell(
+        f"internal error: {type(error).__name__}: {told}. This is a mistake in Callboard, not in your input; "
+        f"{kept(error)} What is in the journal is safe: `callboard resume` goes on from there."
+    )
+    return INTERNAL
+
+
+def _is_bad_input(error: Exception) -> bool:
+    from ...actors.validate import SpecificationError  # noqa: PLC0415 - only when there is an error
+    from ..journal.contract import JournalError  # noqa: PLC0415
+
+    return isinstance(error, SpecificationError | JournalError)
+
+
+def _innermost(error: Exception) -> Exception:
+    """The one error that a group of one, of one, ... is about."""
+    inner: Sequence[Exception] = getattr(error, "exceptions", ())
+    return _innermost(inner[0]) if len(inner) == 1 else error
+
+
+def kept(error: Exception) -> str:
+    """Keep the report of an error of our own in a file, and say where."""
+    text = "".join(traceback.format_exception(error))
+    try:
+        handle, name = tempfile.mkstemp(prefix="callboard-error-", suffix=".txt", text=True)
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(f"{' '.join(sys.argv)}\nPython {sys.version}\n\n{text}")
+    except OSError as trouble:
+        return f"its report could not be written ({trouble.strerror})."
+    return f"its report is in {Path(name)}: please send it along."

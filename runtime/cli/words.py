@@ -1,0 +1,79 @@
+"""How states and times are written for people."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from ...actors.records import JobRecord, TaskRecord, WorkstreamRecord
+
+if TYPE_CHECKING:
+    from ..handles import JobHandle
+
+COLOURS = {
+    "completed": "green",
+    "failed": "red",
+    "timed_out": "red",
+    "cancelled": "magenta",
+    "cancelling": "magenta",
+    "retrying": "yellow",
+    "circuit_open": "yellow",
+    "recovering": "yellow",
+    "running": "cyan",
+    "validating": "cyan",
+    "executing": "cyan",
+}
+"""By state; the other states have none."""
+_WAITING = frozenset({"pending", "held", "waiting", "queued", "retrying", "circuit_open", "half_open", "recovering"})
+ENDED = frozenset({"completed", "failed", "cancelled", "skipped"})
+
+
+def took(seconds: float) -> str:
+    """A span of time: "0.4 s", "12 s", "3 m 05 s", "2 h 05 m"."""
+    seconds = max(seconds, 0.0)
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} m {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} m"
+
+
+def clock(at: float) -> str:
+    """A moment of the user's day: "12:03:04"."""
+    return datetime.fromtimestamp(at).astimezone().strftime("%H:%M:%S")
+
+
+def moment(at: float) -> str:
+    """A moment with its date, in the user's time: "2026-11-28 12:03:04"."""
+    return datetime.fromtimestamp(at).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def duration(record: TaskRecord | JobRecord | WorkstreamRecord, now: float) -> float | None:
+    """How long an entity has run, or ran, in seconds; None if it never started, or waits for another start."""
+    if record.started_at is None or (record.finished_at is None and record.state in _WAITING):
+        return None
+    return (record.finished_at or now) - record.started_at
+
+
+def attempts(task: TaskRecord) -> str:
+    """The number of the present attempt, where there was more than one or may be."""
+    if task.attempt == 0 or (task.attempt == 1 and task.max_attempts <= 1):
+        return ""
+    return f"attempt {task.attempt}" + (f"/{task.max_attempts}" if task.attempt <= task.max_attempts else "")
+
+
+def job_name(job: JobHandle) -> str:
+    """The name of a job's workstream, or its id if it had ended before we came."""
+    try:
+        return job.record.name
+    except LookupError:
+        return job.id
+
+
+def one_line(text: str, width: int = 200) -> str:
+    """A text as one printable line of at most `width` characters."""
+    line = " ".join("".join(sign if sign.isprintable() else " " for sign in text).split())
+    return line if len(line) <= width else line[: width - 1] + "…"

@@ -1,0 +1,139 @@
+"""The command line in this process, in one of its own, and on a terminal of its own."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from callboard.runtime.cli import _app
+from callboard.runtime.cli.trouble import answer
+
+SRC = str(Path(__file__).parents[3] / "src")
+PROGRAM = [sys.executable, "-c", "from callboard.runtime.cli import main; main()"]
+
+
+class Told(NamedTuple):
+    """What a command answered."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def everything(self) -> str:
+        return self.out + self.err
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of its own, where the command line is."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    return tmp_path
+
+
+@pytest.fixture
+def cli(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Told]:
+    """Run the command line in this process."""
+
+    def run(*args: str) -> Told:
+        monkeypatch.setattr(sys, "argv", ["callboard", *args])
+        capsys.readouterr()
+        code = answer(_app)
+        told = Told(code, *capsys.readouterr())
+        assert "Traceback" not in told.everything
+        return told
+
+    return run
+
+
+def environment(**more: str) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": SRC, "PYTHONWARNINGS": "error", "COLUMNS": "120", **more}
+
+
+def program(*args: str, cwd: Path, **more: Any) -> subprocess.Popen[str]:
+    """Start the command line in a process of its own."""
+    return subprocess.Popen(
+        [*PROGRAM, *args],
+        cwd=cwd,
+        env=environment(),
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        **more,
+    )
+
+
+class Terminal:
+    """The command line on a terminal of its own."""
+
+    def __init__(self, *args: str, cwd: Path) -> None:
+        self.out = ""
+        self._pid, self._screen = pty.fork()
+        if self._pid == 0:
+            os.chdir(cwd)
+            os.execve(PROGRAM[0], [*PROGRAM, *args], environment(TERM="xterm", LINES="30"))
+
+    def wait_for(self, text: str, timeout: float = 30.0) -> None:
+        """Read until the program has written `text`, after what was waited for before."""
+        seen = len(self.out)
+        until = time.monotonic() + timeout
+        while text not in self.out[seen:]:
+            assert time.monotonic() < until, f"{text!r} did not come: {self.out}"
+            assert self._read(), f"it ended before {text!r} came: {self.out}"
+
+    def press(self, keys: str) -> None:
+        os.write(self._screen, keys.encode())
+
+    def end(self, timeout: float = 30.0) -> int:
+        """Read to the end. Gives the exit code."""
+        until = time.monotonic() + timeout
+        while self._read():
+            assert time.monotonic() < until, f"it did not end: {self.out}"
+        code = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
+        os.close(self._screen)
+        self._pid = 0
+        assert "Traceback" not in self.out
+        return code
+
+    def kill(self) -> None:
+        if self._pid:
+            os.kill(self._pid, signal.SIGKILL)
+            os.waitpid(self._pid, 0)
+            os.close(self._screen)
+
+    def _read(self) -> bool:
+        ready, _, _ = select.select([self._screen], [], [], 0.2)
+        if not ready:
+            return True
+        try:
+            data = os.read(self._screen, 65536)
+        except OSError:
+            return False
+        self.out += data.decode(errors="replace")
+        return bool(data)
+
+
+@pytest.fixture
+def terminal(folder: Path) -> Iterator[Callable[..., Terminal]]:
+    """Make terminals that are gone after the test."""
+    made: list[Terminal] = []
+
+    def make(*args: str) -> Terminal:
+        made.append(Terminal(*args, cwd=folder))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.kill()

@@ -1,0 +1,350 @@
+"""Every command, its output and its exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from callboard.machines.audit import MACHINES
+
+from .conftest import Told
+
+Cli = Callable[..., Told]
+
+GOOD = """
+name = "good"
+[[tasks]]
+name = "one"
+command = ["sh", "-c", "echo from one; echo noise >&2"]
+[[tasks]]
+name = "two"
+run = "beside:two"
+depends_on = ["one"]
+"""
+BAD = """
+name = "bad"
+[[tasks]]
+name = "breaks"
+command = ["sh", "-c", "echo what broke; exit 7"]
+[tasks.retry]
+max_attempts = 2
+base_delay = 0
+[[tasks]]
+name = "never"
+command = ["true"]
+depends_on = ["breaks"]
+"""
+BESIDE = """
+def two(task):
+    print("printed by a body")
+    return {"heard": task.results["one"]["output"]}
+"""
+
+
+@pytest.fixture
+def files(folder: Path) -> Path:
+    (folder / "good.toml").write_text(GOOD)
+    (folder / "bad.toml").write_text(BAD)
+    (folder / "beside.py").write_text(BESIDE)
+    return folder
+
+
+def rows(told: Told) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in told.out.splitlines()]
+
+
+def test_run_to_completion_in_plain_lines(cli: Cli, files: Path) -> None:
+    told = cli("run", "good.toml", "--id", "j1")
+    assert told.code == 0
+    assert told.err == ""
+    lines = [line.split(" ", 1)[1] for line in told.out.splitlines()]
+    assert lines[0] == "j1: good, 2 tasks"
+    assert lines[1] == "one started"
+    assert lines[2].startswith("one completed (")
+    assert "two completed" in told.out
+    assert lines[-1] == "j1 completed (2 completed)"
+
+
+def test_run_that_fails_shows_why(cli: Cli, files: Path) -> None:
+    told = cli("run", "bad.toml", "--id", "j1")
+    assert told.code == 1
+    assert "breaks failed, will be tried again (" in told.out
+    assert "breaks started (attempt 2)" in told.out
+    assert "\nbreaks failed: `sh -c 'echo what broke; exit 7'` exited with 7" in told.out
+    assert "  | what broke" in told.out
+    assert "job j1 failed (1 failed, 1 skipped)" in told.out or "job j1 failed (1 skipped, 1 failed)" in told.out
+
+
+def test_run_as_json(cli: Cli, files: Path) -> None:
+    told = cli("run", "good.toml", "--id", "j1", "--json", "--jsonl", "log.jsonl")
+    *events, last = rows(told)
+    assert told.code == 0
+    assert told.err == "printed by a body\n"
+    assert {event["job_id"] for event in events} == {"j1"}
+    assert [event["to_state"] for event in events if event["entity_id"] == "j1"] == [
+        "submitted",
+        "pending",
+        "running",
+        "completed",
+    ]
+    log = [json.loads(line) for line in Path("log.jsonl").read_text().splitlines()]
+    assert events == [line for line in log if line["job_id"] == "j1"]
+    (job,) = last["jobs"]
+    assert (last["event_type"], last["exit_code"], job["state"], job["job_id"]) == ("outcome", 0, "completed", "j1")
+    assert job["results"]["two"] == {"heard": "from one\nnoise"}
+    assert job["tasks"]["one"]["exit_code"] == 0
+
+    *_, last = rows(cli("run", "bad.toml", "--json"))
+    assert last["exit_code"] == 1
+    assert last["jobs"][0]["tasks"]["breaks"]["exit_code"] == 7
+
+
+def test_the_same_id_again_is_the_same_job(cli: Cli, files: Path) -> None:
+    assert cli("run", "good.toml", "--id", "j1").code == 0
+    told = cli("run", "good.toml", "--id", "j1")
+    assert (told.code, "started" in told.out, "job j1 completed" in told.out) == (0, False, True)
+    told = cli("run", "bad.toml", "--id", "j1")
+    assert told.code == 2
+    assert "there is a job 'j1' already" in told.err
+    told = cli("run", "good.toml", "--id", "../x")
+    assert told.code == 2
+    assert "cannot be a job's id" in told.err
+
+
+def test_status(cli: Cli, files: Path) -> None:
+    cli("run", "good.toml", "--id", "j1")
+    cli("run", "bad.toml", "--id", "j2")
+    told = cli("status")
+    assert told.code == 0
+    head, second, first = [line.split() for line in told.out.splitlines()]
+    assert head[:4] == ["JOB", "WORKSTREAM", "STATE", "DONE"]
+    assert second[:4] == ["j2", "bad", "failed", "2/2"]
+    assert first[:4] == ["j1", "good", "completed", "2/2"]
+    told = cli("status", "j2")
+    assert told.out.startswith("job j2: bad, failed")
+    assert "breaks  failed   2/2" in told.out
+    job, breaks, never = rows(cli("status", "j2", "--json"))
+    assert (job["kind"], job["tasks"]) == ("job", {"failed": 1, "skipped": 1})
+    assert (breaks["state"], breaks["attempt"], breaks["exit_code"], never["state"]) == ("failed", 2, 7, "skipped")
+    assert [row["id"] for row in rows(cli("status", "--json"))] == ["j2", "j1"]
+
+
+def test_history(cli: Cli, files: Path) -> None:
+    cli("run", "good.toml", "--id", "first")
+    cli("run", "bad.toml", "--id", "second")
+    whole = rows(cli("history", "--json"))
+    assert [row["seq"] for row in whole] == list(range(1, len(whole) + 1))
+    assert {row["job_id"] for row in rows(cli("history", "first", "--json"))} == {"first"}
+    states = [row["to_state"] for row in rows(cli("history", "sec", "breaks", "--json"))]  # a beginning is enough
+    assert states == ["pending", "queued", "running", "retrying", "queued", "running", "failed"]
+    lines = cli("history", "second", "breaks").out.splitlines()
+    assert len(lines) == 7
+    assert lines[2].split()[3:] == [
+        "task", "second@1/breaks", "queued", "->", "running", "[start]", "attempt", "1;", "commands#2",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (("status", "nope"), "There is no job 'nope' in this journal. `callboard status` lists them."),
+        (("status", "j"), "2 jobs begin with 'j': j2, j1. Give more of the id."),
+        (("history", "nope"), "no job 'nope'"),
+        (("history", "j1", "tow"), "Job j1 has no task 'tow'; did you mean 'two'?"),
+        (("cancel", "nope"), "no job 'nope'"),
+        (("cancel", "j1"), "job j1 has ended already: completed."),
+        (("cancel", "j1", "one"), "task j1@1/one has ended already: completed."),
+        (("diagram", "taks"), "There is no machine 'taks'; did you mean 'task'?"),
+        (("run", "nope.toml"), "the file does not exist"),
+        (("run", "wrong.toml"), "line 3: tasks[0].comand: unknown key 'comand' (did you mean 'command'?)"),
+        (("run", "missing.toml"), "there is no module 'not_there'"),
+        (("audit", "nope.jsonl"), "nope.jsonl cannot be read: No such file or directory."),
+        (("init", "good.toml"), "good.toml exists already, and was left as it is."),
+        (("init", "a.yaml"), "should end in .toml"),
+        (("init", "no/such/a.toml"), "cannot be written: No such file or directory."),
+        (("status", "--journal", "nope.db"), "There is no journal nope.db"),
+        (("history", "--journal", "nope.db"), "There is no journal nope.db"),
+        (("check", "--journal", "nope.db"), "There is no journal nope.db"),
+        (("resume", "--journal", "nope.db"), "There is no journal nope.db"),
+        (("cancel", "x", "--journal", "nope.db"), "There is no journal nope.db"),
+        (("status", "--journal", "good.toml"), "good.toml"),
+        (("run", "good.toml", "--journal", "good.toml"), "good.toml"),
+        (("run", "good.toml", "--journal", "no/such/a.db"), "no/such"),
+        (("run", "good.toml", "--jsonl", "no/such/log"), ""),
+        (("run",), "Missing argument 'FILE'"),
+        (("run", "good.toml", "--jason"), "--json"),
+        (("stauts",), "status"),
+    ],
+)
+def test_bad_input_is_told_in_a_paragraph(cli: Cli, files: Path, args: tuple[str, ...], words: str) -> None:
+    (files / "wrong.toml").write_text('[[tasks]]\nname = "a"\ncomand = ["x"]\n')
+    (files / "missing.toml").write_text('[[tasks]]\nname = "a"\nrun = "not_there:f"\n')
+    cli("run", "good.toml", "--id", "j1")
+    cli("run", "bad.toml", "--id", "j2")
+    before = {path: path.read_bytes() for path in files.glob("*.toml")}
+    told = cli(*args)
+    if args[-2:] == ("--jsonl", "no/such/log"):  # a log that cannot be written stops nothing
+        assert told.code == 0
+        return
+    assert told.code == 2
+    assert words in told.err
+    assert told.out == ""
+    assert before == {path: path.read_bytes() for path in files.glob("*.toml")}
+
+
+def test_resume_with_nothing_to_do(cli: Cli, files: Path) -> None:
+    cli("run", "good.toml")
+    told = cli("resume")
+    assert (told.code, told.out) == (0, "Nothing is unfinished in callboard.db.\n")
+    assert cli("resume", "--json").out == ""
+
+
+def test_check_finds_what_was_tampered_with(cli: Cli, files: Path) -> None:
+    cli("run", "good.toml", "--id", "j1")
+    told = cli("check")
+    assert told.code == 0
+    assert told.out.endswith("records: consistent\n")
+    with sqlite3.connect("callboard.db") as database:
+        database.execute("UPDATE task_records SET record = json_set(record, '$.state', 'failed') WHERE key % 2 = 0")
+        database.execute("UPDATE job_records SET record = json_set(record, '$.seq', 99)")
+    database.close()
+    told = cli("check")
+    assert told.code == 1
+    assert "error: record_differs: j1@1/one the record says failed, its last transition completed" in told.out
+    assert "error: record_without_transition: j1 the record says 99 transitions, and there are fewer" in told.out
+
+
+def test_audit(cli: Cli, files: Path) -> None:
+    cli("run", "good.toml", "--jsonl", "log.jsonl")
+    told = cli("audit", "log.jsonl")
+    assert (told.code, told.out) == (0, "log.jsonl: consistent\n")
+    lines = Path("log.jsonl").read_text().splitlines(keepends=True)
+    Path("log.jsonl").write_text("".join(lines[:10] + lines[11:]))
+    told = cli("audit", "log.jsonl")
+    assert told.code == 1
+    assert "error: line 11, byte " in told.out
+    assert "gap" in told.out
+    Path("log.jsonl").write_text("".join(lines)[:-20])
+    told = cli("audit", "log.jsonl")
+    assert told.code == 0
+    assert "warning: " in told.out
+    assert "torn" in told.out
+
+
+@pytest.mark.parametrize("name", sorted(MACHINES))
+def test_diagram(cli: Cli, name: str) -> None:
+    assert cli("diagram", name).out == f"{MACHINES[name].mermaid()}\n"
+    assert cli("diagram", name, "--dot").out == f"{MACHINES[name].dot()}\n"
+
+
+def test_init_writes_an_example_that_runs(cli: Cli, folder: Path) -> None:
+    told = cli("init")
+    assert told.out == "Wrote callboard.toml. Run it with: callboard run callboard.toml\n"
+    told = cli("run", "callboard.toml", "--json")
+    *_, last = rows(told)
+    assert told.code == 0
+    assert {name: task["state"] for name, task in last["jobs"][0]["tasks"].items()} == {
+        "fetch": "completed",
+        "count": "completed",
+        "guess": "failed",
+        "tidy": "completed",
+    }
+    assert last["jobs"][0]["results"]["count"]["output"].strip() == "3"
+    assert not (folder / "numbers.txt").exists()
+    assert cli("check").code == 0
+
+
+def test_a_job_that_cancels_itself_by_its_deadline(cli: Cli, folder: Path) -> None:
+    (folder / "late.toml").write_text('deadline = 0.3\n[[tasks]]\nname = "a"\ncommand = ["sleep", "60"]\n')
+    told = cli("run", "late.toml", "--id", "j")
+    assert told.code == 130
+    assert "job j cancelled" in told.out
+
+
+def test_errors_of_our_own_are_reported_not_shown(
+    cli: Cli, files: Path, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    reports = tmp_path_factory.mktemp("reports")
+    monkeypatch.setattr("tempfile.tempdir", str(reports))
+
+    def broken(*_: Any) -> Any:
+        raise ZeroDivisionError("oh no")
+
+    monkeypatch.setattr("callboard.runtime.specfile.load", broken)
+    told = cli("run", "good.toml")
+    assert told.code == 3
+    assert told.err.startswith("callboard: internal error: ZeroDivisionError: oh no.")
+    assert told.err.count("\n") == 1
+    (report,) = reports.iterdir()
+    assert str(report) in told.err
+    assert "raise ZeroDivisionError" in report.read_text()
+    monkeypatch.setattr("tempfile.tempdir", "/no/such/folder")
+    told = cli("run", "good.toml")
+    assert (told.code, "could not be written" in told.err) == (3, True)
+
+
+def test_errors_inside_of_the_session_are_told_as_one(
+    cli: Cli, files: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+    async def broken(*_: Any) -> Any:
+        raise ZeroDivisionError("oh no")
+
+    monkeypatch.setattr("callboard.runtime.cli.plain.PlainView.follow", broken)
+    told = cli("run", "good.toml")
+    assert told.code == 3
+    assert "internal error: ZeroDivisionError: oh no." in told.err
+
+
+def test_trouble_of_the_runtime_is_a_notice(cli: Cli, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from callboard.runtime.cli import session
+
+    attend = session._Session._attend
+
+    async def troubled(self: Any, runtime: Any, jobs: Any) -> None:
+        runtime.on_trouble("a turn was undone", ValueError("why"))
+        runtime.on_trouble("a stale token", None)
+        await attend(self, runtime, jobs)
+
+    monkeypatch.setattr(session._Session, "_attend", troubled)
+    told = cli("run", "good.toml")
+    assert told.code == 0
+    assert told.err.startswith("callboard: a turn was undone; its report is in ")
+    assert "stale" not in told.err
+
+
+def test_a_locked_journal_names_its_owner(cli: Cli, files: Path) -> None:
+    import anyio
+
+    from callboard.actors.spec import Task, Workstream
+    from callboard.runtime.runtime import Runtime
+
+    async def owned() -> None:
+        async with Runtime("callboard.db", workers=(), drain_deadline=0) as runtime:
+            await runtime.submit(Workstream("w", tasks=[Task("a", command=["x"])]), id="j")
+            told = [
+                await anyio.to_thread.run_sync(lambda args=args: _captured(args))
+                for args in (["run", "good.toml"], ["resume"], ["cancel", "j"])
+            ]
+            for code, err in told:
+                assert code == 2
+                assert f"process {os.getpid()}" in err
+            assert "press Ctrl+C there" in told[2][1]
+
+    anyio.run(owned)
+
+
+def _captured(args: list[str]) -> tuple[int, str]:
+    import subprocess
+
+    from .conftest import PROGRAM, environment
+
+    done = subprocess.run([*PROGRAM, *args], capture_output=True, text=True, env=environment(), check=False)
+    return done.returncode, done.stderr

@@ -1,0 +1,233 @@
+"""The command line as a program: signals, terminals, kills, pipes, and how soon it answers."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from .conftest import PROGRAM, SRC, Terminal, Told, environment, program
+
+Cli = Callable[..., Told]
+Terminals = Callable[..., Terminal]
+
+# A task that tells that it runs and goes on until a file appears, one that comes after it, and one beside them.
+GATED = """
+name = "gated"
+[[tasks]]
+name = "first"
+command = "echo waiting here; while [ ! -e gate ]; do sleep 0.05; done; echo gone on"
+shell = true
+kill_grace = 60
+[[tasks]]
+name = "second"
+command = ["true"]
+depends_on = ["first"]
+"""
+
+
+@pytest.fixture
+def gated(folder: Path) -> Path:
+    (folder / "gated.toml").write_text(GATED)
+    return folder
+
+
+def test_live_progress_on_a_terminal(gated: Path, terminal: Terminals) -> None:
+    screen = terminal("run", "gated.toml", "--id", "j1")
+    screen.wait_for("waiting here")
+    assert "gated" in screen.out
+    (gated / "gate").touch()
+    screen.wait_for("2/2")
+    assert screen.end() == 0
+    assert "job j1 completed (2 completed)" in screen.out
+    assert screen.out.count("\x1b[?25l") == screen.out.count("\x1b[?25h")  # the cursor is there again
+
+
+def test_plain_on_a_terminal(gated: Path, terminal: Terminals) -> None:
+    (gated / "gate").touch()
+    screen = terminal("run", "gated.toml", "--plain")
+    assert screen.end() == 0
+    assert "\x1b[" not in screen.out
+    assert "first started" in screen.out
+
+
+def test_first_ctrl_c_lets_running_tasks_end_and_resume_goes_on(cli: Cli, gated: Path, terminal: Terminals) -> None:
+    screen = terminal("run", "gated.toml", "--id", "j1")
+    screen.wait_for("waiting here")
+    screen.press("\x03")
+    screen.wait_for("stopping: nothing new starts")
+    (gated / "gate").touch()
+    assert screen.end() == 130
+    assert "job j1 is unfinished (1 completed, 1 queued): `callboard resume` goes on" in screen.out
+    told = cli("resume")
+    assert told.code == 0
+    assert "first started" not in told.out
+    assert "job j1 completed (2 completed)" in told.out
+    assert cli("check").code == 0
+
+
+def test_second_ctrl_c_stops_them_and_gives_the_tries_back(cli: Cli, gated: Path, terminal: Terminals) -> None:
+    screen = terminal("run", "gated.toml", "--id", "j1")
+    screen.wait_for("waiting here")
+    screen.press("\x03")
+    screen.wait_for("Ctrl+C again stops them now")
+    screen.press("\x03")
+    screen.wait_for("stopping running tasks now")
+    assert screen.end() == 130
+    (gated / "gate").touch()
+    told = cli("run", "gated.toml", "--id", "j1")
+    assert told.code == 0
+    assert "first started (attempt 2)" in told.out
+    _, first, _ = (json.loads(line) for line in cli("status", "j1", "--json").out.splitlines())
+    assert (first["state"], first["max_attempts"]) == ("completed", 1)  # the try that was given back cost nothing
+    assert cli("check").code == 0
+
+
+def test_third_ctrl_c_leaves_at_once(cli: Cli, gated: Path, terminal: Terminals) -> None:
+    (gated / "gated.toml").write_text(GATED.replace("echo waiting", "trap '' TERM; echo waiting"))
+    screen = terminal("run", "gated.toml", "--id", "j1")
+    screen.wait_for("waiting here")
+    for text in ("stops them now", "leaves at once"):
+        screen.press("\x03")
+        screen.wait_for(text)
+    before = time.monotonic()
+    screen.press("\x03")
+    assert screen.end() == 130
+    assert time.monotonic() - before < 3
+    assert screen.out.count("\x1b[?25l") == screen.out.count("\x1b[?25h")
+    (gated / "gate").touch()
+    assert cli("resume").code == 0
+    assert cli("check").code == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_signals_drain(cli: Cli, gated: Path, number: signal.Signals) -> None:
+    running = program("run", "gated.toml", "--id", "j1", cwd=gated)
+    assert running.stdout is not None
+    _wait_for(running, "first started")
+    running.send_signal(number)
+    assert running.stderr is not None
+    assert "stopping: nothing new starts" in running.stderr.readline()
+    (gated / "gate").touch()
+    out, _ = running.communicate(timeout=30)
+    assert running.returncode == 130
+    assert "job j1 is unfinished (1 completed, 1 queued)" in out
+    assert cli("resume").code == 0
+
+
+def test_an_ignored_signal_stays_ignored(gated: Path) -> None:
+    def ignore() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    running = program("run", "gated.toml", cwd=gated, preexec_fn=ignore)
+    _wait_for(running, "first started")
+    running.send_signal(signal.SIGINT)
+    (gated / "gate").touch()
+    out, err = running.communicate(timeout=30)
+    assert (running.returncode, err) == (0, "")
+    assert "completed (2 completed)" in out
+
+
+def test_killed_in_the_middle_and_resumed(cli: Cli, gated: Path) -> None:
+    running = program("run", "gated.toml", "--id", "j1", "--jsonl", "log.jsonl", cwd=gated)
+    _wait_for(running, "first started")
+    assert "running" in cli("status", "j1").out  # while it lives
+    assert cli("check").code == 0
+    running.kill()
+    running.communicate()
+    told = cli("run", "gated.toml")
+    assert told.code == 2
+    assert "'gated' is unfinished in callboard.db, as job j1" in told.err
+    (gated / "gate").touch()
+    told = cli("resume", "--jsonl", "log.jsonl")
+    assert told.code == 0
+    assert "first started (attempt 2)" in told.out
+    assert cli("check").code == 0
+    assert cli("audit", "log.jsonl").code == 0
+
+
+def test_cancel_what_nobody_runs(cli: Cli, gated: Path) -> None:
+    running = program("run", "gated.toml", "--id", "j1", cwd=gated)
+    _wait_for(running, "first started")
+    told = cli("cancel", "j1")
+    assert told.code == 2
+    assert f"in use by process {running.pid}" in told.err
+    running.kill()
+    running.communicate()
+    told = cli("cancel", "j1", "second", "--reason", "not needed")
+    assert (told.code, told.out) == (0, "task j1@1/second cancelled (not needed)\n")
+    told = cli("cancel", "j1")
+    assert told.code == 0
+    assert told.out.startswith("job j1 cancelled (")
+    assert "first" not in subprocess.run(["ps", "ax"], capture_output=True, text=True, check=True).stdout
+    assert cli("check").code == 0
+    assert cli("resume").out == "Nothing is unfinished in callboard.db.\n"
+
+
+def test_a_reader_that_goes_away(gated: Path) -> None:
+    (gated / "gate").touch()
+    running = program("run", "gated.toml", cwd=gated)
+    assert running.stdout is not None
+    running.stdout.close()
+    assert running.stderr is not None
+    assert running.stderr.read() == ""
+    assert running.wait(30) == 1
+    running.stderr.close()
+
+
+def test_help_is_there_at_once() -> None:
+    took: list[float] = []
+    for _ in range(5):
+        before = time.perf_counter()
+        done = subprocess.run([*PROGRAM, "--help"], capture_output=True, text=True, env=environment(), check=True)
+        took.append(time.perf_counter() - before)
+    assert min(took) < 0.3
+    for word in ("run", "resume", "status", "history", "cancel", "audit", "check", "diagram", "init", "Exit codes"):
+        assert word in done.stdout
+
+
+@pytest.mark.parametrize(
+    "command", ["run", "resume", "status", "history", "cancel", "audit", "check", "diagram", "init"]
+)
+def test_every_command_documents_the_exit_codes(cli: Cli, command: str) -> None:
+    told = cli(command, "--help")
+    assert told.code == 0
+    assert "130 cancelled or interrupted" in " ".join(told.out.split())
+
+
+def test_light_commands_load_nothing_heavy(folder: Path) -> None:
+    code = (
+        "import sys; from callboard.runtime.cli.app import app\n"
+        "print([name for name in ('rich', 'anyio', 'asyncio', 'sqlite3', 'structlog', 'tenacity', 'yaml')"
+        " if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment(), check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_without_the_extra_it_says_what_to_install(folder: Path) -> None:
+    (folder / "typer.py").write_text("raise ModuleNotFoundError('no typer', name='typer')")
+    done = subprocess.run(
+        PROGRAM,
+        capture_output=True,
+        text=True,
+        env={**environment(), "PYTHONPATH": f"{folder}{os.pathsep}{SRC}"},
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stderr == 'callboard: The command line needs Typer and Rich: install "callboard[cli]".\n'
+
+
+def _wait_for(running: subprocess.Popen[str], text: str) -> None:
+    assert running.stdout is not None
+    for line in running.stdout:
+        if text in line:
+            return
+    raise AssertionError(f"it ended before {text!r} came")
