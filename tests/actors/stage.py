@@ -66,16 +66,20 @@ class StageTimer:
 class Kept:
     """What was committed, as a journal would keep it; turn by turn, so that any prefix can be had again."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, copies: bool = True) -> None:
+        self.copies = copies  # False: for large graphs; it then cannot be cut
         self.records: dict[tuple[str, int], Any] = {}
         self.specs: dict[int, bytes] = {}
         self.transitions: list[Transitioned] = []
-        self.turns: list[Turn | None] = []
+        self.turns: list[Turn] = []
         self._written: list[list[tuple[type, bytes]]] = []
 
     def take(self, turn: Turn) -> None:
-        written = [(type(record), msgspec.json.encode(record)) for record in turn.records]
-        self._keep(turn, written)
+        if self.copies:
+            self._keep(turn, [(type(record), msgspec.json.encode(record)) for record in turn.records])
+            return
+        self.records |= {(record.kind, record.key): record for record in turn.records}
+        self._keep(turn, [])
 
     def _keep(self, turn: Turn, written: list[tuple[type, bytes]]) -> None:
         for kind, encoded in written:
@@ -92,7 +96,6 @@ class Kept:
         """What was kept after so many turns."""
         kept = Kept()
         for turn, written in zip(self.turns[:turns], self._written, strict=False):
-            assert turn is not None
             kept._keep(turn, written)
         return kept
 
@@ -111,6 +114,7 @@ class Stage:
         kept: Kept | None = None,
         scripts: dict[str, Script] | None = None,
         time: float = 1_000_000.0,
+        copies: bool = True,
     ) -> None:
         self.random = Random(7)
         self.time = time
@@ -130,7 +134,7 @@ class Stage:
         self.over: list[str] = []
         self.reports: list[str] = []
         self.answers: list[tuple[Any, Exception | None]] = []
-        self.kept = kept or Kept()
+        self.kept = kept or Kept(copies=copies)
         self.kernel: Kernel = make_kernel(self, self.defaults, Loaded() if kept is None else self._living(kept))
         if kept is not None:
             self.kernel.run(RECOVER)
@@ -254,6 +258,11 @@ class Stage:
     def cancel_silently(self, entity: Entity[Any], *, force: bool = True) -> None:
         """Cancel, and run no input that comes of it."""
         self.kernel.run(Command(entity.record.key, Cancel("asked to", force), Reply(None)))
+
+    def command_silently(self, entity: Entity[Any]) -> Exception | None:
+        """Cancel gracefully, run no input that comes of it, and return the answer."""
+        self.cancel_silently(entity, force=False)
+        return self.answers[-1][1]
 
     def command(self, entity: Entity[Any], message: Message) -> Exception | None:
         self.send(Command(entity.record.key, message, Reply(None)))
