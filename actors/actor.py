@@ -12,13 +12,14 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from msgspec import Struct
 
 from .actor_errors import ActorStopped
-from .ref import ASK_TIMEOUT, Host, Ref, Request
+from .host import Host
+from .ref import ASK_TIMEOUT, Ref, Request
 from .strategy import Restart, Supervision
 
 __all__ = [
@@ -108,9 +109,9 @@ class Context(Struct, gc=False, eq=False):
             raise ActorStopped(msg)
         return self.cell.host
 
-    async def ask(self, ref: Ref, message: Any, *, timeout: float | None = ASK_TIMEOUT) -> Any:
+    def ask(self, ref: Ref, message: Any, *, timeout: float | None = ASK_TIMEOUT) -> Coroutine[Any, Any, Any]:
         """`ref.ask`, from this actor, also out of tasks that its receive started. See `Ref.ask`."""
-        return await ref.ask_for(self.cell, message, timeout)
+        return ref.ask_for(self.cell, message, timeout)
 
     def spawn(
         self,

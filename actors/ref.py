@@ -11,23 +11,24 @@ Rules
   from outside, so what was sent before goes first.
 - Control messages (`control`) overtake data, have no bound and are never refused.
 - Cells are unknown to the garbage collector (`gc=False`), so a million of them cost it nothing. The price: whoever
-  ends a cell cuts its links (`Host.finish`), because a cycle of cells is never collected.
+  ends a cell cuts its links (runtime/endings.py), because a cycle of cells is never collected.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
 from .actor_errors import ActorStopped, AskCycleError, AskTimeout, MailboxFull
+from .dead_letters import Reason
 
 if TYPE_CHECKING:
-    from .actor import Actor, After, Context, Later
-    from .dead_letters import DeadLetters
+    from .actor import Actor, Context
+    from .host import Host, Waiter
     from .strategy import Restart, RestartCount, Supervision
 
 __all__ = [
@@ -35,14 +36,12 @@ __all__ = [
     "BUSY",
     "NOTHING",
     "SYSTEM",
-    "Host",
     "Life",
     "Ref",
     "Request",
     "Spec",
     "SystemRef",
     "Turn",
-    "Waiter",
 ]
 
 ASK_TIMEOUT = 30.0
@@ -61,77 +60,6 @@ BUSY = _Mark.BUSY
 
 SYSTEM: deque[Any] = deque(maxlen=0)
 """Stands in `control` of cells that are parts of the runtime."""
-
-
-class Waiter(Protocol):
-    """One task waiting for one thing to happen."""
-
-    async def wait(self) -> None:
-        """Return once `set` was called, also if that was before."""
-        ...
-
-    def set(self) -> None:
-        """Let it go on. Once more does nothing."""
-        ...
-
-
-class TimerHeap(Protocol):
-    """What actors need of the runtime's timers."""
-
-    def arm(self, due: float, action: Callable[..., object], *args: Any) -> Any:
-        """Call `action(*args)` at `due` (monotonic seconds)."""
-        ...
-
-    def cancel(self, timer: Any) -> bool:
-        """Disarm it."""
-        ...
-
-
-class Host(Protocol):
-    """What a cell needs of the dispatcher that runs it."""
-
-    ready: deque[Any]
-    """Cells with mail, each once."""
-    log: list[Any]
-    """What the present receive has sent and staged, in order."""
-    current: Ref | None
-    """The actor whose receive is running now."""
-    turn: Turn | None
-    """The coroutine receive that is running now."""
-    parked: bool
-    """The dispatcher sleeps: whoever queues a cell wakes it."""
-    dead_letters: DeadLetters
-
-    @property
-    def timers(self) -> TimerHeap: ...  # noqa: D102
-    # What each of these does is written where it is done: runtime/mailroom.py, runtime/dispatcher.py.
-    def wake(self) -> None: ...  # noqa: D102
-    def now(self) -> float: ...  # noqa: D102
-    def waiter(self) -> Waiter: ...  # noqa: D102
-    def admit(self, cell: Ref, message: Any) -> bool: ...  # noqa: D102
-    def hold(self, cell: Ref, message: Any) -> bool: ...  # noqa: D102
-    def stage(self, do: Callable[..., object], *args: Any) -> None: ...  # noqa: D102
-    def release(self, turn: Turn) -> None: ...  # noqa: D102
-    def send_now(self, cell: Ref, message: Any) -> bool: ...  # noqa: D102
-    def stop(self, cell: Ref) -> None: ...  # noqa: D102
-    def wait_for_room(self, cell: Ref, offer: Offer) -> None: ...  # noqa: D102
-    def call_threadsafe(self, function: Callable[..., object], *args: Any) -> bool: ...  # noqa: D102
-    def spawn_child(  # noqa: D102
-        self,
-        parent: Ref,
-        actor: type[Actor] | Callable[[], Actor] | Actor,
-        *,
-        name: str | None,
-        mailbox: int,
-        restart: Restart | str,
-        supervision: Supervision | None,
-        stop_timeout: float,
-    ) -> Ref: ...
-    def watch(self, watcher: Ref, target: Ref) -> None: ...  # noqa: D102
-    def unwatch(self, watcher: Ref, target: Ref) -> None: ...  # noqa: D102
-    def after(self, cell: Ref, epoch: int, delay: float, message: Any) -> After: ...  # noqa: D102
-    def put_off(self, cell: Ref) -> Later: ...  # noqa: D102
-    def leave(self, cell: Ref) -> None: ...  # noqa: D102
 
 
 class Spec(Struct, frozen=True, gc=False):
@@ -192,7 +120,7 @@ class Request(Struct, gc=False, eq=False):
     host: Host
     target: Ref
     message: Any
-    waiter: Waiter
+    waiter: Waiter | None = None  # none until its asker has to wait
     timer: Any = None
     done: bool = False
     value: Any = None
@@ -206,7 +134,8 @@ class Request(Struct, gc=False, eq=False):
             return
         self.value = value
         self.close()
-        self.waiter.set()
+        if self.waiter is not None:
+            self.waiter.set()
 
     def fail(self, error: BaseException) -> None:
         """Let the ask raise `error`."""
@@ -215,7 +144,8 @@ class Request(Struct, gc=False, eq=False):
             return
         self.error = error
         self.close()
-        self.waiter.set()
+        if self.waiter is not None:
+            self.waiter.set()
 
     def close(self) -> None:
         """Take no more answers."""
@@ -234,8 +164,6 @@ class Request(Struct, gc=False, eq=False):
         )
 
     def _late(self, value: Any) -> None:
-        from .dead_letters import Reason  # noqa: PLC0415 - only for its name
-
         self.host.dead_letters.add(self.target.name, value, Reason.LATE_REPLY)
 
 
@@ -275,7 +203,8 @@ class Ref(Struct, gc=False, eq=False):
         Never waits and never raises.
         """
         host = self.host
-        if host.turn is not None:
+        current = host.current
+        if current is not None and host.turn is not None:
             return host.hold(self, message)
         if self.first is NOTHING:
             self.first = message
@@ -288,7 +217,7 @@ class Ref(Struct, gc=False, eq=False):
                 more.append(message)
             elif not host.admit(self, message):
                 return False
-        if host.current is not None:
+        if current is not None:
             host.log.append(self)
         return True
 
@@ -320,29 +249,32 @@ class Ref(Struct, gc=False, eq=False):
         if offer.error is not None:
             raise offer.error
 
-    async def ask(self, message: Any, *, timeout: float | None = ASK_TIMEOUT) -> Any:
+    def ask(self, message: Any, *, timeout: float | None = ASK_TIMEOUT) -> Coroutine[Any, Any, Any]:
         """Send a message and wait for its answer: what `receive` returns for it.
 
         `timeout` is in seconds; None waits as long as the actor lives. Raises `AskTimeout`, `ActorStopped`,
         `MailboxFull`, `AskCycleError`, `ReceiveFailed` if the actor raised, and whatever it refused with.
         """
         turn = self.host.turn
-        return await self.ask_for(None if turn is None else turn.cell, message, timeout)
+        return self.ask_for(None if turn is None else turn.cell, message, timeout)
 
     async def ask_for(self, asker: Ref | None, message: Any, timeout: float | None) -> Any:
         """`ask`, on behalf of an actor whose receive waits for the answer."""
         if self.stopped:
             raise _stopped(self, message)
         host = self.host
-        request = Request(host, self, message, host.waiter())
+        request = Request(host, self, message)
         if asker is not None:
             _note_asking(asker, self, host)
         try:
             if not host.send_now(self, request):
                 raise _full(self, message)
-            if timeout is not None:
-                request.timer = host.timers.arm(host.now() + timeout, request.time_out, timeout)
-            await request.waiter.wait()
+            host.lend(request)
+            if not request.done:
+                if timeout is not None:
+                    request.timer = host.timers.arm(host.now() + timeout, request.time_out, timeout)
+                request.waiter = waiter = host.waiter()
+                await waiter.wait()
         finally:
             if not request.done:
                 request.close()

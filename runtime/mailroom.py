@@ -1,12 +1,12 @@
 """The mailroom: what happens to a message between being sent and being handled, and to what a receive does.
 
-The part of the dispatcher that cells talk to (`Host` in actors/ref.py); the other part, runtime/dispatcher.py, decides whose
-turn it is.
+The part of the dispatcher that cells talk to (`Host` in actors/host.py); the other parts, runtime/turns.py and
+runtime/dispatcher.py, handle messages and decide whose turn it is.
 
 Rules
 - A message that finds no room, or no living actor, becomes a dead letter at that moment. Asks are told instead.
-- What a receive does stands in a log, in order: the plain sends that were made (undone by taking them back), and whatever
-  else it wants done (`Staged`), which is done at `commit`. Everything a coroutine receive does is `Staged`.
+- What a receive does stands in a log, in order: the plain sends that were made (undone by taking them back), and
+  whatever else it wants done (`Staged`), which is done at `commit`. All that a coroutine receive does is `Staged`.
 - `undo` goes through the log backwards. It takes the last message out of a mailbox, and the last cell out of the
   run queue: exact, because a plain receive is alone while it runs.
 - Room promised to a message that is held back is reserved, so that `tell` never says True to what is refused later.
@@ -23,12 +23,13 @@ from msgspec import Struct
 from ..actors.actor import After, Later
 from ..actors.actor_errors import ActorStopped
 from ..actors.dead_letters import DeadLetters, Reason
-from ..actors.ref import BUSY, NOTHING, Life, Offer, Ref, Request, Turn, Waiter
+from ..actors.ref import BUSY, NOTHING, Life, Offer, Ref, Request, Turn
 from .clock import Clock, SystemClock
 from .timers import Timers
 from .waker import Waker, native_waiter
 
 if TYPE_CHECKING:
+    from ..actors.host import Waiter
     from .supervision import Supervisor
 
 __all__ = ["BATCH", "Mailroom", "Staged"]

@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import contextvars
 from collections.abc import Callable, Coroutine, Generator
-from inspect import iscoroutine
-from types import coroutine
+from types import CoroutineType, coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..actors.actor import After, Refusal
@@ -30,6 +29,12 @@ if TYPE_CHECKING:
     from .supervision import Supervisor
 
 T = TypeVar("T")
+
+# Any: what a coroutine receive yields and takes is the event loop's affair.
+COROUTINE: type[Any] = CoroutineType
+
+NOT_MERE_ANSWERS: tuple[type[Any], ...] = (COROUTINE, Refusal)
+"""What a receive may return that has to be seen to, also when nobody asked."""
 
 Hook = Callable[[Ref, BaseException | None], None]
 
@@ -68,7 +73,7 @@ class Turns(Mailroom):
             hook(cell, error)
             return
         self.commit(self.log)
-        if iscoroutine(result):
+        if type(result) is COROUTINE:
             self._begin_turn(cell, "<stopped>", None, result, hook)
         else:
             hook(cell, None)
@@ -132,22 +137,17 @@ class Turns(Mailroom):
         except BaseException as error:
             self._failed(cell, message, request, error)
             return
-        request, self._request = self._request, None
-        if self._took_result(cell, message, result, request):
-            return
+        request, self._request = self._request, None  # none if its answer was put off
         self.commit(self.log)
-        self.rest(cell)
+        if not self._took(cell, message, request, result):
+            self.rest(cell)
 
-    def _took_result(self, cell: Ref, message: Any, result: Any, request: Request | None = None) -> bool:
-        """Give what a receive returned to who asked. True if it was a coroutine, which runs on from here."""
-        if iscoroutine(result):
-            self.commit(self.log)
+    def _took(self, cell: Ref, message: Any, request: Request | None, result: Any) -> bool:
+        """See to what a receive returned. True if that was a coroutine, which runs on from here."""
+        if type(result) is COROUTINE:
             self._begin_turn(cell, message, request, result, None)
             return True
-        if request is not None:
-            self.stage(self._answer, cell, message, request, result)
-        elif type(result) is Refusal:
-            self._answer(cell, message, None, result)
+        self._answer(cell, message, request, result)
         return False
 
     def _answer(self, cell: Ref, message: Any, request: Request | None, result: Any) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     import trio
 
-    from ..actors.ref import Waiter
+    from ..actors.host import Waiter
 
 __all__ = ["Waker", "native_waiter", "native_waker"]
 
@@ -157,8 +157,8 @@ class _AsyncioWaiter:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._future: asyncio.Future[None] = loop.create_future()
 
-    async def wait(self) -> None:
-        await self._future
+    def wait(self) -> asyncio.Future[None]:
+        return self._future
 
     def set(self) -> None:
         if not self._future.done():

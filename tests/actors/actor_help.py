@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
+
 from callboard.actors.actor import Actor, Context
 from callboard.actors.ref import Ref
 from callboard.actors.strategy import Supervision
@@ -14,7 +15,7 @@ from callboard.runtime.clock import VirtualClock
 from callboard.runtime.dispatcher import Dispatcher
 
 
-class Boom(Exception):
+class Boom(Exception):  # noqa: N818 - short, and only here
     """The failure of the tests' actors."""
 
 

@@ -9,6 +9,8 @@ from typing import Any
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
+from tests.actors.actor_help import Bench, Boom, Script, boom, running
+
 from callboard.actors.actor import Actor, Context, Later, Refusal
 from callboard.actors.actor_errors import (
     ActorStopped,
@@ -20,8 +22,6 @@ from callboard.actors.actor_errors import (
 )
 from callboard.actors.ref import Ref
 from callboard.actors.strategy import Directive, Supervision
-
-from tests.actors.actor_help import Bench, Boom, Script, boom, running
 
 pytestmark = pytest.mark.anyio
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from callboard.actors.actor import Actor, Context, Refusal, Terminated
-from callboard.actors.dead_letters import DeadLetter, DeadLetters, Reason
-from callboard.actors.actor_errors import ActorStopped, NameTaken
-
 from tests.actors.actor_help import Bench, Boom, Loud, Script, boom, child, spawning
+
+from callboard.actors.actor import Actor, Context, Refusal, Terminated
+from callboard.actors.actor_errors import ActorStopped, NameTaken
+from callboard.actors.dead_letters import DeadLetter, DeadLetters, Reason
 
 
 def test_messages_are_handled_in_the_order_they_were_sent() -> None:
@@ -88,7 +88,7 @@ def test_timers_and_terminations_overtake_data_and_need_no_room() -> None:
     bench = Bench()
     other = bench.spawn(lambda: Script(bench))
     ref = bench.spawn(lambda: Script(bench), mailbox=2)
-    ref.tell(lambda actor, ctx: (ctx.watch(other), ctx.after(1, "timer")) and None)
+    ref.tell(lambda actor, ctx: (ctx.watch(other), ctx.after(1, "timer")))
     bench.idle()
     ref.tell("data 1")
     ref.tell("data 2")

@@ -11,13 +11,13 @@ from typing import Any
 
 import anyio
 import pytest
+from tests.actors.actor_help import Bench, Boom, Script, boom, running
+
 from callboard.actors.actor import Actor, Context
 from callboard.actors.ref import Ref
 from callboard.runtime.clock import SystemClock
 from callboard.runtime.dispatcher import Dispatcher
 from callboard.runtime.runners import RunnerPool
-
-from tests.actors.actor_help import Bench, Boom, Script, boom, running
 
 
 def test_step_does_one_thing() -> None:

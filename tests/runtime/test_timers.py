@@ -7,10 +7,11 @@ import time
 from typing import Any
 
 import pytest
-from callboard.runtime.clock import SystemClock, TimeOrderedIds, VirtualClock
-from callboard.runtime.timers import Timers
 from hypothesis import given
 from hypothesis import strategies as st
+
+from callboard.runtime.clock import SystemClock, TimeOrderedIds, VirtualClock
+from callboard.runtime.timers import Timers
 
 
 def test_what_is_due_first_fires_first_and_at_the_same_moment_what_was_armed_first() -> None:
