@@ -1,0 +1,193 @@
+"""The documents are true: their code runs, their commands exist, their tables say what the code does, their links lead on.
+
+Fences that are run, each in a copy of the checkout:
+- `python`: as a program, which must end with 0.
+- `console`: each line after `$ ` in one shell, in which every command must end with 0. What is shown must come out so;
+  numbers and ids may differ, lines that begin with a time are not compared, and `...` leaves some out.
+- `toml`: as a specification file.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import pytest
+
+import callboard
+from callboard import load
+from callboard.actors import spec
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCUMENTS = ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "docs/specification.md", "docs/lifecycles.md"]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+class Block(NamedTuple):
+    """A fenced block: where it begins, its info string, its text."""
+
+    place: str
+    info: str
+    text: str
+
+
+def blocks(document: str, text: str) -> list[Block]:
+    fence = re.compile(r"^```([^\n`]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+    return [
+        Block(f"{document}:{text.count(chr(10), 0, found.start()) + 1}", found[1].strip(), found[2])
+        for found in fence.finditer(text)
+    ]
+
+
+BLOCKS = [block for name in DOCUMENTS for block in blocks(name, (ROOT / name).read_text(encoding="utf-8"))]
+
+
+def of(info: str) -> list[object]:
+    return [pytest.param(block, id=block.place) for block in BLOCKS if block.info == info]
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A folder with a copy of the examples: what is run makes its files there."""
+    ignored = shutil.ignore_patterns("__pycache__", "dist", "build", "pipeline-data", "*.db*")
+    shutil.copytree(ROOT / "examples", tmp_path / "examples", ignore=ignored)
+    return tmp_path
+
+
+def environment() -> dict[str, str]:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    return os.environ | {"PATH": path, "PYTHONWARNINGS": "error", "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "200"}
+
+
+def run(command: list[str], checkout: Path) -> str:
+    done = subprocess.run(
+        command, cwd=checkout, env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+@pytest.mark.parametrize("block", of("python"))
+def test_python_runs(block: Block, checkout: Path) -> None:
+    program = checkout / "program.py"
+    program.write_text(block.text, encoding="utf-8")
+    run([sys.executable, str(program)], checkout)
+
+
+@pytest.mark.parametrize("block", of("console"))
+def test_a_session_goes_as_shown(block: Block, checkout: Path) -> None:
+    lines = block.text.splitlines()
+    commands = [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
+    assert commands, "a console block shows commands after `$ `"
+    came = {masked(line) for line in run(["bash", "-ec", "\n".join(commands)], checkout).splitlines()}
+    timed = re.compile(r"\d\d:\d\d:\d\d ")
+    shown = [line for line in lines if not line.startswith("$ ") and line != "..." and not timed.match(line)]
+    assert [line for line in shown if masked(line) not in came] == []
+
+
+def masked(line: str) -> str:
+    """A line without what differs from run to run: ids, numbers, and the widths that follow from them."""
+    return re.sub(r"\s+", " ", re.sub(r"\d+(\.\d+)?", "N", re.sub(r"\b[0-9A-Z]{26}\b", "ID", line))).strip()
+
+
+@pytest.mark.parametrize("block", of("toml"))
+def test_a_specification_is_accepted(block: Block, tmp_path: Path) -> None:
+    path = tmp_path / "shown.toml"
+    path.write_text(block.text, encoding="utf-8")
+    assert load(path).workstream.tasks
+
+
+def test_every_fence_is_of_a_kind_that_is_looked_at() -> None:
+    known = {"", "python", "console", "console main", "console tests", "toml", "mermaid"}
+    assert {block.info for block in BLOCKS} <= known
+
+
+# -- the first screen --------------------------------------------------------------------------------------------------
+
+
+def test_the_first_screen_has_twelve_lines_of_python_and_two_commands() -> None:
+    first, main, tests = blocks("README.md", README)[:3]
+    assert (first.info, main.info, tests.info) == ("python", "console main", "console tests")
+    assert len([line for line in first.text.splitlines() if line.strip()]) <= 12
+    assert main.text.count("\n") == tests.text.count("\n") == 1
+    assert main.text.endswith(".venv/bin/callboard run examples/release.toml\n")
+    assert tests.text.endswith(".venv/bin/pytest\n")
+    assert README.index(tests.text) < README.index("\n## ")
+
+
+# -- tables ------------------------------------------------------------------------------------------------------------
+
+SECTIONS = {
+    "Workstream": spec.Workstream, "Task": spec.Task, "Retry": spec.Retry, "Defaults": spec.Defaults, "Tool": spec.Tool,
+    "Breaker": spec.Breaker, "Check": spec.Check, "Condition": spec.Condition, "Hook": spec.Hook, "Worker": spec.Worker,
+}  # fmt: skip
+
+
+def keys(section: str) -> dict[str, str]:
+    """The keys that a section of the specification's page tells of, with their defaults."""
+    page = (ROOT / "docs" / "specification.md").read_text(encoding="utf-8")
+    text = page.split(f"\n## {section}\n")[1].split("\n## ")[0].split("| key |")[1].split("\n\n")[0]
+    return dict(re.findall(r"^\| `(\w+)` \| (.*?) \|", text, re.MULTILINE))
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_the_specification_page_tells_of_every_key_with_its_default(section: str) -> None:
+    told = keys(section)
+    fields = msgspec.structs.fields(SECTIONS[section])
+    assert set(told) == {field.name for field in fields}
+    for field in fields:
+        if field.required:
+            assert told[field.name].startswith("required")
+        elif isinstance(field.default, int | float):  # also of bool
+            assert told[field.name].startswith(f"`{str(field.default).lower()}`"), field.name
+
+
+def test_the_command_line_is_what_the_readme_says() -> None:
+    told = set(re.findall(r"^\| `callboard (\w+)", README, re.MULTILINE))
+    shown = run(["callboard", "--help"], ROOT)
+    commands = set(re.findall(r"^  (\w+)  +\w", shown.partition("Commands:")[2], re.MULTILINE))
+    assert told == commands
+    codes = re.findall(r"^\| (\d+) \| ", README, re.MULTILINE)
+    assert codes == re.findall(r"(\d+) (?:completed|failed|bad|an error|cancelled)", shown)
+
+
+# -- links -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_links_lead_somewhere(name: str) -> None:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    links = re.findall(r"\]\((?!https?:)([^)#]*)(#[^)]*)?\)", text)
+    headings = {
+        re.sub(r"[^\w -]", "", line.lower()).replace(" ", "-") for line in re.findall(r"^#+ (.*)", text, re.MULTILINE)
+    }
+    for path, anchor in links:
+        assert ((ROOT / name).parent / path).exists(), path
+        assert path or anchor[1:] in headings, anchor
+
+
+def test_files_that_the_tour_names_are_there() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    for path in re.findall(r"`((?:machines|actors|runtime|tests)/[\w./]+)`", text):
+        assert (ROOT / path).exists(), path
+
+
+def test_the_changelog_tells_of_the_present_version() -> None:
+    pyproject = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    version = re.search(r'^version = "(.*)"', pyproject, re.MULTILINE)
+    assert version is not None
+    assert f"## [{version[1]}]" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def test_the_documents_name_public_names_only() -> None:
+    for block in BLOCKS:
+        if block.info == "python":
+            for names in re.findall(r"^from callboard import (.*)$", block.text, re.MULTILINE):
+                assert set(names.split(", ")) <= set(callboard.__all__), block.place
