@@ -304,18 +304,18 @@ class Dispatcher(Turns):
 
     def _handle_ready(self, limit: int) -> int:  # noqa: PLR0912 - one loop, on purpose
         ready, calls, log, context, base = self.ready, self._calls, self.log, self._context, self._base
-        handled = 0
-        while ready and handled < limit and not calls:
+        left = limit
+        while left and ready and not calls:
             cell: Ref = ready.popleft()
             if cell.control is not None:
                 if cell.control is SYSTEM:
                     system: Any = cell
-                    handled += self._run_system(system, limit - handled)
+                    left -= self._run_system(system, left)
                     if context != base:
                         break
                     continue
-                handled += 1
                 if not self._prepare(cell):
+                    left -= 1
                     if context != base:
                         break
                     continue
@@ -325,7 +325,7 @@ class Dispatcher(Turns):
             receive, ctx = cell.actor.receive, cell.ctx
             # The loop below is what the whole engine's speed hangs on. Whatever is not the plain case leaves it.
             while True:
-                handled += 1
+                left -= 1
                 if type(message) is Request:
                     self._run_receive(cell, message.message, message)
                     break
@@ -343,7 +343,7 @@ class Dispatcher(Turns):
                 if result is not None and type(result) in NOT_MERE_ANSWERS and self._took(cell, message, None, result):
                     break
                 more = cell.more
-                if more and handled < limit and context == base:
+                if more and left and context == base:
                     message = more.popleft()
                     continue
                 if more is None and cell.control is None:
@@ -353,7 +353,7 @@ class Dispatcher(Turns):
                 break
             if context != base:
                 break
-        return handled
+        return limit - left
 
     def _let_happen(self, cell: Ref) -> bool:
         """Do what a plain receive has staged. True if something has to be seen to before the cell's next message."""

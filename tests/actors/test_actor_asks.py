@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import threading
+from itertools import pairwise
 from typing import Any
 
 import anyio
@@ -78,6 +79,42 @@ async def test_an_ask_is_answered_in_turn_with_what_was_told_before() -> None:
             ref.tell(n)
         assert await ref.ask("last") == "last"
         assert bench.record == [*range(200), "last"]
+
+
+async def test_asks_in_a_row_let_the_event_loop_have_its_turn() -> None:
+    bench = Bench()
+    turns: list[int] = []
+    asked = 0
+
+    async def other() -> None:
+        while True:
+            turns.append(asked)
+            await checkpoint()
+
+    async with running(bench.dispatcher), anyio.create_task_group() as group:
+        group.start_soon(other)
+        ref = bench.spawn(lambda: Script(bench))
+        for _ in range(1_000):
+            await ref.ask("next")
+            asked += 1
+        group.cancel_scope.cancel()
+    assert max(after - before for before, after in pairwise(turns)) <= 65
+    assert bench.record == ["next"] * 1_000
+
+
+async def test_an_ask_in_its_askers_time_arms_timers_and_ends_actors_like_any_other() -> None:
+    bench = Bench()
+    async with running(bench.dispatcher):
+        ref = bench.spawn(lambda: Script(bench))
+        await anyio.wait_all_tasks_blocked()
+        await ref.ask(lambda actor, ctx: ctx.after(5, "timer") and None)
+        await anyio.wait_all_tasks_blocked()
+        bench.clock.advance(5)
+        await anyio.wait_all_tasks_blocked()
+        assert bench.record == ["timer"]
+        await ref.ask(lambda actor, ctx: ctx.stop())
+        await anyio.wait_all_tasks_blocked()
+        assert ref.stopped
 
 
 async def test_a_failing_receive_and_a_refusal_reach_the_asker() -> None:
