@@ -9,6 +9,8 @@ Rules
 - Entering recovers: what fell due while nobody looked fires, and what ran is accounted for, before anything else is
   taken. Leaving drains: nothing new starts, running attempts may end within `drain_deadline` seconds, the others are
   stopped and their tries given back. Left by an error or a cancellation, it does not wait for them.
+- A cancellation around it reaches the application's own code only. What runs inside is stopped by leaving, in order, so
+  that a body which had to stop counts as stopped and not as failed.
 - It is entered and left in the same task. It takes no signals: that is the program's business.
 - Everything it needs of the world can be given: journal, clock, randomness, ids.
 """
@@ -18,7 +20,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from hashlib import blake2b
 from pathlib import Path
 from random import Random
@@ -29,7 +31,7 @@ from weakref import WeakSet
 import anyio
 import anyio.to_thread
 import msgspec
-from anyio.abc import TaskGroup
+from anyio.abc import TaskGroup, TaskStatus
 
 from ..actors.actor import Actor
 from ..actors.job import JobActor
@@ -108,36 +110,56 @@ class Runtime:
         self._running = False
         self._open = False
         self._group: TaskGroup
+        self._inside: TaskGroup | None = None
         self.journal: Journal
         self._host: Host
         self._dispatcher: Dispatcher
         self.recovered: list[JobHandle] = []
         """The jobs that were found living when the runtime was entered."""
+        self.on_trouble: Callable[[str, Exception | None], None] | None = None
+        """Set before entering: who is told of trouble with the runtime itself, instead of structlog."""
 
     # -- life ----------------------------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
-        group = self._group = anyio.create_task_group()
-        await group.__aenter__()
+        self._group = anyio.create_task_group()
+        await self._group.__aenter__()
         try:
-            await self._enter(group)
+            self._inside = await self._group.start(self._keep)
+            await self._enter(self._inside)
         except BaseException:
             await self._leave()
             raise
         return self
+
+    async def _keep(self, *, task_status: TaskStatus[TaskGroup]) -> None:
+        """Keep the runtime's own tasks out of reach of what cancels the application's."""
+        with anyio.CancelScope(shield=True):
+            async with anyio.create_task_group() as inside:
+                task_status.started(inside)
+                await anyio.sleep_forever()
+
+    async def _serve(self) -> None:
+        """Run the dispatcher. Should it break, nobody waits for it."""
+        try:
+            await self._dispatcher.run()
+        finally:
+            self._running = False
+            self._host.close()
 
     async def _enter(self, group: TaskGroup) -> None:
         runners = RunnerPool(group)
         self._dispatcher = Dispatcher(clock=self._clock, runners=runners, supervision=self._supervision)
         self.journal = self._target if _is_journal(self._target) else open_journal(self._target)  # type: ignore[arg-type]
         self._host = Host(self._dispatcher, self.journal, self._bodies, self._random)
+        self._host.on_trouble = self.on_trouble
         self._closing.callback(self._dispatcher.close)
         loaded = await self._open_journal()
         await self._open_engines(runners)
         if loaded.attempts:
             await anyio.to_thread.run_sync(kill_leftovers, loaded.attempts, self._name)
         self._begin(loaded)
-        group.start_soon(self._dispatcher.run)
+        group.start_soon(self._serve)
         self._running = True
         await self._host.barrier()
         self._open = True
@@ -156,14 +178,17 @@ class Runtime:
         self._open = False
         try:
             with anyio.CancelScope(shield=True):
-                if self._running:
+                with suppress(RuntimeClosed):
                     await self._stop()
                 await self._closing.aclose()
         finally:
-            self._group.cancel_scope.cancel()
+            if self._inside is not None:
+                self._inside.cancel_scope.cancel()
             await self._group.__aexit__(None, None, None)
 
     async def _stop(self) -> None:
+        if not self._running:
+            return
         if not self._drained:
             await self.drain(0.0)
         await self._dispatcher.stop_all()
