@@ -1,0 +1,255 @@
+"""Durable no-op tasks per second, on four graphs, against the floors and a peer.
+
+    python benchmarks/orchestration.py                          # everything but the peer
+    python benchmarks/orchestration.py --dbos VENV/bin/python   # with DBOS, which is installed there
+    python benchmarks/orchestration.py --quick                  # SQLite and the floors, once
+
+| graph | what it is |
+| --- | --- |
+| W1 | 1,000 independent tasks |
+| W2 | a chain of 200, as milliseconds per task |
+| W3 | 20 layers of 50, each task with three dependencies in the layer before |
+| W4 | one task, then 1,000, then one |
+
+Ours is a `Runtime` as it comes, SQLite in WAL mode with `synchronous=FULL`: every task makes 7 transitions, all of them on disk
+before what follows from them happens. Time runs from `submit` to the return of `wait`. Floors: what the same graph costs with an
+`asyncio.TaskGroup` and `graphlib`, nothing kept; and with two rows a task awaited from a writer thread that commits in groups. The
+peer runs each graph as one workflow whose tasks are steps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import queue
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+from common import LOOPS, collected, missing, on_disk, run_on, table
+
+from callboard import Runtime, Task, Workstream
+
+Graph = dict[str, list[str]]
+"""The dependencies of each task, by name."""
+GOALS = {"W1": 8_000.0, "W2": 0.6, "W3": 8_000.0, "W4": 8_000.0}
+
+
+async def noop() -> None:
+    """The body of every task."""
+
+
+def graphs() -> dict[str, Graph]:
+    """The four graphs."""
+    layers = [[f"l{layer:02d}-{index:02d}" for index in range(50)] for layer in range(20)]
+    layered: Graph = {name: [] for name in layers[0]}
+    for before, layer in zip(layers, layers[1:], strict=False):
+        layered |= {name: [before[(index + step) % 50] for step in (0, 7, 19)] for index, name in enumerate(layer)}
+    wide = [f"t{index:04d}" for index in range(1_000)]
+    chain = [f"t{index:03d}" for index in range(200)]
+    return {
+        "W1": {name: [] for name in wide},
+        "W2": {name: chain[index - 1 : index] if index else [] for index, name in enumerate(chain)},
+        "W3": layered,
+        "W4": {"first": [], **{name: ["first"] for name in wide}, "last": wide},
+    }
+
+
+# -- ours --------------------------------------------------------------------------------------------------------------
+
+
+def workstream(name: str, graph: Graph) -> Workstream:
+    """A graph as a workstream of no-op tasks."""
+    return Workstream(name, tasks=[Task(task, run=noop, depends_on=before) for task, before in graph.items()])
+
+
+async def ours(path: Path | None, repeats: int) -> dict[str, float]:
+    """Seconds for each graph, the best of `repeats`, in one runtime."""
+    best: dict[str, float] = {}
+    async with Runtime(path) as runtime:
+        await (await runtime.submit(workstream("warm-up", {"one": []}))).wait()
+        for name, graph in graphs().items():
+            spec = workstream(name, graph)
+            for _ in range(repeats):
+                collected()
+                began = time.perf_counter()
+                job = await runtime.submit(spec)
+                outcome = await job.wait()
+                best[name] = min(best.get(name, 1e9), time.perf_counter() - began)
+                if outcome.state != "completed":
+                    raise RuntimeError(f"{name} ended as {outcome.state}: {outcome.error}")
+    return best
+
+
+# -- floors ------------------------------------------------------------------------------------------------------------
+
+
+class GroupCommit:
+    """Rows into SQLite by a writer thread: what queued up while it wrote is its next commit."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.loop = asyncio.get_running_loop()
+        self.rows: queue.SimpleQueue[tuple[tuple[str, str], asyncio.Future[None]] | None] = queue.SimpleQueue()
+        self.thread = threading.Thread(target=self.write)
+        self.thread.start()
+
+    async def row(self, task: str, state: str) -> None:
+        """Keep a row; returns when it is on disk."""
+        future: asyncio.Future[None] = self.loop.create_future()
+        self.rows.put(((task, state), future))
+        await future
+
+    def write(self) -> None:
+        connection = sqlite3.connect(self.path, isolation_level=None)
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("CREATE TABLE rows (number INTEGER PRIMARY KEY, task TEXT, state TEXT)")
+        while (first := self.rows.get()) is not None:
+            batch = [first]
+            while not self.rows.empty() and len(batch) < 2_000:
+                if (more := self.rows.get()) is None:
+                    self.rows.put(None)
+                    break
+                batch.append(more)
+            connection.execute("BEGIN IMMEDIATE")
+            connection.executemany("INSERT INTO rows (task, state) VALUES (?, ?)", [row for row, _ in batch])
+            connection.execute("COMMIT")
+            self.loop.call_soon_threadsafe(self.done, [future for _, future in batch])
+        connection.close()
+
+    @staticmethod
+    def done(futures: list[asyncio.Future[None]]) -> None:
+        for future in futures:
+            future.set_result(None)
+
+
+async def floor(graph: Graph, body: Callable[[str], Awaitable[None]]) -> float:
+    """Seconds that a graph takes with a TaskGroup and graphlib."""
+    began = time.perf_counter()
+    sorter = TopologicalSorter(graph)
+    sorter.prepare()
+
+    async with asyncio.TaskGroup() as group:
+
+        async def one(name: str) -> None:
+            await body(name)
+            sorter.done(name)
+            start()
+
+        def start() -> None:
+            for name in sorter.get_ready():
+                group.create_task(one(name))
+
+        start()
+    return time.perf_counter() - began
+
+
+async def volatile_floor(repeats: int) -> dict[str, float]:
+    """Each graph with nothing kept."""
+
+    async def body(_: str) -> None:
+        await noop()
+
+    return {name: min([await floor(graph, body) for _ in range(repeats)]) for name, graph in graphs().items()}
+
+
+async def durable_floor(path: Path, repeats: int) -> dict[str, float]:
+    """Each graph with two rows a task."""
+    writer = GroupCommit(path)
+
+    async def body(name: str) -> None:
+        await writer.row(name, "running")
+        await noop()
+        await writer.row(name, "completed")
+
+    try:
+        return {name: min([await floor(graph, body) for _ in range(repeats)]) for name, graph in graphs().items()}
+    finally:
+        writer.rows.put(None)
+        writer.thread.join()
+
+
+# -- the peer ----------------------------------------------------------------------------------------------------------
+
+
+def peer(python: str, folder: Path, repeats: int) -> dict[str, float]:
+    """Seconds for each graph under DBOS on SQLite, by the Python that has it. Raises CalledProcessError."""
+    script = Path(__file__).parent / "peers" / "dbos_noop.py"
+    asked = json.dumps({"folder": str(folder), "repeats": repeats, "graphs": graphs()})
+    done = subprocess.run([python, str(script)], input=asked, capture_output=True, text=True, check=True, timeout=600)
+    answer: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return answer
+
+
+# -- the table ---------------------------------------------------------------------------------------------------------
+
+
+def shown(name: str, seconds: dict[str, float]) -> list[str]:
+    """One row: tasks a second, and milliseconds per task for the chain."""
+    sizes = {graph: len(tasks) for graph, tasks in graphs().items()}
+    cells = [
+        f"{spent / sizes[graph] * 1e3:.2f} ms" if graph == "W2" else f"{sizes[graph] / spent:,.0f}"
+        for graph, spent in seconds.items()
+    ]
+    return [name, *cells]
+
+
+def ratio(name: str, mine: dict[str, float], other: dict[str, float]) -> list[str]:
+    """One row: how many times faster."""
+    return [name, *(f"{other[graph] / mine[graph]:.2f} x" for graph in mine)]
+
+
+def measure(folder: Path, *, quick: bool, dbos: str | None) -> tuple[list[list[str]], list[str]]:
+    """All rows of the table, and what was left out with its reason."""
+    repeats = 1 if quick else 5
+    rows: list[list[str]] = []
+    skipped: list[str] = []
+    raw = asyncio.run(volatile_floor(repeats))
+    kept = asyncio.run(durable_floor(folder / "floor.db", repeats))
+    rows += [
+        shown("floor: TaskGroup + graphlib, nothing kept", raw),
+        shown("floor: two rows a task, SQLite FULL", kept),
+    ]
+    durable = run_on("asyncio", ours, folder / "ours-asyncio.db", repeats)
+    rows.append(shown("**Callboard, SQLite FULL, asyncio**", durable))
+    for loop in () if quick else [loop for loop in LOOPS if loop != "asyncio"]:
+        if (why := missing(loop)) is None:
+            rows.append(
+                shown(f"Callboard, SQLite FULL, {loop}", run_on(loop, ours, folder / f"ours-{loop}.db", repeats))
+            )
+        else:
+            skipped.append(why)
+    rows.append(shown("Callboard, in memory, asyncio", run_on("asyncio", ours, None, repeats)))
+    rows.append(ratio("Callboard on SQLite to the durable floor", durable, kept))
+    if dbos is None:
+        skipped.append("DBOS: give --dbos PYTHON, of an environment that has it (pip install dbos)")
+    else:
+        theirs = peer(dbos, folder, min(repeats, 2))
+        rows += [shown("DBOS, SQLite WAL", theirs), ratio("**Callboard on SQLite to DBOS**", durable, theirs)]
+    return rows, skipped
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="each graph once")
+    parser.add_argument("--dbos", metavar="PYTHON", help="the interpreter of an environment with DBOS")
+    parser.add_argument("--folder", type=Path, help="where journals are written (default: here)")
+    chosen = parser.parse_args()
+    with on_disk(chosen.folder) as folder:
+        rows, skipped = measure(folder, quick=chosen.quick, dbos=chosen.dbos)
+    print(table(["tasks/s", "W1 wide", "W2 chain, per task", "W3 layers", "W4 fan-out, fan-in"], rows))
+    print(f"\nTo reach: 8,000 tasks/s wide, 0.60 ms per task on the chain, 20 x DBOS. Python {sys.version.split()[0]}.")
+    for why in skipped:
+        print(f"Skipped: {why}.")
+
+
+if __name__ == "__main__":
+    main()
