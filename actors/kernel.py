@@ -499,7 +499,6 @@ class Kernel:
         """Not even failing worked: leave the entity as it is, where it does no harm."""
         self.stuck.add(message.key)
         self.calls.pop(message.token, None)
-        self.slots.pop(message.token, None)
 
     def _culprit(self, actor: Receiver | None) -> int:
         """The key of the task that raised, where it was one and has not been blamed before; else 0."""

@@ -69,11 +69,19 @@ class SupervisorActor:
             case Recover():
                 self._recover()
             case Rebuilt():
-                self.kernel.scheduler.match()
-                for breaker in self.kernel.breakers.values():
-                    breaker.offer_again()
+                self._go_on()
             case _:
                 raise TypeError(f"the supervisor is never sent a {type(message).__name__}")
+
+    def _go_on(self) -> None:
+        """After an undone turn: take back the slots of what was given up, and go on matching."""
+        kernel = self.kernel
+        for token, slot in list(kernel.slots.items()):
+            if slot.key in kernel.stuck and token not in kernel.calls:
+                kernel.free_slot(token)
+        kernel.scheduler.match()
+        for breaker in kernel.breakers.values():
+            breaker.offer_again()
 
     def _submit(self, message: Submit) -> None:
         kernel = self.kernel
@@ -89,19 +97,25 @@ class SupervisorActor:
         kernel.effect(Answer(message.reply, job))
 
     def _breakers(self, spec: Workstream) -> None:
-        """See that every tool which the workstream uses has its breaker."""
+        """See that every tool which the workstream uses has its breaker, set as the workstream says, if it does."""
         kernel = self.kernel
         for tool in dict.fromkeys(task.tool for task in spec.tasks if task.tool is not None):
-            if tool in kernel.breakers:
-                continue
-            said = breaker_of(spec.tools.get(tool))
-            record = BreakerRecord(
-                key=kernel.number(), id=tool, name=tool, state=BreakerState.CLOSED, created_at=kernel.at,
-                updated_at=kernel.at, failure_threshold=said.failure_threshold, success_threshold=said.success_threshold,
-                cooldown=seconds(said.cooldown),
-            )  # fmt: skip
-            kernel.breakers[tool] = BreakerActor(kernel, record)
-            kernel.breakers[tool].born()
+            declared = spec.tools.get(tool)
+            said = breaker_of(declared)
+            settings = {
+                "failure_threshold": said.failure_threshold, "success_threshold": said.success_threshold,
+                "cooldown": seconds(said.cooldown),
+            }  # fmt: skip
+            known = kernel.breakers.get(tool)
+            if known is None:
+                record = BreakerRecord(
+                    key=kernel.number(), id=tool, name=tool, state=BreakerState.CLOSED, created_at=kernel.at,
+                    updated_at=kernel.at, **settings,
+                )  # fmt: skip
+                kernel.breakers[tool] = BreakerActor(kernel, record)
+                kernel.breakers[tool].born()
+            elif declared is not None and declared.breaker is not None:
+                known.change(**settings)
 
     def _start_workers(self, message: StartWorkers) -> None:
         kernel = self.kernel

@@ -67,6 +67,8 @@ PENDING, QUEUED, RUNNING, VALIDATING, HALF_OPEN = S.PENDING, S.QUEUED, S.RUNNING
 ENQUEUE, START, SUCCEED, FAIL = Event.ENQUEUE, Event.START, Event.SUCCEED, Event.FAIL
 VALIDATION_PASSED, TIME_OUT, REQUEUE = Event.VALIDATION_PASSED, Event.TIME_OUT, Event.REQUEUE
 GOOD = Standing.GOOD
+RUNS = frozenset({RUNNING, S.TIMED_OUT, S.RECOVERING})
+"""The states in which it is still to be decided how an attempt ended."""
 INTERNAL = "internal_error"
 """The `error_type` of a task whose own actor failed."""
 TOOL, EXHAUSTED, LOST = "tool", "exhausted", "lost"
@@ -697,9 +699,11 @@ class TaskActor(CheckedEntity[TaskRecord]):
         reason = f"internal error: {message.error}"
         if message.token:
             kernel.end_call(message.token)
+            if message.token == token and self.record.claimed_at is not None and state not in RUNS:
+                self._journal_attempt(end="cancelled")
         elif state != S.CANCELLING:
             kernel.stop_call(self.last_call or token, force=True)
-        if state in {RUNNING, S.TIMED_OUT, S.RECOVERING}:
+        if state in RUNS:
             self._failed(CallEnded(token, "failed", error=reason, error_type=INTERNAL, permanent=True), end="failed")
         elif state == VALIDATING:
             self.not_passed(reason)

@@ -1,0 +1,370 @@
+"""The circuit breaker: what opens it, who waits behind it, who probes, and in which order all go on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.actors.stage import Stage, fails, flow, hangs, task
+
+from callboard.actors.messages import Drain
+from callboard.actors.spec import Breaker, Check, Retry, Task, Tool, Worker
+
+TOOLS = {"t": Tool(breaker=Breaker(failure_threshold=2, cooldown=60))}
+AGAIN = Retry(max_attempts=9, base_delay=1, max_delay=1, jitter=0)
+
+
+def use(name: str, **more: Any) -> Task:
+    """A task that uses the tool, and whose failure does not matter to the others."""
+    return task(name, tool="t", optional=True, **more)
+
+
+def opened(*more: Task, stage: Stage | None = None, tools: dict[str, Tool] | None = None) -> Stage:
+    """A stage whose breaker two failures have opened; then these tasks came."""
+    stage = stage or Stage()
+    stage.scripts |= {"x": fails(), "y": fails()}
+    stage.submit(flow(use("x"), use("y"), tools=tools or TOOLS), "opener")
+    assert stage.breaker.state == "open"
+    if more:
+        stage.submit(flow(*more, tools=tools or TOOLS))
+    return stage
+
+
+def test_failures_in_a_row_open_it_and_a_success_starts_the_count_again() -> None:
+    stage = Stage()
+    said = iter([True, False, True, True])
+    for name in "abcd":
+        stage.scripts[name] = lambda call, entity: fails()(call, entity) if next(said) else {}
+    stage.submit(flow(*(use(name) for name in "abcd"), max_parallel=1, tools=TOOLS))
+    assert stage.path("t") == ["closed", "closed", "closed", "closed", "open"]
+    assert stage.breaker.generation == 1
+    assert stage.audit() == []
+
+
+def test_a_tool_that_says_nothing_has_the_usual_breaker() -> None:
+    stage = Stage()
+    for n in range(5):
+        stage.scripts[f"a{n}"] = fails()
+    stage.submit(flow(*(task(f"a{n}", tool="t", optional=True) for n in range(5))))
+    breaker = stage.breaker
+    assert (breaker.state, breaker.failure_threshold, breaker.due_at) == ("open", 5, stage.time + 60)
+
+
+def test_timeouts_of_bodies_count() -> None:
+    stage = Stage()
+    stage.scripts |= {"a": hangs, "b": hangs}
+    stage.submit(flow(use("a", timeout=5), use("b", timeout=5), tools=TOOLS))
+    stage.advance(5)
+    assert stage.breaker.state == "open"
+
+
+def test_what_says_nothing_about_the_tool_does_not_count() -> None:
+    stage = Stage(workers=(Worker("w", engine="loop", capacity=3),))
+    stage.scripts |= {
+        "cancelled": hangs,
+        "lost": lambda call, entity: None if entity.record.attempt == 1 else {},
+        "hog": hangs,
+    }
+    stage.scripts["checked.check"] = fails()
+    tools = {"t": Tool(breaker=Breaker(failure_threshold=1))}
+    stage.submit(flow(use("checked", checks=[Check(run="m:c")]), tools=tools), "a")
+    stage.submit(flow(use("cancelled"), use("lost"), task("hog", timeout=1000), tools=tools), "b")
+    stage.submit(flow(use("late", queue_timeout=5), tools=tools), "c")
+    stage.cancel(stage.actor("cancelled", "b"), force=True)
+    stage.end(stage.task("lost", "b").token, "cancelled")
+    stage.settle()
+    stage.advance(6)
+    assert [stage.task(n, j).state for n, j in (("checked", "a"), ("cancelled", "b"), ("lost", "b"), ("late", "c"))] == [
+        "failed", "cancelled", "completed", "completed",
+    ]  # fmt: skip
+    assert stage.breaker.state == "closed"
+    assert stage.path("t") == ["closed"]
+
+
+def test_queued_tasks_park_without_a_slot_and_without_a_try() -> None:
+    stage = Stage(workers=(Worker("w", engine="loop", capacity=1),))
+    stage.scripts["x"] = fails()
+    tools = {"t": Tool(breaker=Breaker(failure_threshold=1))}
+    stage.submit(flow(use("x"), use("a"), use("b"), task("c"), tools=tools))
+    assert stage.states() == {"x": "failed", "a": "circuit_open", "b": "circuit_open", "c": "completed"}
+    for name in "ab":
+        record = stage.task(name)
+        assert (record.attempt, record.failed_attempts, record.parked, record.circuit_state) == (0, 0, "tool", "open")
+    assert stage.kernel.slots == {}
+
+
+def test_what_comes_later_finds_it_open_and_is_told_for_how_long() -> None:
+    stage = opened()
+    stage.advance(20)
+    stage.submit(flow(use("a"), tools=TOOLS))
+    assert stage.steps("a") == ["pending", "queued", "circuit_open"]
+    assert stage.task("a").reason == "tool 't' is not healthy; retry in 40 s"
+
+
+def test_one_probe_after_the_cooldown_and_all_go_on_in_their_order_when_it_works() -> None:
+    tools = {"t": Tool(max_parallel=1, breaker=Breaker(failure_threshold=2, cooldown=60))}
+    stage = opened(use("a"), use("b"), use("c", priority=1), use("d"), tools=tools)
+    stage.scripts |= dict.fromkeys("abcd", hangs)
+    stage.advance(59.9)
+    assert stage.running == {}
+    stage.advance(0.1)
+    assert stage.states() == {"a": "circuit_open", "b": "circuit_open", "c": "running", "d": "circuit_open"}
+    assert stage.breaker.state == "half_open"
+    assert stage.breaker.probe == stage.task("c").key
+    stage.end(stage.token("c"))
+    stage.settle()
+    assert stage.breaker.state == "closed"
+    assert stage.states() == {"a": "running", "b": "queued", "c": "completed", "d": "queued"}
+    for name in "abd":
+        stage.end(stage.token(name))
+        stage.settle()
+    assert stage.bodies()[2:] == ["c", "a", "b", "d"]
+    assert stage.state() == "completed"
+    assert stage.audit() == []
+
+
+def test_a_failing_probe_opens_it_again_and_parks_whatever_its_attempts() -> None:
+    stage = opened(use("a", retry=AGAIN), use("b"))
+    stage.scripts["a"] = fails()
+    stage.advance(60)
+    assert stage.path("t")[-2:] == ["half_open", "open"]
+    assert stage.breaker.generation == 2
+    assert stage.breaker.probe is None
+    assert stage.steps("a")[-3:] == ["half_open", "running", "circuit_open"]
+    assert (stage.task("a").failed_attempts, stage.task("a").parked) == (1, "tool")
+    assert stage.task("b").attempt == 0
+    stage.scripts.clear()
+    stage.advance(60)
+    assert stage.state() == "completed"
+    assert stage.bodies()[2:] == ["a", "a", "b"]
+    assert stage.audit() == []
+
+
+def test_a_failing_probe_without_another_try_has_failed() -> None:
+    stage = opened(use("a"), use("b"))
+    stage.scripts["a"] = fails()
+    stage.advance(60)
+    assert stage.states() == {"a": "failed", "b": "circuit_open"}
+    stage.advance(60)
+    assert stage.states() == {"a": "failed", "b": "completed"}
+
+
+def test_a_failing_probe_that_parks_when_exhausted_does_not_probe_for_ever() -> None:
+    stage = opened(use("a", on_exhausted="park"))
+    stage.scripts["a"] = fails()
+    stage.advance(60)
+    assert (stage.task("a").parked, stage.task("a").attempt) == ("exhausted", 1)
+    stage.advance(100_000)
+    assert stage.task("a").attempt == 2  # the one more that it was granted
+    assert stage.task("a").granted == 1
+    assert stage.audit() == []
+
+
+@pytest.mark.parametrize("how", ["cancelled", "forced", "lost", "cancelled before it starts"])
+def test_the_permit_comes_back_and_the_next_one_gets_it(how: str) -> None:
+    stage = Stage(workers=(Worker("w", engine="loop", capacity=1),))
+    opened(use("a", retry=AGAIN), use("b", retry=AGAIN), stage=stage)
+    stage.scripts |= dict.fromkeys(["a", "b", "hog"], hangs)
+    if how == "cancelled before it starts":
+        stage.submit(flow(task("hog", timeout=1000)), "hogs")
+    stage.advance(60)
+    assert stage.breaker.probe == stage.task("a").key
+    match how:
+        case "lost":
+            stage.end(stage.token("a"), "cancelled")
+            stage.settle()
+            assert stage.task("a").state == "running"  # it was lost and not a failure: it may probe again
+            assert stage.task("a").lost_attempts == 1
+            assert stage.steps("a")[-3:] == ["circuit_open", "half_open", "running"]
+            return
+        case "cancelled before it starts":
+            assert stage.task("a").state == "half_open"
+            stage.cancel(stage.actor("a"))
+            assert stage.task("b").state == "half_open"
+        case _:
+            stage.cancel(stage.actor("a"), force=how == "forced")
+            assert stage.task("b").state == "running"
+    assert stage.breaker.probe == stage.task("b").key
+    assert stage.breaker.state == "half_open"
+    assert stage.audit() == []
+
+
+def test_a_probe_given_back_by_a_drain() -> None:
+    stage = opened(use("a"), use("b"))
+    stage.scripts["a"] = hangs
+    stage.advance(60)
+    stage.send(Drain(stop=True))
+    assert stage.attempts("a")[0].end == "returned"
+    assert stage.task("a").failed_attempts == 0
+    stage.scripts.clear()
+    after = stage.after_crash()
+    assert after.state() == "completed"
+    assert after.breaker.state == "closed"
+    assert after.bodies() == ["a", "b"]
+    assert after.audit() == []
+
+
+def test_a_probe_that_ran_when_the_runtime_was_killed() -> None:
+    stage = opened(use("a"), use("b"))
+    stage.scripts["a"] = hangs
+    stage.advance(60)
+    after = stage.after_crash()
+    assert after.task("a").lost_attempts == 1
+    assert after.task("a").state == "running"  # again the probe
+    assert after.breaker.probe == after.task("a").key
+    after.end(after.token("a"))
+    after.settle()
+    assert after.state() == "completed"
+    assert after.audit() == []
+
+
+def test_a_permit_given_to_one_that_had_not_started_when_the_runtime_was_killed() -> None:
+    stage = Stage(workers=(Worker("w", engine="loop", capacity=1),))
+    opened(use("a"), use("b"), stage=stage)
+    stage.scripts["hog"] = hangs
+    stage.submit(flow(task("hog", timeout=1000)), "hogs")
+    stage.advance(60)
+    assert stage.task("a").state == "half_open"
+    stage.scripts.clear()
+    after = stage.after_crash()
+    after.advance(0)
+    assert after.state() == "completed"
+    assert [name for name in after.bodies() if name != "hog"] == ["a", "b"]
+    assert after.audit() == []
+
+
+def test_a_cooldown_goes_on_while_nobody_looks() -> None:
+    stage = opened(use("a"))
+    stage.scripts.clear()
+    after = stage.after_crash(down=30)
+    assert after.breaker.state == "open"
+    after.advance(29.9)
+    assert after.breaker.state == "open"
+    after.advance(0.1)
+    assert after.state() == "completed"
+
+
+def test_the_next_one_to_come_gets_the_permit_where_nobody_is_parked() -> None:
+    stage = opened()
+    stage.advance(60)
+    assert (stage.breaker.state, stage.breaker.probe) == ("half_open", None)
+    stage.submit(flow(use("a"), tools=TOOLS))
+    assert stage.steps("a") == ["pending", "queued", "circuit_open", "half_open", "running", "validating", "completed"]
+    assert stage.breaker.state == "closed"
+
+
+def test_as_many_successes_as_asked_for_close_it_one_permit_at_a_time() -> None:
+    tools = {"t": Tool(breaker=Breaker(failure_threshold=2, cooldown=60, success_threshold=2))}
+    stage = opened(use("a"), use("b"), use("c"), use("d"), tools=tools)
+    stage.scripts |= dict.fromkeys("abcd", hangs)
+    stage.advance(60)
+    assert len(stage.running) == 1
+    stage.end(stage.token("a"))
+    stage.settle()
+    assert (stage.breaker.state, stage.breaker.successes) == ("half_open", 1)
+    assert [stage.task(name).state for name in "abcd"] == ["completed", "running", "circuit_open", "circuit_open"]
+    stage.end(stage.token("b"))
+    stage.settle()
+    assert stage.path("t")[-3:] == ["half_open", "half_open", "closed"]
+    assert len(stage.running) == 2
+
+
+def test_a_result_that_began_before_it_opened_changes_its_task_and_not_the_breaker() -> None:
+    stage = Stage()
+    stage.scripts |= {"x": fails(), "y": fails(), "old-good": hangs, "old-bad": hangs}
+    stage.submit(flow(use("old-good"), use("old-bad"), use("x"), use("y"), tools=TOOLS))
+    assert stage.breaker.state == "open"
+    stage.end(stage.token("old-good"))
+    stage.settle()
+    assert (stage.breaker.state, stage.task("old-good").state) == ("open", "completed")
+    stage.advance(60)
+    assert stage.breaker.state == "half_open"
+    stage.end(stage.token("old-bad"), "failed")
+    stage.settle()
+    assert (stage.breaker.state, stage.task("old-bad").state) == ("half_open", "failed")
+    assert stage.audit() == []
+
+
+def test_a_backoff_that_is_over_while_the_tool_is_ill_parks_at_once() -> None:
+    stage = Stage()
+    stage.scripts |= {"a": fails(), "b": fails()}
+    stage.submit(flow(use("a", retry=AGAIN), use("b"), tools=TOOLS))
+    assert stage.task("a").state == "retrying"
+    stage.advance(1)
+    assert stage.steps("a")[-2:] == ["retrying", "circuit_open"]
+    stage.scripts.clear()
+    stage.advance(59)
+    assert stage.state() == "completed"
+    assert stage.audit() == []
+
+
+def test_the_limits_of_a_task_hold_while_it_is_parked() -> None:
+    stage = opened(use("a", queue_timeout=20), use("b", total_timeout=30), use("c"))
+    stage.advance(20)
+    assert (stage.task("a").state, stage.task("a").limit) == ("failed", "queue")
+    stage.advance(10)
+    assert (stage.task("b").state, stage.task("b").limit) == ("failed", "total")
+    assert stage.task("c").state == "circuit_open"
+
+
+def test_time_parked_counts_as_time_queued() -> None:
+    stage = Stage(workers=(Worker("w", engine="loop", capacity=1),))
+    opened(use("a"), use("b", queue_timeout=100), stage=stage)
+    stage.scripts |= {"hog": hangs}
+    stage.advance(50)
+    stage.submit(flow(task("hog", timeout=1000, priority=9)), "hogs")
+    stage.advance(10)
+    assert stage.breaker.probe == stage.task("a").key
+    stage.cancel(stage.actor("a"))
+    assert stage.task("b").state == "half_open"
+    stage.advance(40)
+    assert (stage.task("b").state, stage.task("b").limit) == ("failed", "queue")
+    assert stage.breaker.probe is None
+
+
+def test_it_is_shared_by_all_workstreams_and_outlives_them_and_restarts() -> None:
+    stage = opened()
+    after = stage.after_crash()
+    after.submit(flow(use("a")), "another")
+    assert after.task("a", "another").state == "circuit_open"
+    assert {entity.record.kind for entity in after.kernel.entities.values()} >= {"breaker"}
+
+
+def test_the_last_workstream_that_says_how_decides_about_the_breaker() -> None:
+    stage = Stage()
+    stage.submit(flow(use("a")), "one")
+    assert stage.breaker.failure_threshold == 5
+    stage.submit(flow(use("a"), tools=TOOLS), "two")
+    assert (stage.breaker.failure_threshold, stage.breaker.cooldown) == (2, 60)
+    stage.submit(flow(use("a")), "three")
+    assert stage.breaker.failure_threshold == 2
+
+
+def test_a_task_assigned_in_the_turn_in_which_its_tool_falls_ill_parks_too() -> None:
+    """The scheduler's decision and the breaker's are messages of the same turn."""
+    from callboard.actors.messages import Trip
+
+    stage = Stage(workers=(Worker("w", engine="loop", capacity=1),))
+    stage.scripts |= {"x": fails(), "y": fails()}
+    late: list[Any] = []
+    send = stage.kernel.send
+
+    def without_trips(actor: Any, message: Any) -> None:
+        if isinstance(message, Trip):  # as if it had been taken from the queue just before
+            late.append(actor)
+        else:
+            send(actor, message)
+
+    stage.kernel.send = without_trips  # type: ignore[method-assign]
+    stage.submit(flow(use("x"), use("y"), use("a"), tools=TOOLS))
+    assert [actor.record.name for actor in late] == ["a"]
+    assert stage.task("a").state == "circuit_open"
+    assert stage.bodies() == ["x", "y"]
+    assert stage.kernel.slots == {}
+    assert stage.audit() == []
+
+
+def test_a_tool_without_trouble_writes_nothing() -> None:
+    stage = Stage()
+    stage.submit(flow(*(use(f"a{n}") for n in range(20)), tools=TOOLS))
+    assert stage.path("t") == ["closed"]
