@@ -103,7 +103,7 @@ class Caller:
         task = None if isinstance(spec, Workstream) else cast("TaskActor", entity)
         stream = cast("WorkstreamActor", entity) if task is None else task.stream
         if isinstance(part, Check) and part.file is not None:
-            found = (_folder(stream.spec, task and task.spec) / part.file).exists()
+            found = (_folder(stream.spec, None if task is None else task.spec) / part.file).exists()
             error = None if found else f"the file {part.file!r} does not exist"
             self._tell(CallEnded(effect.token, "ok" if found else "failed", found, "check_failed", error))
             return

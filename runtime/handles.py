@@ -98,7 +98,7 @@ class JobHandle:
         """The present records of its tasks, in the order of the specification."""
         if self._outcome is not None:
             return list(self._outcome.tasks.values())
-        stream = self._actor and self._actor.stream
+        stream = None if self._actor is None else self._actor.stream
         return [] if stream is None else [task.record for task in stream.tasks]
 
     def task(self, name: str) -> TaskHandle:

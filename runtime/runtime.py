@@ -150,7 +150,7 @@ class Runtime:
     async def _enter(self, group: TaskGroup) -> None:
         runners = RunnerPool(group)
         self._dispatcher = Dispatcher(clock=self._clock, runners=runners, supervision=self._supervision)
-        self.journal = self._target if _is_journal(self._target) else open_journal(self._target)  # type: ignore[arg-type]
+        self.journal = _journal_of(self._target)
         self._host = Host(self._dispatcher, self.journal, self._bodies, self._random)
         self._host.on_trouble = self.on_trouble
         self._closing.callback(self._dispatcher.close)
@@ -206,11 +206,14 @@ class Runtime:
 
             log = JsonlLog(Path(self._jsonl_path))
             self._closing.callback(log.close)
-        opening = lambda: self.journal.open(  # noqa: E731 - run in a thread where it reads a file
-            on_durable=self._host.release,
-            call_threadsafe=self._dispatcher.call_threadsafe,
-            after_commit=None if log is None else log.write,
-        )
+
+        def opening() -> Loaded:
+            return self.journal.open(
+                on_durable=self._host.release,
+                call_threadsafe=self._dispatcher.call_threadsafe,
+                after_commit=None if log is None else log.write,
+            )
+
         loaded = await anyio.to_thread.run_sync(opening) if self.journal.durable_medium else opening()
         self._closing.push_async_callback(self._shut_journal)
         if log is not None:
@@ -428,5 +431,5 @@ def check_job_id(job_id: str) -> None:
         raise ValueError(f"{job_id!r} cannot be a job's id: it must not begin with '.' or '-'")
 
 
-def _is_journal(target: object) -> bool:
-    return target is not None and not isinstance(target, str | Path)
+def _journal_of(target: str | Path | Journal | None) -> Journal:
+    return open_journal(target) if target is None or isinstance(target, str | Path) else target

@@ -166,7 +166,7 @@ class Journal(Reader, Protocol):
         self,
         *,
         on_durable: Callable[[], None],
-        call_threadsafe: Callable[[Callable[[], None]], None],
+        call_threadsafe: Callable[[Callable[[], None]], object],
         after_commit: Callable[[Sequence[Transitioned]], None] | None = None,
     ) -> Loaded:
         """Take ownership, migrate, and load the living. Blocks; raises the errors above.

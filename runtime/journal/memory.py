@@ -70,7 +70,7 @@ class MemoryJournal:
         self,
         *,
         on_durable: Callable[[], None],
-        call_threadsafe: Callable[[Callable[[], None]], None],  # noqa: ARG002 - there is no other thread here
+        call_threadsafe: Callable[[Callable[[], None]], object],  # noqa: ARG002 - there is no other thread here
         after_commit: Callable[[Sequence[Transitioned]], None] | None = None,
     ) -> Loaded:
         """Load the living. Never fails; may be called again after `shut`."""

@@ -87,7 +87,7 @@ class SqliteJournal:
         self,
         *,
         on_durable: Callable[[], None],
-        call_threadsafe: Callable[[Callable[[], None]], None],
+        call_threadsafe: Callable[[Callable[[], None]], object],
         after_commit: Callable[[Sequence[Transitioned]], None] | None = None,
     ) -> Loaded:
         """Take ownership, migrate, and load the living. Blocks; raises JournalError."""
@@ -116,7 +116,7 @@ class SqliteJournal:
         return loaded
 
     def _caller(
-        self, on_durable: Callable[[], None], call_threadsafe: Callable[[Callable[[], None]], None]
+        self, on_durable: Callable[[], None], call_threadsafe: Callable[[Callable[[], None]], object]
     ) -> Callable[[], None]:
         """What the writer calls: it asks the loop to look, unless it has been asked and has not looked yet."""
         asked = False
