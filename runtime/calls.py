@@ -49,6 +49,7 @@ class Caller:
         kernel: Kernel,
         engines: Mapping[str, Engine],
         bodies: Bodies,
+        *,
         outputs: Outputs,
         tell: Callable[[Message], None],
         journal: str,
@@ -84,7 +85,7 @@ class Caller:
         grace = task.limits.kill_grace
         if spec.command is not None:
             path = self._outputs.path(task)
-            command = self._command(task.stream.spec, spec, path, self._facts(task), spec.env)
+            command = self._command(task.stream.spec, spec, spec, path=path, env={**spec.env, **self._facts(task)})
             command = msgspec.structs.replace(
                 command, expected_exit_codes=spec.expected_exit_codes, output_limit=spec.max_output
             )
@@ -115,9 +116,8 @@ class Caller:
             )
             self._run(self._engines[kind_of(func)], call, self._question_ended)
             return
-        facts = {} if task is None else self._facts(task)
-        env = stream.spec.env if task is None else task.spec.env
-        command = self._command(stream.spec, task.spec if task else None, None, facts, env, part)
+        env = {} if task is None else {**task.spec.env, **self._facts(task)}
+        command = self._command(stream.spec, task.spec if task else None, part, path=None, env=env)
         call = Call(token=effect.token, kind=cast("Any", effect.kind), command=command, grace=CHECK_GRACE)
         ended = self._condition_ended if effect.kind == "condition" else self._question_ended
         self._run(self._engines["command"], call, ended)
@@ -191,12 +191,11 @@ class Caller:
         return facts
 
     def _command(
-        self, stream: Workstream, task: Task | None, path: Path | None, facts: dict[str, str], env: dict[str, str],
-        part: Part | None = None,
-    ) -> CommandCall:  # fmt: skip
-        words = _words(part or cast("Task", task))
+        self, stream: Workstream, task: Task | None, part: Part, *, path: Path | None, env: dict[str, str]
+    ) -> CommandCall:
+        words = _words(part)
         cwd = str(_folder(stream, task))
-        return CommandCall(**words, cwd=cwd, env={**stream.env, **env, **facts, **self._marks}, output_path=path)
+        return CommandCall(**words, cwd=cwd, env={**stream.env, **env, **self._marks}, output_path=path)
 
     # -- how it ended --------------------------------------------------------------------------------------------------
 

@@ -125,8 +125,9 @@ class Runtime:
         self._group = anyio.create_task_group()
         await self._group.__aenter__()
         try:
-            self._inside = await self._group.start(self._keep)
-            await self._enter(self._inside)
+            inside: TaskGroup = await self._group.start(self._keep)
+            self._inside = inside
+            await self._enter(inside)
         except BaseException:
             await self._leave()
             raise
@@ -239,7 +240,9 @@ class Runtime:
         host = self._host
         outputs = Outputs(self._outputs_folder())
         host.kernel = make_kernel(host, self._defaults, loaded)
-        host.caller = Caller(host.kernel, self._engines, self._bodies, outputs, host.tell, self._name)
+        host.caller = Caller(
+            host.kernel, self._engines, self._bodies, outputs=outputs, tell=host.tell, journal=self._name
+        )
         host.on_job_over = self._job_over
         self.recovered = [self._handle(job) for job in host.kernel.jobs.values()]
         host.tell(RECOVER)
