@@ -9,6 +9,7 @@ Rules:
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -71,11 +72,16 @@ class TaskContext:
 
     @property
     def log(self) -> Any:
-        """A structlog logger, bound to workstream_id, task and attempt. (structlog gives it no one type.)"""
+        """A structlog logger, bound to workstream_id, task and attempt. (structlog gives it no one type.)
+
+        Where structlog is not configured it writes to standard error: standard output is the program's.
+        """
         if self._log is None:
             import structlog  # noqa: PLC0415 - most bodies never ask
 
-            self._log = structlog.get_logger().bind(**self.bound)
+            configured = structlog.is_configured()
+            logger = structlog.get_logger() if configured else structlog.wrap_logger(structlog.PrintLogger(sys.stderr))
+            self._log = logger.bind(**self.bound)
         return self._log
 
     @property
