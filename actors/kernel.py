@@ -433,12 +433,14 @@ class Kernel:
             return
         if isinstance(message, ProcessStarted) and call.kind != "body":
             return  # only attempts are journaled with their process
-        if call.kind == "hook":
+        if not isinstance(message, CallEnded):
+            if call.kind == "body":  # of conditions, checks and hooks neither is kept
+                self.entities[call.key].receive(message)
+        elif call.kind == "hook":
             self.supervisor.receive(message)
-            return
-        entity = self.entities[call.key]
-        entity.receive(message)
-        if isinstance(message, CallEnded):
+        else:
+            entity = self.entities[call.key]
+            entity.receive(message)
             self.turn.leftover = entity.job_over()
 
     def _command(self, key: int, message: Message, reply: Reply) -> None:
