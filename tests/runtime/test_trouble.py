@@ -1,0 +1,126 @@
+"""When the disk is full: nothing new is claimed, finished results are kept, health says why; with room, it goes on."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from pathlib import Path
+from typing import Any
+
+import anyio
+import msgspec
+import pytest
+
+from callboard.actors.spec import Task, Workstream
+from callboard.machines.audit import audit_lines
+from callboard.runtime.engines.context import TaskContext
+from callboard.runtime.journal.schema import connect_writer
+from callboard.runtime.journal.sqlite import SqliteJournal
+from callboard.runtime.jsonl import log_line
+from callboard.runtime.runtime import Runtime
+
+pytestmark = pytest.mark.anyio
+
+
+class Disk:
+    """A disk that a test fills and clears. While it is full every statement of the journal's writer fails as SQLite's do."""
+
+    def __init__(self) -> None:
+        self.full = False
+        self.failed = threading.Event()
+        self.room = threading.Event()
+
+    def connect(self, path: Path) -> Any:
+        return Connection(self, connect_writer(path))
+
+    def pause(self, delay: float) -> None:
+        self.failed.set()
+        self.room.wait(30)
+
+    def clear(self) -> None:
+        self.full = False
+        self.room.set()
+
+
+class Connection:
+    """A connection to a file on that disk."""
+
+    def __init__(self, disk: Disk, real: sqlite3.Connection) -> None:
+        self._disk = disk
+        self._real = real
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def execute(self, *args: Any) -> Any:
+        if self._disk.full:
+            error = sqlite3.OperationalError("database or disk is full")
+            error.sqlite_errorcode = sqlite3.SQLITE_FULL
+            raise error
+        return self._real.execute(*args)
+
+
+ran: list[str] = []
+release: dict[str, anyio.Event] = {}
+
+
+async def waits(task: TaskContext) -> str:
+    ran.append(task.task)
+    release["started"].set()
+    await release["go on"].wait()
+    return "result"
+
+
+async def quick(task: TaskContext) -> str:
+    ran.append(task.task)
+    return "done"
+
+
+async def test_a_full_disk_holds_everything_and_loses_nothing(tmp_path: Path) -> None:
+    ran.clear()
+    release["started"], release["go on"] = anyio.Event(), anyio.Event()
+    disk = Disk()
+    journal = SqliteJournal(tmp_path / "state.db", connect=disk.connect, pause=disk.pause)
+    async with Runtime(journal) as runtime:
+        job = await runtime.submit(
+            Workstream("w", tasks=[Task("first", run=waits), Task("second", run=quick, depends_on=["first"])])
+        )
+        await release["started"].wait()
+        disk.full = True
+        release["go on"].set()
+        await anyio.to_thread.run_sync(disk.failed.wait, 30)
+        assert not runtime.health.ok
+        assert "disk is full" in str(runtime.health.reason)
+        with anyio.move_on_after(0.05):  # what is taken from outside waits at the gate
+            await runtime.submit(Workstream("other", tasks=[Task("third", run=quick)]))
+        assert ran == ["first"]  # the next one is not started on what is not durable
+        disk.clear()
+        outcome = await job.wait()
+        assert outcome.results == {"first": "result", "second": "done"}
+        assert runtime.health.ok
+        lines = (msgspec.json.encode(log_line(event)) + b"\n" for event in journal.transitions())
+        assert list(audit_lines(lines)) == []
+    assert ran == ["first", "second"]
+
+
+async def test_leaving_while_the_disk_is_full_ends_in_time_and_the_next_start_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("callboard.runtime.runtime.CLOSING", 0.2)
+    ran.clear()
+    release["started"], release["go on"] = anyio.Event(), anyio.Event()
+    disk = Disk()
+    journal = SqliteJournal(tmp_path / "state.db", connect=disk.connect, pause=lambda _: disk.failed.set())
+    with anyio.fail_after(60):
+        async with Runtime(journal, drain_deadline=0.1) as runtime:
+            job = await runtime.submit(
+                Workstream("w", tasks=[Task("first", run=waits), Task("second", run=quick)]), id="j"
+            )
+            await release["started"].wait()
+            disk.full = True
+    release["started"] = anyio.Event()
+    release["go on"].set()
+    async with Runtime(tmp_path / "state.db") as runtime:
+        (job,) = runtime.recovered
+        outcome = await job.wait()
+    assert outcome.results == {"first": "result", "second": "done"}
