@@ -114,6 +114,7 @@ class Runtime:
         self.journal: Journal
         self._host: Host
         self._dispatcher: Dispatcher
+        self._hub = Hub()
         self.recovered: list[JobHandle] = []
         """The jobs that were found living when the runtime was entered."""
         self.on_trouble: Callable[[str, Exception | None], None] | None = None
@@ -154,6 +155,7 @@ class Runtime:
         self.journal = _journal_of(self._target)
         self._host = Host(self._dispatcher, self.journal, self._bodies, self._random)
         self._host.on_trouble = self.on_trouble
+        self._host.hub = self._hub
         self._closing.callback(self._dispatcher.close)
         loaded = await self._open_journal()
         await self._open_engines(runners)
@@ -369,7 +371,7 @@ class Runtime:
     @property
     def hub(self) -> Hub:
         """Where transitions are told."""
-        return self._host.hub
+        return self._hub
 
     @property
     def health(self) -> Health:
@@ -377,8 +379,11 @@ class Runtime:
         return self.journal.health
 
     def events(self, *, size: int = 10_000) -> Subscription:
-        """Every transition from now on. `size` bounds the buffer of a slow reader."""
-        return self._host.hub.subscribe(lambda _: True, size=size)
+        """Every transition from now on; if asked before entering, also those of the recovery.
+
+        `size` bounds the buffer of a slow reader.
+        """
+        return self._hub.subscribe(lambda _: True, size=size)
 
     def tail(self, token: int) -> str:
         """The last line of what the command under a fencing token has written."""

@@ -94,8 +94,8 @@ class _Session:
             await self._group.start(self._watch_signals)
             runtime = opened()
             runtime.on_trouble = self._trouble
+            events = runtime.events(size=1_000_000)  # from before it opens, so that recovery is shown
             async with anyio.create_task_group() as following, runtime:
-                events = runtime.events(size=1_000_000)
                 jobs = await begin(runtime)
                 following.start_soon(self.view.follow, jobs, events)
                 await self._attend(runtime, jobs)

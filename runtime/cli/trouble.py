@@ -32,12 +32,13 @@ def answer(command: Callable[[], None]) -> int:
         return error.code if isinstance(error.code, int) else 0 if error.code is None else BAD_INPUT
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:
+    except Exception as raised:  # whatever it is, the user gets a sentence
+        inner = _innermost(raised)
+        if not isinstance(inner, BrokenPipeError):
+            return _tell(inner)
         # Who read our output has gone, which is their right. Nothing more may be written, at exit neither.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
-    except Exception as error:  # whatever it is, the user gets a sentence
-        return _tell(_innermost(error))
     return 0
 
 

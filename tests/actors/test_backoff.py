@@ -18,9 +18,7 @@ from callboard.actors.spec import Retry
 RNG = Random(7)
 
 
-@pytest.mark.parametrize(
-    ("n", "wanted"), [(1, 2), (2, 4), (3, 8), (5, 32), (6, 60), (7, 60), (1000, 60), (10**9, 60)]
-)
+@pytest.mark.parametrize(("n", "wanted"), [(1, 2), (2, 4), (3, 8), (5, 32), (6, 60), (7, 60), (1000, 60), (10**9, 60)])
 def test_it_doubles_up_to_the_longest(n: int, wanted: float) -> None:
     assert delay(Retry(jitter=0), n, RNG) == wanted
 

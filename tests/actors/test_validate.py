@@ -40,9 +40,7 @@ class CallableAsync:
 
 
 def found(*tasks: Any, **settings: Any) -> dict[str, str]:
-    return {
-        finding.where: str(finding) for finding in findings(Workstream("w", tasks=list(tasks), **settings))
-    }
+    return {finding.where: str(finding) for finding in findings(Workstream("w", tasks=list(tasks), **settings))}
 
 
 def one(field: str, **settings: Any) -> str:
@@ -56,9 +54,7 @@ def test_a_good_specification_has_no_findings() -> None:
     assert not found(
         Task("build", run=coro, args={"a": [1, 2.5, None, True, {"b": "ü"}]}),
         Task("Test it", command=["true"], depends_on=["build"], priority=-5, tool="gcc", engine="command"),
-        Task(
-            "ship", command="echo $X", shell=True, after=["build"], depends_on=["Test it"], env={"X": "1=2"}
-        ),
+        Task("ship", command="echo $X", shell=True, after=["build"], depends_on=["Test it"], env={"X": "1=2"}),
         Task("tell", run="pkg.module:Class.method", condition=Condition(run=plain), checks=[Check(file="x")]),
         Task("log", run="registered", retry=Retry(max_retries=0, jitter=0, base_delay=0), engine="thread"),
         deadline="2h",
@@ -95,16 +91,12 @@ def test_names_that_cannot_be_file_names(name: str, words: str) -> None:
     assert words in {f.where: str(f) for f in findings(Workstream(name))}["name"]
 
 
-@pytest.mark.parametrize(
-    "name", ["a", "A-1", "build and test", "日本", "-x", ".hidden", "x" * 200, "null", "com10"]
-)
+@pytest.mark.parametrize("name", ["a", "A-1", "build and test", "日本", "-x", ".hidden", "x" * 200, "null", "com10"])
 def test_names_that_can(name: str) -> None:
     assert name_problem(name) is None
 
 
-@pytest.mark.parametrize(
-    ("first", "second"), [("a", "a"), ("Build", "bUILD"), ("ü", "u\u0308"), ("straße", "STRASSE")]
-)
+@pytest.mark.parametrize(("first", "second"), [("a", "a"), ("Build", "bUILD"), ("ü", "u\u0308"), ("straße", "STRASSE")])
 def test_doubled_names(first: str, second: str) -> None:
     told = found(Task(first, command=["true"]), Task(second, command=["true"]))
     assert list(told) == ["tasks[1].name"]
@@ -128,9 +120,7 @@ def test_every_knot_is_told_with_a_cycle() -> None:
     def task(name: str, *needs: str) -> Task:
         return Task(name, command=["true"], depends_on=list(needs[:1]), after=list(needs[1:]))
 
-    told = found(
-        task("x"), task("a", "b", "x"), task("b", "c"), task("c", "a", "b"), task("d", "e"), task("e", "d")
-    )
+    told = found(task("x"), task("a", "b", "x"), task("b", "c"), task("c", "a", "b"), task("d", "e"), task("e", "d"))
     assert len(told) == 2
     assert "a -> b -> c -> a" in told["tasks[1]"]
     assert "d -> e -> d" in told["tasks[4]"]
@@ -237,11 +227,7 @@ def test_mistakes_outside_of_tasks() -> None:
         checks=[Check()],
         on_completed=[Hook()],
         defaults=Defaults(timeout=0, recovery_timeout=-1, retry=Retry(jitter=-1)),
-        tools={
-            "t": Tool(
-                max_parallel=0, breaker=Breaker(failure_threshold=0, success_threshold=0, cooldown="1y")
-            )
-        },
+        tools={"t": Tool(max_parallel=0, breaker=Breaker(failure_threshold=0, success_threshold=0, cooldown="1y"))},
     )
     assert set(told) == {
         "max_parallel",
@@ -315,9 +301,7 @@ def test_workers() -> None:
 
 
 def test_the_error_lists_all_with_advice() -> None:
-    error = SpecificationError(
-        findings(Workstream("w", tasks=[Task("a"), Task("b", command="x y")])), "w.toml"
-    )
+    error = SpecificationError(findings(Workstream("w", tasks=[Task("a"), Task("b", command="x y")])), "w.toml")
     lines = str(error).splitlines()
     assert lines[0] == "2 things are wrong in w.toml:"
     assert lines[1].startswith("  tasks[0]: task 'a' has neither")

@@ -61,18 +61,33 @@ def environment(**more: str) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": SRC, "PYTHONWARNINGS": "error", "COLUMNS": "120", **more}
 
 
-def program(*args: str, cwd: Path, **more: Any) -> subprocess.Popen[str]:
-    """Start the command line in a process of its own."""
-    return subprocess.Popen(
-        [*PROGRAM, *args],
-        cwd=cwd,
-        env=environment(),
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-        **more,
-    )
+@pytest.fixture
+def program(folder: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Start the command line in processes of their own, which are gone after the test."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*args: str, **more: Any) -> subprocess.Popen[str]:
+        started.append(
+            subprocess.Popen(
+                [*PROGRAM, *args],
+                cwd=folder,
+                env=environment(),
+                text=True,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+                **more,
+            )
+        )
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.kill()
+        one.wait()
+        for pipe in (one.stdout, one.stderr):
+            assert pipe is not None
+            pipe.close()
 
 
 class Terminal:

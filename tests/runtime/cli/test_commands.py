@@ -63,7 +63,7 @@ def test_run_to_completion_in_plain_lines(cli: Cli, files: Path) -> None:
     told = cli("run", "good.toml", "--id", "j1")
     assert told.code == 0
     assert told.err == ""
-    lines = [line.split(" ", 1)[1] for line in told.out.splitlines()]
+    lines = [line.split(" ", 1)[1] for line in told.out.splitlines() if line != "printed by a body"]
     assert lines[0] == "j1: good, 2 tasks"
     assert lines[1] == "one started"
     assert lines[2].startswith("one completed (")
