@@ -23,7 +23,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Disk:
-    """A disk that a test fills and clears. While it is full every statement of the journal's writer fails as SQLite's do."""
+    """A disk that a test fills and clears. While it is full every statement of the writer fails as SQLite does."""
 
     def __init__(self) -> None:
         self.full = False
