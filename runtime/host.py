@@ -134,6 +134,10 @@ class Host:
             self._engine_of[name] = engine
         return engine
 
+    def resolve(self, name: str) -> Callable[..., Any]:
+        """The function of that path or registered name. Raises BodyNotFound."""
+        return self._bodies.resolve(name)
+
     def report(self, text: str, error: Exception | None = None) -> None:
         """Say that something is wrong with the runtime itself."""
         if self.on_trouble is not None:

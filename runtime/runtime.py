@@ -40,7 +40,7 @@ from ..actors.messages import RECOVER, Command, Drain, Message, ProcessStarted, 
 from ..actors.ref import Ref
 from ..actors.spec import Defaults, Worker, Workstream
 from ..actors.strategy import Supervision
-from .bodies import Bodies, prepare
+from .bodies import Bodies, look_in, prepare
 from .calls import Caller, Outputs
 from .clock import Clock, Ids, SystemClock, TimeOrderedIds
 from .dispatcher import Dispatcher
@@ -247,6 +247,8 @@ class Runtime:
         )
         host.on_job_over = self._job_over
         self.recovered = [self._handle(job) for job in host.kernel.jobs.values()]
+        for folder in {job.spec.folder for job in host.kernel.jobs.values()} - {None}:
+            look_in(str(folder))
         host.tell(RECOVER)
         host.tell(StartWorkers(self._workers))
 

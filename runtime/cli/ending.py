@@ -39,10 +39,7 @@ def summary(tasks: Sequence[TaskRecord]) -> str:
 def _explained(task: TaskRecord) -> Iterator[str]:
     optional = " (optional)" if task.optional else ""
     lines = [] if task.output_path is None else _last_lines(Path(task.output_path))
-    error = task.last_error or ""
-    if lines:
-        error = error.partition("; last output: ")[0]  # it follows
-    yield f"{task.name}{optional} {task.state}: {words.one_line(error, 500)}"
+    yield f"{task.name}{optional} {task.state}: {words.brief(task.last_error)}"
     if lines:
         yield f"  the end of its output ({task.output_path}):"
         yield from (f"  | {words.one_line(line)}" for line in lines)

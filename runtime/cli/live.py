@@ -122,9 +122,9 @@ class LiveView:
         time_spent = "" if spent is None else words.took(spent)
         told = [words.attempts(task)]
         if task.state not in words.ENDED:
-            told.append(job.output(task.name) or (task.last_error or "" if task.state == "retrying" else ""))
+            told.append(job.output(task.name) or (words.brief(task.last_error) if task.state == "retrying" else ""))
         elif task.state != "completed":
-            told.append(task.last_error or task.reason or "")
+            told.append(words.brief(task.last_error or task.reason))
         line = words.one_line("  ".join(part for part in told if part.strip()), 500)
         text = Text.assemble(
             (f"{sign} ", style), f"{task.name:<{width}}  ", (f"{task.state:<12}", style), f"{time_spent:>9}  {line}"

@@ -78,4 +78,4 @@ class PlainView:
         if began is not None:
             yield words.took(event.at - began)
         if event.reason and event.to_state not in {"running", "completed"}:
-            yield words.one_line(event.reason)
+            yield words.brief(event.reason)

@@ -76,7 +76,7 @@ def _task_row(task: TaskRecord) -> list[str]:
         f"{task.attempt}/{task.max_attempts}" if task.attempt else "",
         "" if spent is None else words.took(spent),
         "" if task.exit_code is None else str(task.exit_code),
-        words.one_line(told or task.reason or ""),
+        words.brief(told or task.reason),
     ]
 
 

@@ -73,6 +73,11 @@ def job_name(job: JobHandle) -> str:
         return job.id
 
 
+def brief(error: str | None) -> str:
+    """An error without the end of the output that it repeats, as one line."""
+    return one_line((error or "").partition("; last output: ")[0], 500)
+
+
 def one_line(text: str, width: int = 200) -> str:
     """A text as one printable line of at most `width` characters."""
     line = " ".join("".join(sign if sign.isprintable() else " " for sign in text).split())

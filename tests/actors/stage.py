@@ -191,6 +191,9 @@ class Stage:
     def engine_of(self, task: Task) -> str:
         return "command" if task.command is not None else "loop"
 
+    def resolve(self, name: str) -> Any:
+        raise LookupError(name)
+
     def report(self, text: str, error: Exception | None = None) -> None:
         self.reports.append(text)
 
