@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import tenacity
 
+from callboard import Runtime, TaskContext
 from callboard.actors.spec import Check, Condition, Defaults, Hook, Retry, Task, Tool, Workstream
 from callboard.actors.validate import SpecificationError
 from callboard.runtime.bodies import Bodies, BodyNotFound, NoPath, look_in, path_of, prepare
@@ -186,6 +187,29 @@ def test_a_durable_journal_refuses_what_has_no_path_with_everything_else() -> No
 def test_rubbish_is_refused_not_stumbled_over() -> None:
     with pytest.raises(SpecificationError):
         prepare(Workstream(5, tasks=7, folder=3, tools=[]), Bodies(), durable=True)  # type: ignore[arg-type]
+
+
+@pytest.mark.anyio
+async def test_a_wait_may_be_any_function_that_a_body_may_be(anyio_backend: Any) -> None:
+    asked: list[int] = []
+
+    def flaky(task: TaskContext) -> int:
+        if task.attempt < 3:
+            raise ValueError("not yet")
+        return task.attempt
+
+    async with Runtime() as runtime:
+
+        @runtime.task
+        def soon(n: int) -> float:
+            asked.append(n)
+            return 0
+
+        for wait in ("soon", soon, lambda n: soon(n)):  # noqa: PLW0108 - a function without a name is meant
+            retry = Retry(max_attempts=3, wait=wait)
+            job = await runtime.submit(Workstream("w", tasks=[Task("a", run=flaky, retry=retry)]))
+            assert (await job.wait()).results == {"a": 3}
+    assert asked == [1, 2] * 3
 
 
 def test_modules_beside_the_file_are_found(folder: Path) -> None:

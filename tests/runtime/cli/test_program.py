@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -154,6 +155,36 @@ def test_killed_in_the_middle_and_resumed(cli: Cli, gated: Path, program: Progra
     assert cli("audit", "log.jsonl").code == 0
 
 
+def test_resume_has_the_workers_that_run_had(cli: Cli, gated: Path, program: Program) -> None:
+    special = 'capabilities = ["gpu"]\n'
+    workers = f'[[workers]]\nname = "mine"\nengine = "command"\ncapacity = 3\n{special}'
+    (gated / "gated.toml").write_text(f"{GATED}{special}{workers}")
+    running = program("run", "gated.toml", "--id", "j1")
+    _wait_for(running, "first started")
+    running.kill()
+    running.communicate()
+    (gated / "gate").touch()
+    assert cli("resume").code == 0
+    events = [json.loads(line) for line in cli("history", "--json").out.splitlines()]
+    assert {event["entity_id"] for event in events if event["event_type"].startswith("worker")} == {"mine#1", "mine#2"}
+
+
+def test_modules_beside_the_file_are_found_from_anywhere(
+    cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "deep").mkdir()
+    (folder / "deep" / "its_steps.py").write_text("import os\ndef where(): return os.getcwd()\ndef wait(n): return 0\n")
+    (folder / "deep" / "a.toml").write_text(
+        '[[tasks]]\nname = "a"\ncommand = ["pwd"]\nretry = { wait = "its_steps:wait" }\n'
+        '[[tasks]]\nname = "b"\nrun = "its_steps:where"\n'
+    )
+    told = cli("run", "deep/a.toml", "--json")
+    assert told.code == 0
+    results = json.loads(told.out.splitlines()[-1])["jobs"][0]["results"]
+    assert results["a"]["output"].strip() == str(folder / "deep")  # where commands run
+    assert results["b"] == str(folder)  # a function runs in the program's own folder
+
+
 def test_cancel_what_nobody_runs(cli: Cli, gated: Path, program: Program) -> None:
     running = program("run", "gated.toml", "--id", "j1")
     _wait_for(running, "first started")
@@ -199,10 +230,11 @@ def test_a_reader_that_goes_away(gated: Path, program: Program) -> None:
 def test_help_is_there_at_once() -> None:
     took: list[float] = []
     for _ in range(5):
-        before = time.perf_counter()
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         done = subprocess.run([*PROGRAM, "--help"], capture_output=True, text=True, env=environment(), check=True)
-        took.append(time.perf_counter() - before)
-    assert min(took) < 0.3
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        took.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    assert min(took) < 0.3  # 0.13; processor time, since others may have the machine
     for word in ("run", "resume", "status", "history", "cancel", "audit", "check", "diagram", "init", "Exit codes"):
         assert word in done.stdout
 
