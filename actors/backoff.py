@@ -106,9 +106,7 @@ def _default(retry: Retry, n: int, longest: float) -> float:
     return _ask(wait_exponential(multiplier=base, max=longest, exp_base=2.0), n)
 
 
-def _drawn(
-    wait: object, n: int, rng: Random, resolve: Callable[[str], Callable[..., Any]] | None
-) -> float | None:
+def _drawn(wait: object, n: int, rng: Random, resolve: Callable[[str], Callable[..., Any]] | None) -> float | None:
     try:
         way: object = (resolve or _imported)(wait) if isinstance(wait, str) else wait
         if isinstance(way, Mapping):
@@ -199,20 +197,11 @@ def _decode(data: object, depth: int) -> wait_base:
         parts = given.pop("strategies", None)
         if not isinstance(parts, list | tuple) or not parts or given:
             raise WaitError(f"{name} takes `strategies`, a list of at least one strategy, and nothing else")
-        return cast(
-            "wait_base", make(*(_decode(part, depth + 1) for part in cast("Sequence[object]", parts)))
-        )
+        return cast("wait_base", make(*(_decode(part, depth + 1) for part in cast("Sequence[object]", parts))))
     for argument, number in given.items():
         if argument not in _NUMBERS[name]:
-            raise WaitError(
-                f"{name} takes no {argument!r}; it takes {', '.join(_NUMBERS[name]) or 'nothing'}"
-            )
-        if (
-            isinstance(number, bool)
-            or not isinstance(number, int | float)
-            or not math.isfinite(number)
-            or number < 0
-        ):
+            raise WaitError(f"{name} takes no {argument!r}; it takes {', '.join(_NUMBERS[name]) or 'nothing'}")
+        if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number) or number < 0:
             raise WaitError(f"{argument!r} of {name} must be a number of at least 0, not {number!r}")
     try:
         return cast("wait_base", make(**given))

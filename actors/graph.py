@@ -33,15 +33,11 @@ def edge_findings(tasks: Sequence[Task]) -> Iterator[Finding]:
                     unknown += 1
                     names = names or list(numbers)
                     advice = did_you_mean(other, names) if unknown <= _SUGGESTIONS else None
-                    yield Finding(
-                        here, f"task {task.name!r} waits for {other!r}, which does not exist", advice
-                    )
+                    yield Finding(here, f"task {task.name!r} waits for {other!r}, which does not exist", advice)
                 elif other == task.name:
                     yield Finding(here, f"task {task.name!r} waits for itself", "remove it")
                 elif other in seen:
-                    yield Finding(
-                        here, f"{other!r} stands twice in {field} of task {task.name!r}", "remove one"
-                    )
+                    yield Finding(here, f"{other!r} stands twice in {field} of task {task.name!r}", "remove one")
                 elif field == "after" and other in task.depends_on:
                     yield Finding(
                         here,
@@ -58,9 +54,7 @@ def edge_findings(tasks: Sequence[Task]) -> Iterator[Finding]:
             left = len(shown) - _CYCLE_SHOWN
             shown[_CYCLE_SHOWN // 2 : -_CYCLE_SHOWN // 2] = [f"… {left:,} more …"]
         text = " -> ".join([*shown, shown[0]])
-        yield Finding(
-            where(("tasks", cycle[0])), f"these wait for each other: {text}", "remove one of these edges"
-        )
+        yield Finding(where(("tasks", cycle[0])), f"these wait for each other: {text}", "remove one of these edges")
 
 
 def _cycles(needs: Sequence[Sequence[int]]) -> Iterator[list[int]]:

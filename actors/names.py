@@ -13,9 +13,7 @@ LONGEST_NAME = 200
 """Bytes (UTF-8) of the longest name: it must fit into a file name with a suffix."""
 
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_-])?")
-_RESERVED = re.compile(
-    r"(?:con|prn|aux|nul|conin\$|conout\$|com[0-9¹²³]|lpt[0-9¹²³]) *(?:\..*)?", re.IGNORECASE
-)
+_RESERVED = re.compile(r"(?:con|prn|aux|nul|conin\$|conout\$|com[0-9¹²³]|lpt[0-9¹²³]) *(?:\..*)?", re.IGNORECASE)
 _FORBIDDEN = frozenset('/\\:*?"<>|')
 
 
