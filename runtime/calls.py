@@ -187,7 +187,7 @@ class Caller:
         if spec.args:
             facts["CALLBOARD_ARGS"] = msgspec.json.encode(spec.args).decode()
         if spec.depends_on or spec.after:
-            facts["CALLBOARD_RESULTS"] = str(self._outputs.write_results(task, _results(task)))
+            facts["CALLBOARD_RESULTS"] = str(self._outputs.write_results(task, _results(task)).absolute())
         return facts
 
     def _command(
@@ -236,12 +236,12 @@ class Caller:
             )  # fmt: skip
             return
         text = error.message
-        if outcome.output_tail and outcome.status == "failed":
+        if outcome.output_tail and outcome.status == "failed" and not text.endswith(outcome.output_tail):
             text = f"{text}; last output: {outcome.output_tail[-500:]}"
         self._tell(
             CallEnded(
-                outcome.token, outcome.status, value, error.type, text, error.permanent, error.retry_after, error.category,
-                outcome.exit_code, outcome.output_path, outcome.output_size, outcome.duration,
+                outcome.token, outcome.status, value, error.type, text, error.permanent, error.retry_after,
+                error.category, outcome.exit_code, outcome.output_path, outcome.output_size, outcome.duration,
             )
         )  # fmt: skip
 

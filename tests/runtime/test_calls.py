@@ -1,0 +1,54 @@
+"""What commands are told, and what is told of them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from callboard import Runtime, Task, Workstream
+
+pytestmark = pytest.mark.anyio
+
+
+async def one() -> int:
+    return 1
+
+
+async def test_a_command_finds_its_results_whatever_its_folder_and_the_journal_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    program = "import os; print(open(os.environ['CALLBOARD_RESULTS']).read())"
+    async with Runtime("state.db") as runtime:
+        job = await runtime.submit(
+            Workstream(
+                "told",
+                tasks=[
+                    Task("one", run=one),
+                    Task("read", command=[sys.executable, "-c", program], cwd="elsewhere", depends_on=["one"]),
+                ],
+            )
+        )
+        outcome = await job.wait()
+    assert outcome.results["read"]["output"] == '{"one":1}'
+
+
+@pytest.mark.parametrize(
+    ("script", "error"),
+    [
+        ("echo no room; exit 3", "`echo no room; exit 3` exited with 3 (expected: 0): no room"),
+        (
+            "echo first; echo last; exit 3",
+            "`echo first; echo last; exit 3` exited with 3 (expected: 0): last; last output: first\nlast",
+        ),
+        ("exit 3", "`exit 3` exited with 3 (expected: 0)"),
+    ],
+)
+async def test_an_error_says_what_the_command_said_and_says_it_once(script: str, error: str) -> None:
+    async with Runtime() as runtime:
+        job = await runtime.submit(Workstream("failing", tasks=[Task("fail", command=script, shell=True)]))
+        outcome = await job.wait()
+    assert outcome.tasks["fail"].last_error == error
