@@ -27,26 +27,25 @@ def edge_findings(tasks: Sequence[Task]) -> Iterator[Finding]:
         for field, others in (("depends_on", task.depends_on), ("after", task.after)):
             seen: set[str] = set()
             for place, other in enumerate(others):
-                here = where(("tasks", index, field, place))
                 number = numbers.get(other)
                 if number is None:
                     unknown += 1
                     names = names or list(numbers)
                     advice = did_you_mean(other, names) if unknown <= _SUGGESTIONS else None
-                    yield Finding(here, f"task {task.name!r} waits for {other!r}, which does not exist", advice)
+                    problem = f"task {task.name!r} waits for {other!r}, which does not exist"
                 elif other == task.name:
-                    yield Finding(here, f"task {task.name!r} waits for itself", "remove it")
+                    problem, advice = f"task {task.name!r} waits for itself", "remove it"
                 elif other in seen:
-                    yield Finding(here, f"{other!r} stands twice in {field} of task {task.name!r}", "remove one")
+                    problem, advice = f"{other!r} stands twice in {field} of task {task.name!r}", "remove one"
                 elif field == "after" and other in task.depends_on:
-                    yield Finding(
-                        here,
-                        f"task {task.name!r} has {other!r} under both depends_on and after",
-                        "keep one: depends_on wants it to end well, after only to end",
-                    )
+                    problem = f"task {task.name!r} has {other!r} under both depends_on and after"
+                    advice = "keep one: depends_on wants it to end well, after only to end"
                 else:
                     mine.append(number)
+                    seen.add(other)
+                    continue
                 seen.add(other)
+                yield Finding(where(("tasks", index, field, place)), problem, advice)
         needs.append(mine)
     for cycle in _cycles(needs):
         shown = [tasks[number].name for number in cycle]
@@ -54,7 +53,9 @@ def edge_findings(tasks: Sequence[Task]) -> Iterator[Finding]:
             left = len(shown) - _CYCLE_SHOWN
             shown[_CYCLE_SHOWN // 2 : -_CYCLE_SHOWN // 2] = [f"… {left:,} more …"]
         text = " -> ".join([*shown, shown[0]])
-        yield Finding(where(("tasks", cycle[0])), f"these wait for each other: {text}", "remove one of these edges")
+        yield Finding(
+            where(("tasks", cycle[0])), f"these wait for each other: {text}", "remove one of these edges"
+        )
 
 
 def _cycles(needs: Sequence[Sequence[int]]) -> Iterator[list[int]]:

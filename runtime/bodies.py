@@ -167,8 +167,12 @@ def prepare(workstream: Workstream, bodies: Bodies, *, durable: bool) -> Workstr
 def journalable(workstream: Workstream, bodies: Bodies, *, durable: bool) -> tuple[Workstream, list[Finding]]:
     """The workstream with names in place of its functions, and a finding for each that has none."""
     found: list[Finding] = []
+    paths: dict[int, str] = {}  # by the id of each function met that has one: many tasks share a body
 
     def name(body: object, path: Path) -> object:
+        known = paths.get(id(body))
+        if known is not None:
+            return known
         try:
             if path[-1] == "wait" and is_strategy(body):
                 return encode_wait(body)
@@ -177,10 +181,13 @@ def journalable(workstream: Workstream, bodies: Bodies, *, durable: bool) -> tup
             if problem := _wants_too_much(body):
                 found.append(Finding(where(path), problem))
                 return body
-            return bodies.name_of(body, durable=durable)
+            told = bodies.name_of(body, durable=durable)
         except (NoPath, WaitError) as error:
             found.append(Finding(where(path), str(error)))
             return body
+        if ":" in told:
+            paths[id(body)] = told
+        return told
 
     return _rewrite(workstream, name), found
 

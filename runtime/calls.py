@@ -91,7 +91,7 @@ class Caller:
             )
             self._run(engine, Call(token=token, command=command, grace=grace), self._command_ended)
             return
-        func = self._function(spec.run, task.stream.spec)
+        func = self._functions.get(spec.run) or self._function(spec.run, task.stream.spec)
         context = self._context(task, token) if takes_context(func) else None
         self._run(engine, Call(token=token, func=func, context=context, grace=grace), self._function_ended)
 

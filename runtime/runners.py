@@ -107,7 +107,7 @@ class RunnerPool:
         self.scopes_left_open = 0  # that bodies entered and never left
         trio = _under_trio()
         self._new_runner = _TrioRunner if trio else _AsyncioRunner
-        self._innermost_scope = _trio_scope if trio else _asyncio_scope()
+        self._look_for_scopes = _trio_scope if trio else _asyncio_scope
 
     @property
     def runners(self) -> int:
@@ -136,7 +136,7 @@ class RunnerPool:
             raise PoolClosed("the runner pool is closed: no body can be started any more")
         running = Running(func, done, context)
         self._queue.append(running)
-        if not self._finishing:
+        if not self._finishing and self._coming < _WAKE_AHEAD:
             self._call_runners()
         return running
 
@@ -190,12 +190,13 @@ class RunnerPool:
 class _Runner:
     """One task of the pool. How it parks differs by event loop; the rest is the same."""
 
-    __slots__ = ("_coming", "_innermost", "pool", "scope")
+    __slots__ = ("_coming", "_innermost", "_innermost_scope", "pool", "scope")
 
     def __init__(self, pool: RunnerPool) -> None:
         self.pool = pool
         self.scope = anyio.CancelScope()
         self._coming = True  # counted in the pool's `_coming`
+        self._innermost_scope: Callable[[], Any]
         self._innermost: Any = None  # the scope that each body begins in, as the event loop knows it
 
     def wake(self) -> None:
@@ -233,7 +234,8 @@ class _Runner:
         pool = self.pool
         in_a_row = 0
         with self.scope:
-            self._innermost = pool._innermost_scope()
+            self._innermost_scope = pool._look_for_scopes()
+            self._innermost = self._innermost_scope()
             while not self.scope.cancel_called:
                 running = pool._take()
                 if running is not None:
@@ -285,8 +287,7 @@ class _Runner:
             del error  # its traceback holds this frame
 
     def _close_what_was_left_open(self) -> None:
-        innermost = self.pool._innermost_scope
-        while (scope := innermost()) is not self._innermost:
+        while (scope := self._innermost_scope()) is not self._innermost:
             self.pool.scopes_left_open += 1
             scope.__exit__(None, None, None)
 
@@ -330,24 +331,21 @@ class _TrioRunner(_Runner):
 
 
 def _asyncio_scope() -> Callable[[], Any]:
+    """How to ask for the innermost scope of the present task."""
     import asyncio  # noqa: PLC0415 - only where it is the loop
 
     from anyio._backends import _asyncio as backend  # noqa: PLC0415 - as above
 
-    current_task = asyncio.current_task
     states: Any = getattr(backend, "_task_states", {})
-
-    def innermost() -> Any:
-        state = states.get(current_task())
-        return None if state is None else state.cancel_scope
-
-    return innermost
+    state = states.get(asyncio.current_task())
+    return lambda: getattr(state, "cancel_scope", None)
 
 
-def _trio_scope() -> Any:
+def _trio_scope() -> Callable[[], Any]:
     import trio  # noqa: PLC0415 - only under trio, where it is loaded already
 
-    return getattr(getattr(trio.lowlevel.current_task(), "_cancel_status", None), "_scope", None)
+    task = trio.lowlevel.current_task()
+    return lambda: getattr(getattr(task, "_cancel_status", None), "_scope", None)
 
 
 def _under_trio() -> bool:

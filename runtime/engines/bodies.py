@@ -7,35 +7,42 @@ than one is a mistake that is told before anything runs. The answer is found onc
 from __future__ import annotations
 
 import contextlib
-import functools
 import inspect
 import sys
 from collections.abc import Callable
 from contextvars import Context
+from functools import partial
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import ref
 
 from .context import TaskContext
 from .contract import Call
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-_known: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
+_known: dict[int, tuple[ref[Any], bool]] = {}  # by the id of a function, as long as that lives
 
 
 def takes_context(func: Callable[..., Any]) -> bool:
     """Does the function want the task's context? Raises TypeError if it wants more than that."""
-    try:
-        return _known[func]
-    except (KeyError, TypeError):
-        answer = _look_up(func)
-    with contextlib.suppress(TypeError):  # it may be neither hashable nor weakly referable
-        _known[func] = answer
+    key = id(func)
+    known = _known.get(key)
+    if known is not None and known[0]() is func:
+        return known[1]
+    answer = _look_up(func)
+    with contextlib.suppress(TypeError):  # it may not be weakly referable
+        _known[key] = (ref(func, partial(_forget, key)), answer)
     return answer
+
+
+def _forget(key: int, dead: ref[Any]) -> None:
+    known = _known.get(key)
+    if known is not None and known[0] is dead:
+        del _known[key]
 
 
 def is_async(func: Callable[..., Any]) -> bool:
     """Is it an async function, so that it runs on the loop? Looks through partials and callable objects."""
-    while isinstance(func, functools.partial):
+    while isinstance(func, partial):
         func = func.func
     return inspect.iscoroutinefunction(func) or inspect.iscoroutinefunction(getattr(func, "__call__", None))  # noqa: B004
 
@@ -49,7 +56,7 @@ def bind(call: Call) -> Callable[[], Any]:
         return func
     if call.context is None:
         raise TypeError(f"{_name(func)} wants an argument, but this kind of call ({call.kind}) has no context")
-    return functools.partial(func, call.context)
+    return partial(func, call.context)
 
 
 def bind_logging(context: Context, task: TaskContext) -> None:
