@@ -23,7 +23,7 @@ import msgspec
 
 from ..actors.kernel import RunHook, StartCall
 from ..actors.messages import Beat, CallEnded
-from ..actors.spec import Check, Condition, Hook, Task, Workstream
+from ..actors.spec import Check, Condition, Hook, Task, Workstream, seconds
 from .bodies import Bodies, BodyNotFound, kind_of, look_in
 from .engines.bodies import takes_context
 from .engines.context import TaskContext
@@ -52,6 +52,7 @@ class Caller:
         *,
         outputs: Outputs,
         tell: Callable[[Message], None],
+        after: Callable[[float, Callable[[int], object], int], object],
         journal: str,
     ) -> None:
         self._kernel = kernel
@@ -59,6 +60,7 @@ class Caller:
         self._bodies = bodies
         self._outputs = outputs
         self._tell = tell
+        self._after = after  # calls the function with the number, in so many seconds
         self._marks = {JOURNAL_VARIABLE: journal}
         self._functions: dict[str, Callable[..., Any]] = {}
         self._where: dict[int, Engine] = {}
@@ -139,8 +141,10 @@ class Caller:
                 self._run(self._engines["command"], call, self._hook_ended)
         except (BodyNotFound, EngineClosed, OSError, ValueError, TypeError) as error:
             self._tell(_not_started(effect.token, error))
+        else:
+            self._after(seconds(hook.timeout), self.stop, effect.token)
 
-    def stop(self, token: int, *, force: bool) -> None:
+    def stop(self, token: int, *, force: bool = False) -> None:
         """Stop a call. One that is gone has said so, or will not be started."""
         engine = self._where.get(token)
         if engine is not None:

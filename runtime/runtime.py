@@ -243,14 +243,18 @@ class Runtime:
         outputs = Outputs(self._outputs_folder())
         host.kernel = make_kernel(host, self._defaults, loaded)
         host.caller = Caller(
-            host.kernel, self._engines, self._bodies, outputs=outputs, tell=host.tell, journal=self._name
-        )
+            host.kernel, self._engines, self._bodies, outputs=outputs, tell=host.tell, after=self._after,
+            journal=self._name,
+        )  # fmt: skip
         host.on_job_over = self._job_over
         self.recovered = [self._handle(job) for job in host.kernel.jobs.values()]
         for folder in {job.spec.folder for job in host.kernel.jobs.values()} - {None}:
             look_in(str(folder))
         host.tell(RECOVER)
         host.tell(StartWorkers(self._workers))
+
+    def _after(self, delay: float, action: Callable[[int], object], number: int) -> None:
+        self._dispatcher.timers.arm(self._clock.monotonic() + delay, action, number)
 
     @property
     def _name(self) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import anyio
 import pytest
 
-from callboard import Runtime, Task, Workstream
+from callboard import Hook, Runtime, Task, VirtualClock, Workstream
 
 pytestmark = pytest.mark.anyio
 
@@ -52,3 +53,25 @@ async def test_an_error_says_what_the_command_said_and_says_it_once(script: str,
         job = await runtime.submit(Workstream("failing", tasks=[Task("fail", command=script, shell=True)]))
         outcome = await job.wait()
     assert outcome.tasks["fail"].last_error == error
+
+
+async def test_a_hook_that_takes_too_long_is_stopped() -> None:
+    clock, began, stopped = VirtualClock(), anyio.Event(), anyio.Event()
+
+    async def never_ends() -> None:
+        began.set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            stopped.set()
+
+    hook = Hook(run=never_ends, timeout="1m")
+    async with Runtime(clock=clock) as runtime:
+        job = await runtime.submit(Workstream("hooked", tasks=[Task("one", run=one)], on_completed=[hook]))
+        assert (await job.wait()).ok
+        await began.wait()
+        clock.advance(59)
+        await anyio.wait_all_tasks_blocked()
+        assert not stopped.is_set()
+        clock.advance(1)
+        await stopped.wait()
