@@ -123,7 +123,7 @@ class BreakerActor(Entity[BreakerRecord]):
         if message.epoch == self.record.epoch:
             self.fire(Event.COOL_DOWN)
 
-    def on_turn_failed(self, message: TurnFailed) -> None:
+    def on_turn_failed(self, _: TurnFailed) -> None:
         """Its last turn was undone: look again after another cooldown."""
         if self.record.state == OPEN:
             self.wait_until(self.kernel.at + self.record.cooldown)

@@ -14,8 +14,8 @@ Rules (DESIGN sections 7 and 8)
   the actor's method `entered_<state>` is called, and there is no other hidden flow.
 - A record's `due_at` is armed as long as it stands there, and leaving the state clears it. A timer carries the epoch of
   the state that armed it: one that fires in a later state is stale, dropped and counted.
-- A call is what an engine was told to run; a slot is what an attempt occupies of a worker. A call is over when the engine
-  says so, a slot when its task gives it back.
+- A call is what an engine was told to run; a slot is what an attempt occupies of a worker. A call is over when the
+  engine says so, a slot when its task gives it back.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class Port(Protocol):
         ...
 
     def arm(self, due: float, fire: TimerFired, *, by_utc: bool) -> Armed:
-        """Have `fire` come back as an input at `due` (UTC epoch seconds), told by the wall clock or as a span from now."""
+        """Have `fire` come back as an input at `due` (UTC epoch seconds), by the wall clock or as a span from now."""
         ...
 
     def disarm(self, timer: Armed) -> None:
@@ -131,6 +131,10 @@ class Port(Protocol):
 
     def engine_of(self, task: Task) -> str:
         """The name of the engine that runs a task."""
+        ...
+
+    def resolve(self, name: str) -> Callable[..., Any]:
+        """The function of that path or registered name. Raises LookupError if there is none."""
         ...
 
     def commit(self, turn: Turn) -> None:
@@ -154,8 +158,7 @@ class Turn:
     """What one input caused."""
 
     __slots__ = (
-        "before", "claimed", "created", "effects", "extra", "freed", "leftover", "outbox_done", "over", "queue", "specs",
-        "transitions",
+        "before", "booked", "created", "effects", "extra", "leftover", "outbox_done", "queue", "specs", "transitions",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -166,9 +169,7 @@ class Turn:
         self.extra: list[AnyRecord] = []  # attempts and outbox rows
         self.specs: list[tuple[int, bytes]] = []
         self.outbox_done: list[int] = []
-        self.claimed: list[int] = []  # tokens of calls begun
-        self.over: dict[int, Call] = {}  # calls that have ended
-        self.freed: dict[int, Call] = {}  # slots that were given back
+        self.booked: list[tuple[dict[int, Call], int, Call | None]] = []  # a book changed, where, and what was there
         self.effects: list[Effect] = []
         self.leftover: JobActor | None = None  # a job that is over and may now be let go
 
@@ -250,32 +251,52 @@ class Entity(Generic[RecordT]):
 
         due_at: when the timed event of the state that is entered fires; not said, it has none (yet).
         """
-        kernel, before, machine = self.kernel, self.record, self.machine
+        kernel, before = self.kernel, self.record
         state = before.state
-        rows = machine.table[state].get(event)
-        row = rows[0] if rows and rows[0].guard is None else machine.transition(state, event, before, payload)
+        for row in self.machine.table[state].get(event, ()):
+            if row.guard is None or row.guard(before, payload):
+                break
+        else:
+            row = self.machine.transition(state, event, before, payload)  # which raises, saying why
         if observe_transition is not None:
-            observe_transition(machine, row)
+            observe_transition(self.machine, row)
         turn = kernel.turn
         if self not in turn.before:
             turn.before[self] = before
         target, seq, now = row.target, before.seq + 1, kernel.at
-        if target == state:
-            self.record = replace(before, seq=seq, updated_at=now, reason=reason, **changes)
-            self.note(state, target, event, row.severity, reason, metadata)
-            return
-        if self.timer is not None:
-            self.disarm()
-        self.record = replace(
-            before, state=target, previous_state=state, seq=seq, epoch=seq, updated_at=now, reason=reason, due_at=due_at,
-            **changes,
+        moved = target != state
+        if moved:
+            if self.timer is not None:
+                self.disarm()
+            record = replace(
+                before,
+                state=target,
+                previous_state=state,
+                seq=seq,
+                epoch=seq,
+                updated_at=now,
+                reason=reason,
+                due_at=due_at,
+            )
+        else:
+            record = replace(before, seq=seq, updated_at=now, reason=reason)
+        if changes:  # in a second step: joining both sets of keywords would cost more than another record
+            record = replace(record, **changes)
+        self.record = record
+        number = kernel.seq = kernel.seq + 1
+        job_id, workstream_id, attempt, worker_id = self.context()
+        turn.transitions.append(
+            Transitioned(
+                number, record.kind, record.id, seq, state, target, event, row.severity, now, reason, job_id,
+                workstream_id, record.run, attempt, worker_id, metadata,
+            )
         )  # fmt: skip
-        if due_at is not None:
-            self.arm(due_at)
-        self.note(state, target, event, row.severity, reason, metadata)
-        entered = self._entered.get(target)
-        if entered is not None:
-            entered(self)
+        if moved:
+            if due_at is not None:
+                self.arm(due_at)
+            entered = self._entered.get(target)
+            if entered is not None:
+                entered(self)
 
     def change(self, **changes: Any) -> None:  # fields of the record, checked by msgspec's replace
         """Change facts of the record without a transition."""
@@ -283,31 +304,19 @@ class Entity(Generic[RecordT]):
         self.kernel.turn.before.setdefault(self, before)
         self.record = replace(before, **changes)
 
-    def note(
-        self,
-        source: str | None,
-        target: str,
-        event: str,
-        severity: str,
-        reason: str | None,
-        metadata: dict[str, Any] | None,
-    ) -> None:
-        """Write the transition that has just been made into the turn."""
+    def born(self, metadata: dict[str, Any] | None = None) -> None:
+        """Journal the entity's creation, as a transition from nowhere."""
         kernel, record = self.kernel, self.record
-        seq = kernel.seq = kernel.seq + 1
+        kernel.turn.created.append(self)
+        kernel.entities[record.key] = self
+        kernel.seq += 1
         job_id, workstream_id, attempt, worker_id = self.context()
         kernel.turn.transitions.append(
             Transitioned(
-                seq, record.kind, record.id, record.seq, source, target, event, severity, kernel.at, reason, job_id,
-                workstream_id, record.run, attempt, worker_id, metadata,
+                kernel.seq, record.kind, record.id, record.seq, None, record.state, "create", "info", kernel.at, None,
+                job_id, workstream_id, record.run, attempt, worker_id, metadata,
             )
         )  # fmt: skip
-
-    def born(self, metadata: dict[str, Any] | None = None) -> None:
-        """Journal the entity's creation, as a transition from nowhere."""
-        self.kernel.turn.created.append(self)
-        self.kernel.entities[self.record.key] = self
-        self.note(None, self.record.state, "create", "info", None, metadata)
 
     def context(self) -> tuple[str | None, str | None, int | None, str | None]:
         """The ids of its job and workstream, its attempt's number and its worker's id, as far as it has them."""
@@ -491,11 +500,11 @@ class Kernel:
             entity.record = record
         for entity in turn.created:
             self.forget(entity)
-        self.calls |= turn.over
-        self.slots |= turn.freed
-        for token in turn.claimed:
-            self.calls.pop(token, None)
-            self.slots.pop(token, None)
+        for book, token, call in reversed(turn.booked):
+            if call is None:
+                book.pop(token, None)
+            else:
+                book[token] = call
 
     def _give_up(self, message: TurnFailed) -> None:
         """Not even failing worked: leave the entity as it is, where it does no harm."""
@@ -504,10 +513,10 @@ class Kernel:
 
     def _culprit(self, actor: Receiver | None) -> int:
         """The key of the task that raised, where it was one and has not been blamed before; else 0."""
-        if not isinstance(actor, Entity) or actor.record.kind != "task":
+        record: Record | None = getattr(actor, "record", None)
+        if record is None or record.kind != "task" or record.key in self.blamed or record.key in self.stuck:
             return 0
-        key: int = actor.record.key
-        return key if key in self.entities and key not in self.blamed | self.stuck else 0
+        return record.key if record.key in self.entities else 0
 
     def _input_of(self, message: Message) -> tuple[int, int]:
         """The key of the entity that an input is for, and the token of the call whose end it is; 0 for none."""
@@ -551,12 +560,12 @@ class Kernel:
     def begin_call(self, kind: str, key: int, *, index: int = 0, slot: Call | None = None) -> int:
         """Have an engine run something for the entity `key`. Returns its token; `slot` is what the scheduler lent."""
         token = self.number()
-        if slot is None:
-            self.calls[token] = Call(key, kind, index)
-        else:
-            self.calls[token] = self.slots[token] = slot
         turn = self.turn
-        turn.claimed.append(token)
+        self.calls[token] = slot or Call(key, kind, index)
+        turn.booked.append((self.calls, token, None))
+        if slot is not None:
+            self.slots[token] = slot
+            turn.booked.append((self.slots, token, None))
         turn.effects.append(StartCall(token, key, kind, index))
         return token
 
@@ -564,7 +573,7 @@ class Kernel:
         """Take a call that is over out of the books."""
         call = self.calls.pop(token, None)
         if call is not None:
-            self.turn.over[token] = call
+            self.turn.booked.append((self.calls, token, call))
         return call
 
     def stop_call(self, token: int, *, force: bool = False) -> None:
@@ -576,22 +585,26 @@ class Kernel:
         """Give back what the attempt under `token` occupies, if it still does."""
         slot = self.slots.pop(token, None)
         if slot is not None:
-            self.turn.freed[token] = slot
+            self.turn.booked.append((self.slots, token, slot))
             self.send(self.workers.get(slot.worker) or self.scheduler, Release(slot.key, slot))
 
     def keep_hook(self, entity: Entity[Any], hook: Hook, event: str) -> None:
         """Have a hook of an ended entity run at least once, whatever happens: its row commits with the transition."""
         record = entity.record
         context = {
-            "event": event, "entity_id": record.id, "name": record.name, "state": str(record.state), "reason": record.reason,
-            "job_id": entity.context()[0],
+            "event": event, "entity_id": record.id, "name": record.name, "state": str(record.state),
+            "reason": record.reason, "job_id": entity.context()[0],
         }  # fmt: skip
         row = OutboxRow(
             key=self.number(), owner=record.id, event=event, body=msgspec.Raw(msgspec.json.encode(hook)),
             context=msgspec.Raw(msgspec.json.encode(context)),
         )  # fmt: skip
+        self.run_hook(row)
+
+    def run_hook(self, row: OutboxRow) -> None:
+        """Write a row of the outbox, and have its hook run."""
         self.calls[row.key] = Call(0, "hook")
-        self.turn.claimed.append(row.key)
+        self.turn.booked.append((self.calls, row.key, None))
         self.turn.extra.append(row)
         self.effect(RunHook(row.key, row))
 

@@ -40,7 +40,7 @@ class Submit(Message, frozen=True):
 
 
 class Cancel(Message, frozen=True):
-    """Cancel a job, a workstream or a task. `force` is the harder stop. Said by a user through a command, or within a turn."""
+    """Cancel a job, a workstream or a task; `force` is the harder stop. Said by a user's command, or within a turn."""
 
     reason: str
     force: bool = False
@@ -120,7 +120,7 @@ class Drain(Message, frozen=True):
 
 
 class Recover(Message, frozen=True):
-    """The runtime came back: what was running in the process before is gone. `key` is the job it is said to (0: to all)."""
+    """The runtime came back: what ran in the process before is gone. `key` is the job it is said to (0: to all)."""
 
     key: int = 0
 
@@ -197,7 +197,7 @@ class Ended(Child, frozen=True):
 
 
 class Verdict(Message, frozen=True):
-    """To a breaker: how an attempt that began under `generation` ended: "succeed", "fail", or "returned" (does not count)."""
+    """To a breaker: how an attempt that began under `generation` ended: "succeed", "fail", or "returned" (neither)."""
 
     task: int
     generation: int

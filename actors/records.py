@@ -1,8 +1,8 @@
 """What the runtime knows: one immutable record per entity, and one row per transition, as msgspec Structs.
 
 Rules:
-- A record is never changed; `msgspec.structs.replace` makes the next one. So a turn that fails leaves nothing half done,
-  and the journal's writer may encode a record while the loop goes on.
+- A record is never changed; `msgspec.structs.replace` makes the next one. So a turn that fails leaves nothing half
+  done, and the journal's writer may encode a record while the loop goes on.
 - Records hold facts, not objects: what is here is what the journal keeps and what recovery gets back. What can be
   derived from them (counts, queues, free slots) lives in the actors and is rebuilt.
 - `key` is the entity's number, unique in its journal; `id` is its name for people. Times are UTC epoch seconds.
@@ -57,7 +57,7 @@ class JobRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=False)
 
 
 class WorkstreamRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """The coordinator of a graph. `job` is the key of its job; `first_task` the key of its first task: the others follow."""
+    """The coordinator of a graph. `job` is its job's key; `first_task` that of its first task: the others follow."""
 
     kind: ClassVar[str] = "workstream"
 
@@ -76,7 +76,7 @@ class WorkstreamRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc
 
 
 class TaskRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """One task. The limits that guards read are copied here from the specification, so that a guard needs nothing else."""
+    """One task. The limits that guards read are copied here from the specification: a guard needs nothing else."""
 
     kind: ClassVar[str] = "task"
 

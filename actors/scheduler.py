@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from ..machines import TaskState
 from .kernel import Call, Kernel
@@ -106,7 +106,7 @@ class SchedulerActor:
     def receive(self, message: Message) -> None:
         """Queue a task, or take a slot back."""
         if isinstance(message, Queued):
-            task = cast("TaskActor", self.kernel.entities[message.key])
+            task: Any = self.kernel.entities[message.key]  # a TaskActor: asked a thousand times a second
             if task.record.state in IN_QUEUE:
                 pool = self.restore(task)
                 if not pool.workers:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from ..machines import BreakerState, Event, JobState, WorkerState
 from .breaker import BreakerActor
 from .job import JobActor
-from .kernel import Answer, Call, Kernel, RunHook, StopCall
+from .kernel import Answer, Kernel, StopCall
 from .limits import breaker_of
 from .messages import (
     RECOVER,
@@ -45,7 +45,7 @@ class SupervisorActor:
         self.attempts: list[AttemptRecord] = []  # claims without an end, found at start
         self.outbox: list[OutboxRow] = []  # rows found at start
 
-    def receive(self, message: Message) -> None:
+    def receive(self, message: Message) -> None:  # noqa: PLR0912 - one branch per input
         """Act on an input that is for nobody else."""
         match message:
             case TimerFired(key=key) | TurnFailed(key=key) | Recover(key=key) if key:
@@ -102,20 +102,20 @@ class SupervisorActor:
         for tool in dict.fromkeys(task.tool for task in spec.tasks if task.tool is not None):
             declared = spec.tools.get(tool)
             said = breaker_of(declared)
-            settings = {
-                "failure_threshold": said.failure_threshold, "success_threshold": said.success_threshold,
-                "cooldown": seconds(said.cooldown),
-            }  # fmt: skip
             known = kernel.breakers.get(tool)
             if known is None:
                 record = BreakerRecord(
                     key=kernel.number(), id=tool, name=tool, state=BreakerState.CLOSED, created_at=kernel.at,
-                    updated_at=kernel.at, **settings,
+                    updated_at=kernel.at,
                 )  # fmt: skip
-                kernel.breakers[tool] = BreakerActor(kernel, record)
-                kernel.breakers[tool].born()
-            elif declared is not None and declared.breaker is not None:
-                known.change(**settings)
+                known = kernel.breakers[tool] = BreakerActor(kernel, record)
+                known.born()
+            elif declared is None or declared.breaker is None:
+                continue
+            known.change(
+                failure_threshold=said.failure_threshold, success_threshold=said.success_threshold,
+                cooldown=seconds(said.cooldown),
+            )  # fmt: skip
 
     def _start_workers(self, message: StartWorkers) -> None:
         kernel = self.kernel
@@ -135,7 +135,7 @@ class SupervisorActor:
         kernel.scheduler.tell_unroutable()
 
     def _drain(self, message: Drain) -> None:
-        """Claim nothing more; with `stop`, have bodies given back, and conditions and checks stopped: they are asked again."""
+        """Claim nothing more. With `stop`, have bodies given back, and questions stopped: they are asked again."""
         kernel = self.kernel
         kernel.scheduler.stopped = True
         if not message.stop:
@@ -158,8 +158,5 @@ class SupervisorActor:
             if task is None or task.ended:  # it was cancelled, and its body had still to go
                 kernel.turn.extra.append(replace(attempt, ended_at=kernel.at, end="cancelled"))
         for row in self.outbox:
-            kernel.calls[row.key] = Call(0, "hook")
-            kernel.turn.claimed.append(row.key)
-            kernel.turn.extra.append(replace(row, tries=row.tries + 1))
-            kernel.effect(RunHook(row.key, row))
+            kernel.run_hook(replace(row, tries=row.tries + 1))
         self.attempts, self.outbox = [], []

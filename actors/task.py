@@ -66,8 +66,9 @@ S = TaskState
 PENDING, QUEUED, RUNNING, VALIDATING, HALF_OPEN = S.PENDING, S.QUEUED, S.RUNNING, S.VALIDATING, S.HALF_OPEN
 ENQUEUE, START, SUCCEED, FAIL = Event.ENQUEUE, Event.START, Event.SUCCEED, Event.FAIL
 VALIDATION_PASSED, TIME_OUT, REQUEUE = Event.VALIDATION_PASSED, Event.TIME_OUT, Event.REQUEUE
+TIMED_OUT, CANCELLING = S.TIMED_OUT, S.CANCELLING
 GOOD = Standing.GOOD
-RUNS = frozenset({RUNNING, S.TIMED_OUT, S.RECOVERING})
+RUNS = frozenset({RUNNING, TIMED_OUT, S.RECOVERING})
 """The states in which it is still to be decided how an attempt ended."""
 INTERNAL = "internal_error"
 """The `error_type` of a task whose own actor failed."""
@@ -102,8 +103,8 @@ class TaskActor(CheckedEntity[TaskRecord]):
     receivers: ClassVar[dict[type[Message], str]] = {
         Assign: "on_assign", Beat: "on_beat", CallEnded: "on_call_ended", Cancel: "on_cancel", Drain: "on_drain",
         Permit: "on_permit", ProcessStarted: "on_process_started", Ready: "on_ready", Recover: "on_recover",
-        Reset: "on_reset", Skip: "on_skip", Stop: "on_stop", TimerFired: "on_timer", Trip: "on_trip", TurnFailed: "on_turn_failed",
-        Unroutable: "on_unroutable",
+        Reset: "on_reset", Skip: "on_skip", Stop: "on_stop", TimerFired: "on_timer", Trip: "on_trip",
+        TurnFailed: "on_turn_failed", Unroutable: "on_unroutable",
     }  # fmt: skip
 
     def __init__(
@@ -112,6 +113,7 @@ class TaskActor(CheckedEntity[TaskRecord]):
         record: TaskRecord,
         stream: WorkstreamActor,
         spec: Task,
+        *,
         limits: Limits,
         engine: str,
     ) -> None:
@@ -226,11 +228,14 @@ class TaskActor(CheckedEntity[TaskRecord]):
         now = self.beat_at = kernel.at
         token = kernel.begin_call("body", record.key, slot=message.slot)
         due, limit = self._attempt_due(now, now)
-        attempt = record.attempt + 1
+        changes: dict[str, Any] = {}
+        if breaker is not None:
+            changes = {"probe": record.parked == TOOL, "generation": breaker.record.generation}
+        if record.attempt or record.parked:
+            changes |= {"parked": None, "checked": 0, "pid": None, "process_started": None}
         self.fire(
-            START, attempt=attempt, token=token, probe=record.parked == TOOL, parked=None, worker=worker.key,
-            worker_id=worker.id, claimed_at=now, started_at=record.started_at or now, due_at=due, limit=limit, checked=0,
-            pid=None, process_started=None, generation=0 if breaker is None else breaker.record.generation,
+            START, attempt=record.attempt + 1, token=token, worker=worker.key, worker_id=worker.id, claimed_at=now,
+            started_at=record.started_at or now, due_at=due, limit=limit, **changes,
         )  # fmt: skip
 
     def entered_running(self) -> None:
@@ -292,12 +297,12 @@ class TaskActor(CheckedEntity[TaskRecord]):
                 self._give_back()
             else:  # whoever ran it stopped it, unasked
                 self._failed(ended, end="lost")
-        elif state == S.TIMED_OUT:
+        elif state == TIMED_OUT:
             self._failed(ended, end="timed_out")
         else:
             if record.claimed_at is not None:  # else its end was journaled when the body was abandoned
                 self._journal_attempt(ended, end="cancelled")
-            if state == S.CANCELLING:
+            if state == CANCELLING:
                 self.fire(Event.COMPLETE, reason=record.reason, last_error=ended.error or record.last_error)
         if self.record.state != VALIDATING:
             self.validated()
@@ -326,11 +331,18 @@ class TaskActor(CheckedEntity[TaskRecord]):
     def _succeeded(self, ended: CallEnded) -> None:
         self._journal_attempt(ended, end="succeeded")
         self._tell_breaker(SUCCEED)
+        record, duration = self.record, ended.duration
+        told = {"duration_seconds": round(duration, 3), "retry_count": record.failed_attempts}
+        changes: dict[str, Any] = {}
+        if self.spec.command is not None:
+            changes = {
+                "exit_code": ended.exit_code, "output_path": ended.output_path, "output_size": ended.output_size,
+            }  # fmt: skip
+        if record.error_count or record.circuit_state != "closed":
+            changes |= {"error_repeats": 0, "circuit_state": "closed"}
         self.fire(
-            SUCCEED, metadata={"duration_seconds": round(ended.duration, 3), "retry_count": self.record.failed_attempts},
-            result=ended.value, exit_code=ended.exit_code, output_path=ended.output_path, output_size=ended.output_size,
-            execution_ms=round(ended.duration * 1000), ended_at=self.kernel.at, claimed_at=None, limit=None, error_repeats=0,
-            circuit_state="closed",
+            SUCCEED, metadata=told, result=ended.value, execution_ms=round(duration * 1000), ended_at=self.kernel.at,
+            claimed_at=None, limit=None, **changes,
         )  # fmt: skip
 
     def _failed(self, ended: CallEnded, *, end: str) -> None:
@@ -353,7 +365,9 @@ class TaskActor(CheckedEntity[TaskRecord]):
         row = self.machine.transition(record.state, FAIL, record, failure)
         due = parked = None
         if row.target == S.RETRYING:
-            due = now if lost else now + delay(self.limits.retry, failed, self.kernel.port.random, ended.retry_after)
+            port = self.kernel.port
+            wait = 0.0 if lost else delay(self.limits.retry, failed, port.random, ended.retry_after, port.resolve)
+            due = now + wait
             told["retry_at"] = iso(due)
         elif row.target == S.CIRCUIT_OPEN:
             exhausted = LOST if lost and record.on_loss == "park" else EXHAUSTED
@@ -361,8 +375,9 @@ class TaskActor(CheckedEntity[TaskRecord]):
         self.fire(
             FAIL, failure, reason=error, metadata=told, failed_attempts=failed, lost_attempts=losses, last_error=error,
             error_type=kind, error_category=ended.category, error_count=record.error_count + 1, error_repeats=repeats,
-            exit_code=ended.exit_code, output_path=ended.output_path or record.output_path, output_size=ended.output_size,
-            execution_ms=round(ended.duration * 1000), ended_at=now, claimed_at=None, queued_at=now, worker=None,
+            exit_code=ended.exit_code, output_path=ended.output_path or record.output_path,
+            output_size=ended.output_size, execution_ms=round(ended.duration * 1000), ended_at=now, claimed_at=None,
+            queued_at=now, worker=None,
             worker_id=None, due_at=due, parked=parked, limit=record.limit if end == "timed_out" else None,
         )  # fmt: skip
 
@@ -417,8 +432,8 @@ class TaskActor(CheckedEntity[TaskRecord]):
     def not_passed(self, error: str) -> None:
         """An acceptance test was not met."""
         self.fire(
-            Event.VALIDATION_FAILED, reason=error, last_error=error, error_type="validation_failed", worker=None, worker_id=None,
-            error_count=self.record.error_count + 1,
+            Event.VALIDATION_FAILED, reason=error, last_error=error, error_type="validation_failed", worker=None,
+            worker_id=None, error_count=self.record.error_count + 1,
         )  # fmt: skip
 
     def _condition_ended(self, ended: CallEnded) -> None:
@@ -538,7 +553,7 @@ class TaskActor(CheckedEntity[TaskRecord]):
 
     def on_stop(self, message: Stop) -> None:
         """Its workstream is cancelled: as `on_cancel`, but where that says nothing new it does nothing."""
-        if self.ended or (self.record.state == S.CANCELLING and not message.force):
+        if self.ended or (self.record.state == CANCELLING and not message.force):
             return
         self.on_cancel(Cancel(message.reason, message.force))
 
@@ -677,12 +692,12 @@ class TaskActor(CheckedEntity[TaskRecord]):
             self._lost()
         elif state == S.RECOVERING:
             self._lost()
-        elif state == S.TIMED_OUT:
+        elif state == TIMED_OUT:
             self._failed(CallEnded(self.record.token, "gone", error="the body ended with the runtime"), end="timed_out")
         elif state == VALIDATING:
             self.fire(Event.RECOVER, reason="runtime_restarted", checked=0)
             self.entered_validating()
-        elif state == S.CANCELLING:
+        elif state == CANCELLING:
             if self.record.claimed_at is not None:
                 self._journal_attempt(end="cancelled")
             self.fire(Event.COMPLETE, reason=self.record.reason)
@@ -701,13 +716,13 @@ class TaskActor(CheckedEntity[TaskRecord]):
             kernel.end_call(message.token)
             if message.token == token and self.record.claimed_at is not None and state not in RUNS:
                 self._journal_attempt(end="cancelled")
-        elif state != S.CANCELLING:
+        elif state != CANCELLING:
             kernel.stop_call(self.last_call or token, force=True)
         if state in RUNS:
             self._failed(CallEnded(token, "failed", error=reason, error_type=INTERNAL, permanent=True), end="failed")
         elif state == VALIDATING:
             self.not_passed(reason)
-        elif state == S.CANCELLING:
+        elif state == CANCELLING:
             self.fire(Event.CANCEL_FORCE, reason=reason)
         elif self.knows(FAIL):
             self._broken(reason, INTERNAL)

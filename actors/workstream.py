@@ -10,7 +10,8 @@ Rules
   edges are all `after`. It ends when every task has. Its tasks are stopped in the turn after, so that what depends on
   the task that failed is skipped first.
 - Once it has a `cause`, no task starts but for clean-up after a failure.
-- What fails while its tasks are still being created fails it when they are; a cancel ends it at once, with those it has.
+- What fails while its tasks are still being created fails it when they are; a cancel ends it at once, with those it
+  has.
 """
 
 from __future__ import annotations
@@ -44,9 +45,11 @@ if TYPE_CHECKING:
     from .job import JobActor
 
 S = WorkstreamState
+PLANNED, UNBEGUN = S.PLANNED, S.READY
+GOOD, VOID, BAD = Standing.GOOD, Standing.VOID, Standing.BAD
 CHUNK = 500
 CHECK_GRACE = 11.0
-"""Seconds that a check of the final validation has to be gone, once it was stopped (the default kill grace and a margin)."""
+"""Seconds that a check of the final validation has to be gone once it was stopped: the usual grace and a margin."""
 DEADLINE_EPOCH = 0
 """The epoch of the deadline's timer, which outlives every state."""
 
@@ -69,8 +72,9 @@ class WorkstreamActor(CheckedEntity[WorkstreamRecord]):
 
     machine = WORKSTREAM
     receivers: ClassVar[dict[type[Message], str]] = {
-        CallEnded: "on_call_ended", Cancel: "on_cancel", Continue: "on_continue", Ended: "on_ended", Recover: "on_recover",
-        Started: "on_started", Stop: "on_stop", TimerFired: "on_timer", TurnFailed: "on_turn_failed",
+        CallEnded: "on_call_ended", Cancel: "on_cancel", Continue: "on_continue", Ended: "on_ended",
+        Recover: "on_recover", Started: "on_started", Stop: "on_stop", TimerFired: "on_timer",
+        TurnFailed: "on_turn_failed",
     }  # fmt: skip
 
     def __init__(self, kernel: Kernel, record: WorkstreamRecord, job: JobActor, spec: Workstream) -> None:
@@ -131,14 +135,14 @@ class WorkstreamActor(CheckedEntity[WorkstreamRecord]):
             key=record.first_task + index, id=f"{record.id}/{spec.name}", name=spec.name, state=TaskState.PENDING,
             run=record.run, created_at=self.kernel.at, updated_at=self.kernel.at, workstream=record.key,
             workstream_id=record.id, job_id=record.job_id, index=index, unmet=len(spec.depends_on) + len(spec.after),
-            optional=spec.optional, max_attempts=limits.max_attempts, max_losses=limits.max_losses, on_loss=limits.on_loss,
-            on_exhausted=limits.on_exhausted,
+            optional=spec.optional, max_attempts=limits.max_attempts, max_losses=limits.max_losses,
+            on_loss=limits.on_loss, on_exhausted=limits.on_exhausted,
         )  # fmt: skip
 
     def _make(self, record: TaskRecord, limits: Limits) -> TaskActor:
         """The actor of a task, new or loaded, counted as not ended and waiting for all its edges."""
         spec = self.spec.tasks[record.index]
-        task = TaskActor(self.kernel, record, self, spec, limits, self.kernel.port.engine_of(spec))
+        task = TaskActor(self.kernel, record, self, spec, limits=limits, engine=self.kernel.port.engine_of(spec))
         self.tasks.append(task)
         self.unmet.append(len(spec.depends_on) + len(spec.after))
         self.open += 1
@@ -165,7 +169,7 @@ class WorkstreamActor(CheckedEntity[WorkstreamRecord]):
 
     def on_continue(self, _: Continue) -> None:
         """Go on with the tasks that are left."""
-        if self.record.state == S.PLANNED and self.record.cause != "cancel":
+        if self.record.state == PLANNED and self.record.cause != "cancel":
             self._create_some()
         elif self.record.cause is not None:
             self._cancel_some()
@@ -177,18 +181,18 @@ class WorkstreamActor(CheckedEntity[WorkstreamRecord]):
     @property
     def started(self) -> bool:
         """Whether a task of it has started."""
-        return self.record.state != S.READY
+        return self.record.state != UNBEGUN
 
     def lets_start(self, task: TaskActor) -> bool:
         """Whether an attempt of `task` may start now."""
         cause = self.record.cause
         if cause is None:
-            return self.record.state != S.PLANNED
+            return self.record.state != PLANNED
         return cause == "failure" and not self.record.forced and is_clean_up(task.spec)
 
     def on_started(self, _: Started) -> None:
         """The first task started."""
-        if self.record.state == S.READY:
+        if self.record.state == UNBEGUN:
             self.fire(Event.START, started_at=self.kernel.at)
             if self.record.cause is not None:
                 self.fire(Event.FAIL, reason=self.record.error)
@@ -199,7 +203,7 @@ class WorkstreamActor(CheckedEntity[WorkstreamRecord]):
         task = self.tasks[message.key - record.first_task]
         self.open -= 1
         self._settle_all(task)
-        if task.record.standing == Standing.BAD and not task.spec.optional and record.cause is None:
+        if task.record.standing == BAD and not task.spec.optional and record.cause is None:
             self._critical(task)
         if not self.open and not self.ended:
             self._all_ended()
@@ -214,11 +218,11 @@ class WorkstreamActor(CheckedEntity[WorkstreamRecord]):
         if dependent.ended:
             return
         record = ended.record
-        if strict and record.standing != Standing.GOOD:
-            bad = record.standing == Standing.BAD and not ended.spec.optional
+        if strict and record.standing != GOOD:
+            bad = record.standing == BAD and not ended.spec.optional
             how = "failed" if record.state == TaskState.FAILED else f"was {record.state}"
             reason = f"dependency {record.name!r} {how}"
-            self.kernel.send(dependent, Skip(Standing.BAD if bad else Standing.VOID, reason))
+            self.kernel.send(dependent, Skip(BAD if bad else VOID, reason))
             return
         index = dependent.record.index
         self.unmet[index] -= 1
@@ -239,7 +243,7 @@ class WorkstreamActor(CheckedEntity[WorkstreamRecord]):
             self.fire(Event.FAIL, reason=error, cause="failure", error=error, forced=forced)
             return
         self.change(cause="failure", error=error, forced=forced)
-        if self.record.state != S.PLANNED:
+        if self.record.state != PLANNED:
             self._begin_cancelling()
 
     def _all_ended(self) -> None:
@@ -249,9 +253,9 @@ class WorkstreamActor(CheckedEntity[WorkstreamRecord]):
         elif cause == "cancel":
             self.fire(Event.CANCEL, reason=self.record.reason)
         elif cause == "failure":
-            if state != S.PLANNED:  # else when the others have been made, too
+            if state != PLANNED:  # else when the others have been made, too
                 self.fire(Event.FAIL, reason=self.record.error)
-        elif state in {S.READY, S.EXECUTING}:
+        elif state in {UNBEGUN, S.EXECUTING}:
             self.fire(Event.SUCCEED)
 
     # -- validation ----------------------------------------------------------------------------------------------------
@@ -304,7 +308,7 @@ class WorkstreamActor(CheckedEntity[WorkstreamRecord]):
             self._begin_cancelling()
 
     def on_stop(self, message: Stop) -> None:
-        """Its job is cancelled, or its deadline is over: as `on_cancel`, but where that says nothing new it does nothing."""
+        """Its job is cancelled, or its deadline is over: as `on_cancel`, but silent where that says nothing new."""
         if not self.ended and (message.force or self.record.cause is None):
             self.on_cancel(Cancel(message.reason, message.force))
 
@@ -411,7 +415,7 @@ class WorkstreamActor(CheckedEntity[WorkstreamRecord]):
                 self.open += 1
                 continue
             for index, strict in self.dependents.get(task.record.index, ()):
-                if index < len(self.unmet) and (not strict or task.record.standing == Standing.GOOD):
+                if index < len(self.unmet) and (not strict or task.record.standing == GOOD):
                     self.unmet[index] -= 1
         for task in self.tasks:
             task.rebuild(asked)
@@ -429,7 +433,7 @@ class WorkstreamActor(CheckedEntity[WorkstreamRecord]):
             if not task.ended:
                 self.kernel.send(task, message)
         state = self.record.state
-        if state == S.PLANNED and self.record.cause != "cancel":
+        if state == PLANNED and self.record.cause != "cancel":
             self.kernel.port.later(Continue(self.record.key))
         elif self.record.cause is not None:
             self._begin_cancelling()

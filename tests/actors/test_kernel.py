@@ -39,7 +39,8 @@ def test_a_turn_is_one_input_and_all_it_causes() -> None:
     (turn,) = stage.kept.turns[before:]
     steps = [(t.entity_id, t.to_state) for t in turn.transitions]
     assert steps == [
-        ("job@1/a", "validating"), ("job@1/a", "completed"), ("loop#1", "idle"), ("job@1/b", "queued"), ("loop#1", "busy"),
+        ("job@1/a", "validating"), ("job@1/a", "completed"), ("loop#1", "idle"), ("job@1/b", "queued"),
+        ("loop#1", "busy"),
         ("job@1/b", "running"),
     ]  # fmt: skip
     kinds = [record.kind for record in turn.records]
@@ -65,8 +66,10 @@ def test_what_a_transition_tells() -> None:
     stage.submit(flow(task("a")))
     event = next(as_event(t) for t in stage.kept.transitions if t.to_state == "validating")
     assert msgspec.to_builtins(event) == {
-        "seq": event.seq, "timestamp": "1970-01-12T13:46:40.000Z", "event_type": "task_state_transition", "severity": "info",
-        "entity_id": "job@1/a", "entity_seq": 4, "from_state": "running", "to_state": "validating", "trigger": "succeed",
+        "seq": event.seq, "timestamp": "1970-01-12T13:46:40.000Z", "event_type": "task_state_transition",
+        "severity": "info",
+        "entity_id": "job@1/a", "entity_seq": 4, "from_state": "running", "to_state": "validating",
+        "trigger": "succeed",
         "reason": None, "job_id": "job", "workstream_id": "job@1", "run": 1, "attempt": 1, "worker_id": "loop#1",
         "metadata": {"duration_seconds": 2.5, "retry_count": 0},
     }  # fmt: skip
@@ -304,10 +307,12 @@ def test_limits_still_run_after_somebody_elses_turn_was_undone() -> None:
     stage.stubborn |= {"stop", "gone"}
     stage.scripts["gone"] = hangs
     specs = {
-        "run": task("run", timeout=20), "stop": task("stop", timeout=1), "ask": task("ask", condition=Condition(run="m:c", timeout=20)),
-        "val": task("val", checks=[Check(run="m:c", timeout=20)]), "gone": task("gone"), "back": task("back", retry=Retry(max_attempts=2, base_delay=20, jitter=0)),
+        "run": task("run", timeout=20), "stop": task("stop", timeout=1), "gone": task("gone"),
+        "ask": task("ask", condition=Condition(run="m:c", timeout=20)),
+        "val": task("val", checks=[Check(run="m:c", timeout=20)]),
+        "back": task("back", retry=Retry(max_attempts=2, base_delay=20, jitter=0)),
     }  # fmt: skip
-    stage.scripts["back"] = lambda call, entity: fails()(call, entity)
+    stage.scripts["back"] = fails()
     for name, spec in specs.items():
         stage.submit(flow(spec), name)
     stage.submit(flow(task("boom")), "boom")

@@ -25,7 +25,8 @@ def limits(task: dict[str, Any] | None = None, **sources: Any) -> Limits:
 def test_the_usual_ones() -> None:
     assert limits() == Limits(
         retry=Retry(), max_attempts=1, timeout=300.0, queue_timeout=None, heartbeat_timeout=None, total_timeout=None,
-        unroutable_timeout=600.0, validation_timeout=30.0, kill_grace=10.0, recovery_timeout=60.0, max_error_repeats=None,
+        unroutable_timeout=600.0, validation_timeout=30.0, kill_grace=10.0, recovery_timeout=60.0,
+        max_error_repeats=None,
         max_losses=3, on_loss="rerun", on_exhausted="fail",
     )  # fmt: skip
     assert (Retry().base_delay, Retry().max_delay, Retry().jitter) == (2.0, 60.0, 0.25)

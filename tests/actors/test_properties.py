@@ -45,9 +45,12 @@ def graphs(draw: st.DrawFn) -> Workstream:
             )
         )  # fmt: skip
     return Workstream(
-        "flow", tasks=tasks, max_parallel=draw(st.sampled_from([None, 1, 2])), deadline=draw(st.sampled_from([None, None, 90])),
+        "flow", tasks=tasks, max_parallel=draw(st.sampled_from([None, 1, 2])),
+        deadline=draw(st.sampled_from([None, None, 90])),
         checks=draw(st.sampled_from([[], [], [Check(run="m:c", timeout=5)]])),
-        tools={"t": Tool(max_parallel=draw(st.sampled_from([None, 1])), breaker=Breaker(failure_threshold=2, cooldown=15))},
+        tools={
+            "t": Tool(max_parallel=draw(st.sampled_from([None, 1])), breaker=Breaker(failure_threshold=2, cooldown=15)),
+        },
     )  # fmt: skip
 
 

@@ -264,7 +264,8 @@ def plain() -> tuple[Workstream, dict[str, Script], Callable[[Stage], None]]:
 def failing() -> tuple[Workstream, dict[str, Script], Callable[[Stage], None]]:
     """A critical failure while others run, with clean-up."""
     spec = flow(
-        task("a"), task("slow", "a"), task("bad", "a", retry=Retry(max_attempts=2, base_delay=1, jitter=0)), task("x", "bad"),
+        task("a"), task("slow", "a"), task("bad", "a", retry=Retry(max_attempts=2, base_delay=1, jitter=0)),
+        task("x", "bad"),
         Task("clean", run="m:f", after=["bad"]), Task("more", run="m:f", after=["clean"]),
     )  # fmt: skip
     return spec, {"bad": fails(), "slow": hangs}, lambda stage: stage.advance(5)
@@ -365,7 +366,7 @@ def test_killed_after_every_turn(
 # -- raising at every message ------------------------------------------------------------------------------------------
 
 
-class Injected(RuntimeError):
+class InjectedError(RuntimeError):
     """What a test has an actor raise."""
 
 
@@ -391,7 +392,7 @@ def sabotage(stage: Stage, at: int) -> list[str]:
             count += 1
             if count == at:
                 raised.append(repr(self.actor))
-                raise Injected(f"at message {at}")
+                raise InjectedError(f"at message {at}")
 
     def trapped(actor: Any, message: Any) -> None:
         send(kernel, Trap(actor), message)
@@ -453,7 +454,7 @@ def test_raising_at_every_message(
                 jobs["job"] = stage.state()
             assert jobs["job"] in {"completed", "failed", "cancelled"}, at
         else:
-            assert isinstance(stage.answers[-1][1], Injected)
+            assert isinstance(stage.answers[-1][1], InjectedError)
         books(stage)
         stage.end(stage.task("witness", "witness").token)
         stage.settle()
@@ -476,13 +477,13 @@ def test_what_another_task_does_wrong_is_that_tasks_fault() -> None:
         receivers = type_of.receivers
 
         def on_assign(self, message: Any) -> None:
-            raise Injected("always")
+            raise InjectedError("always")
 
     bad.__class__ = Broken
     stage.end(stage.token("a"), value=msgspec.Raw(b"1"))
     stage.settle()
     assert stage.states() == {"a": "completed", "b": "failed", "c": "completed"}
-    assert stage.task("b").last_error == "internal error: Injected: always"
+    assert stage.task("b").last_error == "internal error: InjectedError: always"
     assert stage.task("a").attempt == 1
     assert stage.state() == "completed"
     assert stage.bodies() == ["a", "c"]
@@ -506,7 +507,7 @@ def test_an_entity_that_cannot_even_fail_is_left_alone_and_the_others_go_on() ->
         def receive(self, message: Any) -> None:
             Broken.calls += 1
             assert Broken.calls < 20
-            raise Injected("always")
+            raise InjectedError("always")
 
     bad.__class__ = Broken
     stage.end(stage.token("a"))
@@ -531,11 +532,11 @@ def test_a_job_that_cannot_be_recovered_takes_no_other_with_it() -> None:
     from callboard.actors.task import TaskActor
 
     recover = TaskActor._receive
-    broken = {kind: method for kind, method in recover.items()}
+    broken = dict(recover)
 
     def on_recover(actor: Any, message: Any) -> None:
         if actor.record.name == "a":
-            raise Injected("cannot")
+            raise InjectedError("cannot")
         next(method for kind, method in recover.items() if kind is type(message))(actor, message)
 
     from callboard.actors.messages import Recover

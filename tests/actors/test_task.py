@@ -109,9 +109,11 @@ def test_a_permanent_error_is_not_tried_again() -> None:
 def test_the_same_error_too_often_in_a_row_is_the_end() -> None:
     stage = Stage()
     numbers = iter(range(100, 200))
-    stage.scripts["a"] = lambda call, entity: fails(f"port {next(numbers)} of /tmp/x{next(numbers)} is shut")(
-        call, entity
-    )
+
+    def shut(call: Any, entity: Any) -> dict[str, Any]:
+        return {"status": "failed", "error": f"port {next(numbers)} of /tmp/x{next(numbers)} is shut"}
+
+    stage.scripts["a"] = shut
     run(stage, task("a", retry=Retry(max_attempts=10, jitter=0), max_error_repeats=2))
     stage.advance(1000)
     assert (stage.task("a").state, stage.task("a").failed_attempts) == ("failed", 3)
@@ -120,7 +122,7 @@ def test_the_same_error_too_often_in_a_row_is_the_end() -> None:
 def test_different_errors_do_not_count_as_the_same() -> None:
     stage = Stage()
     words = iter(["one", "two", "three", "four"])
-    stage.scripts["a"] = lambda call, entity: fails(next(words))(call, entity)
+    stage.scripts["a"] = lambda call, entity: {"status": "failed", "error": next(words)}
     run(stage, task("a", retry=EXACT, max_error_repeats=1))
     stage.advance(1000)
     assert stage.task("a").failed_attempts == 4
@@ -251,7 +253,8 @@ def test_limits_come_from_the_task_then_its_tool_then_the_workstream_then_the_ru
     run(stage, task("d", optional=True))
     stage.submit(
         flow(
-            task("a", timeout=10, tool="t", optional=True), task("b", tool="t", optional=True), task("c", optional=True),
+            task("a", timeout=10, tool="t", optional=True), task("b", tool="t", optional=True),
+            task("c", optional=True),
             defaults=Defaults(timeout=30), tools={"t": Tool(timeout=20)},
         ),
         "other",
@@ -688,7 +691,8 @@ def test_hooks_are_rows_that_commit_with_the_end_and_go_when_they_have_run() -> 
         ("job@1/good", "on_completed"), ("job@1/bad", "on_failed"), ("job@1/gone", "on_cancelled"),
     ]  # fmt: skip
     assert msgspec.json.decode(stage.hooks[1].context) == {
-        "event": "on_failed", "entity_id": "job@1/bad", "name": "bad", "state": "failed", "reason": "boom", "job_id": "job",
+        "event": "on_failed", "entity_id": "job@1/bad", "name": "bad", "state": "failed",
+        "reason": "boom", "job_id": "job",
     }  # fmt: skip
     assert stage.state() == "completed"  # no end waits for a hook
     for row in stage.hooks:
@@ -731,6 +735,15 @@ def test_a_permanent_error_parks_where_that_is_asked_for() -> None:
     stage.scripts["a"] = fails(permanent=True)
     run(stage, task("a", on_exhausted="park", retry=EXACT))
     assert stage.task("a").state == "circuit_open"
+
+
+def test_one_that_timed_out_parks_as_well() -> None:
+    stage = Stage()
+    stage.scripts["a"] = hangs
+    run(stage, task("a", timeout=5, on_exhausted="park"))
+    stage.advance(5)
+    assert stage.steps("a")[-2:] == ["timed_out", "circuit_open"]
+    assert stage.task("a").parked == "exhausted"
 
 
 def test_the_total_limit_ends_a_parked_task() -> None:
