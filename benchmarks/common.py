@@ -2,23 +2,31 @@
 
 Rules
 -----
-- A figure from a shared machine means little by itself: whatever is compared is run in one process, one after the other,
-  and the ratio is printed beside the figure.
+- A figure from a shared machine means little by itself: whatever is compared is run in one process, one after the
+  other, and the ratio is printed beside the figure.
 - Of several runs the best counts: the others tell about the neighbours.
 - Journals are written to a folder beside the present one, not to a temporary folder that may lie in memory.
+- Each benchmark has `figures(folder, quick)`, which `run.py` puts together, and a `main` that prints them.
 """
 
 from __future__ import annotations
 
+import argparse
 import gc
+import sys
 import tempfile
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "src"))
 
 import anyio
+
+from callboard import Runtime, Workstream
 
 T = TypeVar("T")
 LOOPS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -26,6 +34,15 @@ LOOPS: dict[str, tuple[str, dict[str, Any]]] = {
     "uvloop": ("asyncio", {"use_uvloop": True}),
     "trio": ("trio", {}),
 }
+
+
+class Figure(NamedTuple):
+    """One measured figure: what it is, the value with its unit, what is to be reached, and whether it was."""
+
+    name: str
+    value: str
+    goal: str = ""
+    reached: bool | None = None
 
 
 def run_on(loop: str, function: Callable[..., Awaitable[T]], *args: Any) -> T:
@@ -55,3 +72,30 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A markdown table."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+async def seconds_of(runtime: Runtime, spec: Workstream) -> float:
+    """How long a workstream takes, from `submit` to the return of `wait`. Raises RuntimeError if it fails."""
+    began = time.perf_counter()
+    job = await runtime.submit(spec)
+    outcome = await job.wait()
+    spent = time.perf_counter() - began
+    if outcome.state != "completed":
+        raise RuntimeError(f"{spec.name} ended as {outcome.state}: {outcome.error}")
+    return spent
+
+
+def figures_table(figures: Iterable[Figure]) -> str:
+    """Figures as a markdown table."""
+    said = {True: "yes", False: "**no**", None: ""}
+    return table(["figure", "measured", "to reach", "reached"], [[*one[:3], said[one.reached]] for one in figures])
+
+
+def print_figures(text: str | None, figures: Callable[[Path, bool], Iterable[Figure]]) -> None:
+    """The `main` of a benchmark: parse its options, run it, print its table."""
+    parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="smaller numbers, fewer rounds")
+    parser.add_argument("--folder", type=Path, help="where journals are written (default: here)")
+    chosen = parser.parse_args()
+    with on_disk(chosen.folder) as folder:
+        print(figures_table(figures(folder, chosen.quick)))

@@ -1,7 +1,7 @@
 """The peer of orchestration.py: each graph as one DBOS workflow whose tasks are steps, on SQLite.
 
-Run by an interpreter that has DBOS. Reads {"folder", "repeats", "graphs"} as JSON from its input; the last line of its output is
-the best seconds of each graph as JSON. Every step is started, in a fixed order, as soon as what it depends on is done.
+Run by an interpreter that has DBOS. Reads {"folder", "repeats", "graphs"} as JSON from its input; the last line of
+its output is the best seconds of each graph as JSON. Steps are started in a fixed order, those of a layer at once.
 """
 
 from __future__ import annotations

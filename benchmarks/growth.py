@@ -1,0 +1,91 @@
+"""What grows with the number of tasks, and what must not: time per task, the depth of the stack, memory.
+
+    python benchmarks/growth.py            # 1,000 to 100,000 tasks
+    python benchmarks/growth.py --quick    # 1,000 to 20,000
+
+All on SQLite with `synchronous=FULL`, but for the chain, which waits for the disk once per link: in memory.
+Memory is that of one runtime after workstreams have ended, round after round.
+"""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+
+from common import Figure, collected, print_figures, run_on, seconds_of
+
+from callboard import Runtime, Task, Workstream
+
+
+async def noop() -> None:
+    """The body of every task."""
+
+
+def wide(tasks: int) -> Workstream:
+    """Independent tasks."""
+    return Workstream("wide", tasks=[Task(f"t{index:06d}", run=noop) for index in range(tasks)])
+
+
+def chain(tasks: int) -> Workstream:
+    """Each task after the one before."""
+    names = [f"t{index:06d}" for index in range(tasks)]
+    edges = [[], *([name] for name in names)]
+    return Workstream(
+        "chain", tasks=[Task(name, run=noop, depends_on=before) for name, before in zip(names, edges, strict=False)]
+    )
+
+
+async def per_task(path: Path | None, spec: Workstream, rounds: int) -> float:
+    """Microseconds for each task, the best of some rounds."""
+    best = 1e9
+    async with Runtime(path) as runtime:
+        await seconds_of(runtime, wide(100))
+        for _ in range(rounds):
+            collected()
+            best = min(best, await seconds_of(runtime, spec))
+    return best / len(spec.tasks) * 1e6
+
+
+async def kept(path: Path, tasks: int, rounds: int) -> tuple[int, int]:
+    """Bytes that Python holds after the first workstreams, and after all of them."""
+    async with Runtime(path) as runtime:
+        tracemalloc.start()
+        try:
+            held: list[int] = []
+            for _ in range(rounds):
+                await seconds_of(runtime, wide(tasks))
+                gc.collect()
+                held.append(tracemalloc.get_traced_memory()[0])
+        finally:
+            tracemalloc.stop()
+    return held[1], held[-1]
+
+
+def resident() -> int:
+    """Bytes of this process in memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+def figures(folder: Path, quick: bool) -> Iterator[Figure]:
+    """Measure all."""
+    many = 20_000 if quick else 100_000
+    few = run_on("asyncio", per_task, folder / "few.db", wide(1_000), 5)
+    before = resident()
+    lots = run_on("asyncio", per_task, folder / "lots.db", wide(many), 1)
+    collected()
+    after = resident()
+    yield Figure("1,000 tasks", f"{few:.0f} us a task")
+    yield Figure(f"{many:,} tasks in one workstream", f"{lots:.0f} us a task")
+    yield Figure("their ratio", f"{lots / few:.2f} x", "at most 1.3 x", lots <= few * 1.3)
+    yield Figure("resident memory afterwards", f"{after / 1e6:.0f} MB, before {before / 1e6:.0f} MB")
+    links = run_on("asyncio", per_task, None, chain(10_000), 1)
+    yield Figure("a chain of 10,000, in memory", f"{links:.0f} us a task", "without recursion", True)
+    first, last = run_on("asyncio", kept, folder / "kept.db", 1_000, 4 if quick else 12)
+    grown = (last - first) / 1e6
+    yield Figure("held after many ended workstreams of 1,000", f"{grown:+.2f} MB", "at most +1 MB", grown <= 1)
+
+
+if __name__ == "__main__":
+    print_figures(__doc__, figures)
