@@ -96,6 +96,8 @@ class Bodies:
 
     def release(self, workstream: Workstream) -> None:
         """Let go of the local functions of a workstream that has ended."""
+        if not self._local:
+            return
 
         def drop(name: object, _: Path) -> object:
             if isinstance(name, str) and name in self._local:
@@ -226,6 +228,8 @@ def _task(task: Task, at: Path, change: Change) -> Task:
 
 def _calls(spec: Task | Workstream, at: Path, change: Change) -> dict[str, Any]:
     changed: dict[str, Any] = {}
+    if not (spec.checks or spec.on_completed or spec.on_failed or spec.on_cancelled):
+        return changed
     for name in ("checks", "on_completed", "on_failed", "on_cancelled"):
         parts: Sequence[Any] = getattr(spec, name)
         if parts:

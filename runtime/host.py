@@ -157,19 +157,24 @@ class Host:
             journal.append(Entry(turn.transitions, records, turn.specs, turn.outbox_done))
         if turn.effects or turn.transitions:
             self._pending.append((journal.tail, turn.effects, turn.transitions))
-            self.release()
+            if self._pending[0][0] <= journal.durable:
+                self.release()
 
     # -- effects -------------------------------------------------------------------------------------------------------
 
     def release(self) -> None:
         """Do what has become durable, in order."""
         pending, durable = self._pending, self.journal.durable
+        told = self.hub.wanted
         while pending and pending[0][0] <= durable:
             _, effects, transitions = pending.popleft()
-            if transitions:
+            if told and transitions:
                 self.hub.publish(transitions)
             for effect in effects:
-                self._do(effect)
+                if type(effect) is StartCall:  # the most frequent one first
+                    self.caller.start(effect)
+                else:
+                    self._do(effect)
         if self._moved is not None:
             self._moved.set()
 

@@ -104,6 +104,12 @@ class Hub:
         """Stop telling a subscriber."""
         self._subscriptions.discard(subscription)
 
+    @property
+    def wanted(self) -> bool:
+        """Whether anybody wants to be told."""
+        structlog = sys.modules.get("structlog")
+        return bool(self._subscriptions) or (structlog is not None and structlog.is_configured())
+
     def publish(self, transitions: Sequence[Transitioned]) -> None:
         """Tell everybody."""
         if self._subscriptions:

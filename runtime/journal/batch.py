@@ -70,8 +70,13 @@ if tuple(field.name for field in msgspec.structs.fields(Transitioned)) != TRANSI
 
 def check(entry: Entry) -> None:
     """Refuse an entry with a text or value that cannot be written. Raises ValueError, which names the entity."""
-    for row in entry.transitions:
-        if row.reason is not None or row.metadata is not None:
+    told = [(row.reason, row.metadata) for row in entry.transitions if row.reason is not None or row.metadata]
+    if not told:
+        return
+    try:
+        encode(told)
+    except (ValueError, TypeError, RecursionError):
+        for row in entry.transitions:
             try:
                 encode((row.reason, row.metadata))
             except (ValueError, TypeError, RecursionError) as error:
