@@ -196,13 +196,12 @@ async def test_log_lines_inside_a_body_carry_its_names(name: str, tmp_path: Path
 
     async with open_bench(name, tmp_path) as bench:
         capture = structlog.testing.LogCapture()
-        before = structlog.get_config()
         structlog.configure(processors=[merge_contextvars, capture])
         try:
             await run(bench, body(name, logs), attempt=3, workstream_id="w")
             structlog.get_logger().info("outside")
         finally:
-            structlog.configure(**before)
+            structlog.reset_defaults()
     fields = {"workstream_id": "w", "task": "t", "attempt": 3, "log_level": "info"}
     assert capture.entries == [
         {**fields, "event": "mine"},
