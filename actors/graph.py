@@ -53,9 +53,7 @@ def edge_findings(tasks: Sequence[Task]) -> Iterator[Finding]:
             left = len(shown) - _CYCLE_SHOWN
             shown[_CYCLE_SHOWN // 2 : -_CYCLE_SHOWN // 2] = [f"… {left:,} more …"]
         text = " -> ".join([*shown, shown[0]])
-        yield Finding(
-            where(("tasks", cycle[0])), f"these wait for each other: {text}", "remove one of these edges"
-        )
+        yield Finding(where(("tasks", cycle[0])), f"these wait for each other: {text}", "remove one of these edges")
 
 
 def _cycles(needs: Sequence[Sequence[int]]) -> Iterator[list[int]]:

@@ -398,7 +398,7 @@ class Runtime:
     # -- stopping ------------------------------------------------------------------------------------------------------
 
     async def drain(self, deadline: float = DRAIN_DEADLINE) -> None:
-        """Claim nothing more; what runs may end within `deadline` seconds, the rest is stopped and its tries given back.
+        """Claim nothing more; what runs may end within `deadline` seconds, the rest is stopped, its tries given back.
 
         Afterwards the runtime is of no more use than to be left. Queued and waiting tasks go on at the next start.
         """

@@ -16,10 +16,10 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.processes import runs
 
 from callboard.machines.audit import audit_lines
 from callboard.runtime.journal.reader import SqliteReader
-from tests.processes import runs
 
 VICTIM = Path(__file__).with_name("victim.py")
 SOURCE = Path(__file__).parents[2] / "src"

@@ -1,4 +1,4 @@
-"""The runtime as an application sees it: submit, wait, cancel, leave, come back. On every event loop, on both journals."""
+"""The runtime as an application sees it: submit, wait, cancel, leave, come back. On every loop and both journals."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 import anyio
 import pytest
+from tests.processes import runs
 
 from callboard.actors.errors import Permanent, RetryAfter
 from callboard.actors.spec import Check, Condition, Hook, Retry, Task, Tool, Worker, Workstream
@@ -21,7 +22,6 @@ from callboard.runtime.handles import JobFailed, RuntimeClosed
 from callboard.runtime.journal.contract import JournalLocked
 from callboard.runtime.observe import Dropped
 from callboard.runtime.runtime import JobExists, Runtime
-from tests.processes import runs
 
 pytestmark = pytest.mark.anyio
 NO_WAIT = Retry(max_attempts=3, base_delay=0, max_delay=0)

@@ -26,7 +26,7 @@ AnyEngine = LoopEngine | ThreadEngine | CommandEngine
 async def until(condition: Callable[[], Any]) -> None:
     """Wait for something that another process or thread does, and tells nobody: looks, with the loop free between."""
     with anyio.fail_after(20):
-        while not condition():  # noqa: ASYNC110 - there is no event to wait for
+        while not condition():
             await anyio.sleep(0.001)
 
 
