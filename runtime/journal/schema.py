@@ -212,19 +212,23 @@ _WRITES = {
     FROM {_records("attempt")} WHERE true
     ON CONFLICT (key) DO UPDATE SET living = excluded.living, record = excluded.record;""",
     "worker": f"""
-  INSERT OR REPLACE INTO worker_records
-    SELECT key, json_extract(record, '$.name'), {_get("run", "1")}, {_LIVING}, record FROM {_records("worker")};""",
+  INSERT INTO worker_records
+    SELECT key, json_extract(record, '$.name'), {_get("run", "1")}, {_LIVING}, record
+    FROM {_records("worker")} WHERE true
+    ON CONFLICT (key) DO UPDATE SET living = excluded.living, record = excluded.record;""",
     "breaker": f"""
   INSERT OR REPLACE INTO breaker_records SELECT key, record FROM {_records("breaker")};""",
     "outbox": f"""
   DELETE FROM outbox_rows WHERE key IN (SELECT value FROM json_each(new.outbox_done));
   INSERT OR REPLACE INTO outbox_rows SELECT key, record FROM {_records("outbox")};""",
 }
+_ASKED_BY = {"outbox": "coalesce(new.outbox, new.outbox_done)"}  # deleted before inserted, so in one trigger
 BATCH_COLUMNS = ("entry", "last_key", "last_seq", "data", "outbox_done", *_WRITES)
 _BATCH = (
     f"CREATE TEMP VIEW batch AS SELECT {', '.join(f'NULL AS {column}' for column in BATCH_COLUMNS)};\n"
     + "\n".join(
-        f"CREATE TEMP TRIGGER write_{column} INSTEAD OF INSERT ON batch WHEN new.{column} IS NOT NULL BEGIN {sql}\nEND;"
+        f"CREATE TEMP TRIGGER write_{column} INSTEAD OF INSERT ON batch"
+        f" WHEN {_ASKED_BY.get(column, f'new.{column}')} IS NOT NULL BEGIN {sql}\nEND;"
         for column, sql in _WRITES.items()
     )
     + """

@@ -118,6 +118,20 @@ def test_the_highest_key_outlives_its_outbox_row(bench: Bench) -> None:
     assert (loaded.outbox, loaded.last_key) == ([], 77)
 
 
+def test_an_outbox_row_done_in_a_later_batch_is_gone(bench: Bench) -> None:
+    hook = OutboxRow(key=7, owner="ws-2", event="on_failed", body=raw({}), context=raw({}))
+    bench.write(entry(job(1), hook))
+    bench.write(entry(outbox_done=[7]))
+    assert bench.again().outbox == []
+
+
+def test_a_worker_that_ends_is_living_no_longer(bench: Bench) -> None:
+    bench.write(entry(worker(6, run=2)))
+    bench.write(entry(worker(6, run=2, state="shutdown", finished_at=2.0)))
+    loaded = bench.again()
+    assert (loaded.workers, loaded.incarnations) == ([], {"loop": 2})
+
+
 def test_an_outbox_row_written_and_done_in_one_batch_is_gone(bench: Bench) -> None:
     hook = OutboxRow(key=7, owner="ws-2", event="on_failed", body=raw({}), context=raw({}))
     bench.write(entry(hook), entry(outbox_done=[7]), entry(hook, outbox_done=[]), entry(outbox_done=[7]))
