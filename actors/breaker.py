@@ -13,7 +13,9 @@ Rules
 from __future__ import annotations
 
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
+
+from msgspec.structs import replace
 
 from ..machines import BREAKER, BreakerState, Event
 from .kernel import Entity, Kernel
@@ -87,21 +89,19 @@ class BreakerActor(Entity[BreakerRecord]):
         if record.state == OPEN:
             return
         opens = record.state == HALF_OPEN or record.failures + 1 >= record.failure_threshold
-        self.fire(Event.FAIL, failures=record.failures + 1, **(self._next_period() if opens else {}))
+        changed = replace(record, failures=record.failures + 1)
+        if opens:
+            changed = replace(changed, generation=record.generation + 1, probe=None, successes=0)
+        self.fire(Event.FAIL, changed, due_at=self.kernel.at + record.cooldown if opens else None)
 
     def _succeeded(self) -> None:
         record = self.record
         if record.state == HALF_OPEN:
-            self.fire(Event.SUCCEED, successes=record.successes + 1)
+            self.fire(Event.SUCCEED, replace(record, successes=record.successes + 1))
             if self.record.state == HALF_OPEN:
                 self._offer()
         elif record.state == CLOSED and record.failures:
-            self.fire(Event.SUCCEED, failures=0)
-
-    def _next_period(self) -> dict[str, Any]:
-        record = self.record
-        due = self.kernel.at + record.cooldown
-        return {"generation": record.generation + 1, "due_at": due, "probe": None, "successes": 0}
+            self.fire(Event.SUCCEED, replace(record, failures=0))
 
     def entered_open(self) -> None:
         """Keep the tool's tasks away; it looks again after the cooldown."""

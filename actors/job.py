@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
+from msgspec.structs import replace
+
 from ..machines import JOB, Event, JobState, WorkstreamState
 from .kernel import Entity, JobOver, Kernel
 from .messages import Cancel, Ended, Message, Recover, Stop, TurnFailed
@@ -46,7 +48,7 @@ class JobActor(Entity[JobRecord]):
     def begin(self) -> None:
         """It has been found good: take what it needs, and run."""
         self.fire(Event.VALIDATE)
-        self.fire(Event.ALLOCATE, started_at=self.kernel.at)
+        self.fire(Event.ALLOCATE, replace(self.record, started_at=self.kernel.at))
 
     def entered_running(self) -> None:
         """Run its workstream."""
@@ -77,7 +79,7 @@ class JobActor(Entity[JobRecord]):
         if record.state == WorkstreamState.COMPLETED:
             self.fire(Event.SUCCEED)
         elif record.state == WorkstreamState.FAILED:
-            self.fire(Event.FAIL, reason=record.error, error=record.error)
+            self.fire(Event.FAIL, replace(self.record, error=record.error), reason=record.error)
         else:
             if self.record.state != JobState.CANCELLING:
                 self.fire(Event.CANCEL, reason=record.reason)

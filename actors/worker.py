@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
+from msgspec.structs import replace
+
 from ..machines import WORKER, Event, WorkerState
 from .kernel import Entity, Kernel
 from .messages import Assign, Cancel, Message, Queued, Recover, Release
@@ -58,7 +60,7 @@ class WorkerActor(Entity[WorkerRecord]):
             return
         assigned = self.record.assigned + 1
         told = {"task_id": message.slot.task_id, "assigned": assigned}
-        self.fire(ASSIGN, metadata=told, assigned=assigned)
+        self.fire(ASSIGN, replace(self.record, assigned=assigned), metadata=told)
         self.kernel.send(self.kernel.entities[message.key], message)
 
     def on_release(self, message: Release) -> None:
@@ -66,16 +68,16 @@ class WorkerActor(Entity[WorkerRecord]):
         assigned = self.record.assigned - 1
         if self.knows(RELEASE):
             told = {"task_id": message.slot.task_id, "assigned": assigned}
-            self.fire(RELEASE, metadata=told, assigned=assigned)
+            self.fire(RELEASE, replace(self.record, assigned=assigned), metadata=told)
         self.kernel.send(self.kernel.scheduler, message)
 
     def on_cancel(self, message: Cancel) -> None:
         """Shut down: at once where nothing runs, else when what runs has ended."""
-        self.fire(SHUT_DOWN, reason=message.reason, draining=True)
+        self.fire(SHUT_DOWN, replace(self.record, draining=True), reason=message.reason)
 
     def on_recover(self, _: Recover) -> None:
         """Its process is gone."""
-        self.fire(FAIL, reason="runtime_restarted", assigned=0)
+        self.fire(FAIL, replace(self.record, assigned=0), reason="runtime_restarted")
 
     def entered_idle(self) -> None:
         """Nothing runs here; coming from a start, it is now known to the scheduler."""

@@ -19,7 +19,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
+from msgspec.structs import replace
+
 from ..machines import WORKSTREAM, Event, Standing, TaskState, WorkstreamState
+from .attempts import AttemptedTask
 from .checks import CheckedEntity
 from .kernel import Armed, Kernel
 from .limits import VALIDATION_TIMEOUT, Limits, LimitsResolver
@@ -183,7 +186,7 @@ class WorkstreamActor(CheckedEntity[WorkstreamRecord]):
         """Whether a task of it has started."""
         return self.record.state != UNBEGUN
 
-    def lets_start(self, task: TaskActor) -> bool:
+    def lets_start(self, task: AttemptedTask) -> bool:
         """Whether an attempt of `task` may start now."""
         cause = self.record.cause
         if cause is None:
@@ -193,7 +196,7 @@ class WorkstreamActor(CheckedEntity[WorkstreamRecord]):
     def on_started(self, _: Started) -> None:
         """The first task started."""
         if self.record.state == UNBEGUN:
-            self.fire(Event.START, started_at=self.kernel.at)
+            self.fire(Event.START, replace(self.record, started_at=self.kernel.at))
             if self.record.cause is not None:
                 self.fire(Event.FAIL, reason=self.record.error)
 
@@ -240,7 +243,7 @@ class WorkstreamActor(CheckedEntity[WorkstreamRecord]):
     def _fail(self, error: str, *, forced: bool = False) -> None:
         """Begin to fail: its tasks are stopped."""
         if self.record.state in {S.EXECUTING, S.PAUSED}:
-            self.fire(Event.FAIL, reason=error, cause="failure", error=error, forced=forced)
+            self.fire(Event.FAIL, replace(self.record, cause="failure", error=error, forced=forced), reason=error)
             return
         self.change(cause="failure", error=error, forced=forced)
         if self.record.state != PLANNED:
@@ -277,7 +280,7 @@ class WorkstreamActor(CheckedEntity[WorkstreamRecord]):
 
     def not_passed(self, error: str) -> None:
         """Its final validation did not pass."""
-        self.fire(Event.VALIDATION_FAILED, reason=error, error=error)
+        self.fire(Event.VALIDATION_FAILED, replace(self.record, error=error), reason=error)
 
     def wants(self, token: int) -> bool:
         """Whether the check that was to start under `token` should still start."""
@@ -298,11 +301,11 @@ class WorkstreamActor(CheckedEntity[WorkstreamRecord]):
         if self.ended or (record.cause is not None and not message.force):
             self.fire(Event.CANCEL_GRACEFUL, reason=message.reason)  # which says that it is not possible
         elif record.state == S.CANCELLING:
-            self.fire(Event.CANCEL_FORCE, reason=message.reason, forced=True)
+            self.fire(Event.CANCEL_FORCE, replace(record, forced=True), reason=message.reason)
             self._begin_cancelling()
         elif self.knows(Event.CANCEL_GRACEFUL):
             event = Event.CANCEL if message.force else Event.CANCEL_GRACEFUL
-            self.fire(event, reason=message.reason, cause="cancel", forced=message.force)
+            self.fire(event, replace(record, cause="cancel", forced=message.force), reason=message.reason)
         else:
             self.change(cause=record.cause or "cancel", reason=message.reason, forced=message.force)
             self._begin_cancelling()
@@ -438,7 +441,7 @@ class WorkstreamActor(CheckedEntity[WorkstreamRecord]):
         elif self.record.cause is not None:
             self._begin_cancelling()
         elif state == S.VALIDATING:
-            self.fire(Event.RECOVER, reason="runtime_restarted", checked=0)
+            self.fire(Event.RECOVER, replace(self.record, checked=0), reason="runtime_restarted")
             self.entered_validating()
         else:
             self._start_some()
