@@ -1,0 +1,336 @@
+"""The attempts of a task: claiming one, its limits while it runs, and what its end leads to.
+
+Rules
+-----
+- An attempt is a call of an engine under a fencing token that is its alone. What comes back under an older token frees
+  the slot it held and changes nothing else.
+- Two budgets are counted when an attempt ends: failed ones and lost ones. Whether there is another attempt is decided
+  by the machine's guards; the delay before it is drawn once, and its due time is journaled.
+- The nearest of its limits is armed: the attempt's, the one between heartbeats, the one over all attempts. The record
+  says which it was. A body that was stopped gets `kill_grace` seconds, then it is abandoned.
+- Its slot is free when the body is gone and nothing of it is left to validate, whatever state the task is in by then.
+- Every attempt has its row: as claimed, with its process once that is known, and as over.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec.structs import replace
+
+from ..machines import TASK, Event, TaskState
+from ..machines.task import parks_when_exhausted
+from .backoff import delay
+from .checks import SAID, CheckedEntity
+from .kernel import Kernel, StopCall
+from .limits import Limits
+from .messages import Assign, Beat, CallEnded, Drain, ProcessStarted, Release, Started, Verdict
+from .records import AttemptRecord, TaskRecord, iso
+from .spec import Task, Tool
+
+if TYPE_CHECKING:
+    from .breaker import BreakerActor
+    from .job import JobActor
+    from .scheduler import Lane
+    from .workstream import WorkstreamActor
+
+S = TaskState
+PENDING, QUEUED, RUNNING, VALIDATING, HALF_OPEN = S.PENDING, S.QUEUED, S.RUNNING, S.VALIDATING, S.HALF_OPEN
+TIMED_OUT, CANCELLING = S.TIMED_OUT, S.CANCELLING
+START, SUCCEED, FAIL, TIME_OUT, REQUEUE = Event.START, Event.SUCCEED, Event.FAIL, Event.TIME_OUT, Event.REQUEUE
+INTERNAL = "internal_error"
+"""The `error_type` of a task whose own actor failed."""
+TOOL, EXHAUSTED, LOST = "tool", "exhausted", "lost"
+"""Why a task is parked (`record.parked`)."""
+STOP_MARGIN = 1.0
+"""Seconds that an engine has beyond the kill grace to say that the body is gone."""
+_PLAIN_TOOL = Tool()
+_DIGITS = re.compile(r"0x[0-9a-fA-F]+|\d+|(?:/[^\s:'\"]+)+")
+
+
+class Failure(msgspec.Struct, frozen=True, gc=False):
+    """Why an attempt ended badly, as the guards of `fail` ask it."""
+
+    lost: bool = False
+    permanent: bool = False
+    repeated: bool = False
+
+
+class Refusal(msgspec.Struct, frozen=True, gc=False):
+    """The payload of `trip`: the breaker lets the task through, or not."""
+
+    permit: bool = False
+
+
+class AttemptedTask(CheckedEntity[TaskRecord]):
+    """A task as far as its attempts go; `TaskActor` is the whole of it."""
+
+    __slots__ = ("beat_at", "engine", "lane", "limits", "priority", "spec", "stream", "ticket", "tool")
+
+    machine = TASK
+    receivers = {}  # noqa: RUF012 - TaskActor's
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        record: TaskRecord,
+        stream: WorkstreamActor,
+        spec: Task,
+        *,
+        limits: Limits,
+        engine: str,
+    ) -> None:
+        super().__init__(kernel, record)
+        self.stream = stream
+        self.spec = spec
+        self.limits = limits
+        self.engine = engine
+        self.priority = spec.priority + stream.spec.priority
+        self.tool: Tool = stream.spec.tools.get(spec.tool or "", _PLAIN_TOOL)
+        self.ticket = 0  # its place in the scheduler's heap; 0 when it is not in the queue
+        self.lane: Lane | None = None  # where it waits when it is in the queue; the scheduler's
+        self.beat_at = 0.0
+
+    def context(self) -> tuple[str | None, str | None, int | None, str | None]:
+        """Its ids for the log."""
+        record = self.record
+        return record.job_id, record.workstream_id, record.attempt or None, record.worker_id
+
+    def wants(self, token: int) -> bool:
+        """Whether what was to start under `token` should still start."""
+        state = self.record.state
+        return (token == self.record.token and state == RUNNING) or (
+            token == self.last_call and state in {PENDING, VALIDATING}
+        )
+
+    def job_over(self) -> JobActor | None:
+        """Its job, if that is over but could not be let go yet."""
+        job = self.stream.job
+        return job if job.over else None
+
+    # -- the tool ----------------------------------------------------------------------------------------------------
+
+    @property
+    def breaker(self) -> BreakerActor | None:
+        """The breaker of its tool, once there is one."""
+        tool = self.spec.tool
+        return None if tool is None else self.kernel.breakers.get(tool)
+
+    def _tell_breaker(self, event: str) -> None:
+        breaker, record = self.breaker, self.record
+        if breaker is not None:
+            self.kernel.send(breaker, Verdict(record.key, record.generation, event))
+
+    def _trip(self, breaker: BreakerActor, queued_at: float | None = None) -> None:
+        reason = f"tool {self.spec.tool!r} is not healthy; retry in {breaker.retry_in():.0f} s"
+        changed = replace(self.record, parked=TOOL, queued_at=queued_at or self.record.queued_at)
+        self.fire(Event.TRIP, changed, Refusal(), reason=reason)
+
+    # -- limits ------------------------------------------------------------------------------------------------------
+
+    def _total_due(self) -> float | None:
+        total = self.limits.total_timeout
+        return None if total is None else (self.record.first_queued_at or self.kernel.at) + total
+
+    def _attempt_due(self, began: float, beat: float) -> tuple[float, str]:
+        limits = self.limits
+        due, limit = began + limits.timeout, "attempt"
+        if limits.heartbeat_timeout is not None and beat + limits.heartbeat_timeout < due:
+            due, limit = beat + limits.heartbeat_timeout, "heartbeat"
+        total = self._total_due()
+        if total is not None and total < due:
+            due, limit = total, "total"
+        return due, limit
+
+    # -- beginning ---------------------------------------------------------------------------------------------------
+
+    def on_assign(self, message: Assign) -> None:
+        """A worker took it: start the attempt, unless it was stopped, or its tool fell ill, meanwhile."""
+        kernel, record = self.kernel, self.record
+        self.ticket = 0
+        breaker = self.breaker
+        queued = record.state == QUEUED
+        ill = queued and breaker is not None and not breaker.closed
+        if not (queued or record.state == HALF_OPEN) or ill or not self.stream.lets_start(self):
+            kernel.send(kernel.workers[message.slot.worker], Release(record.key, message.slot))
+            if ill and breaker is not None:
+                self._trip(breaker)
+            return
+        worker = kernel.workers[message.slot.worker].record
+        now = self.beat_at = kernel.at
+        token = kernel.begin_call("body", record.key, slot=message.slot)
+        due, limit = self._attempt_due(now, now)
+        changed = replace(
+            record, attempt=record.attempt + 1, token=token, worker=worker.key, worker_id=worker.id, claimed_at=now,
+            started_at=record.started_at or now, limit=limit, probe=record.parked == TOOL, parked=None, checked=0,
+            pid=None, process_started=None, generation=0 if breaker is None else breaker.record.generation,
+        )  # fmt: skip
+        self.fire(START, changed, due_at=due)
+
+    def entered_running(self) -> None:
+        """An attempt runs: claim it durably. The nearest of its limits is armed."""
+        self._journal_attempt()
+        if not self.stream.started:
+            self.kernel.send(self.stream, Started(self.record.key))
+
+    def on_beat(self, message: Beat) -> None:
+        """The body is alive, and may have said how far it is."""
+        if message.token != self.record.token or self.record.state != RUNNING:
+            self.kernel.stale += 1
+            return
+        self.beat_at = self.kernel.at
+        if message.details is not None:
+            self.change(details=message.details)
+
+    def on_process_started(self, message: ProcessStarted) -> None:
+        """Keep the process's identity, so that one which outlives a crash can be found and killed."""
+        if message.token == self.record.token and self.record.claimed_at is not None:
+            self.change(pid=message.pid, process_started=message.started)
+            self._journal_attempt()
+
+    # -- ending ------------------------------------------------------------------------------------------------------
+
+    def _body_ended(self, ended: CallEnded) -> None:
+        record = self.record
+        if ended.token != record.token:
+            self.kernel.stale += 1
+            self.kernel.free_slot(ended.token)
+            return
+        state = record.state
+        if state == RUNNING:
+            if ended.status == "ok":
+                self._succeeded(ended)
+            elif ended.status in SAID:
+                self._failed(ended, end="failed")
+            elif self.kernel.draining:
+                self._give_back()
+            else:  # whoever ran it stopped it, unasked
+                self._failed(ended, end="lost")
+        elif state == TIMED_OUT:
+            self._failed(ended, end="timed_out")
+        else:
+            if record.claimed_at is not None:  # else its end was journaled when the body was abandoned
+                self._journal_attempt(ended, end="cancelled")
+            if state == CANCELLING:
+                changed = replace(record, last_error=ended.error or record.last_error)
+                self.fire(Event.COMPLETE, changed, reason=record.reason)
+        if self.record.state != VALIDATING:
+            self.validated()
+
+    def validated(self) -> None:
+        """The attempt is over: its worker may have another task."""
+        self.kernel.free_slot(self.record.token)
+
+    def _journal_attempt(
+        self, ended: CallEnded | None = None, *, end: str | None = None, error: str | None = None
+    ) -> None:
+        """Write the row of the present attempt, as claimed or (with `end`) as over."""
+        record = self.record
+        row = AttemptRecord(
+            key=record.token, task=record.key, task_id=record.id, attempt=record.attempt, worker_id=record.worker_id,
+            claimed_at=record.claimed_at or record.updated_at, pid=record.pid, process_started=record.process_started,
+            end=end, ended_at=None if end is None else self.kernel.at, error=error,
+        ) if ended is None else AttemptRecord(
+            key=record.token, task=record.key, task_id=record.id, attempt=record.attempt, worker_id=record.worker_id,
+            claimed_at=record.claimed_at or record.updated_at, pid=record.pid, process_started=record.process_started,
+            end=end, ended_at=self.kernel.at, error=error or ended.error, exit_code=ended.exit_code,
+            duration_ms=round(ended.duration * 1000), output_size=ended.output_size, output_path=ended.output_path,
+        )  # fmt: skip
+        self.kernel.turn.extra.append(row)
+
+    def _succeeded(self, ended: CallEnded) -> None:
+        self._journal_attempt(ended, end="succeeded")
+        self._tell_breaker(SUCCEED)
+        record, duration = self.record, ended.duration
+        told = {"duration_seconds": round(duration, 3), "retry_count": record.failed_attempts}
+        changed = replace(
+            record, result=ended.value, execution_ms=round(duration * 1000), ended_at=self.kernel.at, claimed_at=None,
+            limit=None, exit_code=ended.exit_code, output_path=ended.output_path, output_size=ended.output_size,
+            error_repeats=0, circuit_state="closed",
+        )  # fmt: skip
+        self.fire(SUCCEED, changed, metadata=told)
+
+    def _failed(self, ended: CallEnded, *, end: str) -> None:
+        """Decide what a bad end leads to: another attempt, the parking place, or the end."""
+        record, now = self.record, self.kernel.at
+        lost = end == "lost"
+        error, kind = ended.error or ended.status, ended.error_type
+        if end == "timed_out":
+            kind = "timed_out"
+            error = f"the {record.limit} limit was reached" + (f": {ended.error}" if ended.error else "")
+        self._journal_attempt(ended, end=end, error=error)
+        self._tell_breaker("returned" if lost or kind == INTERNAL else FAIL)
+        same = kind == record.error_type and _shape(error) == _shape(record.last_error or "")
+        repeats = record.error_repeats + 1 if same else 1
+        allowed = self.limits.max_error_repeats
+        permanent = ended.permanent or (end == "timed_out" and record.limit == "total")
+        failure = Failure(lost, permanent, allowed is not None and repeats > allowed)
+        failed, losses = record.failed_attempts + (not lost), record.lost_attempts + lost
+        told = {"end": end, "failed_attempts": failed, "lost_attempts": losses, "granted": record.granted}
+        row = self.machine.transition(record.state, FAIL, record, failure)
+        due = parked = None
+        if row.target == S.RETRYING:
+            port = self.kernel.port
+            wait = 0.0 if lost else delay(self.limits.retry, failed, port.random, ended.retry_after, port.resolve)
+            due = now + wait
+            told["retry_at"] = iso(due)
+        elif row.target == S.CIRCUIT_OPEN:
+            exhausted = LOST if lost and record.on_loss == "park" else EXHAUSTED
+            parked = exhausted if row.guard is parks_when_exhausted else TOOL
+        changed = replace(
+            record, failed_attempts=failed, lost_attempts=losses, last_error=error, error_type=kind,
+            error_category=ended.category, error_count=record.error_count + 1, error_repeats=repeats,
+            exit_code=ended.exit_code, output_path=ended.output_path or record.output_path,
+            output_size=ended.output_size, execution_ms=round(ended.duration * 1000), ended_at=now, queued_at=now,
+            claimed_at=None, worker=None, worker_id=None, parked=parked,
+            limit=record.limit if end == "timed_out" else None,
+        )  # fmt: skip
+        self.fire(FAIL, changed, failure, reason=error, metadata=told, due_at=due)
+
+    def _lost(self, reason: str = "runtime_restarted") -> None:
+        ended = CallEnded(self.record.token, "lost", error=reason, error_type="worker_lost", category="transient")
+        self._failed(ended, end="lost")
+
+    def _give_back(self) -> None:
+        """A drain stopped the body: the try counts as nothing, unless the body must not simply run twice."""
+        if self.record.on_loss != "rerun":
+            self._lost("drained")
+            return
+        self._journal_attempt(end="returned")
+        self._tell_breaker("returned")
+        changed = replace(
+            self.record, worker=None, worker_id=None, claimed_at=None, limit=None, probe=False, queued_at=self.kernel.at
+        )
+        self.fire(REQUEUE, changed, reason="drained")
+
+    def entered_timed_out(self) -> None:
+        """Stop the body, and give it the grace to be gone."""
+        self.kernel.effect(StopCall(self.record.token))
+        self.wait_until(self.kernel.at + self.limits.kill_grace + STOP_MARGIN)
+
+    def due_running(self) -> None:
+        """The attempt took too long, or its body was silent for too long."""
+        record, now = self.record, self.kernel.at
+        due, limit = self._attempt_due(record.claimed_at or now, self.beat_at)
+        if due > now:  # it has sent a heartbeat since the timer was armed
+            self.wait_until(due)
+            return
+        self.fire(TIME_OUT, replace(record, limit=limit), reason=f"the {limit} limit was reached")
+
+    def due_timed_out(self) -> None:
+        """The body did not go: abandon it. Its slot is free when the engine has given it up, too."""
+        token = self.record.token
+        self.kernel.stop_call(token, force=True)
+        self._failed(CallEnded(token, "abandoned", error="the body did not stop and was abandoned"), end="timed_out")
+
+    def on_drain(self, message: Drain) -> None:
+        """The runtime stops: give the try back, once the body is gone."""
+        if message.stop and self.record.state == RUNNING:
+            self.kernel.effect(StopCall(self.record.token))
+
+
+def _shape(error: str) -> str:
+    """An error's text with numbers, addresses and paths masked, so that the same error is known again."""
+    return _DIGITS.sub("#", error)
