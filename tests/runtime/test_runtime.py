@@ -243,6 +243,20 @@ async def test_hooks_run_with_what_happened(open_runtime: Callable[..., Runtime]
     assert "bad" in told[0]["reason"]
 
 
+async def notes(task: TaskContext) -> None:
+    seen.append(f"{task.args['state']} noted")
+
+
+async def test_a_hook_runs_once_however_often_the_journal_is_opened(durable: Callable[..., Runtime]) -> None:
+    async with durable() as runtime:
+        job = await runtime.submit(Workstream("w", tasks=[Task("a", run=one)], on_completed=[Hook(run=notes)]))
+        await job.wait()
+    for _ in range(2):
+        async with durable():
+            pass
+    assert seen == ["completed noted"]
+
+
 async def test_commands_that_cannot_start_say_why(open_runtime: Callable[..., Runtime], tmp_path: Path) -> None:
     text = tmp_path / "text"
     text.write_text("no program")
