@@ -24,11 +24,12 @@ from ..machines import TASK, Event, TaskState
 from ..machines.task import parks_when_exhausted
 from .backoff import delay
 from .checks import SAID, CheckedEntity
-from .kernel import Kernel, StopCall
+from .kernel import Kernel
 from .limits import Limits
 from .messages import Assign, Beat, CallEnded, Drain, ProcessStarted, Release, Started, Verdict
 from .records import AttemptRecord, TaskRecord, iso
 from .spec import Task, Tool
+from .turn import StopCall
 
 if TYPE_CHECKING:
     from .breaker import BreakerActor

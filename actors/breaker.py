@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, ClassVar
 from msgspec.structs import replace
 
 from ..machines import BREAKER, BreakerState, Event
-from .kernel import Entity, Kernel
+from .entity import Entity
+from .kernel import Kernel
 from .messages import PERMIT, RESET, TRIP, Message, TimerFired, TurnFailed, Verdict
 from .records import BreakerRecord
 

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from ..machines import Event
-from .kernel import Entity, Kernel
+from .entity import Entity
+from .kernel import Kernel
 from .messages import CallEnded
 from .records import TaskRecord, WorkstreamRecord
 from .spec import Check, seconds

@@ -14,10 +14,12 @@ from typing import ClassVar
 from msgspec.structs import replace
 
 from ..machines import JOB, Event, JobState, WorkstreamState
-from .kernel import Entity, JobOver, Kernel
+from .entity import Entity
+from .kernel import Kernel
 from .messages import Cancel, Ended, Message, Recover, Stop, TurnFailed
 from .records import JobRecord, WorkstreamRecord
 from .spec import Workstream
+from .turn import JobOver
 from .workstream import WorkstreamActor
 
 

@@ -10,7 +10,7 @@ import msgspec
 
 from .breaker import BreakerActor
 from .job import JobActor
-from .kernel import Kernel, Port
+from .kernel import Kernel
 from .records import (
     AttemptRecord,
     BreakerRecord,
@@ -23,6 +23,7 @@ from .records import (
 from .scheduler import SchedulerActor
 from .spec import Defaults, Workstream
 from .supervisor import SupervisorActor
+from .turn import Port
 from .worker import WorkerActor
 from .workstream import WorkstreamActor
 

@@ -20,8 +20,9 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, cast
 
 from ..machines import TaskState
-from .kernel import Call, Kernel
+from .kernel import Kernel
 from .messages import Assign, Message, Queued, Release, Unroutable
+from .turn import Call
 
 if TYPE_CHECKING:
     from .task import TaskActor

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from ..machines import BreakerState, Event, JobState, WorkerState
 from .breaker import BreakerActor
 from .job import JobActor
-from .kernel import Answer, Kernel, StopCall
+from .kernel import Kernel
 from .limits import breaker_of
 from .messages import (
     RECOVER,
@@ -34,6 +34,7 @@ from .messages import (
 )  # fmt: skip
 from .records import AttemptRecord, BreakerRecord, JobRecord, OutboxRow, WorkerRecord
 from .spec import Workstream, seconds
+from .turn import Answer, StopCall
 from .worker import WorkerActor
 
 

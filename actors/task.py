@@ -34,7 +34,6 @@ from .attempts import (
     AttemptedTask,
 )  # fmt: skip
 from .checks import SAID
-from .kernel import StopCall
 from .limits import breaker_of
 from .messages import (
     READY,
@@ -60,6 +59,7 @@ from .messages import (
 )  # fmt: skip
 from .records import TaskRecord
 from .spec import Check, Hook, seconds
+from .turn import StopCall
 
 S = TaskState
 ENQUEUE, VALIDATION_PASSED, GOOD = Event.ENQUEUE, Event.VALIDATION_PASSED, Standing.GOOD

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, ClassVar
 from msgspec.structs import replace
 
 from ..machines import WORKER, Event, WorkerState
-from .kernel import Entity, Kernel
+from .entity import Entity
+from .kernel import Kernel
 from .messages import Assign, Cancel, Message, Queued, Recover, Release
 from .records import WorkerRecord
 

@@ -24,7 +24,7 @@ from msgspec.structs import replace
 from ..machines import WORKSTREAM, Event, Standing, TaskState, WorkstreamState
 from .attempts import AttemptedTask
 from .checks import CheckedEntity
-from .kernel import Armed, Kernel
+from .kernel import Kernel
 from .limits import VALIDATION_TIMEOUT, Limits, LimitsResolver
 from .messages import (
     READY,
@@ -43,6 +43,7 @@ from .messages import (
 from .records import TaskRecord, WorkstreamRecord
 from .spec import Check, Hook, Task, Workstream, seconds
 from .task import TaskActor
+from .turn import Armed
 
 if TYPE_CHECKING:
     from .job import JobActor

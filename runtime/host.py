@@ -20,10 +20,11 @@ from typing import Any
 import anyio
 
 from ..actors.job import JobActor
-from ..actors.kernel import Answer, Armed, Effect, JobOver, Kernel, RunHook, StartCall, StopCall, Turn
+from ..actors.kernel import Kernel
 from ..actors.messages import Barrier, Message, Reply, TimerFired
 from ..actors.records import Transitioned
 from ..actors.spec import Task
+from ..actors.turn import Answer, Armed, Effect, JobOver, RunHook, StartCall, StopCall, Turn
 from .bodies import Bodies, BodyNotFound, kind_of
 from .calls import Caller
 from .dispatcher import Dispatcher

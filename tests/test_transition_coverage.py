@@ -60,22 +60,22 @@ def test_the_committed_list_names_rows_and_says_why() -> None:
 
 SUITE = """
 from callboard.machines import JOB
-from callboard.actors import kernel
+from callboard.actors import entity
 
 def test_one():
-    kernel.observe_transition(JOB, JOB.transitions[0])
+    entity.observe_transition(JOB, JOB.transitions[0])
 """
 
 
 @pytest.fixture
 def inner(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Runs a suite of one test under the plugin, with a kernel that does nothing else."""
-    kernel = ModuleType("callboard.actors.kernel")
-    kernel.observe_transition = None  # type: ignore[attr-defined]
+    """Runs a suite of one test under the plugin, with a entity that does nothing else."""
+    entity = ModuleType("callboard.actors.entity")
+    entity.observe_transition = None  # type: ignore[attr-defined]
     actors = ModuleType("callboard.actors")
-    actors.kernel = kernel  # type: ignore[attr-defined]
+    actors.entity = entity  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "callboard.actors", actors)
-    monkeypatch.setitem(sys.modules, "callboard.actors.kernel", kernel)
+    monkeypatch.setitem(sys.modules, "callboard.actors.entity", entity)
 
     def run(pending: list[str], *options: str) -> pytest.RunResult:
         listed = pytester.path / "pending.txt"
@@ -83,7 +83,7 @@ def inner(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setattr(plugin, "PENDING", Path(listed))
         pytester.makepyfile(test_suite=SUITE)
         result = pytester.runpytest_inprocess("-q", *options, plugins=[plugin])
-        assert kernel.observe_transition is None
+        assert entity.observe_transition is None
         return result
 
     return run

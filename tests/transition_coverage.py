@@ -2,7 +2,7 @@
 
 Rules
 -----
-- Only what the actors' kernel fires counts, by its hook `observe_transition`. Asking a table directly does not.
+- Only what the actors fire counts, by its hook `observe_transition`. Asking a table directly does not.
 - A row that no test takes is a finding. Those that later work brings are pending: listed in
   `tests/pending_transitions.txt`, one name a line, with the reason after a `#`.
 - A pending row that is taken, and a pending name that is no row, are findings too: the list only shrinks.
@@ -72,10 +72,10 @@ class Coverage:
         yield from (f"listed as pending, but there is no such row: {row}" for row in sorted(self.pending - set(every)))
 
 
-def kernel() -> ModuleType | None:
-    """The actors' kernel, if it can be imported: a run of the machines' tests alone does not need it."""
+def entity_module() -> ModuleType | None:
+    """The module that fires transitions, if it can be imported: a run of the machines' tests alone does not need it."""
     try:
-        return import_module("callboard.actors.kernel")
+        return import_module("callboard.actors.entity")
     except ImportError:
         return None
 
@@ -96,7 +96,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """Start to observe, once what is tested has been imported by the tests themselves."""
     coverage = Coverage(read_pending(PENDING.read_text(encoding="utf-8")))
     session.config.stash[COVERAGE] = coverage
-    if session.items and (module := kernel()) is not None:
+    if session.items and (module := entity_module()) is not None:
         module.observe_transition = coverage.observe  # type: ignore[attr-defined]
 
 
@@ -105,7 +105,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     coverage = session.config.stash.get(COVERAGE, None)
     if coverage is None:
         return
-    if (module := kernel()) is not None:
+    if (module := entity_module()) is not None:
         module.observe_transition = None  # type: ignore[attr-defined]
     failed = session.config.getoption("transition_coverage_fail") and any(coverage.findings())
     if failed and session.exitstatus == pytest.ExitCode.OK:

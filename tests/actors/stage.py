@@ -14,18 +14,9 @@ from typing import Any
 
 import msgspec
 
+from callboard.actors.entity import Entity
 from callboard.actors.job import JobActor
-from callboard.actors.kernel import (
-    Answer,
-    Effect,
-    Entity,
-    JobOver,
-    Kernel,
-    RunHook,
-    StartCall,
-    StopCall,
-    Turn,
-)
+from callboard.actors.kernel import Kernel
 from callboard.actors.loading import Loaded, make_kernel
 from callboard.actors.messages import (
     RECOVER,
@@ -49,6 +40,7 @@ from callboard.actors.records import (
     WorkstreamRecord,
 )
 from callboard.actors.spec import Defaults, Task, Worker, Workstream
+from callboard.actors.turn import Answer, Effect, JobOver, RunHook, StartCall, StopCall, Turn
 from callboard.machines import TransitionEvent, event_type
 from callboard.machines.audit import AuditFinding, audit
 

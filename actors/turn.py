@@ -1,0 +1,163 @@
+"""What a turn is made of: the effects that leave it, the calls it starts, and the world it is run in.
+
+Rules
+-----
+- What leaves the actors is an *effect* (run this, stop that, answer him). Effects are handed over with the turn and
+  released by the runtime when the turn is durable.
+- A call is what an engine was told to run; a slot is what an attempt occupies of a worker. A call is over when the
+  engine says so, a slot when its task gives it back.
+- `Port` is all that the actors see of the world.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from random import Random
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from .messages import Message, Reply, TimerFired
+from .records import AnyRecord, OutboxRow, Record, Transitioned
+from .spec import Task
+
+if TYPE_CHECKING:
+    from .entity import Entity
+    from .job import JobActor
+    from .scheduler import Gate
+
+# -- effects: what the runtime does once the turn is durable -----------------------------------------------------------
+
+
+class Effect(msgspec.Struct, frozen=True, gc=False):
+    """The base of all effects."""
+
+
+class StartCall(Effect, frozen=True):
+    """Run something for the entity `key`: its body, condition, or check number `index`."""
+
+    token: int
+    key: int
+    kind: str
+    index: int = 0
+
+
+class StopCall(Effect, frozen=True):
+    """Stop what runs under `token`, politely or (`force`) at once."""
+
+    token: int
+    force: bool = False
+
+
+class Answer(Effect, frozen=True):
+    """Answer a command, with a value or with a refusal."""
+
+    reply: Reply
+    value: Any = None
+    error: Exception | None = None
+
+
+class RunHook(Effect, frozen=True):
+    """Run a row of the outbox."""
+
+    token: int
+    row: OutboxRow
+
+
+class JobOver(Effect, frozen=True):
+    """A job is terminal: who waits for it may go on, and its actors may be let go."""
+
+    job: JobActor
+
+
+class Armed(Protocol):
+    """A timer that was armed."""
+
+
+class Port(Protocol):
+    """What the kernel needs from the world; the runtime, a simulator or a test provides it."""
+
+    random: Random
+
+    def now(self) -> float:
+        """UTC epoch seconds."""
+        ...
+
+    def arm(self, due: float, fire: TimerFired, *, by_utc: bool) -> Armed:
+        """Have `fire` come back as an input at `due` (UTC epoch seconds), by the wall clock or as a span from now."""
+        ...
+
+    def disarm(self, timer: Armed) -> None:
+        """Forget a timer."""
+        ...
+
+    def later(self, message: Message) -> None:
+        """Have `message` come back as an input of its own."""
+        ...
+
+    def engine_of(self, task: Task) -> str:
+        """The name of the engine that runs a task."""
+        ...
+
+    def resolve(self, name: str) -> Callable[..., Any]:
+        """The function of that path or registered name. Raises LookupError if there is none."""
+        ...
+
+    def commit(self, turn: Turn) -> None:
+        """Take a turn that is over."""
+        ...
+
+    def report(self, text: str, error: Exception | None = None) -> None:
+        """Say that something is wrong with the runtime itself."""
+        ...
+
+
+class Receiver(Protocol):
+    """An actor, as its senders see it."""
+
+    def receive(self, message: Message) -> None:
+        """Act on one message."""
+        ...
+
+
+class Turn:
+    """What one input caused."""
+
+    __slots__ = (
+        "before", "booked", "created", "effects", "extra", "leftover", "outbox_done", "queue", "specs", "transitions",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.queue: deque[tuple[Receiver, Message]] = deque()
+        self.transitions: list[Transitioned] = []
+        self.before: dict[Entity[Any], Record] = {}  # entities changed, with the record they had
+        self.created: list[Entity[Any]] = []
+        self.extra: list[AnyRecord] = []  # attempts and outbox rows
+        self.specs: list[tuple[int, bytes]] = []
+        self.outbox_done: list[int] = []
+        self.booked: list[tuple[dict[int, Call], int, Call | None]] = []  # a book changed, where, and what was there
+        self.effects: list[Effect] = []
+        self.leftover: JobActor | None = None  # a job that is over and may now be let go
+
+    @property
+    def records(self) -> list[AnyRecord]:
+        """The records it leaves behind, the last of each entity."""
+        changed = [entity.record for entity in self.before]
+        if self.created:
+            changed += [entity.record for entity in self.created if entity not in self.before]
+        return changed + self.extra
+
+
+class Call(msgspec.Struct, gc=False):
+    """Something that an engine has been told to run, and whose end will come back under its token.
+
+    That of an attempt is its slot as well: what it occupies of a worker, until the task gives it back.
+    """
+
+    key: int  # of the entity it is for
+    kind: str  # body | condition | check | hook
+    index: int = 0
+    worker: int = 0  # key of the worker whose slot it is, if any
+    gates: tuple[Gate, ...] = ()  # the limits it counts against
+    task_id: str = ""
