@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
-from ..actors.kernel import RunHook, StartCall
 from ..actors.messages import Beat, CallEnded
 from ..actors.spec import Check, Condition, Hook, Task, Workstream, seconds
+from ..actors.turn import RunHook, StartCall
 from .bodies import Bodies, BodyNotFound, kind_of, look_in
 from .engines.bodies import takes_context
 from .engines.context import TaskContext
