@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ...actors.records import JobRecord, TaskRecord
 from ...machines import JOB
-from ..journal.contract import Reader
+from ..journal.contract import JournalMissing, Reader
 from ..journal.reader import SqliteReader
 from .trouble import Trouble
 
@@ -16,9 +16,23 @@ LIVING = tuple(str(name) for name, state in JOB.states.items() if not state.term
 
 
 @contextmanager
-def reading(journal: Path) -> Generator[Reader]:
+def reading(journal: Path) -> Generator[SqliteReader]:
     """A journal, opened read-only. Raises JournalError."""
     reader = SqliteReader(journal)
+    try:
+        yield reader
+    finally:
+        reader.close()
+
+
+@contextmanager
+def reading_if_used(journal: Path) -> Generator[SqliteReader | None]:
+    """The same for what will write it: None where no runtime has kept anything in it yet, and one may."""
+    try:
+        reader = SqliteReader(journal)
+    except JournalMissing:
+        yield None
+        return
     try:
         yield reader
     finally:

@@ -62,12 +62,10 @@ def run(
 
 def _refuse_a_second(asked: RunFile, journal: Path, job_id: str | None) -> None:
     """Do not run a workstream beside an unfinished run of itself: they would work in the same folder."""
-    if not journal.exists():
-        return
-    from .reading import LIVING, reading  # noqa: PLC0415
+    from .reading import LIVING, reading_if_used  # noqa: PLC0415
 
-    with reading(journal) as reader:
-        for job in reader.jobs(states=LIVING, limit=10_000):
+    with reading_if_used(journal) as reader:
+        for job in reader.jobs(states=LIVING, limit=10_000) if reader is not None else ():
             if job.name == asked.workstream.name and job.id != job_id:
                 raise Trouble(
                     f"{asked.workstream.name!r} is unfinished in {journal}, as job {job.id}. Finish it with `callboard "

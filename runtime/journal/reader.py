@@ -32,7 +32,7 @@ from ...actors.records import (
 )
 from .batch import TransitionRow
 from .contract import JournalCorrupt, JournalMissing
-from .schema import SMALLEST, code_of, connect, damage, refusing, version_of
+from .schema import SMALLEST, code_of, connect, damage, is_half_made, no_file, refusing, version_of
 
 PAGE = 64
 """Chunks of transitions read at a time."""
@@ -57,8 +57,10 @@ class SqliteReader:
 
     def __init__(self, path: str | Path) -> None:
         self._path = Path(path)
-        if not self._path.is_file():
+        if not self._path.exists():
             raise JournalMissing(f"There is no journal {self._path}. Check the path.")
+        if not self._path.is_file():
+            raise JournalCorrupt(f"{str(self._path)!r} is {no_file(self._path)}, and no journal. Name a file.")
         if 0 < self._path.stat().st_size < SMALLEST:
             raise JournalCorrupt(f"{self._path} is no journal. It was not touched: check the path.")
         with refusing(self._path), contextlib.ExitStack() as undo:
@@ -74,6 +76,11 @@ class SqliteReader:
             connection.execute("SELECT 1 FROM sqlite_master").fetchone()
         except sqlite3.Error as error:
             connection.close()
+            if code_of(error) == sqlite3.SQLITE_READONLY and is_half_made(self._path):
+                raise JournalMissing(
+                    f"{self._path} is half-made: the runtime that began it was killed. The next one to open it makes "
+                    "it whole; there is nothing in it yet."
+                ) from None
             log = self._path.with_name(self._path.name + "-wal")
             if code_of(error) not in {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY} or log.exists():
                 raise

@@ -271,10 +271,12 @@ def check_place(path: Path) -> None:
     if not folder.is_dir():
         raise JournalUnwritable(f"Cannot keep a journal in {path}: there is no folder {folder}. Make it first.")
     if path.is_dir():
-        raise JournalUnwritable(f"Cannot keep a journal in {path}: it is a folder. Name a file in it.")
+        raise JournalUnwritable(f"Cannot keep a journal in {str(path)!r}: it is a folder. Name a file in it.")
     if not os.access(folder, os.W_OK):
         raise JournalUnwritable(f"Cannot write the journal {path}: the folder {folder} is read-only to this user.")
     if path.exists():
+        if not path.is_file():
+            raise JournalUnwritable(f"Cannot keep a journal in {path}: it is {no_file(path)}. Name a file.")
         if not os.access(path, os.W_OK):
             raise JournalUnwritable(f"Cannot write the journal {path}: the file is read-only to this user.")
         if 0 < path.stat().st_size < SMALLEST:  # which SQLite would take for an empty one, and overwrite
@@ -288,6 +290,17 @@ def check_place(path: Path) -> None:
                 except sqlite3.Error as error:
                     if code_of(error) != sqlite3.SQLITE_READONLY:  # a half-made file that only a writer can mend
                         raise
+
+
+def no_file(path: Path) -> str:
+    """What stands where a file should be."""
+    return "a folder" if path.is_dir() else "a device, a pipe or the like"
+
+
+def is_half_made(path: Path) -> bool:
+    """Whether the file was left while it was made: only then has a journal a rollback log, and nothing is in it yet."""
+    log = path.with_name(f"{path.name}-journal")
+    return log.is_file() and log.stat().st_size > 0
 
 
 def version_of(connection: sqlite3.Connection, path: Path) -> int:

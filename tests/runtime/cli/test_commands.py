@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ import pytest
 
 from callboard.machines.audit import MACHINES
 
-from .conftest import Told
+from .conftest import PROGRAM, Told, environment
 
 Cli = Callable[..., Told]
 
@@ -198,6 +200,22 @@ def test_bad_input_is_told_in_a_paragraph(cli: Cli, files: Path, args: tuple[str
     assert before == {path: path.read_bytes() for path in files.glob("*.toml")}
 
 
+@pytest.mark.parametrize("bytes_left", [0, 1, 3])
+def test_a_journal_whose_making_was_killed_is_used_as_if_it_were_new(cli: Cli, files: Path, bytes_left: int) -> None:
+    child = "import resource, signal; from callboard.runtime.journal.schema import prepare; from pathlib import Path\n"
+    child += "signal.signal(signal.SIGXFSZ, signal.SIG_DFL); resource.setrlimit(resource.RLIMIT_CORE, (0, 0))\n"
+    child += f"resource.setrlimit(resource.RLIMIT_FSIZE, ({bytes_left * 4096},) * 2); prepare(Path('callboard.db'))"
+    subprocess.run([sys.executable, "-c", child], env=environment(), check=False)
+    assert Path("callboard.db").exists()
+    told = cli("status")
+    assert (told.code, told.out) == (2, "")
+    assert "is empty" in told.err or "is half-made" in told.err
+    told = cli("resume")
+    assert (told.code, told.out) == (0, "Nothing is unfinished in callboard.db.\n")
+    assert cli("run", "good.toml").code == 0
+    assert cli("check").code == 0
+
+
 def test_resume_with_nothing_to_do(cli: Cli, files: Path) -> None:
     cli("run", "good.toml")
     told = cli("resume")
@@ -342,9 +360,5 @@ def test_a_locked_journal_names_its_owner(cli: Cli, files: Path) -> None:
 
 
 def _captured(args: list[str]) -> tuple[int, str]:
-    import subprocess
-
-    from .conftest import PROGRAM, environment
-
     done = subprocess.run([*PROGRAM, *args], capture_output=True, text=True, env=environment(), check=False)
     return done.returncode, done.stderr

@@ -592,6 +592,65 @@ def test_a_batch_too_large_for_one_statement_is_still_one_transaction(
 # -- kill -9
 
 
+@pytest.mark.parametrize("made", [b"", None])
+def test_an_empty_file_is_made_a_journal(path: Path, made: bytes | None) -> None:
+    if made is not None:
+        path.write_bytes(made)
+    assert jobs_in(written(path)) == [job(1)]
+
+
+def test_a_reader_of_an_empty_file_says_that_nothing_is_in_it(path: Path) -> None:
+    path.touch()
+    with pytest.raises(JournalMissing, match="is empty"):
+        SqliteReader(path)
+    assert path.stat().st_size == 0
+
+
+DIES = """
+import resource, signal, sys
+from tests.runtime.journal.samples import Loop
+from callboard.runtime.journal import schema
+from callboard.runtime.journal.sqlite import SqliteJournal
+how, limit = sys.argv[2], int(sys.argv[3])
+if how == "bytes":  # the system kills it in the middle of a commit, when a file grows beyond so many bytes
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+else:  # killed after so many steps of SQLite's
+    left = [limit]
+    def step():
+        left[0] -= 1
+        if not left[0]:
+            signal.raise_signal(signal.SIGKILL)
+    connect = schema.connect
+    def watched(path, mode):
+        connection = connect(path, mode)
+        connection.set_progress_handler(step, 1)
+        return connection
+    schema.connect = watched
+Loop().open(SqliteJournal(sys.argv[1]))
+print("made")
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "limit"),
+    [("bytes", pages * 4096) for pages in (0, 1, 2, 7, 20)]
+    + [("steps", count) for count in (1, 50, 400, 1500, 2000, 2400, 3000)],
+)
+def test_a_kill_while_the_file_is_made_leaves_what_the_next_owner_makes_whole(path: Path, how: str, limit: int) -> None:
+    child = subprocess.run(
+        [sys.executable, "-c", DIES, str(path), how, str(limit)], env=CHILD, stdout=subprocess.PIPE, check=False
+    )
+    assert (child.stdout, child.returncode) in {(b"", -signal.SIGXFSZ), (b"", -signal.SIGKILL)}
+    try:
+        with closing(SqliteReader(path)) as reader:
+            assert reader.jobs() == []
+    except JournalMissing:
+        pass  # it says that nothing is there yet
+    assert jobs_in(written(path)) == [job(1)]
+
+
 def test_nothing_that_was_durable_is_lost_by_a_kill(path: Path) -> None:
     code = f"""
 from tests.runtime.journal.samples import Loop, entry, job, moved
