@@ -18,12 +18,15 @@ if TYPE_CHECKING:
 def resume(journal: Journal = JOURNAL, jsonl: JsonLog = None, as_json: AsJson = False, plain: Plain = False) -> None:
     """Go on with the unfinished jobs of a journal, with the workers it had."""
     from ..runtime import Runtime  # noqa: PLC0415 - heavy
+    from .functions import refuse_unless_found  # noqa: PLC0415
     from .reading import LIVING, reading, reading_if_used  # noqa: PLC0415
     from .session import see_through  # noqa: PLC0415
 
     with reading_if_used(journal) if journal.is_file() else reading(journal) as reader:
         unfinished = reader.jobs(states=LIVING, limit=1) if reader is not None else []
         workers = _workers(reader) if reader is not None else None
+        if reader is not None and unfinished:
+            refuse_unless_found(reader, journal)
     if not unfinished:
         if not as_json:
             typer.echo(f"Nothing is unfinished in {journal}.")

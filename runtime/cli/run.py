@@ -61,13 +61,20 @@ def run(
 
 
 def _refuse_a_second(asked: RunFile, journal: Path, job_id: str | None) -> None:
-    """Do not run a workstream beside an unfinished run of itself: they would work in the same folder."""
+    """Do not run a workstream beside an unfinished run of itself: they would work in the same folder.
+
+    Nor beside jobs that this program cannot run: opening the journal goes on with all that is unfinished in it.
+    """
+    from .functions import refuse_unless_found  # noqa: PLC0415
     from .reading import LIVING, reading_if_used  # noqa: PLC0415
 
     with reading_if_used(journal) as reader:
-        for job in reader.jobs(states=LIVING, limit=10_000) if reader is not None else ():
+        if reader is None:
+            return
+        for job in reader.jobs(states=LIVING, limit=10_000):
             if job.name == asked.workstream.name and job.id != job_id:
                 raise Trouble(
                     f"{asked.workstream.name!r} is unfinished in {journal}, as job {job.id}. Finish it with `callboard "
                     f"resume`, give it up with `callboard cancel {job.id}`, or use another journal (--journal FILE)."
                 )
+        refuse_unless_found(reader, journal)

@@ -216,6 +216,57 @@ def test_a_journal_whose_making_was_killed_is_used_as_if_it_were_new(cli: Cli, f
     assert cli("check").code == 0
 
 
+EMBEDS = """
+import sys
+import anyio
+from callboard import Check, Runtime, Task, Workstream
+def build(): pass
+def registered(): pass
+async def main():
+    async with Runtime("callboard.db", workers=(), drain_deadline=0) as runtime:
+        runtime.task(registered)
+        checked = Task("c", command=["true"], checks=[Check(run=build)])
+        tasks = [Task("a", run=build), Task("b", run=registered), checked]
+        await runtime.submit(Workstream("embedded", tasks=tasks), id="theirs")
+anyio.run(main)
+"""
+
+
+@pytest.mark.parametrize("args", [("resume",), ("run", "good.toml"), ("resume", "--json")])
+def test_jobs_whose_functions_are_elsewhere_are_left_alone(cli: Cli, files: Path, args: tuple[str, ...]) -> None:
+    subprocess.run([sys.executable, "-c", EMBEDS], env=environment(), check=True)
+    before = cli("history", "--json").out
+    told = cli(*args)
+    assert (told.code, told.out) == (2, "")
+    first, second, third = told.err.splitlines()[1:4]
+    assert first.startswith("  job theirs: tasks[0].run: '__main__:build' stands in the program that submitted it")
+    assert second.startswith("  job theirs: tasks[1].run: no function is registered as 'registered'")
+    assert third.startswith("  job theirs: tasks[2].checks[0].run: '__main__:build'")
+    assert "PYTHONPATH" in told.err
+    assert cli("history", "--json").out == before
+    assert cli("status", "theirs", "--json").out.count('"state":"queued"') == 3
+
+
+def test_functions_of_what_has_ended_need_not_be_found(cli: Cli, files: Path) -> None:
+    (files / "late.toml").write_text(
+        '[[tasks]]\nname = "a"\nrun = "beside:one"\n'
+        '[[tasks]]\nname = "b"\nrun = "beside:two"\ndepends_on = ["a"]\ncapabilities = ["none"]\n'
+    )
+    (files / "beside.py").write_text("def one(): return 1\ndef two(): return 2\n")
+    run = subprocess.Popen(
+        [*PROGRAM, "run", "late.toml", "--id", "j1"], env=environment(), stdout=subprocess.PIPE, text=True
+    )
+    assert run.stdout is not None
+    assert any("a completed" in line for line in run.stdout)
+    run.kill()
+    run.communicate()
+    (files / "beside.py").write_text("def other(): return 1\n")
+    done = subprocess.run([*PROGRAM, "resume"], env=environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "tasks[1].run: 'beside:two': there is no 'two' in module 'beside'" in done.stderr
+    assert "beside:one" not in done.stderr
+
+
 def test_resume_with_nothing_to_do(cli: Cli, files: Path) -> None:
     cli("run", "good.toml")
     told = cli("resume")

@@ -1,0 +1,82 @@
+"""Whether the functions that unfinished jobs ask for can be found by this program, asked before anything is claimed.
+
+Rules:
+- A job that a program submitted may name functions of that program: of its `__main__`, or registered by it. The command
+  line has none of them, and a task whose function cannot be found fails for good. So it is left to its program.
+- Asking imports modules, as running would. Nothing is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .trouble import Trouble
+
+if TYPE_CHECKING:
+    from ...actors.records import TaskRecord, WorkstreamRecord
+    from ...actors.spec import Workstream
+    from ..journal.reader import SqliteReader
+
+_MOST = 20  # functions that are listed
+
+
+def function(name: str) -> Callable[..., Any]:
+    """The function of an import path, as this program finds it. Raises BodyNotFound."""
+    from ..bodies import Bodies, BodyNotFound  # noqa: PLC0415 - heavy
+
+    if name.startswith("__main__:"):
+        raise BodyNotFound(f"{name!r} stands in the program that submitted it, and this program is another one")
+    return Bodies().callable_body(name)
+
+
+def refuse_unless_found(reader: SqliteReader, journal: Path) -> None:
+    """Raise Trouble, with all of them, if the unfinished jobs ask for functions that cannot be found here."""
+    missing = list(dict.fromkeys(_missing(reader)))
+    if not missing:
+        return
+    more = [f"… and {len(missing) - _MOST:,} more"] if len(missing) > _MOST else []
+    raise Trouble(
+        "\n  ".join([f"Unfinished jobs in {journal} ask for functions that cannot be found:", *missing[:_MOST], *more])
+        + "\nNothing was changed. Start the program that submitted them: it goes on with them when it opens this "
+        "journal. Or install the modules, or name their folder in PYTHONPATH. `callboard cancel JOB` gives a job up; "
+        "for something else, use another journal (--journal FILE)."
+    )
+
+
+def _missing(reader: SqliteReader) -> Iterator[str]:
+    import msgspec  # noqa: PLC0415
+
+    from ...actors.spec import Workstream  # noqa: PLC0415
+
+    loaded = reader.load()
+    tasks: dict[int, list[TaskRecord]] = {}
+    for task in loaded.tasks:
+        tasks.setdefault(task.workstream, []).append(task)
+    decode = msgspec.json.Decoder(Workstream).decode
+    for run in loaded.workstreams:
+        if run.key in loaded.specs:
+            yield from _missing_of(run, decode(loaded.specs[run.key]), tasks.get(run.key, []))
+
+
+def _missing_of(run: WorkstreamRecord, spec: Workstream, tasks: list[TaskRecord]) -> Iterator[str]:
+    from ...actors.validate import findings  # noqa: PLC0415
+    from ..bodies import BodyNotFound, look_in  # noqa: PLC0415
+    from .words import ENDED  # noqa: PLC0415
+
+    if spec.folder is not None:
+        look_in(spec.folder)
+    told: set[str] = set()
+
+    def look(name: str) -> Callable[..., Any]:
+        try:
+            return function(name)
+        except BodyNotFound as error:
+            told.add(str(error))
+            raise
+
+    over = tuple(f"tasks[{task.index}]." for task in tasks if task.finished_at is not None and task.state in ENDED)
+    for finding in findings(spec, bodies=look):
+        if finding.message in told and not finding.where.startswith(over):
+            yield f"job {run.job_id}: {finding.where}: {finding.message}"
