@@ -30,6 +30,7 @@ from ..actors.schema import Finding, Path, beside, did_you_mean, read, where
 from ..actors.spec import Check, Condition, Hook, Retry, Task, Workstream
 from ..actors.validate import SpecificationError, findings, kind_of
 from .engines.bodies import takes_context
+from .imported import imported
 
 __all__ = ["Bodies", "BodyNotFound", "NoPath", "kind_of", "look_in", "path_of", "prepare"]
 
@@ -271,9 +272,8 @@ def _follow(path: str) -> Body:
 
 
 def _module(name: str, path: str) -> ModuleType:
-    module = sys.modules.get(name)
-    if module is not None:
-        return module
+    if (module := imported(name)) is not None:
+        return cast("ModuleType", module)
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:

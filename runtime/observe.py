@@ -6,11 +6,12 @@ Rules
   it never slows the runtime.
 - structlog gets a line per transition, at the level of its severity, if the application has configured it: a library
   does not print into a program that did not ask. Nothing of it is imported before that.
+- What an observer's code raises stays with the observer: a subscriber gets its own filter's error where it reads, a
+  line that the log would not take is counted.
 """
 
 from __future__ import annotations
 
-import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,6 +21,7 @@ import anyio
 import msgspec
 
 from ..actors.records import Transitioned
+from .imported import imported
 
 BUFFER = 10_000
 """Events that wait for a slow subscriber."""
@@ -43,18 +45,28 @@ class Subscription:
         self._events: deque[Transitioned] = deque()
         self._size = size
         self._dropped = 0
+        self._broken: Exception | None = None  # what its filter raised
         self._closed = False
         self._arrived = anyio.Event()
 
     def take(self, event: Transitioned) -> None:
-        """Offer an event."""
-        if self._closed or not self._wanted(event):
+        """Offer an event. Should a filter raise, its reader gets that, after what came before."""
+        if self._closed:
+            return
+        try:
+            wanted = self._wanted(event)
+            last = wanted and self._last(event)
+        except Exception as error:
+            self._broken = error
+            self.close()
+            return
+        if not wanted:
             return
         if len(self._events) >= self._size:
             self._events.popleft()
             self._dropped += 1
         self._events.append(event)
-        if self._last(event):
+        if last:
             self.close()
         self._arrived.set()
 
@@ -70,6 +82,9 @@ class Subscription:
 
     async def __anext__(self) -> Transitioned | Dropped:
         while not self._events and not self._dropped:
+            if self._broken is not None:
+                error, self._broken = self._broken, None
+                raise error
             if self._closed:
                 raise StopAsyncIteration
             self._arrived = anyio.Event()
@@ -107,21 +122,19 @@ class Hub:
     @property
     def wanted(self) -> bool:
         """Whether anybody wants to be told."""
-        structlog = sys.modules.get("structlog")
-        return bool(self._subscriptions) or (structlog is not None and structlog.is_configured())
+        return bool(self._subscriptions) or _configured() is not None
 
     def publish(self, transitions: Sequence[Transitioned]) -> None:
-        """Tell everybody."""
+        """Tell everybody. Raises nothing."""
         if self._subscriptions:
             for subscription in list(self._subscriptions):
                 for event in transitions:
                     subscription.take(event)
-        structlog = sys.modules.get("structlog")
-        if structlog is not None and structlog.is_configured():
-            if self._log is None:
-                self._log = structlog.get_logger("callboard")
+        if (structlog := _configured()) is not None:
             for event in transitions:
                 try:
+                    if self._log is None:
+                        self._log = structlog.get_logger("callboard")
                     self._write(event)
                 except Exception:
                     self.unlogged += 1
@@ -143,3 +156,9 @@ class Hub:
         """End every subscription."""
         for subscription in list(self._subscriptions):
             subscription.close()
+
+
+def _configured() -> Any:
+    """structlog, if the application has configured it."""
+    structlog = imported("structlog")
+    return structlog if structlog is not None and structlog.is_configured() else None

@@ -29,7 +29,6 @@ from __future__ import annotations
 
 import contextvars
 import math
-import sys
 import types
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator
@@ -38,6 +37,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import anyio
 from anyio.lowlevel import checkpoint
+
+from .imported import under_trio
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
@@ -105,7 +106,7 @@ class RunnerPool:
         self._finishing = False  # inside a `done` that a runner called: it looks at the queue right after
         self._closed = False
         self.scopes_left_open = 0  # that bodies entered and never left
-        trio = _under_trio()
+        trio = under_trio()
         self._new_runner = _TrioRunner if trio else _AsyncioRunner
         self._look_for_scopes = _trio_scope if trio else _asyncio_scope
 
@@ -348,11 +349,6 @@ def _trio_scope() -> Callable[[], Any]:
     return lambda: getattr(getattr(task, "_cancel_status", None), "_scope", None)
 
 
-def _under_trio() -> bool:
-    trio = sys.modules.get("trio")
-    return trio is not None and bool(trio.lowlevel.in_trio_run())
-
-
 async def _await(awaitable: Awaitable[T]) -> T:
     return await awaitable
 
@@ -407,7 +403,7 @@ def _being_cancelled() -> bool:
     """Is the present task cancelled, by a scope around it or natively?"""
     if anyio.current_effective_deadline() == -math.inf:
         return True
-    if _under_trio():
+    if under_trio():
         return False
     import asyncio  # noqa: PLC0415 - only where it is the loop
 

@@ -9,9 +9,10 @@ Rules
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
+
+from .imported import under_trio
 
 if TYPE_CHECKING:
     import asyncio
@@ -194,14 +195,9 @@ class _TrioWaiter:
             self._trio.lowlevel.reschedule(task)
 
 
-def _under_trio() -> bool:
-    module: Any = sys.modules.get("trio")
-    return module is not None and bool(module.lowlevel.in_trio_run())
-
-
 def native_waker() -> Waker:
     """A waker for the event loop that runs here."""
-    return _TrioWaker() if _under_trio() else _AsyncioWaker()
+    return _TrioWaker() if under_trio() else _AsyncioWaker()
 
 
 def native_waiter() -> Waiter:

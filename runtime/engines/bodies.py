@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import sys
 from collections.abc import Callable
 from contextvars import Context
 from functools import partial
 from typing import Any
 from weakref import ref
 
+from ..imported import imported
 from .context import TaskContext
 from .contract import Call
 
@@ -61,7 +61,7 @@ def bind(call: Call) -> Callable[[], Any]:
 
 def bind_logging(context: Context, task: TaskContext) -> None:
     """Let structlog's lines inside the body carry the task's names, if structlog is imported at all."""
-    structlog = sys.modules.get("structlog.contextvars")
+    structlog = imported("structlog.contextvars")
     if structlog is not None:
         context.run(structlog.bind_contextvars, **task.bound)
 

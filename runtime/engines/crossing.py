@@ -7,10 +7,11 @@ messages lie in a deque, and only the first one rings: the loop takes all that i
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections import deque
 from collections.abc import Callable
 from typing import Any
+
+from ..imported import under_trio
 
 
 class LoopLine:
@@ -45,9 +46,11 @@ class LoopLine:
 
 
 def _native_ring() -> Callable[[Callable[[], None]], None]:
-    trio = sys.modules.get("trio")
+    native: Callable[[Callable[[], None]], object]
     closed: type[Exception]
-    if trio is not None and trio.lowlevel.in_trio_run():
+    if under_trio():
+        import trio  # noqa: PLC0415 - only where it is the loop, and imported already
+
         native, closed = trio.lowlevel.current_trio_token().run_sync_soon, trio.RunFinishedError
     else:
         import asyncio  # noqa: PLC0415 - only where it is the loop
