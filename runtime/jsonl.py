@@ -4,8 +4,9 @@ Rules:
 - Lines are written after the commit, by whoever tells of it (the journal's writer), in the order of the commits.
 - The journal is the truth. A line that is torn or missing is no loss: when the log is opened, a torn end is cut off and
   what is missing is filled in from the journal.
-- A log that cannot be written never stops the journal. It is counted (`missed`), said once (`trouble` and a warning to
-  structlog), and filled in as soon as it can be.
+- A place where no log can be is refused before anything is opened: somebody asked for a log that would not be there.
+- A log that cannot be written later never stops the journal. It is counted (`missed`), said once (`trouble` and a
+  warning to structlog), and filled in as soon as it can be.
 - A log whose numbers are not this journal's is refused: it is never appended to, and never emptied.
 """
 
@@ -22,12 +23,14 @@ import msgspec
 
 from ..actors.records import Transitioned
 from ..machines import TransitionEvent, event_type
-from .journal.contract import JournalError, Reader
+from .journal.contract import JournalError, JournalUnwritable, Reader
 
 BLOCK = 1 << 16
 """Bytes read at a time, from the end backwards, when the last line is looked for."""
 FILLED = 1_000
 """Lines written at a time when gaps are filled."""
+
+_BEGINNING = b'{"seq":'  # of every line
 
 _encode_lines = msgspec.json.Encoder(enc_hook=ascii).encode_lines
 
@@ -71,6 +74,12 @@ def _line_before(file: BinaryIO, end: int) -> bytes:
     return data[data.rfind(b"\n", 0, len(data) - 1) + 1 :]
 
 
+def _is_foreign(line: bytes) -> bool:
+    """Whether a line that cannot be read is no torn one of ours: those begin as ours do, or are blocks of zeros."""
+    text = line.strip(b"\0\n")
+    return text[: len(_BEGINNING)] != _BEGINNING[: len(text)]
+
+
 class JsonlLog:
     """The log at `path`. Open it before the first line is written.
 
@@ -86,12 +95,33 @@ class JsonlLog:
         self._last = 0  # the number of the last line
         self._size = 0  # bytes up to the end of the last whole line
 
+    def check_place(self) -> None:
+        """Refuse a place where no log can be. Nothing is made there. Raises JournalUnwritable."""
+        folder = self.path.absolute().parent
+        if not folder.is_dir():
+            problem = f"there is no folder {folder}. Make it first"
+        elif self.path.exists() and not self.path.is_file():
+            problem = "it is a folder, a device or the like. Name a file"
+        elif not os.access(self.path if self.path.exists() else folder, os.W_OK):
+            problem = f"the {'file' if self.path.exists() else 'folder'} is read-only to this user. Name another file"
+        else:
+            return
+        raise JournalUnwritable(f"Cannot write the log {str(self.path)!r}: {problem}.")
+
     def open(self, reader: Reader) -> int:
         """Cut off a torn end, and fill in what the journal has beyond the last line. Blocks. Returns how many lines.
 
         `reader` is asked again when the log could not be written for a while. Raises LogConflict if the log is not
-        this journal's, and JournalError if the journal cannot be read. A file that cannot be written is only told of.
+        this journal's, JournalUnwritable if there can be no log, and JournalError if the journal cannot be read. A file
+        that takes no more is only told of.
         """
+        self.check_place()
+        try:
+            self._open_file().close()
+        except OSError as error:
+            raise JournalUnwritable(
+                f"Cannot write the log {self.path}: {error.strerror}. Name another file."
+            ) from error
         self._reader = reader
         try:
             return self._mend()
@@ -145,8 +175,8 @@ class JsonlLog:
 
     def _find_end(self, file: BinaryIO) -> _Last | None:
         """The last whole line, looked for from the end; `_size` is then where it ends."""
-        size = end = file.seek(0, os.SEEK_END)
-        line = b""
+        end = file.seek(0, os.SEEK_END)
+        foreign = False
         while end:
             line = _line_before(file, end)
             if line.endswith(b"\n"):
@@ -155,7 +185,8 @@ class JsonlLog:
                     self._size = end
                     return last
             end -= len(line)
-        if size and not line.startswith(b'{"seq":') and line.strip(b"\0\n"):
+            foreign = foreign or _is_foreign(line)
+        if foreign:
             raise LogConflict(f"{self.path} is no log of transitions. It was not touched: name another file.")
         self._size = 0
         return None

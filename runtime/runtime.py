@@ -74,7 +74,7 @@ class Runtime:
     worker of capacity 100, and as many thread and command slots as there are processors). jsonl: a file for
     the log of transitions. outputs: the folder for the output of commands (by default beside the journal).
     drain_deadline: seconds that running attempts have to end when the runtime is left.
-    Entering raises the errors of `journal.contract`.
+    Entering raises the errors of `journal.contract`, also for the log, and LogConflict for the log of another journal.
     """
 
     def __init__(
@@ -208,6 +208,7 @@ class Runtime:
             from .jsonl import JsonlLog  # noqa: PLC0415 - most runtimes keep no such log
 
             log = JsonlLog(Path(self._jsonl_path))
+            log.check_place()
             self._closing.callback(log.close)
 
         def opening() -> Loaded:

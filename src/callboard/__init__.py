@@ -34,6 +34,7 @@ __all__ = [
     "JournalMissing",
     "JournalTooNew",
     "JournalUnwritable",
+    "LogConflict",
     "Machine",
     "MailboxFull",
     "NameTaken",
@@ -91,6 +92,7 @@ _NAMES_BY_MODULE = {
     "runtime.journal.contract": (
         "JournalCorrupt JournalError JournalLocked JournalMissing JournalTooNew JournalUnwritable"
     ),
+    "runtime.jsonl": "LogConflict",
     "runtime.observe": "Dropped",
     "runtime.runtime": "JobExists Runtime",
     "runtime.specfile": "RunFile load",
@@ -130,6 +132,7 @@ if TYPE_CHECKING:
         JournalTooNew,
         JournalUnwritable,
     )
+    from .runtime.jsonl import LogConflict
     from .runtime.observe import Dropped
     from .runtime.runtime import JobExists, Runtime
     from .runtime.specfile import RunFile, load

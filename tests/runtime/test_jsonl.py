@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import anyio
 import msgspec
 import pytest
 from tests.runtime.journal.samples import Loop, job, moved, task, workstream
 
 from callboard.machines import TransitionEvent
-from callboard.runtime.journal.contract import Entry, Journal
+from callboard.runtime.journal.contract import Entry, Journal, JournalUnwritable
 from callboard.runtime.journal.memory import MemoryJournal
 from callboard.runtime.journal.sqlite import SqliteJournal
 from callboard.runtime.jsonl import JsonlLog, LogConflict
+from callboard.runtime.runtime import Runtime
 
 
 @pytest.fixture
@@ -80,7 +82,7 @@ def test_it_follows_the_commits_of_a_file_journal(path: Path, log: JsonlLog) -> 
 
 @pytest.mark.parametrize("kept", [0, 1, 3, 10])
 @pytest.mark.parametrize(
-    "torn", [b"", b'{"seq":', b'{"seq":4,"entity_id":"job-1","to_state":"x"}', b"\0" * 70_000, b"\0\n\0"]
+    "torn", [b"", b"{", b'{"seq":', b'{"seq":4,"entity_id":"job-1","to_state":"x"}', b"\0" * 70_000, b"\0\n\0"]
 )
 def test_a_torn_end_is_cut_and_gaps_are_filled(path: Path, log: JsonlLog, kept: int, torn: bytes) -> None:
     journal = journal_of(10)
@@ -116,7 +118,17 @@ def test_the_log_of_another_journal_is_refused_and_not_touched(path: Path, log: 
     assert path.read_bytes() == before
 
 
-@pytest.mark.parametrize("text", [b"# Readme\n", b"\x7fELF", b'{"a": 1}\n{"b": 2}\n', b"x" * 200_000])
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"# Readme\n",
+        b"\n\n# begins with empty lines\n\n",
+        b"\0\0zeros\n",
+        b"\x7fELF",
+        b'{"a": 1}\n{"b": 2}\n',
+        b"x" * 200_000,
+    ],
+)
 def test_a_file_that_is_no_log_is_refused_and_not_touched(path: Path, log: JsonlLog, text: bytes) -> None:
     path.write_bytes(text)
     with pytest.raises(LogConflict, match="no log of transitions"):
@@ -124,14 +136,35 @@ def test_a_file_that_is_no_log_is_refused_and_not_touched(path: Path, log: Jsonl
     assert path.read_bytes() == text
 
 
+@pytest.mark.parametrize("place", ["nodir/log.jsonl", ".", "/dev/null", "/proc/no.jsonl"])
+def test_a_place_where_no_log_can_be_is_refused_and_nothing_made(path: Path, place: str) -> None:
+    with pytest.raises(JournalUnwritable, match="Cannot write the log"):
+        JsonlLog(path.parent / place).open(journal_of(1))
+    assert list(path.parent.iterdir()) == []
+
+
+def test_a_runtime_refuses_such_a_place_before_it_opens_its_journal(path: Path) -> None:
+    async def enter() -> None:
+        async with Runtime(path.with_name("state.db"), jsonl=path.parent / "nodir" / "log.jsonl"):
+            raise AssertionError("it was entered")
+
+    with pytest.raises(JournalUnwritable, match="there is no folder"):
+        anyio.run(enter)
+    assert list(path.parent.iterdir()) == []
+
+
 def test_a_log_that_cannot_be_written_is_counted_said_once_and_filled_in_later(
     path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = path.with_name("later")
+    folder.mkdir()
     log = JsonlLog(folder / "log.jsonl")
     journal = MemoryJournal()
     Loop().open(journal, log.write)
     assert log.open(journal) == 0
+    log.path.unlink()
+    folder.rmdir()
+    log.close()
     add(journal, 1, 3)
     assert log.missed == 3
     assert "cannot write the log" in str(log.trouble)
