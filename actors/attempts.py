@@ -238,6 +238,7 @@ class AttemptedTask(CheckedEntity[TaskRecord]):
             claimed_at=record.claimed_at or record.updated_at, pid=record.pid, process_started=record.process_started,
             end=end, ended_at=self.kernel.at, error=error or ended.error, exit_code=ended.exit_code,
             duration_ms=round(ended.duration * 1000), output_size=ended.output_size, output_path=ended.output_path,
+            traceback=ended.traceback,
         )  # fmt: skip
         self.kernel.turn.extra.append(row)
 

@@ -69,6 +69,7 @@ class CallEnded(Message, frozen=True):
     output_path: str | None = None
     output_size: int | None = None
     duration: float = 0.0
+    traceback: str | None = None
 
 
 class ProcessStarted(Message, frozen=True):
@@ -127,6 +128,10 @@ class Recover(Message, frozen=True):
 
 class Rebuilt(Message, frozen=True):
     """What is derived was made again: go on matching."""
+
+
+class Registered(Message, frozen=True):
+    """A function has become known: tasks that waited for theirs may be able to run now."""
 
 
 class StartWorkers(Message, frozen=True):

@@ -182,6 +182,7 @@ class AttemptRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     output_path: str | None = None
     pid: int | None = None
     process_started: int | None = None  # the kernel's start time of that pid, in clock ticks
+    traceback: str | None = None  # of a function that raised, bounded
 
 
 class OutboxRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):

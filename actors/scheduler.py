@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, cast
 from ..machines import TaskState
 from .kernel import Kernel
 from .messages import Assign, Message, Queued, Release, Unroutable
-from .turn import Call
+from .turn import NO_ENGINE, Call
 
 if TYPE_CHECKING:
     from .task import TaskActor
@@ -311,5 +311,7 @@ class SchedulerActor:
 
 
 def _nobody(pool: Pool) -> str:
+    if pool.engine == NO_ENGINE:
+        return "its function cannot be found here: register it, or put its module where it was"
     wanted = f"no worker has the engine {pool.engine!r}"
     return f"{wanted} and the capabilities {sorted(pool.capabilities)}" if pool.capabilities else wanted

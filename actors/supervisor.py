@@ -26,6 +26,7 @@ from .messages import (
     Message,
     Rebuilt,
     Recover,
+    Registered,
     StartWorkers,
     StopWorkers,
     Submit,
@@ -71,6 +72,10 @@ class SupervisorActor:
                 self._recover()
             case Rebuilt():
                 self._go_on()
+            case Registered():
+                for job in self.kernel.jobs.values():
+                    if job.stream is not None:
+                        job.stream.look_again()
             case _:
                 raise TypeError(f"the supervisor is never sent a {type(message).__name__}")
 

@@ -131,6 +131,15 @@ class TaskActor(AttemptedTask):
             dues.append((total, "total"))
         return dues
 
+    def reroute(self, engine: str) -> None:
+        """Its function has become known: wait for a worker with that engine."""
+        self.engine = engine
+        self.lane = None
+        if self.ticket:
+            self.on_unroutable(Unroutable(None))
+            self.ticket = 0
+            self.kernel.send(self.kernel.scheduler, Queued(self.record.key))
+
     def on_unroutable(self, message: Unroutable) -> None:
         """No worker could ever run it: say so at once, and do not wait for ever. Or one has come."""
         routable = message.reason is None

@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from .job import JobActor
     from .scheduler import Gate
 
+NO_ENGINE = "none"
+"""The engine of a task whose function is not there: no worker has it, so the task is unroutable."""
+
+
 # -- effects: what the runtime does once the turn is durable -----------------------------------------------------------
 
 
@@ -97,7 +101,7 @@ class Port(Protocol):
         ...
 
     def engine_of(self, task: Task) -> str:
-        """The name of the engine that runs a task."""
+        """The name of the engine that runs a task; `NO_ENGINE` while its function cannot be found."""
         ...
 
     def resolve(self, name: str) -> Callable[..., Any]:

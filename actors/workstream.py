@@ -43,7 +43,7 @@ from .messages import (
 from .records import TaskRecord, WorkstreamRecord
 from .spec import Check, Hook, Task, Workstream, seconds
 from .task import TaskActor
-from .turn import Armed
+from .turn import NO_ENGINE, Armed
 
 if TYPE_CHECKING:
     from .job import JobActor
@@ -282,6 +282,12 @@ class WorkstreamActor(CheckedEntity[WorkstreamRecord]):
     def not_passed(self, error: str) -> None:
         """Its final validation did not pass."""
         self.fire(Event.VALIDATION_FAILED, replace(self.record, error=error), reason=error)
+
+    def look_again(self) -> None:
+        """Let the tasks run whose functions have become known."""
+        for task in self.tasks:
+            if task.engine == NO_ENGINE and (engine := self.kernel.port.engine_of(task.spec)) != NO_ENGINE:
+                task.reroute(engine)
 
     def wants(self, token: int) -> bool:
         """Whether the check that was to start under `token` should still start."""

@@ -14,6 +14,7 @@ Rules
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -27,7 +28,7 @@ from ..actors.turn import RunHook, StartCall
 from .bodies import Bodies, BodyNotFound, kind_of, look_in
 from .engines.bodies import takes_context
 from .engines.context import TaskContext
-from .engines.contract import Call, CommandCall, Engine, EngineClosed, Outcome
+from .engines.contract import Call, CommandCall, Engine, EngineClosed, ErrorInfo, Outcome
 from .leftovers import JOURNAL_VARIABLE
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from ..actors.workstream import WorkstreamActor
 
 Part = Task | Check | Condition | Hook
+_FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 CHECK_GRACE = 5.0
 """Seconds between the polite stop of a check, condition or hook and its kill."""
 
@@ -239,13 +241,14 @@ class Caller:
                 )
             )  # fmt: skip
             return
-        text = error.message
+        text = _said(error)
         if outcome.output_tail and outcome.status == "failed" and not text.endswith(outcome.output_tail):
             text = f"{text}; last output: {outcome.output_tail[-500:]}"
         self._tell(
             CallEnded(
                 outcome.token, outcome.status, value, error.type, text, error.permanent, error.retry_after,
                 error.category, outcome.exit_code, outcome.output_path, outcome.output_size, outcome.duration,
+                error.traceback or None,
             )
         )  # fmt: skip
 
@@ -307,3 +310,12 @@ def _not_started(token: int, error: Exception) -> CallEnded:
     found = not isinstance(error, BodyNotFound)
     kind = type(error).__name__ if found else "body_not_found"
     return CallEnded(token, "failed", None, kind, str(error), permanent=not found, category="permanent")
+
+
+def _said(error: ErrorInfo) -> str:
+    """An error in a line. One that a function raised says its type, and where."""
+    if not error.traceback:
+        return error.message
+    frames = _FRAME.findall(error.traceback)
+    where = f" ({Path(frames[-1][0]).name}:{frames[-1][1]} in {frames[-1][2]})" if frames else ""
+    return f"{error.type}: {error.message}{where}" if error.message else f"{error.type}{where}"

@@ -24,7 +24,7 @@ from ..actors.kernel import Kernel
 from ..actors.messages import Barrier, Message, Reply, TimerFired
 from ..actors.records import Transitioned
 from ..actors.spec import Task
-from ..actors.turn import Answer, Armed, Effect, JobOver, RunHook, StartCall, StopCall, Turn
+from ..actors.turn import NO_ENGINE, Answer, Armed, Effect, JobOver, RunHook, StartCall, StopCall, Turn
 from .bodies import Bodies, BodyNotFound, kind_of
 from .calls import Caller
 from .dispatcher import Dispatcher
@@ -131,7 +131,7 @@ class Host:
             try:
                 engine = kind_of(self._bodies.resolve(name))
             except BodyNotFound:
-                return "loop"  # it fails there, saying so
+                return NO_ENGINE
             self._engine_of[name] = engine
         return engine
 

@@ -36,7 +36,18 @@ from anyio.abc import TaskGroup, TaskStatus
 from ..actors.actor import Actor
 from ..actors.job import JobActor
 from ..actors.loading import Loaded, make_kernel
-from ..actors.messages import RECOVER, Command, Drain, Message, ProcessStarted, Reply, StartWorkers, StopWorkers, Submit
+from ..actors.messages import (
+    RECOVER,
+    Command,
+    Drain,
+    Message,
+    ProcessStarted,
+    Registered,
+    Reply,
+    StartWorkers,
+    StopWorkers,
+    Submit,
+)
 from ..actors.ref import Ref
 from ..actors.spec import Defaults, Worker, Workstream
 from ..actors.strategy import Supervision
@@ -275,8 +286,14 @@ class Runtime:
     # -- jobs ----------------------------------------------------------------------------------------------------------
 
     def task(self, func: F) -> F:
-        """Register a function under its name, so that specifications and restarts find it. A decorator."""
-        return self._bodies.register(func)
+        """Register a function under its name, so that specifications and restarts find it. A decorator.
+
+        Tasks of recovered jobs wait for functions that are not there (until their `unroutable_timeout`).
+        """
+        self._bodies.register(func)
+        if self._open:
+            self._host.tell(Registered())
+        return func
 
     async def submit(self, workstream: Workstream, *, id: str | None = None) -> JobHandle:  # noqa: A002 - the field's word
         """Take a job; returns when it is durable. `id` is the caller's idempotency key: the same workstream under the

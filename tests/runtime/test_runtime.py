@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -593,3 +594,39 @@ async def test_two_runtimes_in_one_program() -> None:
         other = await second.submit(Workstream("w", tasks=[Task("a", run=one)]))
         assert (await one_job.wait()).ok
         assert (await other.wait()).ok
+
+
+async def test_an_error_says_its_type_and_where_and_keeps_its_traceback(open_runtime: Callable[..., Runtime]) -> None:
+    async with open_runtime() as runtime:
+        job = await runtime.submit(Workstream("w", tasks=[Task("a", run=flaky)]))
+        outcome = await job.wait()
+        (attempt,) = runtime.journal.attempts(outcome.tasks["a"].id)
+    assert re.fullmatch(
+        r"ConnectionError: try again \(test_runtime\.py:\d+ in flaky\)", outcome.tasks["a"].last_error or ""
+    )
+    assert "raise ConnectionError" in (attempt.traceback or "")
+
+
+async def test_a_recovered_task_waits_for_its_function_to_be_registered(durable: Callable[..., Runtime]) -> None:
+    gates["started"] = anyio.Event()
+    async with durable(drain_deadline=0) as runtime:
+
+        @runtime.task
+        async def build() -> None:
+            gates["started"].set()
+            await anyio.sleep_forever()
+
+        await runtime.submit(Workstream("w", tasks=[Task("a", run="build")]), id="j")
+        await gates["started"].wait()
+    async with durable() as runtime:
+        (job,) = runtime.recovered
+        assert job.task("a").record.state == "queued"
+        assert "function cannot be found" in (job.task("a").record.reason or "")
+        assert not job.task("a").record.routable
+
+        @runtime.task
+        async def build() -> str:
+            return "built"
+
+        with anyio.fail_after(10):
+            assert (await job.wait()).results == {"a": "built"}
