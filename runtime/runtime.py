@@ -113,7 +113,7 @@ class Runtime:
         self._random = random or Random()  # noqa: S311 - jitter, not secrets
         self._ids = ids or TimeOrderedIds(self._clock, self._random)
         self._bodies = Bodies()
-        self._handles: WeakSet[JobHandle] = WeakSet()
+        self._handles: dict[str, WeakSet[JobHandle]] = {}  # of the living jobs, by their ids
         self._submitting: dict[str, anyio.Event] = {}
         self._engines: dict[str, Engine] = {}
         self._closing = AsyncExitStack()
@@ -209,8 +209,9 @@ class Runtime:
         with anyio.move_on_after(CLOSING):
             self._host.tell(StopWorkers())
             await self._host.barrier()
-        for handle in list(self._handles):
-            handle.settle(None)
+        for handles in self._handles.values():
+            for handle in list(handles):
+                handle.settle(None)
         self._host.close()
 
     async def _open_journal(self) -> Loaded:
@@ -360,15 +361,15 @@ class Runtime:
 
     def _handle(self, actor: JobActor) -> JobHandle:
         handle = JobHandle(self, actor.record.id, actor)
-        self._handles.add(handle)
         if actor.over:
             self._settle(handle, actor)
+        else:
+            self._handles.setdefault(handle.id, WeakSet()).add(handle)
         return handle
 
     def _job_over(self, actor: JobActor) -> None:
-        for handle in list(self._handles):
-            if handle.id == actor.record.id:
-                self._settle(handle, actor)
+        for handle in list(self._handles.pop(actor.record.id, ())):
+            self._settle(handle, actor)
 
     @staticmethod
     def _settle(handle: JobHandle, actor: JobActor) -> None:
