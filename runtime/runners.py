@@ -15,6 +15,8 @@ Rules:
 - What a body raises belongs to the body, also KeyboardInterrupt, SystemExit and exception groups. Only a
   genuine cancellation of the host's task group passes through, and then every body that is left ends as
   cancelled.
+- Genuine is what a cancel scope around the runner says. asyncio lets anybody cancel a task, also a body its own: such a
+  stray cancel ends that body as failed and that runner without a word, and others take its place.
 - Nothing here is for other threads.
 
 Who wakes whom: ``_coming`` counts the runners that will look at the queue without anybody's help: started or
@@ -51,6 +53,12 @@ _IN_A_ROW = 16  # bodies that one runner runs before it lets the loop turn
 
 class BodyCancelled(Exception):  # noqa: N818 - it says what happened; nothing went wrong
     """The body was cancelled, by its ``Running.cancel()`` or because the pool's task group was cancelled."""
+
+
+class StrayCancel(RuntimeError):  # noqa: N818 - it says what happened
+    """The body had the asyncio task cancelled that it ran on, by `asyncio.current_task().cancel()` or by something that
+    kept hold of that task. It should return or raise instead, and cancel only tasks that it started.
+    """
 
 
 class PoolClosed(RuntimeError):  # noqa: N818 - a state, as in the standard library's names
@@ -191,12 +199,13 @@ class RunnerPool:
 class _Runner:
     """One task of the pool. How it parks differs by event loop; the rest is the same."""
 
-    __slots__ = ("_coming", "_innermost", "_innermost_scope", "pool", "scope")
+    __slots__ = ("_coming", "_innermost", "_innermost_scope", "_spent", "pool", "scope")
 
     def __init__(self, pool: RunnerPool) -> None:
         self.pool = pool
         self.scope = anyio.CancelScope()
         self._coming = True  # counted in the pool's `_coming`
+        self._spent = False  # hit by a stray cancel: it runs no more bodies
         self._innermost_scope: Callable[[], Any]
         self._innermost: Any = None  # the scope that each body begins in, as the event loop knows it
 
@@ -206,20 +215,37 @@ class _Runner:
     async def _sleep(self) -> None:
         raise NotImplementedError
 
+    def _begin(self) -> None:
+        """The task of this runner has begun."""
+
+    def _struck(self) -> bool:
+        """Whether a cancel hit this task that no scope around it knows of."""
+        return False
+
+    async def _absorb(self) -> bool:
+        """Take such a cancel out of this task. Returns whether it was still to be raised."""
+        return False
+
     async def live(self) -> None:
         """Run bodies until the pool has no use for this runner."""
         pool = self.pool
         try:
+            self._begin()
             await checkpoint()  # an eager task factory would otherwise run a body inside submit()
             self._arrive()
-            while await self._use_scope():
+            while await self._use_scope() and not self._struck():
                 self.scope = anyio.CancelScope()
-        except BaseException:
-            pool._abandon()
-            raise
+            if self._struck():
+                await self._absorb()
+        except BaseException as error:
+            if not (isinstance(error, anyio.get_cancelled_exc_class()) and self._struck()):
+                pool._abandon()
+                raise
+            await self._absorb()
         finally:
             self._arrive()
             pool._runners -= 1
+        pool._call_runners()  # for what a spent one leaves
 
     def _come(self) -> None:
         self._coming = True
@@ -242,6 +268,8 @@ class _Runner:
                 if running is not None:
                     in_a_row += 1
                     await self._run(running)
+                    if self._spent:
+                        return False
                     if in_a_row % _IN_A_ROW == 0 and not self.scope.cancel_called:
                         self._come()
                         await checkpoint()
@@ -282,6 +310,11 @@ class _Runner:
                 raise cancellation from None
         else:
             self._close_what_was_left_open()
+        if self._struck():
+            self._spent = True
+            pending = await self._absorb()
+            if pending or isinstance(error, anyio.get_cancelled_exc_class()):
+                value, error = None, _stray(error)
         try:
             self.pool._end(running, value, error)
         finally:
@@ -294,14 +327,32 @@ class _Runner:
 
 
 class _AsyncioRunner(_Runner):
-    __slots__ = ("_loop", "_wakeup")
+    __slots__ = ("_asyncio", "_loop", "_task", "_wakeup")
 
     def __init__(self, pool: RunnerPool) -> None:
         import asyncio  # noqa: PLC0415 - only where it is the loop
 
         super().__init__(pool)
+        self._asyncio = asyncio
         self._loop = asyncio.get_running_loop()
         self._wakeup = self._loop.create_future()
+        self._task: asyncio.Task[Any] | None = None
+
+    def _begin(self) -> None:
+        self._task = self._asyncio.current_task()
+
+    def _struck(self) -> bool:
+        return self._task is not None and self._task.cancelling() > 0 and not _being_cancelled()
+
+    async def _absorb(self) -> bool:
+        pending = False
+        try:
+            await self._asyncio.sleep(0)
+        except self._asyncio.CancelledError:
+            pending = True
+        while self._task is not None and self._task.cancelling():
+            self._task.uncancel()
+        return pending
 
     def wake(self) -> None:
         if not self._wakeup.done():
@@ -400,12 +451,15 @@ def _group(error: BaseException) -> BaseExceptionGroup[BaseException] | None:
 
 
 def _being_cancelled() -> bool:
-    """Is the present task cancelled, by a scope around it or natively?"""
-    if anyio.current_effective_deadline() == -math.inf:
-        return True
-    if under_trio():
-        return False
-    import asyncio  # noqa: PLC0415 - only where it is the loop
+    """Is the present task being cancelled by a scope around it?"""
+    return anyio.current_effective_deadline() == -math.inf
 
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
+
+def _stray(cause: BaseException | None) -> StrayCancel:
+    text = (
+        "the body cancelled its own task (asyncio.current_task().cancel(), or something that kept hold of that task): "
+        "return or raise instead, and cancel only tasks that the body started"
+    )
+    error = StrayCancel(text)
+    error.__cause__ = cause
+    return error

@@ -11,7 +11,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from callboard.runtime.runners import BodyCancelled, PoolClosed, RunnerPool, Running
+from callboard.runtime.runners import BodyCancelled, PoolClosed, RunnerPool, Running, StrayCancel
 
 pytestmark = pytest.mark.anyio
 
@@ -428,6 +428,95 @@ async def test_native_cancellation_of_a_host_task_goes_through(anyio_backend_nam
     with pytest.raises(asyncio.CancelledError):
         await task
     assert isinstance(ends.all[0][1], BodyCancelled)
+
+
+@pytest.mark.parametrize("then", ["returns", "waits", "raises", "swallows"])
+async def test_a_body_that_cancels_its_own_task_ends_only_itself(then: str, anyio_backend_name: str) -> None:
+    if anyio_backend_name != "asyncio":
+        pytest.skip("asyncio's own kind of cancellation")
+    import asyncio
+
+    async def cancels_itself() -> str:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        if then == "raises":
+            raise ValueError("its own")
+        if then == "swallows":
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(60)
+        elif then == "waits":
+            await asyncio.sleep(60)
+        return "returned"
+
+    async with anyio.create_task_group() as group:
+        pool = RunnerPool(group)
+        ends = Ends()
+        pool.submit(cancels_itself, ends)
+        for _ in range(40):
+            pool.submit(settle, ends)
+        await ends.wait(41)
+        odd = [end for end in ends.all if end != (None, None)]
+        await settle()
+        assert pool.idle == pool.runners > 0
+        pool.close()
+    assert len(odd) == 1
+    if then == "swallows":  # as a timeout does that forgets to take its cancel back: the body has dealt with it
+        assert odd[0] == ("returned", None)
+    else:
+        assert isinstance(odd[0][1], StrayCancel)
+        assert "cancelled its own task" in str(odd[0][1])
+    assert pool.runners == 0
+    assert not group.cancel_scope.cancel_called
+
+
+async def test_a_cancel_that_hits_a_parked_runner_ends_only_that_one(anyio_backend_name: str) -> None:
+    if anyio_backend_name != "asyncio":
+        pytest.skip("asyncio's own kind of cancellation")
+    import asyncio
+
+    tasks: list[asyncio.Task[Any] | None] = []
+
+    async def shows_its_task() -> None:
+        tasks.append(asyncio.current_task())
+
+    async with anyio.create_task_group() as group:
+        pool = RunnerPool(group)
+        ends = Ends()
+        pool.submit(shows_its_task, ends)
+        await ends.wait()
+        await settle()
+        assert tasks[0] is not None
+        tasks[0].cancel()
+        await settle()
+        assert (pool.runners, pool.idle) == (0, 0)
+        pool.submit(returning(2), ends)
+        assert await ends.wait(2) == (2, None)
+        pool.close()
+
+
+async def test_the_host_s_cancellation_goes_through_a_body_that_cancels_itself(anyio_backend_name: str) -> None:
+    if anyio_backend_name != "asyncio":
+        pytest.skip("asyncio's own kind of cancellation")
+    import asyncio
+
+    async def cancels_itself() -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+
+    ends = Ends()
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as group:
+            pool = RunnerPool(group)
+            pool.submit(cancels_itself, ends)
+            await settle()
+            group.cancel_scope.cancel()
+    assert isinstance(ends.all[0][1], BodyCancelled)
+    assert pool.runners == 0
 
 
 async def test_scopes_that_a_body_left_open_are_closed(anyio_backend_name: str) -> None:
