@@ -179,6 +179,8 @@ def _refusal(command: CommandCall, error: OSError) -> tuple[str, str] | None:
         return "bad_working_directory", f"there is no folder {cwd!r}; create it, or correct cwd"
     if error.errno in (errno.ENOENT, errno.ENOTDIR):
         return "command_not_found", _missing(program, cwd)
+    if error.errno in (errno.EACCES, errno.EPERM) and "/" in program and Path(cwd or ".", program).is_dir():
+        return "command_not_executable", f"{program!r} is a folder, and no program; name a program"
     if error.errno in (errno.EACCES, errno.EPERM):
         return "command_not_executable", f"{program!r} may not be executed; make it executable (chmod +x)"
     if error.errno == errno.ENOEXEC:

@@ -121,7 +121,7 @@ async def test_what_cannot_be_started_says_what_to_do(tmp_path: Path) -> None:
         (command(write_script(tmp_path / "odd", "no first line")), "command_not_executable", "#!/bin/sh"),
         (command(write_script(tmp_path / "lost", "#!/no/such/interp\n")), "command_not_found", "interpreter"),
         (command("true", cwd=str(tmp_path / "nowhere")), "bad_working_directory", "nowhere"),
-        (command(str(tmp_path)), "command_not_executable", "chmod"),
+        (command(str(tmp_path)), "command_not_executable", "is a folder, and no program; name a program"),
     ]
     async with commands(tmp_path) as bench:
         for token, (call, kind, text) in enumerate(cases, 1):
