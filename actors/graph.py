@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from .schema import Finding, did_you_mean, where
+from .schema import Finding, clipped, did_you_mean, short, where
 from .spec import Task
 
 _CYCLE_SHOWN = 20  # names of a cycle that are printed; of a longer one its two ends
+_NAME_SHOWN = 80  # characters of a name in a cycle
 _SUGGESTIONS = 20  # unknown dependencies that get a suggestion: each is compared with all names
 
 
@@ -32,13 +33,13 @@ def edge_findings(tasks: Sequence[Task]) -> Iterator[Finding]:
                     unknown += 1
                     names = names or list(numbers)
                     advice = did_you_mean(other, names) if unknown <= _SUGGESTIONS else None
-                    problem = f"task {task.name!r} waits for {other!r}, which does not exist"
+                    problem = f"task {short(task.name)} waits for {short(other)}, which does not exist"
                 elif other == task.name:
-                    problem, advice = f"task {task.name!r} waits for itself", "remove it"
+                    problem, advice = f"task {short(task.name)} waits for itself", "remove it"
                 elif other in seen:
-                    problem, advice = f"{other!r} stands twice in {field} of task {task.name!r}", "remove one"
+                    problem, advice = f"{short(other)} stands twice in {field} of task {short(task.name)}", "remove one"
                 elif field == "after" and other in task.depends_on:
-                    problem = f"task {task.name!r} has {other!r} under both depends_on and after"
+                    problem = f"task {short(task.name)} has {short(other)} under both depends_on and after"
                     advice = "keep one: depends_on wants it to end well, after only to end"
                 else:
                     mine.append(number)
@@ -48,7 +49,7 @@ def edge_findings(tasks: Sequence[Task]) -> Iterator[Finding]:
                 yield Finding(where(("tasks", index, field, place)), problem, advice)
         needs.append(mine)
     for cycle in _cycles(needs):
-        shown = [tasks[number].name for number in cycle]
+        shown = [clipped(tasks[number].name, _NAME_SHOWN) for number in cycle]
         if len(shown) > _CYCLE_SHOWN:
             left = len(shown) - _CYCLE_SHOWN
             shown[_CYCLE_SHOWN // 2 : -_CYCLE_SHOWN // 2] = [f"… {left:,} more …"]

@@ -26,7 +26,10 @@ Path = tuple[str | int, ...]
 
 _DEEPEST = 64  # levels of nesting in args: far beyond use, far below the interpreter's recursion limit
 _COMPARED = 2_000  # names that are compared for one suggestion: beyond, it would take longer than it helps
-_SHOWN = 60  # characters of a bad value that a message repeats
+_LONGEST_COMPARED = 200  # characters of a name that is compared with others
+_SHOWN = 80  # characters of a bad value or name that a message repeats
+_STEP = 80  # characters of a key in a place
+_MESSAGE = 600  # characters of a message that are told: an error of a module that is imported may say much
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -44,7 +47,7 @@ class Finding(msgspec.Struct, frozen=True):
         place = f"line {self.line}: " if self.line is not None else ""
         where = f"{self.where}: " if self.where else ""
         advice = f" ({self.suggestion})" if self.suggestion else ""
-        return f"{place}{where}{self.message}{advice}"
+        return f"{place}{where}{clipped(self.message, _MESSAGE)}{advice}"
 
 
 def where(path: Path) -> str:
@@ -53,7 +56,9 @@ def where(path: Path) -> str:
     for step in path:
         if isinstance(step, int):
             text += f"[{step}]"
-        elif step.replace("_", "").replace("-", "").isalnum():
+            continue
+        step = clipped(step, _STEP)  # noqa: PLW2901 - it is the same step
+        if step.replace("_", "").replace("-", "").isalnum():
             text += f".{step}" if text else step
         else:
             text += f"[{step!r}]"
@@ -76,6 +81,8 @@ def beside(told: Sequence[Finding], more: Sequence[Finding]) -> list[Finding]:
 
 def did_you_mean(name: str, known: Sequence[str]) -> str | None:
     """Suggest the known name that is most like `name`, or None."""
+    if len(name) > _LONGEST_COMPARED:
+        return None
     folded = name.casefold()
     for candidate in known:
         if candidate.casefold() == folded:
@@ -112,9 +119,9 @@ def plain_problem(value: object, depth: int = 0) -> str | None:
         case str():
             return _text_problem(value)
         case int():
-            return None if -(2**63) <= value < 2**63 else f"{_short(value)} does not fit in 64 bits"
+            return None if -(2**63) <= value < 2**63 else f"{short(value)} does not fit in 64 bits"
         case float():
-            return None if math.isfinite(value) else f"{value!r} has no form in JSON"
+            return None if math.isfinite(value) else f"{value!r} is not a finite number"
         case _ if depth >= _DEEPEST:
             return f"it is nested more than {_DEEPEST} levels deep"
         case list() | tuple():
@@ -123,12 +130,12 @@ def plain_problem(value: object, depth: int = 0) -> str | None:
         case dict():
             for key, item in cast("dict[object, object]", value).items():
                 if not isinstance(key, str):
-                    return f"the key {_short(key)} is {_kind(key)}, and JSON knows only text"
+                    return f"the key {short(key)} is {_kind(key)}, and JSON knows only text"
                 if problem := _text_problem(key) or plain_problem(item, depth + 1):
                     return problem
             return None
         case _:
-            return f"{_short(value)} is {_kind(value)}, which JSON does not know"
+            return f"{short(value)} is {_kind(value)}, which JSON does not know"
 
 
 class _Reading:
@@ -159,8 +166,9 @@ class _Reading:
             if _suits(value, option):
                 return self.any(value, option, path)
         options = [option for option in kind.types if not isinstance(option, inspect.NoneType)]
-        if len(options) == 1:
-            return self.any(value, options[0], path)
+        near = next((option for option in options if _is_of(value, option)), None)
+        if len(options) == 1 or near is not None:
+            return self.any(value, near or options[0], path)
         wanted = " or ".join(_wanted(option) for option in options)
         return self.bad(path, f"must be {wanted}, not {_told(value)}", _advice(value, options[-1]))
 
@@ -180,7 +188,7 @@ class _Reading:
         for key in given:
             if key not in fields:
                 suggestion = did_you_mean(str(key), list(fields)) or f"known here: {', '.join(fields)}"
-                self.bad((*path, str(key)), f"unknown key {_short(key)}", suggestion)
+                self.bad((*path, str(key)), f"unknown key {short(key)}", suggestion)
         ready: dict[str, object] = {}
         for name, field in fields.items():
             if name in given:
@@ -193,7 +201,7 @@ class _Reading:
 
     def list(self, value: object, kind: inspect.ListType, path: Path) -> tuple[object, bool]:
         if not isinstance(value, list | tuple):
-            advice = f"write it in brackets: [{_short(value)}]" if isinstance(value, str) else None
+            advice = f"write it in brackets: [{short(value)}]" if isinstance(value, str) else None
             return self.bad(path, f"must be a list, not {_told(value)}", advice)
         got = [
             self.any(item, kind.item_type, (*path, index)) for index, item in enumerate(cast("Sequence[object]", value))
@@ -226,6 +234,19 @@ def _suits(value: object, kind: inspect.Type) -> bool:
             return isinstance(value, Mapping | msgspec.Struct)
         case _:
             return _scalar_problem(value, kind) is None
+
+
+def _is_of(value: object, kind: inspect.Type) -> bool:
+    """Whether a scalar has the type of a member of a union, though it may not fit otherwise."""
+    match kind:
+        case inspect.StrType():
+            return isinstance(value, str)
+        case inspect.IntType():
+            return isinstance(value, int) and not isinstance(value, bool)
+        case inspect.FloatType():
+            return isinstance(value, int | float) and not isinstance(value, bool)
+        case _:
+            return False
 
 
 def _scalar_problem(value: object, kind: inspect.Type) -> str | None:
@@ -284,12 +305,12 @@ def _text_problem(value: str) -> str | None:
     try:
         value.encode()
     except UnicodeEncodeError:
-        return f"{_short(value)} holds half a character (a lone surrogate), which cannot be stored"
+        return f"{short(value)} holds half a character (a lone surrogate), which cannot be stored"
     return None
 
 
 def _told(value: object) -> str:
-    return "nothing" if value is None else f"{_kind(value)} ({_short(value)})"
+    return "nothing" if value is None else f"{_kind(value)} ({short(value)})"
 
 
 def _kind(value: object) -> str:
@@ -309,12 +330,18 @@ def _kind(value: object) -> str:
             return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
 
 
-def _short(value: object) -> str:
+def short(value: object) -> str:
+    """A value as a message repeats it: written as Python does, and cut where it is long."""
     try:
         text = ascii(value) if isinstance(value, str) and not value.isprintable() else repr(value)
     except Exception:  # a user's __repr__, or an integer beyond the interpreter's limit of digits
         text = f"a {type(value).__name__}"
-    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
+    return clipped(text, _SHOWN)
+
+
+def clipped(text: str, most: int) -> str:
+    """A text of at most `most` characters."""
+    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def _blank(kind: type[msgspec.Struct], ready: Mapping[str, object] | None = None) -> Any:

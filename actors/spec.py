@@ -39,12 +39,14 @@ def seconds(value: Duration) -> float:
     if isinstance(value, str):
         text = value.strip()
         if not _WHOLE.fullmatch(text):
-            raise ValueError(f'{value!r} is not a duration; write seconds as a number, or "90s", "5m", "1h30m", "2d"')
+            raise ValueError(
+                f'{value!r:.80} is not a duration; write seconds as a number, or "90s", "5m", "1h30m", "2d"'
+            )
         number = sum(float(amount) * _UNITS[unit] for amount, unit in _PART.findall(text))
     else:
         number = float(value)
     if not 0 <= number <= LONGEST:
-        raise ValueError(f"{value!r} is not a duration between 0 and {LONGEST:.0f} seconds")
+        raise ValueError(f"{value!r:.80} is not a duration between 0 and {LONGEST:.0f} seconds")
     return number
 
 

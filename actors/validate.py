@@ -25,7 +25,7 @@ import msgspec
 from .backoff import WaitError, decode_wait, encode_wait, is_strategy
 from .graph import edge_findings
 from .names import folded, name_problem
-from .schema import Finding, Path, beside, plain_problem, read, sound, where
+from .schema import Finding, Path, beside, clipped, plain_problem, read, short, sound, where
 from .spec import (
     Breaker,
     Check,
@@ -44,12 +44,8 @@ from .spec import (
 
 __all__ = ["Finding", "SpecificationError", "findings", "kind_of", "name_problem", "worker_findings"]
 
-_CYCLE_SHOWN = 20  # names of a cycle that are printed; of a longer one its two ends
-_SUGGESTIONS = 20  # unknown dependencies that get a suggestion: each is compared with all names
+_TOLD = 100  # findings that an error's text lists
 
-_PLAIN_NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_-])?")
-_RESERVED = re.compile(r"(?:con|prn|aux|nul|conin\$|conout\$|com[0-9¹²³]|lpt[0-9¹²³]) *(?:\..*)?", re.IGNORECASE)
-_FORBIDDEN = frozenset('/\\:*?"<>|')
 _PATH = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 _MODULE = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 
@@ -78,7 +74,8 @@ class SpecificationError(ValueError):
     def __str__(self) -> str:
         count = len(self.findings)
         head = f"{count} thing{'s are' if count > 1 else ' is'} wrong in {self.source}:"
-        return "\n  ".join([head, *map(str, self.findings)])
+        more = [f"… and {count - _TOLD:,} more"] if count > _TOLD else []
+        return "\n  ".join([head, *map(str, self.findings[:_TOLD]), *more])
 
 
 def findings(workstream: Workstream, *, bodies: Bodies | None = None) -> list[Finding]:
@@ -156,7 +153,7 @@ class _Checker:
 
     def workstream(self, spec: Workstream) -> None:
         if problem := name_problem(spec.name):
-            self.bad(("name",), f"the name {spec.name!r} {problem}")
+            self.bad(("name",), f"the name {short(spec.name)} {problem}")
         self.at_least(("max_parallel",), spec.max_parallel, 1)
         self.limit(("deadline",), spec.deadline)
         self.defaults(spec.defaults, ("defaults",))
@@ -186,7 +183,7 @@ class _Checker:
         if task.args and (problem := plain_problem(task.args)):
             self.bad((*at, "args"), f"not a JSON value: {problem}", "hand over text, numbers, lists and tables")
         if task.tool is not None and (problem := name_problem(task.tool)):
-            self.bad((*at, "tool"), f"the name {task.tool!r} {problem}")
+            self.bad((*at, "tool"), f"the name {short(task.tool)} {problem}")
         for index, capability in enumerate(task.capabilities):
             if not capability.strip():
                 self.bad((*at, "capabilities", index), "is empty")
@@ -305,7 +302,7 @@ class _Checker:
         if spec.file is not None:
             self.folder(spec.file, (*at, "file"))
         if spec.imports is not None and not _MODULE.fullmatch(spec.imports):
-            self.bad((*at, "imports"), f"{spec.imports!r} is no module's name", 'write it as "package.module"')
+            self.bad((*at, "imports"), f"{short(spec.imports)} is no module's name", 'write it as "package.module"')
         if spec.run is not None:
             self.function(spec.run, (*at, "run"))
         self.command(spec.command, spec.shell, at)
@@ -352,7 +349,7 @@ class _Checker:
                 self.bad(
                     here,
                     "is one text, which only a shell can take apart",
-                    f"write a list of arguments, as {command.split()!r}, or add shell = true",
+                    f"write a list of arguments, as {clipped(repr(command.split()), 300)}, or add shell = true",
                 )
             if not command.strip():
                 self.bad(here, "is empty")
@@ -379,14 +376,14 @@ class _Checker:
         if isinstance(body, str):
             if self._bodies is None:
                 if ":" in body and not _PATH.fullmatch(body):
-                    return f'{body!r} is no import path; write it as "package.module:function"', None
+                    return f'{short(body)} is no import path; write it as "package.module:function"', None
                 return ("is empty", None) if not body.strip() else (None, None)
             try:
                 func = self._bodies(body)
             except LookupError as error:
                 return str(error.args[0] if error.args else error), None
         if not callable(func):
-            return f"must be a function or its import path, not {type(body).__name__} ({body!r:.60})", None
+            return f"must be a function or its import path, not {type(body).__name__} ({short(body)})", None
         if inspect.isgeneratorfunction(func) or inspect.isasyncgenfunction(func):
             return (
                 "is a generator: calling it would run nothing; return the value instead of yielding it",
@@ -401,30 +398,30 @@ class _Checker:
         for index, name in enumerate(names):
             here = (*at, name) if keyed else (*at, index, "name")
             if problem := name_problem(name):
-                self.bad(here, f"the name {name!r} {problem}")
+                self.bad(here, f"the name {short(name)} {problem}")
             same = folded(name)
             if same not in seen:
                 seen[same] = name
             elif seen[same] == name:
                 if name:
-                    self.bad(here, f"there are two {what}s named {name!r}", "give each its own name")
+                    self.bad(here, f"there are two {what}s named {short(name)}", "give each its own name")
             else:
                 self.bad(
                     here,
-                    f"the {what}s {seen[same]!r} and {name!r} differ in case or composition only",
+                    f"the {what}s {short(seen[same])} and {short(name)} differ in case or composition only",
                     "give each its own name",
                 )
 
     def environment(self, env: dict[str, str], at: Path) -> None:
         for key, value in env.items():
             if not key or "=" in key or "\0" in key:
-                self.bad((*at, key), f"{key!r} cannot be the name of an environment variable")
+                self.bad((*at, key), f"{short(key)} cannot be the name of an environment variable")
             if "\0" in value:
                 self.bad((*at, key), "holds a NUL byte, which no environment can")
 
     def folder(self, path: str | None, at: Path) -> None:
         if path is not None and (not path.strip() or "\0" in path):
-            self.bad(at, f"{path!r} is no path")
+            self.bad(at, f"{short(path)} is no path")
 
     def at_least(self, at: Path, value: int | None, least: int, suggestion: str | None = None) -> None:
         if value is not None and not least <= value <= 2**53:
@@ -458,4 +455,4 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _titled(spec: Task | Hook | Condition) -> str:
-    return f"task {spec.name!r}" if isinstance(spec, Task) else f"a {type(spec).__name__.lower()}"
+    return f"task {short(spec.name)}" if isinstance(spec, Task) else f"a {type(spec).__name__.lower()}"

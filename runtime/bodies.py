@@ -26,7 +26,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from ..actors.backoff import WaitError, encode_wait, is_strategy
-from ..actors.schema import Finding, Path, beside, did_you_mean, read, where
+from ..actors.schema import Finding, Path, beside, did_you_mean, read, short, where
 from ..actors.spec import Check, Condition, Hook, Retry, Task, Workstream
 from ..actors.validate import SpecificationError, findings, kind_of
 from .engines.bodies import takes_context
@@ -163,7 +163,7 @@ def prepare(workstream: Workstream, bodies: Bodies, *, durable: bool) -> Workstr
     ready, more = journalable(clean, bodies, durable=durable)
     if found := found + beside(found, more):
         bodies.release(ready)
-        raise SpecificationError(found, f"workstream {workstream.name!r}")
+        raise SpecificationError(found, f"workstream {short(workstream.name)}")
     return ready
 
 

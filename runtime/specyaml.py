@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ..actors.schema import Finding, Path, where
+from ..actors.schema import Finding, Path, short, where
 from .speclines import Lines
 
 _MOST_VALUES = 2_000_000  # as many as the largest file could hold by itself
@@ -200,7 +200,7 @@ class _Reader:
         line = event.start_mark.line + 1
         path = (*top.path, str(key))
         if key in top.pairs:
-            self.findings.append(Finding(where(path), f"the key {key!r} stands twice here", "keep one", line))
+            self.findings.append(Finding(where(path), f"the key {short(key)} stands twice here", "keep one", line))
         self.lines[path] = line
         top.key = key
         top.has_key = True
