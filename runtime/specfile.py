@@ -21,16 +21,20 @@ from typing import Any, cast
 
 import msgspec
 
-from ..actors.schema import Finding, around, beside, read, where
+from ..actors.schema import Finding, around, beside, read, short, where
 from ..actors.spec import Worker, Workstream
 from ..actors.validate import SpecificationError, findings, worker_findings
 from . import speclines, specyaml
+from .bodies import look_in
 
 __all__ = ["RunFile", "load"]
 
 LARGEST = 20_000_000
 """Bytes of the largest file that is read."""
 _FORMATS = (".toml", ".yaml", ".yml", ".json")
+
+
+Functions = Callable[[str], Callable[..., Any]]
 
 
 class RunFile(msgspec.Struct, frozen=True):
@@ -47,21 +51,27 @@ class _Layout(Workstream, frozen=True, kw_only=True):
     workers: list[Worker] | None = None
 
 
-def load(path: str | Path) -> RunFile:
+def load(path: str | Path, *, functions: Functions | None = None) -> RunFile:
     """Read and check a specification file. Raises SpecificationError with all that is wrong with it.
 
-    A file without a name is named as the file. Functions are not looked up yet: submitting does, by
-    importing.
+    A file without a name is named as the file. functions: finds the function of an import path, and raises LookupError
+    for one that is not there (which is told with the rest); without it functions are not looked up yet: submitting
+    does, by importing.
     """
     path = Path(path)
     data, lines, found = _parse(path, _text(path))
-    if not isinstance(data, dict):
-        raise _refused(path, f"holds {'nothing' if data is None else 'no table of settings'}", None)
-    layout, mistyped = read({"name": path.stem, **cast("dict[str, Any]", data)}, _Layout)
+    if not isinstance(data, dict | None):
+        raise _refused(path, "holds no table of settings", None)
+    layout, mistyped = read({"name": path.stem, **cast("dict[str, Any]", data or {})}, _Layout)
     workstream = Workstream(**{name: getattr(layout, name) for name in Workstream.__struct_fields__})
     workers = layout.workers
     found += mistyped
-    found += beside(found, findings(workstream) + (worker_findings(workers) if workers else []))
+    if functions is not None:
+        look_in(str(path.absolute().parent / (workstream.folder or "")))
+    more = findings(workstream, bodies=functions) + (worker_findings(workers) if workers else [])
+    if not workstream.tasks:
+        more.append(Finding("tasks", "there are no tasks", "`callboard init` writes an example"))
+    found += beside(found, more)
     if found:
         raise SpecificationError(_with_lines(found, lines), str(path))
     return RunFile(_placed(workstream, path.absolute().parent), workers, path)
@@ -93,6 +103,8 @@ def _text(path: Path) -> str:
         if isinstance(error, SpecificationError):
             raise
         raise _refused(path, f"cannot be read: {getattr(error, 'strerror', None) or error}", None) from None
+    if not content.strip():
+        raise _refused(path, "is empty", None)
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -148,7 +160,7 @@ def _json(path: Path, text: str) -> tuple[Any, Callable[[], speclines.Lines], li
     except (ValueError, RecursionError) as error:
         raise _refused(path, f"is no JSON: {_plainly(error)}", None) from None
     places = speclines.json_lines(text)[1] if doubled else []
-    found = [Finding(where(place), f"the key {place[-1]!r} stands twice here", "keep one") for place in places]
+    found = [Finding(where(place), f"the key {short(place[-1])} stands twice here", "keep one") for place in places]
     return data, lambda: speclines.json_lines(text)[0], found
 
 
@@ -167,7 +179,8 @@ def _plainly(error: Exception) -> str:
 
 
 def _refused(path: Path, message: str, line: int | None) -> SpecificationError:
-    return SpecificationError([Finding("", f"the file {message}", None, line)], str(path))
+    advice = "`callboard init` writes an example" if message == "is empty" else None
+    return SpecificationError([Finding("", f"the file {message}", advice, line)], str(path))
 
 
 def _with_lines(found: Sequence[Finding], lines: Callable[[], speclines.Lines]) -> list[Finding]:

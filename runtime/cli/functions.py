@@ -27,7 +27,10 @@ def function(name: str) -> Callable[..., Any]:
     from ..bodies import Bodies, BodyNotFound  # noqa: PLC0415 - heavy
 
     if name.startswith("__main__:"):
-        raise BodyNotFound(f"{name!r} stands in the program that submitted it, and this program is another one")
+        text = (
+            "is in the main module of another program; only functions of modules of their own are found from everywhere"
+        )
+        raise BodyNotFound(f"{name!r} {text}")
     return Bodies().callable_body(name)
 
 

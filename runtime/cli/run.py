@@ -38,6 +38,7 @@ def run(
     """
     from ..runtime import JobExists, Runtime, check_job_id  # noqa: PLC0415 - heavy
     from ..specfile import load  # noqa: PLC0415
+    from .functions import function  # noqa: PLC0415
     from .session import see_through  # noqa: PLC0415
 
     if job_id is not None:
@@ -45,7 +46,7 @@ def run(
             check_job_id(job_id)
         except ValueError as error:
             raise Trouble(str(error)) from None
-    asked = load(file)
+    asked = load(file, functions=function)
     _refuse_a_second(asked, journal, job_id)
 
     def opened() -> Runtime:

@@ -1,5 +1,6 @@
 """Specification files in three formats: one schema, every mistake with its line, and nothing that hurts to read."""
 
+import json
 import os
 import sys
 import time
@@ -9,8 +10,9 @@ from typing import Any
 import pytest
 
 from callboard.actors.spec import Check, Hook, Retry, Task, Tool, Worker, Workstream
-from callboard.actors.validate import SpecificationError
+from callboard.actors.validate import Finding, SpecificationError
 from callboard.runtime import specfile, speclines, specyaml
+from callboard.runtime.bodies import Bodies
 
 TOML = """\
 # a comment, with = and [brackets]
@@ -260,6 +262,92 @@ def test_every_mistake_with_its_line(tmp_path: Path, name: str, content: str, li
     assert [line for line, _ in found.values()] == sorted(lines)
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "line"),
+    [
+        ("a.toml", "name = 'x'\n# no more", None),
+        ("a.toml", "# nothing", None),
+        ("a.toml", "\ntasks = []", 2),
+        ("a.yaml", "# nothing\n", None),
+        ("a.yaml", "name: x\ntasks: []\n", 2),
+        ("a.json", "{}", None),
+        ("a.json", "null", None),
+        ("a.json", '{\n"tasks": []}', 2),
+    ],
+)
+def test_a_file_without_tasks_is_a_finding_in_every_format(
+    tmp_path: Path, name: str, content: str, line: int | None
+) -> None:
+    assert told(tmp_path, name, content) == {"tasks": (line, "there are no tasks (`callboard init` writes an example)")}
+
+
+FUNCTIONS = {
+    "a.toml": """
+nmae = "x"
+[[tasks]]
+name = "a"
+run = "their_steps:wrong"
+[[tasks]]
+name = "b"
+run = "their_steps:right"
+engine = "thread"
+[[tasks.on_failed]]
+run = "not_there:hook"
+""",
+    "a.yaml": """
+nmae: x
+tasks:
+- name: a
+  run: their_steps:wrong
+- name: b
+  run: their_steps:right
+  engine: thread
+  on_failed:
+  - run: not_there:hook
+""",
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_missing_functions_are_told_with_the_rest_and_have_their_lines(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "their_steps", raising=False)
+    (tmp_path / "their_steps.py").write_text("async def right(): pass\n")
+    with pytest.raises(SpecificationError) as refused:
+        specfile.load(write(tmp_path, name, FUNCTIONS[name]), functions=Bodies().callable_body)
+    assert [(finding.where, finding.line) for finding in refused.value.findings] == [
+        ("nmae", 2),
+        ("tasks[0].run", 5),
+        ("tasks[1].engine", 9 if name == "a.toml" else 8),
+        ("tasks[1].on_failed[0].run", 11 if name == "a.toml" else 10),
+    ]
+
+
+def test_a_number_that_is_none_is_told_plainly(tmp_path: Path) -> None:
+    text = "[[tasks]]\nname = 'a'\ncommand = ['x']\ntimeout = nan\nretry = {base_delay = inf}\n"
+    found = told(tmp_path, "a.toml", text)
+    assert found["tasks[0].timeout"] == (4, "nan is not a finite number (None)")
+    assert found["tasks[0].retry.base_delay"] == (5, "inf is not a finite number (None)")
+
+
+def test_however_long_a_name_what_is_told_is_short(tmp_path: Path) -> None:
+    long = "x" * 500_000
+    task = {"name": long, "run": f"{long}:{long}", "depends_on": [long, f"{long}y"], "tool": long, "timeout": long}
+    spec = {
+        "name": long, "tasks": [task, task], "tools": {long: {}}, "env": {f"{long}=": "1"}, long: 1,
+        "cwd": "\0" * 100_000, "checks": [{"imports": long + "-"}, {"command": long}],
+    }  # fmt: skip
+    with pytest.raises(SpecificationError) as refused:
+        specfile.load(write(tmp_path, "a.json", json.dumps(spec)), functions=Bodies().callable_body)
+    assert len(refused.value.findings) > 12
+    assert max(len(str(finding)) for finding in refused.value.findings) < 1000
+    many = SpecificationError([Finding("x", "is wrong")] * 1000)
+    assert str(many).startswith("1000 things are wrong")
+    assert str(many).endswith("… and 900 more")
+
+
 def test_a_cycle_is_printed_at_its_first_task(tmp_path: Path) -> None:
     text = """
 [[tasks]]
@@ -286,13 +374,15 @@ depends_on = ["a"]
         ("a.toml", "a = 1\na = 2", 2, "no TOML: Cannot overwrite"),
         ("a.toml", "a = ", 1, "end of document"),
         ("a.toml", "a = " + "[" * 100_000, None, "nested too deep"),
-        ("a.json", "", 1, "no JSON: Expecting value"),
+        ("a.json", " ", None, "is empty (`callboard init` writes an example)"),
+        ("a.json", "{", 1, "no JSON: Expecting"),
+        ("a.toml", "\n\n", None, "is empty"),
         ("a.json", "{\n1}", 2, "no JSON"),
         ("a.json", '{"a": NaN}', None, "NaN is no number"),
         ("a.json", "[" * 100_000, None, "nested too deep"),
         ("a.json", '{"a": ' + "9" * 5000 + "}", None, "no JSON"),
         ("a.json", "[]", None, "no table"),
-        ("a.yaml", "", None, "holds nothing"),
+        ("a.yaml", "", None, "is empty"),
         ("a.yaml", "- a", None, "no table"),
         ("a.yaml", "a: [\n", 2, "no YAML"),
         ("a.yaml", "a: b\n  c: d\n", 2, "no YAML"),
@@ -385,7 +475,7 @@ def test_yaml_aliases_and_merges(tmp_path: Path) -> None:
 name: x
 common: &c {command: [x], retry: {max_attempts: 2}}
 """
-    assert list(told(tmp_path, "a.yaml", text)) == ["common"]
+    assert list(told(tmp_path, "a.yaml", text)) == ["tasks", "common"]
     text = """\
 name: x
 tasks:

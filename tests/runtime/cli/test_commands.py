@@ -165,7 +165,9 @@ def test_history(cli: Cli, files: Path) -> None:
         (("diagram", "taks"), "There is no machine 'taks'; did you mean 'task'?"),
         (("run", "nope.toml"), "the file does not exist"),
         (("run", "wrong.toml"), "line 3: tasks[0].comand: unknown key 'comand' (did you mean 'command'?)"),
-        (("run", "missing.toml"), "there is no module 'not_there'"),
+        (("run", "missing.toml"), "line 3: tasks[0].run: 'not_there:f': there is no module 'not_there'"),
+        (("run", "main.toml"), "line 3: tasks[0].run: '__main__:f' is in the main module of another program"),
+        (("run", "none.toml"), "tasks: there are no tasks (`callboard init` writes an example)"),
         (("audit", "nope.jsonl"), "nope.jsonl cannot be read: No such file or directory."),
         (("init", "good.toml"), "good.toml exists already, and was left as it is."),
         (("init", "a.yaml"), "should end in .toml"),
@@ -189,6 +191,8 @@ def test_history(cli: Cli, files: Path) -> None:
 def test_bad_input_is_told_in_a_paragraph(cli: Cli, files: Path, args: tuple[str, ...], words: str) -> None:
     (files / "wrong.toml").write_text('[[tasks]]\nname = "a"\ncomand = ["x"]\n')
     (files / "missing.toml").write_text('[[tasks]]\nname = "a"\nrun = "not_there:f"\n')
+    (files / "main.toml").write_text('[[tasks]]\nname = "a"\nrun = "__main__:f"\n')
+    (files / "none.toml").write_text('name = "none"\n')
     cli("run", "good.toml", "--id", "j1")
     cli("run", "bad.toml", "--id", "j2")
     before = {path: path.read_bytes() for path in files.glob("*.toml")}
@@ -238,7 +242,7 @@ def test_jobs_whose_functions_are_elsewhere_are_left_alone(cli: Cli, files: Path
     told = cli(*args)
     assert (told.code, told.out) == (2, "")
     first, second, third = told.err.splitlines()[1:4]
-    assert first.startswith("  job theirs: tasks[0].run: '__main__:build' stands in the program that submitted it")
+    assert first.startswith("  job theirs: tasks[0].run: '__main__:build' is in the main module of another program")
     assert second.startswith("  job theirs: tasks[1].run: no function is registered as 'registered'")
     assert third.startswith("  job theirs: tasks[2].checks[0].run: '__main__:build'")
     assert "PYTHONPATH" in told.err
@@ -341,7 +345,7 @@ def test_errors_of_our_own_are_reported_not_shown(
     reports = tmp_path_factory.mktemp("reports")
     monkeypatch.setattr("tempfile.tempdir", str(reports))
 
-    def broken(*_: Any) -> Any:
+    def broken(*_: Any, **__: Any) -> Any:
         raise ZeroDivisionError("oh no")
 
     monkeypatch.setattr("callboard.runtime.specfile.load", broken)
