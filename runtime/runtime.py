@@ -11,6 +11,8 @@ Rules
   stopped and their tries given back. Left by an error or a cancellation, it does not wait for them.
 - A cancellation around it reaches the application's own code only. What runs inside is stopped by leaving, in order, so
   that a body which had to stop counts as stopped and not as failed.
+- Should something inside end that nobody told to end, the runtime is broken: whoever waits for it gets RuntimeClosed
+  with the cause, the application's code is cancelled, and leaving raises.
 - It is entered and left in the same task. It takes no signals: that is the program's business.
 - Everything it needs of the world can be given: journal, clock, randomness, ids.
 """
@@ -59,7 +61,7 @@ from .engines.command import CommandEngine
 from .engines.contract import Engine, ProcessInfo
 from .engines.loop import LoopEngine
 from .engines.thread import ThreadEngine
-from .handles import JobHandle, RuntimeClosed, outcome_of
+from .handles import JobHandle, RuntimeClosed, closed, outcome_of
 from .host import Host
 from .journal import open_journal
 from .journal.contract import Health, Journal
@@ -120,6 +122,9 @@ class Runtime:
         self._drained = False
         self._running = False
         self._open = False
+        self._leaving = False
+        self._broken: BaseException | None = None  # by what
+        self._stopping = anyio.CancelScope()  # around waits for what only a living dispatcher does
         self._group: TaskGroup
         self._inside: TaskGroup | None = None
         self.journal: Journal
@@ -148,17 +153,41 @@ class Runtime:
     async def _keep(self, *, task_status: TaskStatus[TaskGroup]) -> None:
         """Keep the runtime's own tasks out of reach of what cancels the application's."""
         with anyio.CancelScope(shield=True):
-            async with anyio.create_task_group() as inside:
-                task_status.started(inside)
-                await anyio.sleep_forever()
+            try:
+                async with anyio.create_task_group() as inside:
+                    task_status.started(inside)
+                    await anyio.sleep_forever()
+            except anyio.get_cancelled_exc_class() as stray:
+                self._break(stray)  # asyncio lets anybody cancel any task
+            except BaseException as error:
+                self._break(error)
+                raise
+        if not self._leaving:
+            self._break(None)
+            raise closed("the runtime's own tasks were cancelled, by something inside or around it", self._broken)
 
     async def _serve(self) -> None:
         """Run the dispatcher. Should it break, nobody waits for it."""
         try:
             await self._dispatcher.run()
+        except BaseException as error:
+            self._break(error)
+            raise
         finally:
             self._running = False
             self._host.close()
+
+    def _break(self, cause: BaseException | None) -> None:
+        """Something inside has ended that should not have: nothing goes on, and nobody may wait for it."""
+        if self._leaving and not self._running:
+            return
+        self._broken = self._broken or cause
+        self._running = self._open = False
+        for handle in list(self._handles):
+            handle.settle(None, self._broken)
+        self._host.close(self._broken)
+        self._dispatcher.close()
+        self._stopping.cancel()
 
     async def _enter(self, group: TaskGroup) -> None:
         runners = RunnerPool(group)
@@ -190,6 +219,7 @@ class Runtime:
     async def _leave(self) -> None:
         """Close everything, in the reverse order of its opening. Nothing is waited for without a limit."""
         self._open = False
+        self._leaving = True
         try:
             with anyio.CancelScope(shield=True):
                 with suppress(RuntimeClosed):
@@ -205,7 +235,8 @@ class Runtime:
             return
         if not self._drained:
             await self.drain(0.0)
-        await self._dispatcher.stop_all()
+        with self._stopping:
+            await self._dispatcher.stop_all()
         with anyio.move_on_after(CLOSING):
             self._host.tell(StopWorkers())
             await self._host.barrier()
@@ -442,6 +473,8 @@ class Runtime:
             await self._host.moved()
 
     def _check_open(self) -> None:
+        if self._broken is not None:
+            raise closed("the runtime has closed", self._broken)
         if not self._open:
             raise RuntimeClosed("the runtime is not open: use it inside `async with Runtime(...)`")
 
@@ -459,9 +492,9 @@ def default_workers() -> tuple[Worker, ...]:
 def check_job_id(job_id: str) -> None:
     """Refuse an id that could not be a folder's name. Raises ValueError."""
     if not (0 < len(job_id) <= 128 and job_id.isascii() and all(c.isalnum() or c in "._-" for c in job_id)):
-        raise ValueError(f"{job_id!r} cannot be a job's id: use 1 to 128 of the characters A-Z a-z 0-9 . _ -")
+        raise ValueError(f"{job_id!r:.80} cannot be a job's id: use 1 to 128 of the characters A-Z a-z 0-9 . _ -")
     if job_id[0] in ".-":
-        raise ValueError(f"{job_id!r} cannot be a job's id: it must not begin with '.' or '-'")
+        raise ValueError(f"{job_id!r:.80} cannot be a job's id: it must not begin with '.' or '-'")
 
 
 def _journal_of(target: str | Path | Journal | None) -> Journal:

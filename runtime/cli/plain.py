@@ -29,6 +29,12 @@ _SAID = {
 }
 
 
+def _said(event: Transitioned) -> str | None:
+    if event.to_state == "retrying" and event.from_state == "recovering":
+        return "was interrupted, will be run again"  # its body did nothing wrong
+    return _SAID.get(event.to_state)
+
+
 class PlainView:
     """Writes lines to stdout."""
 
@@ -62,7 +68,7 @@ class PlainView:
             typer.echo(line)
 
     def _task(self, job: str, event: Transitioned) -> None:
-        said = _SAID.get(event.to_state)
+        said = _said(event)
         if event.to_state == "running":
             self._began.setdefault(event.entity_id, event.at)
         if said is None:

@@ -49,9 +49,9 @@ def find_job(reader: Reader, text: str) -> JobRecord:
         return near[0]
     if near:
         raise Trouble(
-            f"{len(near)} jobs begin with {text!r}: {', '.join(job.id for job in near[:5])}. Give more of the id."
+            f"{len(near)} jobs begin with {text!r:.80}: {', '.join(job.id for job in near[:5])}. Give more of the id."
         )
-    raise Trouble(f"There is no job {text!r} in this journal. `callboard status` lists them.")
+    raise Trouble(f"There is no job {text!r:.80} in this journal. `callboard status` lists them.")
 
 
 def tasks_of(reader: Reader, job: JobRecord) -> list[TaskRecord]:
@@ -70,4 +70,4 @@ def find_task(reader: Reader, job: JobRecord, name: str) -> TaskRecord:
             return task
     names = [task.name for task in tasks]
     advice = did_you_mean(name, names) or f"it has: {', '.join(names[:20])}"
-    raise Trouble(f"Job {job.id} has no task {name!r}; {advice}")
+    raise Trouble(f"Job {job.id} has no task {name!r:.80}; {advice}")

@@ -150,6 +150,8 @@ def test_killed_in_the_middle_and_resumed(cli: Cli, gated: Path, program: Progra
     (gated / "gate").touch()
     told = cli("resume", "--jsonl", "log.jsonl")
     assert told.code == 0
+    assert "first was interrupted, will be run again (runtime_restarted)" in told.out
+    assert "failed" not in told.out
     assert "first started (attempt 2)" in told.out
     assert cli("check").code == 0
     assert cli("audit", "log.jsonl").code == 0
