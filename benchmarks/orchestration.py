@@ -68,16 +68,19 @@ def workstream(name: str, graph: Graph) -> Workstream:
     return Workstream(name, tasks=[Task(task, run=noop, depends_on=before) for task, before in graph.items()])
 
 
-async def ours(path: Path | None, repeats: int) -> dict[str, float]:
-    """Seconds for each graph, the best of `repeats`, in one runtime."""
+async def ours(path: Path | None, repeats: int, used: dict[str, float] | None = None) -> dict[str, float]:
+    """Seconds for each graph, the best of `repeats`, in one runtime; in `used` those of the processor."""
     best: dict[str, float] = {}
+    used = {} if used is None else used
     async with Runtime(path) as runtime:
         await seconds_of(runtime, workstream("warm-up", {"one": []}))
         for name, graph in graphs().items():
             spec = workstream(name, graph)
             for _ in range(repeats):
                 collected()
+                began = time.process_time()
                 best[name] = min(best.get(name, 1e9), await seconds_of(runtime, spec))
+                used[name] = min(used.get(name, 1e9), time.process_time() - began)
     return best
 
 
@@ -195,6 +198,11 @@ def shown(name: str, seconds: dict[str, float]) -> list[str]:
     return [name, *cells]
 
 
+def shown_cpu(name: str, used: dict[str, float]) -> list[str]:
+    """One row: microseconds of the processor for each task."""
+    return [name, *(f"{used[graph] / len(tasks) * 1e6:.0f} us" for graph, tasks in graphs().items())]
+
+
 def ratio(name: str, mine: dict[str, float], other: dict[str, float]) -> list[str]:
     """One row: how many times faster."""
     return [name, *(f"{other[graph] / mine[graph]:.2f} x" for graph in mine)]
@@ -211,8 +219,10 @@ def measure(folder: Path, *, quick: bool, dbos: str | None) -> tuple[list[list[s
         shown("floor: TaskGroup + graphlib, nothing kept", raw),
         shown("floor: two rows a task, SQLite FULL", kept),
     ]
-    durable = run_on("asyncio", ours, folder / "ours-asyncio.db", repeats)
+    used: dict[str, float] = {}
+    durable = run_on("asyncio", ours, folder / "ours-asyncio.db", repeats, used)
     rows.append(shown("**Callboard, SQLite FULL, asyncio**", durable))
+    rows.append(shown_cpu("of which the processor's, per task", used))
     for loop in () if quick else [loop for loop in LOOPS if loop != "asyncio"]:
         if (why := missing(loop)) is None:
             rows.append(

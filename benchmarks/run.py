@@ -5,8 +5,8 @@
     python benchmarks/run.py --dbos VENV/bin/python        # with the peer, which is installed there
     python benchmarks/run.py --readme                      # and write them into README.md, between its two marks
 
-Give it a machine of its own: the figures beside a neighbour are the neighbour's. Engine and journal by themselves:
-`engine.py` and `journal.py`.
+Give it a machine of its own: the figures beside a neighbour are the neighbour's. So the first line tells what a method
+call and a flush to the disk cost meanwhile. `journal.py` and `kernel.py` measure those parts by themselves.
 """
 
 from __future__ import annotations
@@ -15,12 +15,18 @@ import argparse
 import os
 import platform
 import sqlite3
+import subprocess
+import sys
+import time
+import timeit
 from pathlib import Path
+from statistics import median
 
 import growth
 import neighbours
 import orchestration
 import startup
+import transitions
 import wfcommons
 from common import figures_table, on_disk
 
@@ -28,16 +34,39 @@ README = Path(__file__).parent.parent / "README.md"
 MARKS = ("<!-- figures -->", "<!-- /figures -->")
 
 
+def machine(folder: Path) -> str:
+    """The machine, as it is now."""
+    flushes: list[float] = []
+    file = os.open(folder / "flush", os.O_RDWR | os.O_CREAT)
+    for number in range(100):
+        began = time.perf_counter()
+        os.pwrite(file, bytes(8192), number * 8192)
+        os.fdatasync(file)
+        flushes.append(time.perf_counter() - began)
+    os.close(file)
+    call = min(timeit.repeat("list.clear(one)", "one = []", number=100_000, repeat=20)) / 100_000
+    return (
+        f"{os.cpu_count()} cores, {platform.python_implementation()} {platform.python_version()}, "
+        f"SQLite {sqlite3.sqlite_version}; meanwhile a call took {call * 1e9:.0f} ns, "
+        f"a flush of 8 kB to the disk {median(flushes) * 1e3:.2f} ms"
+    )
+
+
+def engine(*, quick: bool) -> str:
+    """The engine's own tables."""
+    command = [sys.executable, str(Path(__file__).parent / "engine.py"), *(["--quick"] if quick else [])]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
 def measure(*, quick: bool, dbos: str | None) -> str:
     """All tables, as markdown."""
     with on_disk() as folder:
+        head = f"By `python benchmarks/run.py`, the best of several runs, on {machine(folder)}."
         graphs = orchestration.report(folder, quick=quick, dbos=dbos)
-        parts = [figures_table(one.figures(folder, quick)) for one in (neighbours, growth, startup, wfcommons)]
-    machine = f"{os.cpu_count()} cores, {platform.python_implementation()} {platform.python_version()}"
-    head = (
-        f"Measured on {machine}, SQLite {sqlite3.sqlite_version}, by `python benchmarks/run.py`; best of several runs."
-    )
-    return "\n\n".join([head, graphs, *parts])
+        parts = [
+            figures_table(one.figures(folder, quick)) for one in (neighbours, growth, startup, wfcommons, transitions)
+        ]
+    return "\n\n".join([head, graphs, *parts, engine(quick=quick)])
 
 
 def write(text: str) -> None:
