@@ -1,7 +1,8 @@
 """What a cell needs of the dispatcher that runs it: the seam between actors/ and runtime/.
 
 The dispatcher is this host; it is written in runtime/mailroom.py (messages and effects), runtime/turns.py (single
-messages) and runtime/dispatcher.py (whose turn it is). Actors know it by this protocol only.
+messages), runtime/batches.py (whose turn it is) and runtime/dispatcher.py (the loop). Actors know it by this
+protocol only.
 """
 
 from __future__ import annotations
@@ -60,11 +61,12 @@ class Host(Protocol):
 
     @property
     def timers(self) -> TimerHeap: ...  # noqa: D102
-    # What each of these does is written where it is done: runtime/mailroom.py, runtime/dispatcher.py.
+    # What each of these does is written where it is done: runtime/mailroom.py, batches.py and dispatcher.py.
     def wake(self) -> None: ...  # noqa: D102
     def now(self) -> float: ...  # noqa: D102
     def waiter(self) -> Waiter: ...  # noqa: D102
     def admit(self, cell: Ref, message: Any) -> bool: ...  # noqa: D102
+    def handled(self, cell: Ref) -> int: ...  # noqa: D102
     def hold(self, cell: Ref, message: Any) -> bool: ...  # noqa: D102
     def stage(self, do: Callable[..., object], *args: Any) -> None: ...  # noqa: D102
     def release(self, turn: Turn) -> None: ...  # noqa: D102

@@ -1,15 +1,13 @@
 """The dispatcher: one task that hands every actor its messages.
 
 Rules
-- The run queue holds the cells that have mail, each once. The next one handles up to 64 messages, then the one
-  after it; whoever has mail left goes to the end of the queue.
+- The run queue holds the cells that have mail, each once; how they get their turns is in runtime/batches.py.
 - Per 64 messages the clock is read once: due timers fire, and after a few milliseconds the slice ends,
   `after_slice` is called, and the event loop gets its turn. With nothing to do the task parks until a wake-up.
 - Calls (from other threads, and the steps of supervision) run before the next cell, so what ends an actor
   overtakes its data. They never run inside a receive.
 - A plain receive runs here; a coroutine receive on the pool of parked runners, and its actor handles nothing
-  else meanwhile. Each runs in a `Context` equal to the one the dispatcher was made in: as soon as a receive has
-  changed it, a new one is taken.
+  else meanwhile.
 - What a receive does takes effect when it returns, and not at all if it raises: see runtime/mailroom.py.
 - No failure of a user's actor leaves the dispatcher. One of a system cell, a call or a timer goes to `on_error`,
   which raises it out of `run()` unless it is replaced: it is a bug of the runtime, not of an actor.
@@ -27,13 +25,12 @@ import anyio
 
 from ..actors.actor import DEFAULT_MAILBOX, DEFAULT_STOP_TIMEOUT, Actor
 from ..actors.dead_letters import DeadLetters
-from ..actors.ref import BUSY, NOTHING, SYSTEM, Ref, Request, SystemRef
+from ..actors.ref import SYSTEM, Ref, Request, SystemRef
 from ..actors.strategy import Restart, Supervision
+from .batches import BATCH, Batches
 from .clock import Clock, VirtualClock
-from .mailroom import BATCH
 from .runners import RunnerPool
 from .supervision import Supervisor
-from .turns import COROUTINE, NOT_MERE_ANSWERS, Turns
 from .waker import Waker, native_waiter, native_waker
 
 __all__ = ["Dispatcher"]
@@ -48,7 +45,7 @@ TIMERS_AT_ONCE = 1_000
 """Timers fired between two batches, at most."""
 
 
-class Dispatcher(Turns):
+class Dispatcher(Batches):
     """Runs actors. Made anywhere; driven by `run()` on one event loop, or by `step()` without any.
 
     `runners` is the pool for coroutine receives; without one, `run()` makes its own. `supervision` is how actors
@@ -68,7 +65,7 @@ class Dispatcher(Turns):
         super().__init__(clock, dead_letters)
         self.runners = runners
         self.on_critical = on_critical
-        self.on_error: Callable[[BaseException], object] = _raise
+        self.on_error = _raise
         self.after_slice: Callable[[], float | None] | None = None
         self._systems: list[SystemRef] = []
         self._lent = 0  # asks handled in their askers' time since the dispatcher last ran
@@ -155,7 +152,6 @@ class Dispatcher(Turns):
         self.timers.clear()
         self.ready.clear()
         self._calls.clear()
-        self._deques.clear()
         self.after_slice = None
         if self._waker is not None:
             self._waker.wake()
@@ -242,17 +238,18 @@ class Dispatcher(Turns):
 
     def _slice(self) -> float | None:
         """Do what there is to do, for a few milliseconds. Returns `after_slice`'s wish."""
-        clock = self.clock
+        clock, timers = self.clock, self.timers
         end = None
         handled = 0
         while True:
             now = clock.monotonic()
             end = now + SLICE if end is None else end
-            fired = self._fire(now, TIMERS_AT_ONCE)
+            fired = self._fire(now, TIMERS_AT_ONCE) if timers.heap else 0
             if self._calls:
                 self._run_calls(BATCH)
             if self.ready:
-                handled += self._pass(BATCH)
+                self._until = min(end, timers.heap[0][0]) if timers.heap else end
+                handled += self._pass(SLICE_MESSAGES - handled)
             if not self.ready and not self._calls and fired < TIMERS_AT_ONCE:
                 break
             if now >= end or handled >= SLICE_MESSAGES:
@@ -288,101 +285,6 @@ class Dispatcher(Turns):
                 function(*args)
             except Exception as error:
                 self.on_error(error)
-
-    # -- the run queue ---------------------------------------------------------------------------------------------
-
-    def _pass(self, limit: int) -> int:
-        """Handle up to `limit` messages of those who are ready. Returns how many."""
-        try:
-            handled = self._context.run(self._handle_ready, limit)
-        finally:
-            self.stand_alone()
-            self._request = None
-        if self._context != self._base:
-            self._context = self._base.copy()
-        return handled
-
-    def _handle_ready(self, limit: int) -> int:  # noqa: PLR0912 - one loop, on purpose
-        ready, calls, log, context, base = self.ready, self._calls, self.log, self._context, self._base
-        left = limit
-        while left and ready and not calls:
-            cell: Ref = ready.popleft()
-            if cell.control is not None:
-                if cell.control is SYSTEM:
-                    system: Any = cell
-                    left -= self._run_system(system, left)
-                    if context != base:
-                        break
-                    continue
-                if not self._prepare(cell):
-                    left -= 1
-                    if context != base:
-                        break
-                    continue
-            message = cell.first
-            cell.first = BUSY
-            self.current = cell
-            receive, ctx = cell.actor.receive, cell.ctx
-            # The loop below is what the whole engine's speed hangs on. Whatever is not the plain case leaves it.
-            while True:
-                left -= 1
-                if type(message) is Request:
-                    self._run_receive(cell, message.message, message)
-                    break
-                try:
-                    result = receive(message, ctx)
-                except BaseException as error:
-                    self._failed(cell, message, None, error)
-                    break
-                if log:
-                    if not self._staged:
-                        log.clear()
-                    elif self._let_happen(cell) and type(result) is not COROUTINE:
-                        self.rest(cell)
-                        break
-                if result is not None and type(result) in NOT_MERE_ANSWERS and self._took(cell, message, None, result):
-                    break
-                more = cell.more
-                if more and left and context == base:
-                    message = more.popleft()
-                    continue
-                if more is None and cell.control is None:
-                    cell.first = NOTHING
-                else:
-                    self.rest(cell)
-                break
-            if context != base:
-                break
-        return limit - left
-
-    def _let_happen(self, cell: Ref) -> bool:
-        """Do what a plain receive has staged. True if something has to be seen to before the cell's next message."""
-        self.commit(self.log)
-        self.current = cell
-        return bool(self._calls) or cell.control is not None
-
-    def _run_system(self, cell: SystemRef, limit: int) -> int:
-        """Hand a part of the runtime its messages."""
-        self.current = None
-        receive, urgent, data = cell.receive, cell.urgent, cell.data
-        handled = 0
-        while handled < limit:
-            if urgent:
-                message = urgent.popleft()
-            elif data:
-                message = data.popleft()
-            else:
-                cell.queued = False
-                return handled
-            handled += 1
-            try:
-                receive(message)
-            except Exception as error:
-                self.ready.append(cell)
-                self.on_error(error)
-                return handled
-        self.ready.append(cell)
-        return handled
 
 
 def _raise(error: BaseException) -> None:

@@ -196,7 +196,7 @@ class Endings:
         cell.first = BUSY
         cell.control = _ENDED
         cell.host = self._grave
-        cell.actor = cell.more = cell.ctx = cell.spec = cell.parent = cell.life = None
+        cell.actor = cell.more = cell.hand = cell.ctx = cell.spec = cell.parent = cell.life = None
 
     # -- watching --------------------------------------------------------------------------------------------------
 

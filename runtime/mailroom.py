@@ -1,7 +1,7 @@
 """The mailroom: what happens to a message between being sent and being handled, and to what a receive does.
 
-The part of the dispatcher that cells talk to (`Host` in actors/host.py); the other parts, runtime/turns.py and
-runtime/dispatcher.py, handle messages and decide whose turn it is.
+The part of the dispatcher that cells talk to (`Host` in actors/host.py); the other parts, runtime/turns.py,
+runtime/batches.py and runtime/dispatcher.py, handle messages and decide whose turn it is.
 
 Rules
 - A message that finds no room, or no living actor, becomes a dead letter at that moment. Asks are told instead.
@@ -32,13 +32,7 @@ if TYPE_CHECKING:
     from ..actors.host import Waiter
     from .supervision import Supervisor
 
-__all__ = ["BATCH", "Mailroom", "Staged"]
-
-BATCH = 64
-"""Messages of one actor before the turn of the next one, and messages between two looks at the clock."""
-
-POOLED_DEQUES = 1_024
-"""Empty mailbox deques that are kept for the next actor with more than one message."""
+__all__ = ["Mailroom", "Staged"]
 
 
 class Staged(Struct, gc=False, eq=False):
@@ -67,8 +61,8 @@ class Mailroom:
         self._staged = False  # the log holds more than plain sends
         self._request: Request | None = None  # what the present plain receive is to answer
         self._calls: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
-        self._deques: list[deque[Any]] = []
         self._waker: Waker | None = None
+        self._until = 0.0  # clock seconds at which no further message is handled before a look at the timers
         self._rung = False  # a wake-up from another thread is on its way
 
     # -- waking ----------------------------------------------------------------------------------------------------
@@ -106,6 +100,7 @@ class Mailroom:
         return native_waiter() if self._waker is None else self._waker.waiter()
 
     def _earlier_timer(self) -> None:
+        self._until = 0.0
         if self.parked:
             self.wake()
 
@@ -117,7 +112,7 @@ class Mailroom:
             reason = Reason.STOPPED
         elif cell.has_room():
             if cell.more is None:
-                cell.more = self._deques.pop() if self._deques else deque()
+                cell.more = []
             cell.more.append(message)
             return True
         else:
@@ -163,17 +158,15 @@ class Mailroom:
         """A cell has handled what it may for now: queue it if it has more, else let it be idle."""
         if cell.control is not None:
             self._tend(cell)
-        more = cell.more
-        if cell.first is BUSY:
-            if more:
-                cell.first = more.popleft()
-            elif not cell.control:
-                if more is not None:
-                    cell.more = None
-                    if len(self._deques) < POOLED_DEQUES:
-                        self._deques.append(more)
+        if cell.first is BUSY and not cell.control and cell.hand is None:
+            more = cell.more
+            if not more:
+                cell.more = None
                 cell.first = NOTHING
                 return
+            if len(more) == 1:  # needs no batch
+                cell.more = None
+                cell.first = more[0]
         self.ready.append(cell)
         if self.parked:
             self.wake()
@@ -183,8 +176,8 @@ class Mailroom:
         if cell.first is NOTHING or cell.first is BUSY:
             return
         if cell.more is None:
-            cell.more = deque()
-        cell.more.appendleft(cell.first)
+            cell.more = []
+        cell.more.insert(0, cell.first)
         cell.first = BUSY
 
     def _tend(self, cell: Ref) -> None:
@@ -196,7 +189,7 @@ class Mailroom:
                 continue
             offer.gone = True
             if cell.more is None:
-                cell.more = deque()
+                cell.more = []
             cell.more.append(offer.message)
             offer.waiter.set()
         if not offers and not cell.control:
@@ -217,7 +210,7 @@ class Mailroom:
     def end_mail(self, cell: Ref) -> None:
         """The actor has ended: everything that waits for it is told, or becomes a dead letter."""
         self.put_back(cell)
-        for message in cell.more or ():
+        for message in (*reversed(cell.hand or ()), *(cell.more or ())):
             if type(message) is Request:
                 message.fail(ActorStopped(f"asked {cell.name} {message.message!r}: it stopped before its turn"))
             else:
@@ -318,8 +311,11 @@ class Mailroom:
         self._staged = False
 
     def _take_back(self, cell: Ref) -> None:
-        if cell.more:
-            cell.more.pop()
+        more = cell.more
+        if more:
+            more.pop()
+            if not more:
+                cell.more = None
         else:
             cell.first = NOTHING
             self.ready.pop()

@@ -45,23 +45,24 @@ class Timers:
     due has to sleep shorter.
     """
 
-    __slots__ = ("_heap", "_on_earliest", "_sequence", "_tombstones")
+    __slots__ = ("_on_earliest", "_sequence", "_tombstones", "heap")
 
     def __init__(self, on_earliest: Callable[[], object] | None = None) -> None:
         self._on_earliest = on_earliest
-        self._heap: list[tuple[float, int, Timer]] = []
+        # Others may look whether there is anything in it, and what is due first: a call costs more than the look.
+        self.heap: list[tuple[float, int, Timer]] = []
         self._sequence = 0
         self._tombstones = 0
 
     def __len__(self) -> int:
         """How many are armed."""
-        return len(self._heap) - self._tombstones
+        return len(self.heap) - self._tombstones
 
     def arm(self, due: float, action: Callable[..., object], *args: Any) -> Timer:
         """Call `action(*args)` once `due` (monotonic seconds) has come. A due time in the past fires next."""
         timer = Timer(due, action, args)
         self._sequence = sequence = self._sequence + 1
-        heap = self._heap
+        heap = self.heap
         heappush(heap, (due, sequence, timer))
         if heap[0][2] is timer and self._on_earliest is not None:
             self._on_earliest()
@@ -74,13 +75,13 @@ class Timers:
         timer.action = None
         timer.args = ()
         self._tombstones += 1
-        if self._tombstones > _FEW_TOMBSTONES and self._tombstones * 2 > len(self._heap):
+        if self._tombstones > _FEW_TOMBSTONES and self._tombstones * 2 > len(self.heap):
             self._compact()
         return True
 
     def next_due(self) -> float | None:
         """When the next armed timer is due, in monotonic seconds; None if none is armed."""
-        heap = self._heap
+        heap = self.heap
         while heap:
             due, _, timer = heap[0]
             if timer.action is not None:
@@ -94,7 +95,7 @@ class Timers:
 
         An exception of an action goes to the caller; that timer has fired, the others wait for the next call.
         """
-        heap = self._heap
+        heap = self.heap
         fired = 0
         while heap and fired < limit and heap[0][0] <= now:
             timer = heappop(heap)[2]
@@ -111,14 +112,14 @@ class Timers:
 
     def clear(self) -> None:
         """Disarm all."""
-        for _, _, timer in self._heap:
+        for _, _, timer in self.heap:
             timer.action = None
             timer.args = ()
-        self._heap.clear()
+        self.heap.clear()
         self._tombstones = 0
 
     def _compact(self) -> None:
         # In place: fire_due holds on to this very list while an action cancels others.
-        self._heap[:] = [entry for entry in self._heap if entry[2].action is not None]
-        heapify(self._heap)
+        self.heap[:] = [entry for entry in self.heap if entry[2].action is not None]
+        heapify(self.heap)
         self._tombstones = 0

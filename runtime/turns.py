@@ -33,7 +33,7 @@ T = TypeVar("T")
 # Any: what a coroutine receive yields and takes is the event loop's affair.
 COROUTINE: type[Any] = CoroutineType
 
-NOT_MERE_ANSWERS: tuple[type[Any], ...] = (COROUTINE, Refusal)
+NOT_MERE_ANSWERS: tuple[object, ...] = (COROUTINE, Refusal)
 """What a receive may return that has to be seen to, also when nobody asked."""
 
 Hook = Callable[[Ref, BaseException | None], None]
@@ -106,8 +106,7 @@ class Turns(Mailroom):
         lane = cell.control
         if not lane:
             self._tend(cell)
-            if cell.more:
-                cell.first = cell.more.popleft()
+            if cell.more or cell.hand:
                 return True
             self.rest(cell)
             return False

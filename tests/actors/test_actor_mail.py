@@ -10,6 +10,8 @@ from tests.actors.actor_help import Bench, Boom, Loud, Script, boom, child, spaw
 from callboard.actors.actor import Actor, Context, Refusal, Terminated
 from callboard.actors.actor_errors import ActorStopped, NameTaken
 from callboard.actors.dead_letters import DeadLetter, DeadLetters, Reason
+from callboard.actors.ref import Request
+from callboard.actors.strategy import Directive, Supervision
 
 
 def test_messages_are_handled_in_the_order_they_were_sent() -> None:
@@ -54,6 +56,63 @@ def test_the_bound_holds_while_the_actor_is_starting_and_handling() -> None:
     bench.idle()
     assert answers == [True, False]
     assert bench.record == [("a", "started"), ("a", 1), ("a", 3)]
+
+
+def test_the_bound_counts_what_is_left_of_a_batch_in_hand() -> None:
+    bench = Bench()
+    ref = bench.spawn(lambda: Script(bench), mailbox=100)
+    answers: list[bool] = []
+
+    def fill(actor: Script, ctx: Context) -> None:
+        answers[:] = [ref.has_room(), *(ref.tell("more") for _ in range(4))]
+
+    for n in range(100):
+        assert ref.tell(fill if n == 2 else n)
+    bench.dispatcher.step()
+    assert [ref.tell("one"), ref.tell("too many")] == [True, False]
+    bench.idle()
+    assert answers == [True, True, True, False, False]  # three were handed out, and one had come since
+    assert bench.record == [0, 1, *range(3, 100), "one", "more", "more"]
+    assert [ref.tell(n) for n in range(101)] == [True] * 100 + [False]
+
+
+@pytest.mark.parametrize("where", [0, 1, 50, 62, 63, 64, 99])
+def test_what_waits_behind_a_failure_keeps_its_order_and_its_room(where: int) -> None:
+    bench = Bench(Supervision(decide=lambda error: Directive.RESUME))
+    ref = bench.spawn(lambda: Script(bench), mailbox=100)
+    for n in range(100):
+        ref.tell(boom if n == where else n)
+    bench.idle()
+    assert bench.record == [n for n in range(100) if n != where]
+    assert bench.reasons() == ["failed"]
+    assert [ref.tell(n) for n in range(101)] == [True] * 100 + [False]
+
+
+def test_asks_keep_their_place_among_tells() -> None:
+    bench = Bench()
+    ref = bench.spawn(lambda: Script(bench))
+    asks = [Request(bench.dispatcher, ref, n) for n in range(0, 300, 7)]
+    for n in range(300):
+        ref.tell(asks[n // 7] if n % 7 == 0 else n)
+    bench.idle()
+    assert bench.record == list(range(300))
+    assert all(ask.done for ask in asks)
+
+
+def test_what_raises_through_the_dispatcher_leaves_the_rest_in_the_mailbox() -> None:
+    bench = Bench()
+    ref = bench.spawn(lambda: Script(bench))
+
+    def interrupt(actor: Script, ctx: Context) -> None:
+        raise KeyboardInterrupt
+
+    for message in (1, interrupt, 2, 3):
+        ref.tell(message)
+    with pytest.raises(KeyboardInterrupt):
+        bench.idle()
+    ref.stop()
+    bench.idle()
+    assert [letter.message for letter in bench.dead.newest()] == [interrupt, 2, 3]
 
 
 def test_a_stop_overtakes_the_data_and_what_waited_is_a_dead_letter() -> None:

@@ -52,7 +52,7 @@ def test_memory_follows_the_timers_that_are_armed() -> None:
         for timer in [timers.arm(n, print) for n in range(1_000)]:
             timers.cancel(timer)
     assert len(timers) == 0
-    assert len(timers._heap) < 3_000
+    assert len(timers.heap) < 3_000
 
 
 def test_a_timer_may_arm_and_cancel_others_while_it_fires() -> None:
