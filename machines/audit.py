@@ -8,6 +8,7 @@ Rules
   says.
 - A line that is cut off at the very end is what a crash leaves behind (warning); damage elsewhere is not
   (error).
+- A file that is no log is told once: after a few lines, none of which is a transition, nothing more is read.
 - A kind of entity without a machine here (an application's own) is held against all that needs no table.
 
 Findings
@@ -18,6 +19,8 @@ kind                 severity meaning
 torn                 warning  the last line is cut off; `offset` is where it begins
 damaged              error    a line that is not JSON
 bad_schema           error    a line that lacks a field, or holds one of another type or form
+no_log               error    none of the first lines is a transition: nothing more was read
+unknown_key          warning  a line has a key that no transition has; told at its first line
 gap, repeat          error    a number of the log, or of an entity, is missing or comes twice
 starts_late          warning  the log does not begin at its first line: earlier states are taken as given
 time_backwards       warning  a line is older than the one before it
@@ -27,13 +30,14 @@ after_end            error    the line leaves a terminal state, by a row that is
 not_created          error    the entity's first line is not its creation
 created_twice        error    the entity exists already
 wrong_start          error    the entity was created in a state other than its machine's initial one
+other_owner          error    the line names another job or workstream than its entity's id or first line
 wrong_severity       warning  the line's severity is not the row's
 not_derived          warning  at the end of the log, a workstream is in a state that its tasks do not allow
 ==================== ======== ==========================================================================
 
 Broken invariants, all errors: `alive_in_ended`, `completed_with_bad`, `dependencies_unmet`,
-`started_out_of_turn`, `too_many_attempts`, `attempt_backwards`, `no_worker`, `over_capacity`,
-`wrong_assignment`; see `invariants`.
+`started_out_of_turn`, `too_many_attempts`, `attempt_backwards`, `no_attempt`, `other_attempt`, `no_worker`,
+`other_worker`, `over_capacity`, `wrong_assignment`; see `invariants`.
 """
 
 from __future__ import annotations
@@ -54,7 +58,12 @@ from .workstream import WORKSTREAM
 
 MACHINES: Final[Mapping[str, Machine]] = {machine.name: machine for machine in (JOB, WORKSTREAM, TASK, WORKER, BREAKER)}
 
-_WARNINGS: Final = frozenset({"torn", "starts_late", "time_backwards", "wrong_severity", "not_derived"})
+_WARNINGS: Final = frozenset({"torn", "starts_late", "time_backwards", "wrong_severity", "not_derived", "unknown_key"})
+_UNREADABLE: Final = 5  # lines from the beginning, after which it is no log
+
+
+class _Exactly(TransitionEvent, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A transition, and nothing else."""
 
 
 class AuditFinding(msgspec.Struct, frozen=True):
@@ -81,7 +90,7 @@ def audit(
             auditor.take(entry)
             continue
         try:
-            auditor.take(msgspec.convert(entry, TransitionEvent))
+            auditor.take(_converted(auditor, entry))
         except msgspec.ValidationError as error:
             auditor.find("bad_schema", str(error))
     return auditor.finish()
@@ -90,21 +99,48 @@ def audit(
 def audit_lines(lines: Iterable[bytes], machines: Mapping[str, Machine] = MACHINES) -> list[AuditFinding]:
     """Return what is wrong with a JSONL log. `lines` keep their line ends, as those of a binary file do."""
     auditor = Auditor(machines)
-    decode = msgspec.json.Decoder(TransitionEvent).decode
-    number = offset = 0
+    decode = msgspec.json.Decoder(_Exactly).decode
+    offset = unreadable = 0
     for number, (line, last) in enumerate(_with_last(lines), start=1):
         auditor.at(number, offset)
+        offset += len(line)
         try:
-            auditor.take(decode(line))
+            event: TransitionEvent | None = decode(line)
         except msgspec.ValidationError as error:
-            auditor.find("bad_schema", str(error))
+            event = _with_more(auditor, line, error)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            event = None
             if last and not line.endswith(b"\n"):
                 auditor.find("torn", f"the last line is cut off after {len(line)} bytes")
             else:
                 auditor.find("damaged", f"not a line of JSON: {error}")
-        offset += len(line)
+        if event is not None:
+            auditor.take(event)
+            continue
+        unreadable += 1
+        if unreadable == number == _UNREADABLE:
+            return [auditor.no_log()]
     return auditor.finish()
+
+
+def _with_more(auditor: Auditor, line: bytes, error: msgspec.ValidationError) -> TransitionEvent | None:
+    """A line that is not exactly a transition: one with more keys, or None."""
+    try:
+        event = msgspec.json.decode(line, type=TransitionEvent)
+    except msgspec.ValidationError as other:
+        auditor.find("bad_schema", str(other))
+        return None
+    auditor.find_key(str(error))
+    return event
+
+
+def _converted(auditor: Auditor, entry: Mapping[str, Any]) -> TransitionEvent:
+    try:
+        return msgspec.convert(entry, _Exactly)
+    except msgspec.ValidationError as error:
+        event = msgspec.convert(entry, TransitionEvent)
+        auditor.find_key(str(error))
+        return event
 
 
 class Auditor:
@@ -115,6 +151,7 @@ class Auditor:
         self._entities: dict[tuple[str, str, int], Entity] = {}
         self._parents: dict[tuple[str, str], Entity] = {}  # the latest run of each job and workstream
         self._findings: list[AuditFinding] = []
+        self._keys: set[str] = set()  # what was told of unknown keys
         self._line: int | None = None
         self._offset: int | None = None
         self._seq = 0
@@ -139,6 +176,18 @@ class Auditor:
                 entity_id=None if event is None else event.entity_id,
             )
         )
+
+    def find_key(self, text: str) -> None:
+        """Note a key that no transition has, once."""
+        if text not in self._keys:
+            self._keys.add(text)
+            self.find("unknown_key", text)
+
+    def no_log(self) -> AuditFinding:
+        """What is found of a file whose first lines are no transitions."""
+        first = self._findings[0].text
+        text = f"this is no log of transitions: none of its first {_UNREADABLE} lines is one (the first: {first})"
+        return AuditFinding("error", "no_log", text, line=1, offset=0)
 
     def take(self, event: TransitionEvent) -> None:
         """Take in the next transition."""
@@ -192,6 +241,7 @@ class Auditor:
         if event.kind in {"job", "workstream"}:
             self._parents[event.kind, event.entity_id] = entity
         self._broken(event, created(entity, event))
+        self._owner(entity, event)
         if event.from_state is not None:
             if not self._partial:
                 self.find("not_created", f"its first line is {event.from_state} -> {event.to_state}", event)
@@ -216,6 +266,9 @@ class Auditor:
             self.find("does_not_follow", text, event)
         if entity.machine is not None:
             self._row(entity.machine, event)
+        if event.job_id != entity.job_id or event.workstream_id != entity.workstream_id:
+            text = f"names {_owner(event.job_id, event.workstream_id)}, after its first line named "
+            self.find("other_owner", text + _owner(entity.job_id, entity.workstream_id), event)
         was_ended = entity.ended
         entity.state, entity.seq = event.to_state, event.entity_seq
         self._broken(event, moved(entity, event, was_ended=was_ended))
@@ -234,6 +287,22 @@ class Auditor:
             text = f"{step} was reported as {event.severity}, not as {rows[0].severity}"
             self.find("wrong_severity", text, event)
 
+    def _owner(self, entity: Entity, event: TransitionEvent) -> None:
+        """Hold the names of its job and workstream against its own, which may begin with them ("job@run/task")."""
+        own = event.entity_id
+        job, workstream = event.job_id, event.workstream_id
+        if event.kind == "job":
+            agrees = job in {None, own}
+        elif event.kind == "workstream":
+            agrees = workstream in {None, own} and ("@" not in own or job in {None, own.rpartition("@")[0]})
+        elif event.kind == "task":
+            agrees = "/" not in own or workstream in {None, own.rpartition("/")[0]}
+            agrees = agrees and (entity.parent is None or job in {None, entity.parent.job_id})
+        else:
+            return
+        if not agrees:
+            self.find("other_owner", f"names {_owner(job, workstream)}, which is not its own", event)
+
     def _parent(self, event: TransitionEvent) -> Entity | None:
         if event.kind == "task" and event.workstream_id is not None:
             return self._parents.get(("workstream", event.workstream_id))
@@ -248,6 +317,10 @@ class Auditor:
     def _about(self, entity: Entity, broken: Iterator[Broken]) -> None:
         for kind, text in broken:
             self.find(kind, f"{entity.kind} {entity.entity_id}: {text}")
+
+
+def _owner(job: str | None, workstream: str | None) -> str:
+    return f"job {job} and workstream {workstream}"
 
 
 def _with_last(lines: Iterable[bytes]) -> Iterator[tuple[bytes, bool]]:

@@ -43,6 +43,7 @@ class Entity:
         "depends_on",
         "ended_children",
         "entity_id",
+        "job_id",
         "kind",
         "live",
         "machine",
@@ -52,6 +53,9 @@ class Entity:
         "seq",
         "standing",
         "state",
+        "told",
+        "worker_id",
+        "workstream_id",
     )
 
     def __init__(self, kind: str, entity_id: str, machine: Machine | None, parent: Entity | None) -> None:
@@ -61,6 +65,8 @@ class Entity:
         self.parent: Final = parent
         self.state = ""
         self.seq = 0
+        self.job_id: str | None = None
+        self.workstream_id: str | None = None
         # Of a parent.
         self.children: list[Entity] = []
         self.live = 0  # children that have not ended
@@ -71,6 +77,8 @@ class Entity:
         self.max_losses: int | None = None
         self.depends_on: int | None = None
         self.attempt = 0
+        self.worker_id: str | None = None  # that of its last start
+        self.told = False  # whether its last start, or that there was none, is known
         self.optional = False
         self.standing: str | None = None
 
@@ -105,6 +113,8 @@ _CLAIMED_FROM: Final = frozenset({TaskState.QUEUED, TaskState.HALF_OPEN})
 def created(entity: Entity, event: TransitionEvent) -> Iterator[Broken]:
     """Take in an entity's first line."""
     known = event.metadata
+    entity.job_id, entity.workstream_id = event.job_id, event.workstream_id
+    entity.told = event.from_state is None
     if entity.kind == "task":
         entity.at_most = _figure(known, "max_attempts")
         entity.max_losses = _figure(known, "max_losses")
@@ -167,12 +177,23 @@ def _task(task: Entity, event: TransitionEvent) -> Iterator[Broken]:
     if task.state == TaskState.RUNNING:
         if event.worker_id is None:
             yield "no_worker", "started without a worker"
+        if event.attempt is None:
+            yield "no_attempt", "started without the number of an attempt"
+        task.worker_id, task.told = event.worker_id, True
         if event.from_state in _CLAIMED_FROM and parent is not None and parent.state not in _STARTS:
             yield "started_out_of_turn", f"started while workstream {parent.entity_id} was {parent.state}"
     if event.attempt is not None:
         if event.attempt < task.attempt:
             yield "attempt_backwards", f"is at attempt {event.attempt} after attempt {task.attempt}"
+        elif event.attempt > task.attempt and task.told and task.state != TaskState.RUNNING:
+            yield "other_attempt", f"is at attempt {event.attempt}, {_last_start(task.attempt or None)}"
         task.attempt = max(task.attempt, event.attempt)
+    if event.worker_id is not None and event.worker_id != task.worker_id and task.told:
+        yield "other_worker", f"is said to be on {event.worker_id}, {_last_start(task.worker_id)}"
+
+
+def _last_start(what: object) -> str:
+    return "before any start" if what is None else f"while its last start said {what}"
 
 
 def _attempts(task: Entity, known: Mapping[str, Any]) -> Iterator[Broken]:

@@ -37,9 +37,10 @@ class Log:
                 "from_state": source,
                 "to_state": target,
                 "trigger": trigger,
+                "attempt": 1 if target == "running" else None,
                 "worker_id": "w" if target == "running" else None,
                 "workstream_id": "ws" if kind in {"task", "workstream"} else None,
-                "job_id": "job" if kind in {"job", "workstream"} else None,
+                "job_id": "job" if kind in {"job", "workstream", "task"} else None,
                 "metadata": {},
             }
             | fields
@@ -148,10 +149,12 @@ class TestCleanLogs:
         assert audit(events) == []
         assert {event.kind for event in events} == {"job", "workstream", "task"}
 
-    def test_fields_of_a_newer_writer_are_ignored(self) -> None:
+    def test_keys_of_a_newer_writer_are_told_once(self) -> None:
         log = completed()
-        log.entries[3]["novelty"] = 1
-        assert log.findings() == []
+        log.entries[3]["novelty"] = log.entries[5]["novelty"] = 1
+        (finding,) = log.findings()
+        assert (finding.severity, finding.kind, finding.line) == ("warning", "unknown_key", 4)
+        assert "`novelty`" in finding.text
 
     def test_only_what_is_written_is_held_against_it(self) -> None:
         """Without figures in the metadata there is nothing to compare."""
@@ -162,6 +165,17 @@ class TestCleanLogs:
 
 
 class TestLines:
+    @pytest.mark.parametrize("line", [b"# a line of text\n", b"{}\n", b"\n", b'{"seq": "x"}\n'])
+    def test_a_file_that_is_no_log_is_told_once(self, line: bytes) -> None:
+        (finding,) = audit_lines([line] * 1000)
+        assert (finding.severity, finding.kind, finding.line) == ("error", "no_log", 1)
+        assert "this is no log of transitions" in finding.text
+        assert len(audit_lines([line] * 3)) == 3
+
+    def test_a_log_with_damage_at_its_beginning_is_a_log(self) -> None:
+        found = audit_lines([b"damage\n"] * 4 + completed().lines())
+        assert [finding.kind for finding in found] == ["damaged"] * 4
+
     def test_a_torn_last_line(self) -> None:
         lines = completed().lines()
         whole = sum(map(len, lines[:-1]))
@@ -378,6 +392,57 @@ class TestInvariants:
     def test_an_attempt_without_a_worker(self) -> None:
         log = begun().steps("task", "t1", "-> pending", RUN[0])
         assert log.add("task", "t1", RUN[1], worker_id=None).kinds() == ["no_worker"]
+
+    def test_an_attempt_without_a_number(self) -> None:
+        log = begun().steps("task", "t1", "-> pending", RUN[0])
+        assert log.add("task", "t1", RUN[1], attempt=None).kinds() == ["no_attempt"]
+
+    @pytest.mark.parametrize(
+        ("fields", "kinds"),
+        [
+            ({"attempt": 3, "worker_id": "w"}, []),
+            ({"attempt": 4}, ["other_attempt"]),
+            ({"attempt": 2}, ["attempt_backwards"]),
+            ({"worker_id": "v"}, ["other_worker"]),
+        ],
+    )
+    def test_a_line_that_is_not_of_the_attempt_that_was_started(self, fields: dict[str, Any], kinds: list[str]) -> None:
+        log = begun().steps("task", "t1", "-> pending", RUN[0]).add("task", "t1", RUN[1], attempt=3)
+        assert log.add("task", "t1", RUN[2], **fields).kinds() == kinds
+
+    def test_an_attempt_and_a_worker_before_any_start(self) -> None:
+        log = begun().steps("task", "t1", "-> pending").add("task", "t1", RUN[0], attempt=1, worker_id="w")
+        assert log.kinds() == ["other_attempt", "other_worker"]
+
+    def test_a_start_that_came_before_the_log_is_not_known(self) -> None:
+        log = begun().steps("task", "t1", "-> pending", *RUN[:2]).add("task", "t1", RUN[2], attempt=1, worker_id="w")
+        log.entries = log.entries[7:]
+        assert {finding.kind for finding in audit(log.entries)} == {"starts_late"}
+        log.entries = log.entries[1:]
+        assert {finding.kind for finding in audit(log.entries)} == {"starts_late"}
+
+    @pytest.mark.parametrize(
+        ("kind", "entity_id", "fields"),
+        [
+            ("job", "j1", {"job_id": "j2"}),
+            ("workstream", "j1@1", {"workstream_id": "j1@2", "job_id": "j1"}),
+            ("workstream", "j1@1", {"workstream_id": "j1@1", "job_id": "j2"}),
+            ("task", "j1@1/a", {"workstream_id": "j1@2", "job_id": "j1"}),
+            ("task", "t1", {"workstream_id": "ws", "job_id": "j2"}),
+        ],
+    )
+    def test_an_entity_that_names_another_owner_than_its_own(
+        self, kind: str, entity_id: str, fields: dict[str, Any]
+    ) -> None:
+        created = {"job": "submitted", "workstream": "planned", "task": "pending"}[kind]
+        found = begun().add(kind, entity_id, f"-> {created}", **fields).findings()
+        assert [finding.kind for finding in found if finding.severity == "error"] == ["other_owner"]
+
+    @pytest.mark.parametrize("fields", [{"job_id": "j2"}, {"job_id": None}, {"workstream_id": "ws2"}])
+    def test_an_entity_that_changes_its_owner(self, fields: dict[str, Any]) -> None:
+        log = begun().steps("task", "t1", "-> pending").add("task", "t1", RUN[0], **fields)
+        (finding,) = log.steps("task", "t1", RUN[1]).findings()
+        assert finding.kind == "other_owner"
 
     def test_attempts_that_count_backwards(self) -> None:
         log = begun().steps("task", "t1", "-> pending", RUN[0]).add("task", "t1", RUN[1], attempt=2)

@@ -177,6 +177,10 @@ def test_history(cli: Cli, files: Path) -> None:
         (("check", "--journal", "nope.db"), "There is no journal nope.db"),
         (("resume", "--journal", "nope.db"), "There is no journal nope.db"),
         (("cancel", "x", "--journal", "nope.db"), "There is no journal nope.db"),
+        (("status", "--journal", "."), "'.' is a folder, and no journal. Name a file."),
+        (("status", "--journal", "/dev/null"), "'/dev/null' is a device, a pipe or the like, and no journal."),
+        (("run", "good.toml", "--journal", "."), "'.' is a folder"),
+        (("run", "good.toml", "--journal", "/dev/null"), "'/dev/null' is a device"),
         (("status", "--journal", "good.toml"), "good.toml"),
         (("run", "good.toml", "--journal", "good.toml"), "good.toml"),
         (("run", "good.toml", "--journal", "no/such/a.db"), "no/such"),
@@ -307,6 +311,15 @@ def test_audit(cli: Cli, files: Path) -> None:
     assert told.code == 0
     assert "warning: " in told.out
     assert "torn" in told.out
+
+
+def test_audit_of_what_is_no_log(cli: Cli, files: Path) -> None:
+    told = cli("audit", "good.toml")
+    assert told.code == 1
+    assert len(told.out.splitlines()) == 2
+    assert "this is no log of transitions" in told.out
+    told = cli("audit", ".")
+    assert (told.code, told.err) == (2, "callboard: . cannot be read: Is a directory.\n")
 
 
 @pytest.mark.parametrize("name", sorted(MACHINES))
