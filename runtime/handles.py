@@ -73,6 +73,7 @@ class JobHandle:
         self._actor = actor
         self._outcome = outcome
         self._over = anyio.Event()
+        self._cause: BaseException | None = None  # what the runtime broke by
         self.id = job_id
         if outcome is not None:
             self._over.set()
@@ -134,7 +135,7 @@ class JobHandle:
         """Wait for its end. The runtime must stay open; raises RuntimeClosed if it does not."""
         await self._over.wait()
         if self._outcome is None:
-            raise RuntimeClosed(f"the runtime closed before job {self.id!r} ended; it goes on at the next start")
+            raise closed(f"the runtime closed before job {self.id!r} ended; it goes on at the next start", self._cause)
         return self._outcome
 
     def events(self, *, size: int = 10_000) -> Subscription:
@@ -149,10 +150,11 @@ class JobHandle:
             events.close()
         return events
 
-    def settle(self, outcome: Outcome | None) -> None:
-        """For the runtime: it has ended (or the runtime closes: None)."""
+    def settle(self, outcome: Outcome | None, cause: BaseException | None = None) -> None:
+        """For the runtime: it has ended (or the runtime closes: None, and what it broke by)."""
         if outcome is not None:
             self._outcome = outcome
+        self._cause = cause
         self._over.set()
 
 
@@ -174,4 +176,14 @@ class TaskHandle:
 
 
 class RuntimeClosed(RuntimeError):  # noqa: N818 - a state, as in the standard library's names
-    """The runtime is not open, or closed meanwhile. What is durable goes on when it is opened again."""
+    """The runtime is not open, or closed meanwhile. What is durable goes on when it is opened again.
+
+    One that broke says by what, in its text and as its `__cause__`.
+    """
+
+
+def closed(text: str, cause: BaseException | None) -> RuntimeClosed:
+    """The error of a runtime that has closed, or broken by `cause`."""
+    error = RuntimeClosed(text if cause is None else f"{text} (it broke: {cause!r})")
+    error.__cause__ = cause
+    return error

@@ -28,7 +28,7 @@ from ..actors.turn import NO_ENGINE, Answer, Armed, Effect, JobOver, RunHook, St
 from .bodies import Bodies, BodyNotFound, kind_of
 from .calls import Caller
 from .dispatcher import Dispatcher
-from .handles import RuntimeClosed
+from .handles import closed
 from .journal.contract import Entry, Journal
 from .observe import Hub
 from .timers import Timer
@@ -69,6 +69,7 @@ class Host:
         self.on_trouble: Callable[[str, Exception | None], None] | None = None
         self._questions: set[Question] = set()
         self._closed = False
+        self._cause: BaseException | None = None  # what the runtime broke by
         dispatcher.after_slice = self._after_slice
 
     # -- inputs --------------------------------------------------------------------------------------------------------
@@ -197,7 +198,9 @@ class Host:
                 raise TypeError(f"{effect!r} is no effect of ours")
 
     async def moved(self) -> None:
-        """Wait until something has become durable, or the host is closed."""
+        """Wait until something has become durable, or the host is closed. Raises RuntimeClosed if it is already."""
+        if self._closed:
+            raise closed("the runtime has closed", self._cause)
         if self._moved is None or self._moved.is_set():
             self._moved = anyio.Event()
         await self._moved.wait()
@@ -205,8 +208,6 @@ class Host:
     async def gate(self) -> None:
         """Wait until something new may be taken from outside. Raises RuntimeClosed if that never comes."""
         while self.journal.backlog > MAX_BACKLOG or not self.journal.health.ok:
-            if self._closed:
-                raise RuntimeClosed("the runtime closed before the journal could be written again")
             await self.moved()
 
     async def barrier(self) -> None:
@@ -219,7 +220,7 @@ class Host:
         Raises RuntimeClosed if the host closes first: whether it took effect is then known only to the journal.
         """
         if self._closed:
-            raise RuntimeClosed("the runtime has closed")
+            raise closed("the runtime has closed", self._cause)
         question = Question()
         self._questions.add(question)
         try:
@@ -228,11 +229,12 @@ class Host:
         finally:
             self._questions.discard(question)
 
-    def close(self) -> None:
-        """Let everybody go who still waits."""
-        self._closed = True
+    def close(self, cause: BaseException | None = None) -> None:
+        """Let everybody go who still waits; `cause` is what the runtime broke by."""
+        if not self._closed:
+            self._closed, self._cause = True, cause
         for question in self._questions:
-            question.answer(None, RuntimeClosed("the runtime closed before this was done"))
+            question.answer(None, closed("the runtime closed before this was done", self._cause))
         if self._moved is not None:
             self._moved.set()
         self.hub.close()

@@ -122,9 +122,9 @@ class Runtime:
         self._drained = False
         self._running = False
         self._open = False
-        self._leaving = False
+        self._left = False
         self._broken: BaseException | None = None  # by what
-        self._stopping = anyio.CancelScope()  # around waits for what only a living dispatcher does
+        self._stopping: anyio.CancelScope | None = None  # around a wait for what only a living dispatcher does
         self._group: TaskGroup
         self._inside: TaskGroup | None = None
         self.journal: Journal
@@ -157,19 +157,22 @@ class Runtime:
                 async with anyio.create_task_group() as inside:
                     task_status.started(inside)
                     await anyio.sleep_forever()
-            except anyio.get_cancelled_exc_class() as stray:
-                self._break(stray)  # asyncio lets anybody cancel any task
+            except anyio.get_cancelled_exc_class():
+                pass  # a stray one, since nothing reaches through the shield: asyncio lets anybody cancel any task
             except BaseException as error:
                 self._break(error)
                 raise
-        if not self._leaving:
+        if not self._left:
             self._break(None)
-            raise closed("the runtime's own tasks were cancelled, by something inside or around it", self._broken)
+            raise closed("the runtime has closed", self._broken)
 
     async def _serve(self) -> None:
         """Run the dispatcher. Should it break, nobody waits for it."""
         try:
             await self._dispatcher.run()
+        except anyio.get_cancelled_exc_class():
+            self._break(None)
+            raise
         except BaseException as error:
             self._break(error)
             raise
@@ -179,15 +182,15 @@ class Runtime:
 
     def _break(self, cause: BaseException | None) -> None:
         """Something inside has ended that should not have: nothing goes on, and nobody may wait for it."""
-        if self._leaving and not self._running:
+        if self._left:
             return
-        self._broken = self._broken or cause
+        self._broken = self._broken or cause or RuntimeError("its own tasks were cancelled, which no code of ours does")
         self._running = self._open = False
-        for handle in list(self._handles):
-            handle.settle(None, self._broken)
+        self._let_go(self._broken)
         self._host.close(self._broken)
         self._dispatcher.close()
-        self._stopping.cancel()
+        if self._stopping is not None:
+            self._stopping.cancel()
 
     async def _enter(self, group: TaskGroup) -> None:
         runners = RunnerPool(group)
@@ -219,13 +222,13 @@ class Runtime:
     async def _leave(self) -> None:
         """Close everything, in the reverse order of its opening. Nothing is waited for without a limit."""
         self._open = False
-        self._leaving = True
         try:
             with anyio.CancelScope(shield=True):
                 with suppress(RuntimeClosed):
                     await self._stop()
                 await self._closing.aclose()
         finally:
+            self._left = True
             if self._inside is not None:
                 self._inside.cancel_scope.cancel()
             await self._group.__aexit__(None, None, None)
@@ -235,14 +238,12 @@ class Runtime:
             return
         if not self._drained:
             await self.drain(0.0)
-        with self._stopping:
+        with anyio.CancelScope() as self._stopping:
             await self._dispatcher.stop_all()
         with anyio.move_on_after(CLOSING):
             self._host.tell(StopWorkers())
             await self._host.barrier()
-        for handles in self._handles.values():
-            for handle in list(handles):
-                handle.settle(None)
+        self._let_go(None)
         self._host.close()
 
     async def _open_journal(self) -> Loaded:
@@ -401,6 +402,12 @@ class Runtime:
     def _job_over(self, actor: JobActor) -> None:
         for handle in list(self._handles.pop(actor.record.id, ())):
             self._settle(handle, actor)
+
+    def _let_go(self, cause: BaseException | None) -> None:
+        """Tell whoever waits for a job that nothing comes any more; `cause` is what the runtime broke by."""
+        for handles in self._handles.values():
+            for handle in list(handles):
+                handle.settle(None, cause)
 
     @staticmethod
     def _settle(handle: JobHandle, actor: JobActor) -> None:

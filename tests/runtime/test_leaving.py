@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import anyio
 import pytest
 
-from callboard import Runtime, Task, Workstream
+from callboard import Actor, ActorStopped, Runtime, Task, Workstream
 from callboard.runtime.handles import RuntimeClosed
 from callboard.runtime.journal.sqlite import SqliteReader
 
@@ -51,3 +52,56 @@ async def test_a_broken_dispatcher_ends_the_host_and_keeps_nobody_waiting(tmp_pa
                 await runtime.submit(Workstream("stream", tasks=[Task("endless", run=endless)]))
             await anyio.sleep_forever()
     assert raised.value.split(RuntimeError)[1] is None
+
+
+async def ends_the_group_around_it() -> None:
+    if "trio" in sys.modules and (trio := sys.modules["trio"]).lowlevel.in_trio_run():
+        nursery = trio.lowlevel.current_task().parent_nursery
+        nursery.cancel_scope.cancel()
+    else:
+        import asyncio
+
+        for task in asyncio.all_tasks():
+            if task.get_name().endswith("Runtime._serve"):
+                task.cancel()
+    await anyio.sleep_forever()
+
+
+class Sleeper(Actor):
+    async def receive(self, message: object, ctx: object) -> None:
+        await anyio.sleep_forever()
+
+
+@pytest.mark.parametrize("waiting", ["for the job", "in ask", "at all"])
+async def test_a_runtime_whose_tasks_are_ended_by_something_inside_says_so(waiting: str, tmp_path: Path) -> None:
+    with anyio.fail_after(10), pytest.raises(BaseExceptionGroup) as raised:
+        async with Runtime(tmp_path / "state.db") as runtime:
+            sleeper = runtime.spawn(Sleeper, name="sleeper")
+            job = await runtime.submit(Workstream("stream", tasks=[Task("odd", run=ends_the_group_around_it)]))
+            if waiting == "for the job":
+                with pytest.raises(RuntimeClosed, match="its own tasks were cancelled") as told:
+                    await job.wait()
+                assert told.value.__cause__ is not None
+            elif waiting == "in ask":
+                with pytest.raises(ActorStopped):
+                    await sleeper.ask("anything")
+            else:
+                await anyio.sleep_forever()
+            with pytest.raises(RuntimeClosed, match="its own tasks were cancelled"):
+                await runtime.submit(Workstream("stream", tasks=[Task("more", run=endless)]))
+    assert raised.value.split(RuntimeClosed)[1] is None
+    with pytest.raises(RuntimeClosed, match="its own tasks were cancelled"):
+        await job.wait()
+
+
+async def test_a_dispatcher_that_breaks_while_the_runtime_is_left_holds_nobody_up(tmp_path: Path) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("broken")
+
+    with anyio.fail_after(10), pytest.raises(BaseExceptionGroup) as raised:
+        async with Runtime(tmp_path / "state.db", drain_deadline=1000) as runtime:
+            job = await runtime.submit(Workstream("stream", tasks=[Task("endless", run=endless)]))
+            runtime._dispatcher.timers.arm(0.0, broken)
+    assert raised.value.split(RuntimeError)[1] is None
+    with pytest.raises(RuntimeClosed, match="broken"):
+        await job.wait()
