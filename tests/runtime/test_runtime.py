@@ -474,14 +474,14 @@ async def test_a_slow_reader_is_told_what_it_missed(open_runtime: Callable[..., 
 async def test_transitions_go_to_a_configured_structlog(open_runtime: Callable[..., Runtime]) -> None:
     import structlog
 
-    with structlog.testing.capture_logs() as lines:  # configures it
-        structlog.configure(processors=structlog.get_config()["processors"])
-        try:
+    try:
+        with structlog.testing.capture_logs() as lines:
+            structlog.configure(processors=structlog.get_config()["processors"])
             async with open_runtime() as runtime:
                 job = await runtime.submit(Workstream("w", tasks=[Task("a", run=permanent, optional=True)]))
                 await job.wait()
-        finally:
-            structlog.reset_defaults()
+    finally:
+        structlog.reset_defaults()  # last: leaving `capture_logs` configures it too
     failed = [line for line in lines if line.get("to_state") == "failed"]
     assert failed[0]["event"] == "task_state_transition"
     assert failed[0]["log_level"] == "error"
