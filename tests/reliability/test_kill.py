@@ -48,7 +48,7 @@ def completed(folder: Path) -> set[str]:
         reader.close()
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_killed_at_random_instants_nothing_is_lost_and_nothing_runs_again(tmp_path: Path, seed: int) -> None:
     drawn = random.Random(seed)
     for _ in range(60):
@@ -60,7 +60,7 @@ def test_killed_at_random_instants_nothing_is_lost_and_nothing_runs_again(tmp_pa
         while victim.poll() is None and "open" not in lines(tmp_path)[before:] and time.monotonic() - opened < 20:
             time.sleep(0.005)
         try:
-            victim.wait(drawn.random() * 0.15)
+            victim.wait(drawn.random() * 0.25)
         except subprocess.TimeoutExpired:
             victim.send_signal(signal.SIGKILL)
         code = victim.wait(10)
