@@ -37,8 +37,8 @@ from .messages import (
     TurnFailed,
 )
 from .records import OutboxRow, Record
-from .spec import Defaults, Hook
-from .turn import Answer, Call, Effect, Port, Receiver, RunHook, StartCall, StopCall, Turn
+from .spec import Defaults, Hook, Task, Workstream
+from .turn import Answer, Call, Effect, Port, Receiver, RunHook, StartCall, StopCall, Turn, folder_of
 
 if TYPE_CHECKING:
     from .breaker import BreakerActor
@@ -267,8 +267,13 @@ class Kernel:
             self.turn.booked.append((self.slots, token, slot))
             self.send(self.workers.get(slot.worker) or self.scheduler, Release(slot.key, slot))
 
-    def keep_hook(self, entity: Entity[Any], hook: Hook, event: str) -> None:
-        """Have a hook of an ended entity run at least once, whatever happens: its row commits with the transition."""
+    def keep_hook(
+        self, entity: Entity[Any], hook: Hook, event: str, stream: Workstream, task: Task | None = None
+    ) -> None:
+        """Have a hook of an ended entity run at least once, whatever happens: its row commits with the transition.
+
+        It keeps what its workstream says about where to run, since that may be gone when it runs.
+        """
         record = entity.record
         context = {
             "event": event, "entity_id": record.id, "name": record.name, "state": str(record.state),
@@ -276,7 +281,8 @@ class Kernel:
         }  # fmt: skip
         row = OutboxRow(
             key=self.number(), owner=record.id, event=event, body=msgspec.Raw(msgspec.json.encode(hook)),
-            context=msgspec.Raw(msgspec.json.encode(context)),
+            context=msgspec.Raw(msgspec.json.encode(context)), folder=stream.folder, cwd=folder_of(stream, task),
+            env={**stream.env, **task.env} if task is not None else stream.env,
         )  # fmt: skip
         self.run_hook(row)
 

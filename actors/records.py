@@ -195,6 +195,9 @@ class OutboxRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     event: str  # on_completed | on_failed | on_cancelled
     body: msgspec.Raw  # the encoded Hook
     context: msgspec.Raw  # what the hook is told: ids, state, error
+    folder: str | None = None  # where its function is found, if not on Python's path
+    cwd: str | None = None  # the folder and the variables of its command
+    env: dict[str, str] = {}
     tries: int = 0
 
 

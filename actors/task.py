@@ -387,7 +387,7 @@ class TaskActor(AttemptedTask):
 
     def _end(self, hooks: list[Hook], event: str) -> None:
         for hook in hooks:
-            self.kernel.keep_hook(self, hook, event)
+            self.kernel.keep_hook(self, hook, event, self.stream.spec, self.spec)
         self.kernel.send(self.stream, Ended(self.record.key))
 
     # -- coming back -------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from pathlib import PurePath
 from random import Random
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -20,7 +21,7 @@ import msgspec
 
 from .messages import Message, Reply, TimerFired
 from .records import AnyRecord, OutboxRow, Record, Transitioned
-from .spec import Task
+from .spec import Task, Workstream
 
 if TYPE_CHECKING:
     from .entity import Entity
@@ -29,6 +30,11 @@ if TYPE_CHECKING:
 
 NO_ENGINE = "none"
 """The engine of a task whose function is not there: no worker has it, so the task is unroutable."""
+
+
+def folder_of(stream: Workstream, task: Task | None) -> str:
+    """The folder of a command: the task's own over the workstream's over the present one."""
+    return str(PurePath(stream.cwd or ".", (task.cwd if task is not None else None) or "."))
 
 
 # -- effects: what the runtime does once the turn is durable -----------------------------------------------------------

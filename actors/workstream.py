@@ -402,7 +402,7 @@ class WorkstreamActor(CheckedEntity[WorkstreamRecord]):
         self.disarm_all()
         self.change(finished_at=self.kernel.at)
         for hook in hooks:
-            self.kernel.keep_hook(self, hook, event)
+            self.kernel.keep_hook(self, hook, event, self.spec)
         self.kernel.send(self.job, Ended(self.record.key))
 
     # -- coming back ---------------------------------------------------------------------------------------------------

@@ -15,8 +15,10 @@ Rules
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -24,16 +26,18 @@ import msgspec
 
 from ..actors.messages import Beat, CallEnded
 from ..actors.spec import Check, Condition, Hook, Task, Workstream, seconds
-from ..actors.turn import RunHook, StartCall
+from ..actors.turn import RunHook, StartCall, folder_of
 from .bodies import Bodies, BodyNotFound, kind_of, look_in
 from .engines.bodies import takes_context
 from .engines.context import TaskContext
 from .engines.contract import Call, CommandCall, Engine, EngineClosed, ErrorInfo, Outcome
 from .leftovers import JOURNAL_VARIABLE
+from .mishap import Mishap
 
 if TYPE_CHECKING:
     from ..actors.kernel import Kernel
     from ..actors.messages import Message
+    from ..actors.records import OutboxRow
     from ..actors.task import TaskActor
     from ..actors.workstream import WorkstreamActor
 
@@ -54,6 +58,7 @@ class Caller:
         *,
         outputs: Outputs,
         tell: Callable[[Message], None],
+        report: Callable[[str, Exception | None], None],
         after: Callable[[float, Callable[[int], object], int], object],
         journal: str,
     ) -> None:
@@ -62,10 +67,13 @@ class Caller:
         self._bodies = bodies
         self._outputs = outputs
         self._tell = tell
+        self._report = report
         self._after = after  # calls the function with the number, in so many seconds
         self._marks = {JOURNAL_VARIABLE: journal}
         self._functions: dict[str, Callable[..., Any]] = {}
         self._where: dict[int, Engine] = {}
+        self._late: set[int] = set()  # hooks that were stopped because they took too long
+        self.failed_hooks = 0
 
     # -- starting ------------------------------------------------------------------------------------------------------
 
@@ -95,7 +103,7 @@ class Caller:
             )
             self._run(engine, Call(token=token, command=command, grace=grace), self._command_ended)
             return
-        func = self._functions.get(spec.run) or self._function(spec.run, task.stream.spec)
+        func = self._functions.get(spec.run) or self._function(spec.run, task.stream.spec.folder)
         context = self._context(task, token) if takes_context(func) else None
         self._run(engine, Call(token=token, func=func, context=context, grace=grace), self._function_ended)
 
@@ -108,12 +116,12 @@ class Caller:
         task = None if isinstance(spec, Workstream) else cast("TaskActor", entity)
         stream = cast("WorkstreamActor", entity) if task is None else task.stream
         if isinstance(part, Check) and part.file is not None:
-            found = (_folder(stream.spec, None if task is None else task.spec) / part.file).exists()
+            found = Path(folder_of(stream.spec, None if task is None else task.spec), part.file).exists()
             error = None if found else f"the file {part.file!r} does not exist"
             self._tell(CallEnded(effect.token, "ok" if found else "failed", found, "check_failed", error))
             return
         if part.run is not None:
-            func = self._function(part.run, stream.spec)
+            func = self._function(part.run, stream.spec.folder)
             context = self._context(task, effect.token) if task is not None and takes_context(func) else None
             call = Call(
                 token=effect.token, kind=cast("Any", effect.kind), func=func, context=context, grace=CHECK_GRACE
@@ -128,23 +136,32 @@ class Caller:
 
     def hook(self, effect: RunHook) -> None:
         """Run a hook out of the outbox. It is told what happened by its argument, or as JSON in `CALLBOARD_EVENT`."""
-        hook = msgspec.json.decode(effect.row.body, type=Hook)
-        told = msgspec.json.decode(effect.row.context, type=dict[str, Any])
+        row = effect.row
+        hook = msgspec.json.decode(row.body, type=Hook)
+        told = msgspec.json.decode(row.context, type=dict[str, Any])
+        ended = partial(self._hook_ended, row, hook)
         try:
             if hook.run is not None:
-                func = self._function(hook.run, None)
+                func = self._function(hook.run, row.folder)
                 context = TaskContext(task=told["name"], token=effect.token, job_id=told["job_id"] or "", args=told)
                 call = Call(token=effect.token, kind="hook", func=func, context=context, grace=CHECK_GRACE)
-                self._run(self._engines[kind_of(func)], call, self._hook_ended)
+                self._run(self._engines[kind_of(func)], call, ended)
             else:
-                env = {"CALLBOARD_EVENT": bytes(effect.row.context).decode(), **self._marks}
-                command = CommandCall(**_words(hook), cwd=told.get("cwd"), env=env)
+                env = {**row.env, "CALLBOARD_EVENT": bytes(row.context).decode(), **self._marks}
+                command = CommandCall(**_words(hook), cwd=row.cwd, env=env)
                 call = Call(token=effect.token, kind="hook", command=command, grace=CHECK_GRACE)
-                self._run(self._engines["command"], call, self._hook_ended)
+                self._run(self._engines["command"], call, ended)
         except (BodyNotFound, EngineClosed, OSError, ValueError, TypeError) as error:
+            self._hook_failed(row, hook, str(error))
             self._tell(_not_started(effect.token, error))
         else:
-            self._after(seconds(hook.timeout), self.stop, effect.token)
+            self._after(seconds(hook.timeout), self._time_out_hook, effect.token)
+
+    def _time_out_hook(self, token: int) -> None:
+        if token in self._where:
+            self._late.add(token)
+            self.stop(token)
+            self._after(CHECK_GRACE, partial(self.stop, force=True), token)
 
     def stop(self, token: int, *, force: bool = False) -> None:
         """Stop a call. One that is gone has said so, or will not be started."""
@@ -165,11 +182,11 @@ class Caller:
             del self._where[call.token]
             raise
 
-    def _function(self, name: Any, spec: Workstream | None) -> Callable[..., Any]:
+    def _function(self, name: Any, folder: str | None) -> Callable[..., Any]:
         func = self._functions.get(name)
         if func is None:
-            if spec is not None and spec.folder is not None:
-                look_in(spec.folder)
+            if folder is not None:
+                look_in(folder)
             func = self._bodies.callable_body(name)
             if ":" in name:
                 self._functions[name] = func
@@ -200,8 +217,9 @@ class Caller:
         self, stream: Workstream, task: Task | None, part: Part, *, path: Path | None, env: dict[str, str]
     ) -> CommandCall:
         words = _words(part)
-        cwd = str(_folder(stream, task))
-        return CommandCall(**words, cwd=cwd, env={**stream.env, **env, **self._marks}, output_path=path)
+        return CommandCall(
+            **words, cwd=folder_of(stream, task), env={**stream.env, **env, **self._marks}, output_path=path
+        )
 
     # -- how it ended --------------------------------------------------------------------------------------------------
 
@@ -227,8 +245,20 @@ class Caller:
             outcome = msgspec.structs.replace(outcome, value=True)
         self._ended(outcome, outcome.value)
 
-    def _hook_ended(self, outcome: Outcome) -> None:
+    def _hook_ended(self, row: OutboxRow, hook: Hook, outcome: Outcome) -> None:
+        late = outcome.token in self._late
+        self._late.discard(outcome.token)
+        if outcome.status != "ok" and late:
+            self._hook_failed(row, hook, f"it took longer than {seconds(hook.timeout):g} s and was stopped")
+        elif outcome.error is not None and outcome.status != "cancelled":  # by leaving: it is run at the next start
+            self._hook_failed(row, hook, _said(outcome.error))
         self._ended(outcome, None)
+
+    def _hook_failed(self, row: OutboxRow, hook: Hook, error: str) -> None:
+        self.failed_hooks += 1
+        name = hook.run or (hook.command if isinstance(hook.command, str) else shlex.join(hook.command or ()))
+        text = f"the {row.event} hook `{name}` of {row.owner} failed: {error}"
+        self._report(text, Mishap(text, "hook_failed", "error", entity_id=row.owner, hook=row.event, error=error))
 
     def _ended(self, outcome: Outcome, value: Any) -> None:
         self._where.pop(outcome.token, None)
@@ -285,12 +315,6 @@ def _words(part: Part) -> dict[str, Any]:
     if isinstance(part.command, str):
         return {"shell": part.command}
     return {"argv": list(part.command or ())}
-
-
-def _folder(stream: Workstream, task: Task | None) -> Path:
-    """The folder of a command: its own over the workstream's over the present one."""
-    base = Path(stream.cwd or ".")
-    return base / task.cwd if task is not None and task.cwd is not None else base
 
 
 def _results(task: TaskActor) -> dict[str, Any]:

@@ -11,7 +11,6 @@ Rules
 
 from __future__ import annotations
 
-import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 from random import Random
@@ -30,6 +29,7 @@ from .calls import Caller
 from .dispatcher import Dispatcher
 from .handles import closed
 from .journal.contract import Entry, Journal
+from .mishap import log
 from .observe import Hub
 from .timers import Timer
 
@@ -141,15 +141,14 @@ class Host:
         return self._bodies.resolve(name)
 
     def report(self, text: str, error: Exception | None = None) -> None:
-        """Say that something is wrong with the runtime itself."""
-        if self.on_trouble is not None:
-            self.on_trouble(text, error)
+        """Say that something is wrong with the runtime itself, or tell of a mishap. Raises nothing."""
+        if self.on_trouble is None:
+            log(text, error)
             return
-        import structlog  # noqa: PLC0415 - rare, and dear to import
-
-        # As text, since what renders exceptions for people may print every local variable, secrets too.
-        trace = "" if error is None else "".join(traceback.format_exception(error))
-        structlog.get_logger("callboard").error("runtime_trouble", text=text, traceback=trace)
+        try:
+            self.on_trouble(text, error)
+        except Exception:  # the application's own affair, which must not become the runtime's
+            log(text, error)
 
     def commit(self, turn: Turn) -> None:
         """Take a turn that is over: journal it, and do what it wants done when it is durable."""

@@ -134,7 +134,8 @@ class Runtime:
         self.recovered: list[JobHandle] = []
         """The jobs that were found living when the runtime was entered."""
         self.on_trouble: Callable[[str, Exception | None], None] | None = None
-        """Set before entering: who is told of trouble with the runtime itself, instead of structlog."""
+        """Set before entering: who is told of trouble with the runtime itself, instead of structlog; and of what no
+        transition tells, such as a hook that failed: then the error is a `Mishap`."""
 
     # -- life ----------------------------------------------------------------------------------------------------------
 
@@ -288,8 +289,8 @@ class Runtime:
         outputs = Outputs(self._outputs_folder())
         host.kernel = make_kernel(host, self._defaults, loaded)
         host.caller = Caller(
-            host.kernel, self._engines, self._bodies, outputs=outputs, tell=host.tell, after=self._after,
-            journal=self._name,
+            host.kernel, self._engines, self._bodies, outputs=outputs, tell=host.tell, report=host.report,
+            after=self._after, journal=self._name,
         )  # fmt: skip
         host.on_job_over = self._job_over
         self.recovered = [self._handle(job) for job in host.kernel.jobs.values()]
@@ -440,6 +441,11 @@ class Runtime:
     def health(self) -> Health:
         """Whether the journal can write, and if not, why not."""
         return self.journal.health
+
+    @property
+    def failed_hooks(self) -> int:
+        """How many hooks have failed since it was entered. Each was told by `on_trouble`, or in the log."""
+        return self._host.caller.failed_hooks
 
     def events(self, *, size: int = 10_000) -> Subscription:
         """Every transition from now on; if asked before entering, also those of the recovery.

@@ -21,6 +21,7 @@ import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
 from ..handles import JobHandle, Outcome, RuntimeClosed
+from ..mishap import Mishap
 from ..observe import Subscription
 from ..runtime import DRAIN_DEADLINE, Runtime
 from .trouble import FAILED, INTERRUPTED, kept
@@ -145,8 +146,10 @@ class _Session:
                 )
 
     def _trouble(self, text: str, error: Exception | None) -> None:
-        """Something is wrong with the runtime itself. The journal has what it needs to go on."""
-        if error is not None:
+        """Something happened that no transition tells, or is wrong with the runtime: the journal has what it needs."""
+        if isinstance(error, Mishap):
+            self.view.notice(text)
+        elif error is not None:
             self.view.notice(f"{text}; {kept(error)}")
 
     async def _watch_signals(self, *, task_status: TaskStatus[None]) -> None:

@@ -9,11 +9,11 @@ Rules:
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
 from ...actors.errors import TaskCancelled
+from ..mishap import logger
 from .values import checked
 
 
@@ -77,11 +77,7 @@ class TaskContext:
         Where structlog is not configured it writes to standard error: standard output is the program's.
         """
         if self._log is None:
-            import structlog  # noqa: PLC0415 - most bodies never ask
-
-            configured = structlog.is_configured()
-            logger = structlog.get_logger() if configured else structlog.wrap_logger(structlog.PrintLogger(sys.stderr))
-            self._log = logger.bind(**self.bound)
+            self._log = logger().bind(**self.bound)
         return self._log
 
     @property

@@ -1,0 +1,199 @@
+"""Hooks: run where their workstream says, and told of when they fail."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from callboard import Hook, Runtime, Task, VirtualClock, Workstream
+from callboard.runtime.mishap import Mishap
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def open_runtime(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Runtime]:
+    def make(**options: Any) -> Runtime:
+        return Runtime(tmp_path / "state.db" if request.param == "sqlite" else None, **options)
+
+    return make
+
+
+async def one() -> int:
+    return 1
+
+
+async def raises() -> None:
+    raise ValueError("no such channel")
+
+
+def plainly_raises() -> None:
+    raise ValueError("no such channel")
+
+
+began: list[anyio.Event] = []
+
+
+async def never_ends() -> None:
+    began[-1].set()
+    await anyio.sleep_forever()
+
+
+async def will_not_end() -> None:
+    began[-1].set()
+    while True:
+        try:
+            await anyio.sleep_forever()
+        except anyio.get_cancelled_exc_class():
+            if len(began) > 1:
+                raise
+            began.append(anyio.Event())
+
+
+@pytest.mark.parametrize(
+    ("hook", "says"),
+    [
+        (Hook(run=raises), "no such channel"),
+        (Hook(run=plainly_raises), "no such channel"),
+        (Hook(command="echo it broke; exit 3", shell=True), "exited with 3"),
+        (Hook(command=["there-is-no-such-program"]), "there-is-no-such-program"),
+    ],
+)
+@pytest.mark.parametrize("of", ["task", "workstream"])
+async def test_a_hook_that_fails_is_told(open_runtime: Callable[..., Runtime], hook: Hook, says: str, of: str) -> None:
+    told: list[tuple[str, Exception | None]] = []
+    runtime = open_runtime()
+    runtime.on_trouble = lambda text, error: told.append((text, error))
+    on_task, on_stream = ([hook], []) if of == "task" else ([], [hook])
+    with anyio.fail_after(20):
+        async with runtime:
+            spec = Workstream("w", tasks=[Task("a", run=one, on_completed=on_task)], on_completed=on_stream)
+            assert (await (await runtime.submit(spec, id="j")).wait()).ok
+            await runtime.drain(10)
+            assert runtime.failed_hooks == 1
+    ((text, error),) = told
+    owner = "j@1/a" if of == "task" else "j@1"
+    assert text.startswith("the on_completed hook `")
+    assert f"of {owner} failed" in text
+    assert isinstance(error, Mishap)
+    assert (error.event, error.facts["entity_id"], error.facts["hook"]) == ("hook_failed", owner, "on_completed")
+    assert says in str(error.facts["error"])
+
+
+@pytest.mark.parametrize("hook", [Hook(run=never_ends, timeout="1m"), Hook(run=will_not_end, timeout="1m")])
+async def test_a_hook_that_takes_too_long_is_told(hook: Hook) -> None:
+    told: list[str] = []
+    clock = VirtualClock()
+    began[:] = [anyio.Event()]
+    runtime = Runtime(clock=clock)
+    runtime.on_trouble = lambda text, _: told.append(text)
+    with anyio.fail_after(20):
+        async with runtime:
+            job = await runtime.submit(Workstream("w", tasks=[Task("a", run=one)], on_completed=[hook]))
+            await job.wait()
+            await began[0].wait()
+            for seconds in (60, 5):  # its limit, and what it may take to end when it is told to
+                clock.advance(seconds)
+                await anyio.wait_all_tasks_blocked()
+            assert runtime.failed_hooks == 1
+            assert "took longer than 60 s" in told[0]
+            assert len(told) == 1
+
+
+async def test_a_hook_that_fails_is_a_line_in_the_log() -> None:
+    import structlog
+
+    with structlog.testing.capture_logs() as lines:
+        async with Runtime() as runtime:
+            spec = Workstream("w", tasks=[Task("a", run=one)], on_completed=[Hook(run=raises)])
+            await (await runtime.submit(spec, id="j")).wait()
+            await runtime.drain(10)
+    structlog.reset_defaults()
+    (line,) = [line for line in lines if line["event"] == "hook_failed"]
+    assert (line["log_level"], line["entity_id"], line["hook"]) == ("error", "j@1", "on_completed")
+    assert "no such channel" in line["error"]
+
+
+async def test_who_is_told_of_a_failed_hook_may_raise(open_runtime: Callable[..., Runtime]) -> None:
+    def fails(text: str, error: Exception | None) -> None:
+        raise RuntimeError(text)
+
+    runtime = open_runtime()
+    runtime.on_trouble = fails
+    with anyio.fail_after(20):
+        async with runtime:
+            spec = Workstream("w", tasks=[Task("a", run=one)], on_completed=[Hook(run=raises)])
+            assert (await (await runtime.submit(spec)).wait()).ok
+            assert (await (await runtime.submit(Workstream("more", tasks=[Task("a", run=one)]))).wait()).ok
+
+
+async def test_a_hook_runs_in_the_folder_and_with_the_variables_of_what_it_belongs_to(
+    open_runtime: Callable[..., Runtime], tmp_path: Path
+) -> None:
+    (tmp_path / "place" / "inner").mkdir(parents=True)
+    program = "import os, json; json.dump([os.environ['WHO'], os.environ['WHY']], open('told.json', 'w'))"
+    hooks = [Hook(command=[sys.executable, "-c", program])]
+    with anyio.fail_after(20):
+        async with open_runtime() as runtime:
+            spec = Workstream(
+                "w",
+                cwd=str(tmp_path / "place"),
+                env={"WHO": "stream", "WHY": "hooks"},
+                tasks=[Task("a", command=["true"], cwd="inner", env={"WHO": "task"}, on_completed=hooks)],
+                on_completed=hooks,
+            )
+            assert (await (await runtime.submit(spec)).wait()).ok
+            await runtime.drain(10)
+            assert runtime.failed_hooks == 0
+    assert json.loads((tmp_path / "place" / "told.json").read_bytes()) == ["stream", "hooks"]
+    assert json.loads((tmp_path / "place" / "inner" / "told.json").read_bytes()) == ["task", "hooks"]
+
+
+MODULE = """
+import anyio
+from pathlib import Path
+
+began = anyio.Event()
+
+async def hook():
+    began.set()
+    first = Path(__file__).with_name("first")
+    if not first.exists():
+        first.touch()
+        await anyio.sleep_forever()
+"""
+
+
+async def test_a_restart_finds_a_hook_in_the_folder_of_its_workstream(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "hook_of_a_folder.py").write_text(MODULE)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    found: list[str] = []
+    with anyio.fail_after(20):
+        for start in range(2):
+            # As in a new process: the job is over, and nothing else leads to its folder.
+            monkeypatch.delitem(sys.modules, "hook_of_a_folder", raising=False)
+            sys.path[:] = [folder for folder in sys.path if folder != str(tmp_path)]
+            async with Runtime(tmp_path / "state.db", drain_deadline=0.0) as runtime:
+                runtime.on_trouble = lambda text, _: found.append(text)
+                if start == 0:
+                    spec = Workstream(
+                        "w",
+                        folder=str(tmp_path),
+                        tasks=[Task("a", run=one)],
+                        on_completed=[Hook(run="hook_of_a_folder:hook")],
+                    )
+                    await (await runtime.submit(spec)).wait()
+                module: Any = sys.modules["hook_of_a_folder"]
+                await module.began.wait()
+                assert runtime.failed_hooks == 0
+    monkeypatch.delitem(sys.modules, "hook_of_a_folder")
+    assert found == []
