@@ -252,7 +252,16 @@ class Caller:
             self._hook_failed(row, hook, f"it took longer than {seconds(hook.timeout):g} s and was stopped")
         elif outcome.error is not None and outcome.status != "cancelled":  # by leaving: it is run at the next start
             self._hook_failed(row, hook, _said(outcome.error))
-        self._ended(outcome, None)
+        self._ended(outcome, None, row.owner)
+
+    def _left_behind(self, owner: str) -> None:
+        text = f"a command of {owner} left processes behind, outside of its process group: they still hold its output"
+        self._report(text, Mishap(text, "processes_left_behind", "warning", entity_id=owner))
+
+    def _owner(self, token: int) -> str:
+        call = self._kernel.calls.get(token)
+        entity = None if call is None else self._kernel.entities.get(call.key)
+        return "something that is over" if entity is None else str(entity.record.id)
 
     def _hook_failed(self, row: OutboxRow, hook: Hook, error: str) -> None:
         self.failed_hooks += 1
@@ -260,8 +269,10 @@ class Caller:
         text = f"the {row.event} hook `{name}` of {row.owner} failed: {error}"
         self._report(text, Mishap(text, "hook_failed", "error", entity_id=row.owner, hook=row.event, error=error))
 
-    def _ended(self, outcome: Outcome, value: Any) -> None:
+    def _ended(self, outcome: Outcome, value: Any, owner: str | None = None) -> None:
         self._where.pop(outcome.token, None)
+        if outcome.escaped:
+            self._left_behind(owner or self._owner(outcome.token))
         error = outcome.error
         if error is None:
             self._tell(

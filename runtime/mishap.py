@@ -3,7 +3,7 @@
 | event | level | what happened | facts |
 | --- | --- | --- | --- |
 | hook_failed | error | a hook raised, did not exit with 0, took too long, or is not there | entity_id, hook, error |
-| processes_left_behind | warning | a command's descendant left its process group, and still holds its output | of |
+| processes_left_behind | warning | a descendant of a command left its process group, and holds its output | entity_id |
 | runtime_trouble | error | a mistake of ours, or something stale: the runtime goes on | text, traceback |
 
 Rules

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from pathlib import Path
 
 import anyio
 import pytest
 
-from callboard import Hook, Runtime, Task, VirtualClock, Workstream
+from callboard import Check, Hook, Runtime, Task, VirtualClock, Workstream
+from callboard.runtime.mishap import Mishap
 
 pytestmark = pytest.mark.anyio
 
@@ -75,3 +78,32 @@ async def test_a_hook_that_takes_too_long_is_stopped() -> None:
         assert not stopped.is_set()
         clock.advance(1)
         await stopped.wait()
+
+
+@pytest.mark.parametrize("of", ["body", "check", "hook"])
+async def test_processes_that_a_command_left_behind_are_told(of: str, tmp_path: Path) -> None:
+    told: list[tuple[str, Exception | None]] = []
+    pid_file = tmp_path / "pid"
+    script = (
+        "import os, sys, time\n"
+        "if os.fork() == 0:\n"
+        f"    os.setsid(); open({str(pid_file)!r}, 'w').write(str(os.getpid())); time.sleep(600)\n"
+        f"while not os.path.exists({str(pid_file)!r}) or not os.path.getsize({str(pid_file)!r}): time.sleep(0.001)\n"
+    )
+    command = [sys.executable, "-c", script]
+    task = {
+        "body": Task("leaves", command=command),
+        "check": Task("leaves", run=one, checks=[Check(command=command)]),
+        "hook": Task("leaves", run=one, on_completed=[Hook(command=command)]),
+    }[of]
+    runtime = Runtime(outputs=tmp_path / "outputs")
+    runtime.on_trouble = lambda text, error: told.append((text, error))
+    with anyio.fail_after(20):
+        async with runtime:
+            assert (await (await runtime.submit(Workstream("w", tasks=[task]), id="j")).wait()).ok
+            await runtime.drain(10)
+    os.kill(int(pid_file.read_text()), signal.SIGKILL)
+    ((text, error),) = told
+    assert text.startswith("a command of j@1/leaves left processes behind")
+    assert isinstance(error, Mishap)
+    assert (error.event, error.level, error.facts) == ("processes_left_behind", "warning", {"entity_id": "j@1/leaves"})
