@@ -18,12 +18,18 @@ import msgspec
 
 from ..actors.messages import Cancel
 from ..actors.records import JobRecord, TaskRecord, Transitioned
+from ..machines import InvalidTransitionError, Machine
+from ..machines.job import JOB
+from ..machines.task import TASK
 from .engines.values import checked
 from .observe import Subscription
 
 if TYPE_CHECKING:
     from ..actors.job import JobActor
     from .runtime import Runtime
+
+
+_SHOWN = 20  # names of tasks, at most, in an error
 
 
 class JobFailed(Exception):  # noqa: N818 - the published name
@@ -104,32 +110,49 @@ class JobHandle:
 
     def task(self, name: str) -> TaskHandle:
         """One of its tasks. Raises LookupError if it has none of that name."""
+        return TaskHandle(self, self.task_record(name).name)
+
+    def task_record(self, name: str) -> TaskRecord:
+        """The present record of one of its tasks. Raises LookupError if it has none of that name."""
+        names: list[str] = []
         for record in self.tasks():
             if record.name == name:
-                return TaskHandle(self, name)
-        raise LookupError(f"job {self.id!r} has no task {name!r}; it has: {', '.join(t.name for t in self.tasks())}")
+                return record
+            names.append(record.name)
+        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+        raise LookupError(f"job {self.id!r} has no task {name!r}; it has: {', '.join(names[:_SHOWN]) or 'none'}{more}")
 
     def output(self, name: str) -> str:
-        """The last line that the running command of a task has written so far; empty if there is none."""
-        record = next((task for task in self.tasks() if task.name == name), None)
-        return "" if record is None else self._runtime.tail(record.token)
+        """The last line that the running command of a task has written so far; empty if it has none.
+
+        Raises LookupError if there is no such task.
+        """
+        return self._runtime.tail(self.task_record(name).token)
 
     async def cancel(self, reason: str = "cancelled by the user", *, force: bool = False) -> None:
         """Cancel it and all its tasks; returns when that took effect. Raises InvalidTransitionError if it has ended."""
-        await self._runtime.command(self._key(), Cancel(checked(reason, "the reason"), force))
+        message = _cancel(reason, force)
+        if self._outcome is not None or self._actor is None:
+            raise _ended(JOB, self.state)
+        try:
+            await self._runtime.command(self._actor.record.key, message)
+        except LookupError:
+            if not self._actor.over:
+                raise
+            raise _ended(JOB, self.state) from None  # it was let go meanwhile
 
-    def _key(self) -> int:
-        if self._actor is None:
-            raise LookupError(f"job {self.id!r} has ended: {self.state}")
-        return self._actor.record.key
-
-    def key_of(self, name: str) -> int:
-        """The key of one of its tasks."""
-        return next(task.key for task in self.tasks() if task.name == name)
-
-    async def command_task(self, name: str, message: Cancel) -> None:
-        """Give one of its tasks a command."""
-        await self._runtime.command(self.key_of(name), message)
+    async def cancel_task(self, name: str, reason: str, *, force: bool) -> None:
+        """`TaskHandle.cancel`."""
+        message = _cancel(reason, force)
+        record = self.task_record(name)
+        if self._outcome is not None:
+            raise _ended(TASK, record.state)
+        try:
+            await self._runtime.command(record.key, message)
+        except LookupError:
+            if self._actor is None or not self._actor.over:
+                raise
+            raise _ended(TASK, self.task_record(name).state) from None
 
     async def wait(self) -> Outcome:
         """Wait for its end. The runtime must stay open; raises RuntimeClosed if it does not."""
@@ -168,11 +191,22 @@ class TaskHandle:
     @property
     def record(self) -> TaskRecord:
         """Its present record."""
-        return next(record for record in self._job.tasks() if record.name == self.name)
+        return self._job.task_record(self.name)
 
     async def cancel(self, reason: str = "cancelled by the user", *, force: bool = False) -> None:
         """Cancel it; returns when that took effect. Raises InvalidTransitionError if its state does not allow it."""
-        await self._job.command_task(self.name, Cancel(checked(reason, "the reason"), force))
+        await self._job.cancel_task(self.name, reason, force=force)
+
+
+def _cancel(reason: object, force: bool) -> Cancel:
+    if not isinstance(reason, str):
+        raise TypeError(f"the reason must be a str, not {reason!r}")
+    return Cancel(checked(reason, "the reason"), force)
+
+
+def _ended(machine: Machine, state: str) -> InvalidTransitionError:
+    """What a command to something gets that has ended: its actor is gone, and cannot say so itself."""
+    return InvalidTransitionError(machine.name, state, "cancel", frozenset())
 
 
 class RuntimeClosed(RuntimeError):  # noqa: N818 - a state, as in the standard library's names

@@ -394,11 +394,43 @@ async def test_cancelling_a_job_stops_its_bodies(open_runtime: Callable[..., Run
         await gates["started"].wait()
         await job.cancel("enough", force=force)
         outcome = await job.wait()
-        with pytest.raises((InvalidTransitionError, LookupError)):
-            await job.cancel()
+        for handle in (job, await runtime.job(job.id)):
+            with pytest.raises(InvalidTransitionError) as refused:
+                await handle.cancel()
+            told = refused.value
+            assert (told.machine, told.state, told.event, told.allowed) == ("job", "cancelled", "cancel", frozenset())
+            with pytest.raises(InvalidTransitionError) as refused:
+                await handle.task("next").cancel()
+            told = refused.value
+            assert (told.machine, told.state, told.event, told.allowed) == ("task", "cancelled", "cancel", frozenset())
     assert outcome.state == "cancelled"
     assert {name: str(task.state) for name, task in outcome.tasks.items()} == {"long": "cancelled", "next": "cancelled"}
     assert seen == ["long started", "long stopped"]
+
+
+async def test_a_cancel_that_finds_its_job_let_go_is_refused_as_one_that_comes_too_late(
+    open_runtime: Callable[..., Runtime], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_runtime() as runtime:
+        job = await runtime.submit(Workstream("w", tasks=[Task("a", run=one)]))
+        monkeypatch.setattr(job, "settle", lambda *_: None)  # so that the handle has not heard of it yet
+        await (await runtime.job(job.id)).wait()
+        with pytest.raises(InvalidTransitionError, match="job: 'cancel' is not possible in state 'completed'"):
+            await job.cancel()
+        with pytest.raises(InvalidTransitionError, match="task: 'cancel' is not possible in state 'completed'"):
+            await job.task("a").cancel()
+
+
+async def test_a_task_that_there_is_not_is_told_with_those_that_there_are(open_runtime: Callable[..., Runtime]) -> None:
+    async with open_runtime() as runtime:
+        job = await runtime.submit(Workstream("w", tasks=[Task(f"task-{number}", run=one) for number in range(30)]))
+        task = job.task("task-1")
+        task.name = "gone"  # as of a handle that outlived what it names
+        for ask in (lambda: job.task("gone"), lambda: job.output("gone"), lambda: task.record):
+            with pytest.raises(LookupError, match=f"job '{job.id}' has no task 'gone'; it has: task-0, .* and 10 more"):
+                ask()
+        with pytest.raises(LookupError, match="no task 'gone'"):
+            await task.cancel()
 
 
 async def test_cancelling_a_command_kills_its_group(open_runtime: Callable[..., Runtime], tmp_path: Path) -> None:
