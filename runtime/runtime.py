@@ -104,6 +104,8 @@ class Runtime:
         random: Random | None = None,
         ids: Ids | None = None,
     ) -> None:
+        if not (journal is None or isinstance(journal, str | Path) or hasattr(journal, "append")):
+            raise TypeError(f"the journal is a path, a Journal or None, not {journal!r:.60}")
         self._target = journal
         self._workers = tuple(workers) if workers is not None else default_workers()
         self._defaults = defaults or Defaults()
@@ -337,11 +339,13 @@ class Runtime:
         that has another workstream, RuntimeClosed.
         """
         self._check_open()
+        _check_type(workstream, Workstream, "submit takes a Workstream")
+        if id is not None:
+            check_job_id(id)
         ready = prepare(workstream, self._bodies, durable=self.journal.durable_medium)
         encoded = msgspec.json.encode(ready)
         if id is None:
             return await self._submit(self._ids.new(), False, ready, encoded, "")
-        check_job_id(id)
         while (other := self._submitting.get(id)) is not None:
             await other.wait()
         fingerprint = blake2b(encoded, digest_size=16).hexdigest()
@@ -377,6 +381,7 @@ class Runtime:
     async def job(self, job_id: str) -> JobHandle:
         """The handle of a job, living or ended. Raises LookupError if there is none."""
         self._check_open()
+        _check_type(job_id, str, "a job's id is a str")
         actor = self._host.kernel.jobs.get(job_id)
         if actor is not None:
             return self._handle(actor)
@@ -503,11 +508,17 @@ def default_workers() -> tuple[Worker, ...]:
 
 
 def check_job_id(job_id: str) -> None:
-    """Refuse an id that could not be a folder's name. Raises ValueError."""
+    """Refuse an id that could not be a folder's name. Raises ValueError, and TypeError for what is no text."""
+    _check_type(job_id, str, "a job's id is a str")
     if not (0 < len(job_id) <= 128 and job_id.isascii() and all(c.isalnum() or c in "._-" for c in job_id)):
         raise ValueError(f"{job_id!r:.80} cannot be a job's id: use 1 to 128 of the characters A-Z a-z 0-9 . _ -")
     if job_id[0] in ".-":
         raise ValueError(f"{job_id!r:.80} cannot be a job's id: it must not begin with '.' or '-'")
+
+
+def _check_type(value: object, kind: type, expected: str) -> None:
+    if not isinstance(value, kind):
+        raise TypeError(f"{expected}, not {value!r:.60}")
 
 
 def _journal_of(target: str | Path | Journal | None) -> Journal:

@@ -433,6 +433,27 @@ async def test_a_task_that_there_is_not_is_told_with_those_that_there_are(open_r
             await task.cancel()
 
 
+async def test_arguments_of_another_type_are_told_by_what_was_expected(open_runtime: Callable[..., Runtime]) -> None:
+    async with open_runtime() as runtime:
+        stream = Workstream("w", tasks=[Task("a", run=one)])
+        wrong: list[tuple[Callable[[], Any], str]] = [
+            (lambda: runtime.submit("hello"), "submit takes a Workstream, not 'hello'"),  # type: ignore[arg-type]
+            (lambda: runtime.submit(None), "submit takes a Workstream, not None"),  # type: ignore[arg-type]
+            (lambda: runtime.submit(stream, id=7), "a job's id is a str, not 7"),  # type: ignore[arg-type]
+            (lambda: runtime.submit(stream, id=b"x"), "a job's id is a str, not b'x'"),  # type: ignore[arg-type]
+            (lambda: runtime.job(7), "a job's id is a str, not 7"),  # type: ignore[arg-type]
+        ]
+        for call, text in wrong:
+            with pytest.raises(TypeError, match=text):
+                await call()
+        job = await runtime.submit(stream)
+        with pytest.raises(TypeError, match="the reason must be a str, not 7"):
+            await job.cancel(7)  # type: ignore[arg-type]
+        assert (await job.wait()).ok
+    with pytest.raises(TypeError, match="journal is a path, a Journal or None, not 7"):
+        Runtime(7)  # type: ignore[arg-type]
+
+
 async def test_cancelling_a_command_kills_its_group(open_runtime: Callable[..., Runtime], tmp_path: Path) -> None:
     pid_file = tmp_path / "pid"
     async with open_runtime() as runtime:
