@@ -431,8 +431,16 @@ def left_behind(script: str, token: int) -> Iterator[subprocess.Popen[bytes]]:
             os.killpg(process.pid, signal.SIGKILL)
 
 
+def until_shown(pid: int) -> None:
+    """Wait for a process's environment: it is empty for a moment while the program is being loaded."""
+    limit = time.monotonic() + 10
+    while not Path(f"/proc/{pid}/environ").read_bytes() and time.monotonic() < limit:
+        os.sched_yield()
+
+
 def test_a_leftover_is_killed_only_if_it_is_the_one() -> None:
     with left_behind("sleep 600", 77) as process:
+        until_shown(process.pid)
         pid, started = process.pid, start_time(process.pid)
         assert started > 0
         assert not kill_leftover(ProcessInfo(78, pid, pid, started))
@@ -460,6 +468,7 @@ async def test_the_engine_reports_what_recovery_needs(tmp_path: Path) -> None:
         await bench.record.until(lambda: 5 in bench.record.started)
         info = bench.record.started[5]
         assert info == ProcessInfo(5, info.pid, os.getpgid(info.pid), start_time(info.pid))
+        until_shown(info.pid)
         assert kill_leftover(info, wait=0)
         outcome = await bench.record.outcome(5)
     assert (outcome.status, outcome.exit_code) == ("failed", -signal.SIGKILL)
