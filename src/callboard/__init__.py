@@ -37,6 +37,7 @@ __all__ = [
     "LogConflict",
     "Machine",
     "MailboxFull",
+    "Mishap",
     "NameTaken",
     "NoEventLoop",
     "NotSerialisable",
@@ -93,6 +94,7 @@ _NAMES_BY_MODULE = {
         "JournalCorrupt JournalError JournalLocked JournalMissing JournalTooNew JournalUnwritable"
     ),
     "runtime.jsonl": "LogConflict",
+    "runtime.mishap": "Mishap",
     "runtime.observe": "Dropped",
     "runtime.runtime": "JobExists Runtime",
     "runtime.specfile": "RunFile load",
@@ -133,6 +135,7 @@ if TYPE_CHECKING:
         JournalUnwritable,
     )
     from .runtime.jsonl import LogConflict
+    from .runtime.mishap import Mishap
     from .runtime.observe import Dropped
     from .runtime.runtime import JobExists, Runtime
     from .runtime.specfile import RunFile, load
