@@ -465,17 +465,21 @@ class Runtime:
 
     # -- stopping ------------------------------------------------------------------------------------------------------
 
-    async def drain(self, deadline: float = DRAIN_DEADLINE) -> None:
+    async def drain(
+        self, deadline: float = DRAIN_DEADLINE, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+    ) -> None:
         """Claim nothing more; what runs may end within `deadline` seconds, the rest is stopped, its tries given back.
 
         Afterwards the runtime is of no more use than to be left. Queued and waiting tasks go on at the next start.
+        Begun by a task group's `start`, that returns once whatever ends from then on lets nothing new be claimed.
         """
+        self._host.tell(Drain(stop=False))
+        task_status.started()
         with anyio.move_on_after(deadline + CLOSING):
             await self._quiesce(deadline)
 
     async def _quiesce(self, deadline: float) -> None:
         host = self._host
-        host.tell(Drain(stop=False))
         await host.barrier()
         if deadline > 0:
             with anyio.move_on_after(deadline):

@@ -120,7 +120,7 @@ class _Session:
         if others:
             self.view.notice(f"unfinished jobs of this journal go on beside it: {', '.join(others)}")
         if self._interrupts:
-            self._group.start_soon(self._drain, 0.0)
+            await self._begin_drain(0.0)
         async with anyio.create_task_group() as waiting:
             waiting.start_soon(self._wait, jobs)
             waiting.start_soon(self._watch_health, runtime)
@@ -158,27 +158,29 @@ class _Session:
         with anyio.open_signal_receiver(*wanted) as signals:
             task_status.started()
             async for _ in signals:
-                self._interrupt()
+                await self._interrupt()
 
-    def _interrupt(self) -> None:
+    async def _interrupt(self) -> None:
+        """Do what the user wants, and say so once it holds."""
         self._interrupts += 1
         if self._interrupts == 1:
+            await self._begin_drain(DRAIN_DEADLINE)
             self.view.notice("stopping: nothing new starts, running tasks may end (Ctrl+C again stops them now)")
-            self._begin_drain(DRAIN_DEADLINE)
         elif self._interrupts == 2:
+            await self._begin_drain(0.0)
             self.view.notice("stopping running tasks now, their tries are given back (Ctrl+C again leaves at once)")
-            self._begin_drain(0.0)
         else:
             self.view.close()
             os._exit(INTERRUPTED)  # the journal holds what was acknowledged; the next start accounts for the rest
 
-    def _begin_drain(self, deadline: float) -> None:
+    async def _begin_drain(self, deadline: float) -> None:
         if self._runtime is not None:
-            self._group.start_soon(self._drain, deadline)
+            await self._group.start(self._drain, self._runtime, deadline)
 
-    async def _drain(self, deadline: float) -> None:
-        assert self._runtime is not None  # noqa: S101 - see _begin_drain
-        await self._runtime.drain(deadline)
+    async def _drain(
+        self, runtime: Runtime, deadline: float, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+    ) -> None:
+        await runtime.drain(deadline, task_status=task_status)
         self._over.set()
 
 
