@@ -1,0 +1,189 @@
+"""How a workstream is stopped: what may still start, its deadline, and the cancelling of its tasks.
+
+Rules
+-----
+- Once it has a `cause`, no task starts but for clean-up after a failure: tasks whose edges are all `after`.
+- Its tasks are stopped `CHUNK` at a time, a turn each. After a failure that begins in the turn after, so that what
+  depends on the task that failed is skipped first.
+- A check that does not go when it is stopped is abandoned after a grace.
+- The deadline's timer outlives every state.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from ..machines import WORKSTREAM, Event, WorkstreamState
+from .attempts import AttemptedTask
+from .checks import CheckedEntity
+from .kernel import Kernel
+from .limits import LimitsResolver
+from .messages import Cancel, Continue, Stop, TimerFired
+from .records import WorkstreamRecord
+from .spec import Task, Workstream
+from .turn import Armed
+
+if TYPE_CHECKING:
+    from .job import JobActor
+    from .task import TaskActor
+
+S = WorkstreamState
+PLANNED = S.PLANNED
+CHUNK = 500
+CHECK_GRACE = 11.0
+"""Seconds that a check of the final validation has to be gone once it was stopped: the usual grace and a margin."""
+DEADLINE_EPOCH = 0
+"""The epoch of the deadline's timer, which outlives every state."""
+
+
+class StoppableStream(CheckedEntity[WorkstreamRecord]):
+    """A workstream as far as its stopping goes; `WorkstreamActor` is the whole of it."""
+
+    __slots__ = (
+        "cursor",
+        "deadline",
+        "dependents",
+        "job",
+        "names",
+        "open",
+        "resolver",
+        "spec",
+        "tasks",
+        "unmet",
+    )
+
+    machine = WORKSTREAM
+    receivers = {}  # noqa: RUF012 - WorkstreamActor's
+
+    def __init__(self, kernel: Kernel, record: WorkstreamRecord, job: JobActor, spec: Workstream) -> None:
+        super().__init__(kernel, record)
+        self.job = job
+        self.spec: Workstream = spec
+        self.resolver = LimitsResolver(spec, kernel.defaults)
+        self.tasks: list[TaskActor] = []
+        self.names = {task.name: index for index, task in enumerate(spec.tasks)}
+        self.unmet: list[int] = []
+        self.dependents: dict[int, list[tuple[int, bool]]] = {}
+        self.open = 0
+        self.cursor = 0  # the next task to start or to cancel
+        self.deadline: Armed | None = None
+        for index, task in enumerate(spec.tasks):
+            for name in task.depends_on:
+                self.dependents.setdefault(self.names[name], []).append((index, True))
+            for name in task.after:
+                self.dependents.setdefault(self.names[name], []).append((index, False))
+
+    def context(self) -> tuple[str | None, str | None, int | None, str | None]:
+        """Its ids for the log."""
+        return self.record.job_id, self.record.id, None, None
+
+    def _all_ended(self) -> None:
+        """Every task of it has ended."""
+        raise NotImplementedError
+
+    def lets_start(self, task: AttemptedTask) -> bool:
+        """Whether an attempt of `task` may start now."""
+        cause = self.record.cause
+        if cause is None:
+            return self.record.state != PLANNED
+        return cause == "failure" and not self.record.forced and is_clean_up(task.spec)
+
+    def _fail(self, error: str, *, forced: bool = False) -> None:
+        """Begin to fail: its tasks are stopped."""
+        if self.record.state in {S.EXECUTING, S.PAUSED}:
+            self.fire(Event.FAIL, replace(self.record, cause="failure", error=error, forced=forced), reason=error)
+            return
+        self.change(cause="failure", error=error, forced=forced)
+        if self.record.state != PLANNED:
+            self._begin_cancelling()
+
+    # -- being stopped -------------------------------------------------------------------------------------------------
+
+    def on_cancel(self, message: Cancel) -> None:
+        """Cancel it and its tasks. Raises InvalidTransitionError if that is done already, or it has ended."""
+        record = self.record
+        if self.ended or (record.cause is not None and not message.force):
+            self.fire(Event.CANCEL_GRACEFUL, reason=message.reason)  # which says that it is not possible
+        elif record.state == S.CANCELLING:
+            self.fire(Event.CANCEL_FORCE, replace(record, forced=True), reason=message.reason)
+            self._begin_cancelling()
+        elif self.knows(Event.CANCEL_GRACEFUL):
+            event = Event.CANCEL if message.force else Event.CANCEL_GRACEFUL
+            self.fire(event, replace(record, cause="cancel", forced=message.force), reason=message.reason)
+        else:
+            self.change(cause=record.cause or "cancel", reason=message.reason, forced=message.force)
+            self._begin_cancelling()
+
+    def on_stop(self, message: Stop) -> None:
+        """Its job is cancelled, or its deadline is over: as `on_cancel`, but silent where that says nothing new."""
+        if not self.ended and (message.force or self.record.cause is None):
+            self.on_cancel(Cancel(message.reason, message.force))
+
+    def entered_cancelling(self) -> None:
+        """Stop its tasks, or the check that runs."""
+        if self.last_call:
+            self.kernel.stop_call(self.last_call, force=self.record.forced)
+            self.wait_until(self.kernel.at + CHECK_GRACE)
+        self._begin_cancelling()
+
+    def _begin_cancelling(self) -> None:
+        self.cursor = 0
+        if not self.open:
+            if not self.last_call:
+                self._all_ended()
+        elif self.record.cause == "failure":
+            self.kernel.port.later(Continue(self.record.key))
+        else:
+            self._cancel_some()
+
+    def _cancel_some(self) -> None:
+        end = min(self.cursor + CHUNK, len(self.tasks))
+        record = self.record
+        reason = record.error if record.cause == "failure" else record.reason
+        spared = record.cause == "failure" and not record.forced
+        for index in range(self.cursor, end):
+            task = self.tasks[index]
+            if not task.ended and not (spared and is_clean_up(task.spec)):
+                self.kernel.send(task, Stop(f"workstream cancelled: {reason}", record.forced))
+        self.cursor = end
+        if end < len(self.tasks):
+            self.kernel.port.later(Continue(record.key))
+
+    # -- time ----------------------------------------------------------------------------------------------------------
+
+    def _arm_deadline(self) -> None:
+        if self.record.deadline_at is not None:
+            fired = TimerFired(self.record.key, DEADLINE_EPOCH)
+            self.deadline = self.kernel.port.arm(self.record.deadline_at, fired, by_utc=True)
+
+    def on_timer(self, message: TimerFired) -> None:
+        """Its deadline is over, or a check took too long."""
+        if message.epoch == DEADLINE_EPOCH:
+            self.deadline = None
+            self.on_stop(Stop("the deadline is over"))
+        elif message.epoch != self.record.epoch:
+            self.kernel.stale += 1
+        elif self.record.state == S.VALIDATING:
+            self.due_validating()
+        else:
+            self.due_cancelling()
+
+    def due_cancelling(self) -> None:
+        """The check that was stopped did not go: abandon it."""
+        self.kernel.stop_call(self.last_call, force=True)
+        self.last_call = 0
+        self._begin_cancelling()
+
+    def disarm_all(self) -> None:
+        """Forget its timers."""
+        self.disarm()
+        if self.deadline is not None:
+            self.kernel.port.disarm(self.deadline)
+            self.deadline = None
+
+
+def is_clean_up(spec: Task) -> bool:
+    """Whether a task is clean-up: it waits for others only to have ended."""
+    return bool(spec.after) and not spec.depends_on
