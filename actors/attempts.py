@@ -200,7 +200,9 @@ class AttemptedTask(CheckedEntity[TaskRecord]):
             self.kernel.free_slot(ended.token)
             return
         state = record.state
-        if state == RUNNING:
+        if ended.status == "lost" and state in (RUNNING, S.RECOVERING):
+            self._worker_died(ended)
+        elif state == RUNNING:
             if ended.status == "ok":
                 self._succeeded(ended)
             elif ended.status in SAID:
@@ -219,6 +221,12 @@ class AttemptedTask(CheckedEntity[TaskRecord]):
                 self.fire(Event.COMPLETE, changed, reason=record.reason)
         if self.record.state != VALIDATING:
             self.validated()
+
+    def _worker_died(self, ended: CallEnded) -> None:
+        """Its worker is known to be dead: nobody can come back for it."""
+        if self.record.state == RUNNING:
+            self.fire(Event.RECOVER, reason=ended.error)
+        self._failed(ended, end="lost")
 
     def validated(self) -> None:
         """The attempt is over: its worker may have another task."""

@@ -55,7 +55,10 @@ class Command(Message, frozen=True):
 
 
 class CallEnded(Message, frozen=True):
-    """What an engine was told to run is over. status: ok, failed, cancelled, abandoned, or gone (it never started)."""
+    """What an engine was told to run is over.
+
+    status: ok, failed, cancelled, abandoned, lost (its worker died under it), or gone (it never started).
+    """
 
     token: int
     status: str
@@ -142,6 +145,27 @@ class StartWorkers(Message, frozen=True):
 
 class StopWorkers(Message, frozen=True):
     """Shut all workers down: the runtime closes."""
+
+
+class WorkerBeat(Message, frozen=True):
+    """An incarnation of a worker lives: the answer to `Port.probe`, to a `StartWorker`, or told by itself.
+
+    `tokens` are the attempts that really run there; an engine without processes of its own tells all of its own.
+    """
+
+    worker: str
+    incarnation: int
+    tokens: tuple[int, ...] = ()
+
+
+class WorkerDied(Message, frozen=True):
+    """An incarnation of a worker is gone for good, and nobody asked for it. The attempts that ran there end by
+    themselves, each with a `CallEnded` of status "lost" right after this.
+    """
+
+    worker: str
+    incarnation: int
+    reason: str
 
 
 # -- messages within a turn --------------------------------------------------------------------------------------------

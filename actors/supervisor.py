@@ -32,6 +32,8 @@ from .messages import (
     Submit,
     TimerFired,
     TurnFailed,
+    WorkerBeat,
+    WorkerDied,
 )  # fmt: skip
 from .records import AttemptRecord, BreakerRecord, JobRecord, OutboxRow, WorkerRecord
 from .spec import Workstream, seconds
@@ -61,6 +63,8 @@ class SupervisorActor:
                     self.kernel.turn.outbox_done.append(token)
             case StartWorkers():
                 self._start_workers(message)
+            case WorkerBeat(worker=name, incarnation=run) | WorkerDied(worker=name, incarnation=run):
+                self._about_worker(name, run, message)
             case StopWorkers():
                 for worker in list(self.kernel.workers.values()):
                     self.kernel.send(worker, Cancel("the runtime closed"))
@@ -139,6 +143,15 @@ class SupervisorActor:
             worker.born({"capacity": capacity})
             worker.fire(Event.REGISTER)
         kernel.scheduler.tell_unroutable()
+
+    def _about_worker(self, name: str, run: int, message: Message) -> None:
+        """Hand what an engine tells of a worker to that incarnation; of one that is over it is stale."""
+        workers = self.kernel.workers.values()
+        worker = next((one for one in workers if one.record.name == name and one.record.run == run), None)
+        if worker is None:
+            self.kernel.stale += 1
+        else:
+            worker.receive(message)
 
     def _drain(self, message: Drain) -> None:
         """Claim nothing more. With `stop`, have bodies given back, and questions stopped: they are asked again."""

@@ -75,6 +75,31 @@ class RunHook(Effect, frozen=True):
     row: OutboxRow
 
 
+class StartWorker(Effect, frozen=True):
+    """Have an engine know a new incarnation of a worker. The answer is a `WorkerBeat`; a process starts when needed."""
+
+    engine: str
+    worker: str
+    incarnation: int
+
+
+class StopWorker(Effect, frozen=True):
+    """Have an incarnation's process end what it runs and then itself; it is killed after `deadline` seconds."""
+
+    engine: str
+    worker: str
+    incarnation: int
+    deadline: float
+
+
+class KillWorker(Effect, frozen=True):
+    """Have an incarnation's process killed. What runs there ends as lost."""
+
+    engine: str
+    worker: str
+    incarnation: int
+
+
 class JobOver(Effect, frozen=True):
     """A job is terminal: who waits for it may go on, and its actors may be let go."""
 
@@ -116,6 +141,10 @@ class Port(Protocol):
 
     def commit(self, turn: Turn) -> None:
         """Take a turn that is over."""
+        ...
+
+    def probe(self, engine: str, worker: str, incarnation: int) -> None:
+        """Ask a worker whether it lives; the answer is a `WorkerBeat`. One that is dead or frozen does not answer."""
         ...
 
     def report(self, text: str, error: Exception | None = None) -> None:

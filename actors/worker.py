@@ -10,15 +10,16 @@ Rules
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from msgspec.structs import replace
 
 from ..machines import WORKER, Event, WorkerState
 from .entity import Entity
 from .kernel import Kernel
-from .messages import Assign, Cancel, Message, Queued, Recover, Release
+from .messages import Assign, Cancel, Message, Queued, Recover, Release, StartWorkers, WorkerBeat, WorkerDied
 from .records import WorkerRecord
+from .spec import EngineName, Worker
 
 if TYPE_CHECKING:
     from .scheduler import Pool
@@ -40,6 +41,8 @@ class WorkerActor(Entity[WorkerRecord]):
         Release: "on_release",
         Cancel: "on_cancel",
         Recover: "on_recover",
+        WorkerBeat: "on_beat",
+        WorkerDied: "on_died",
     }
 
     def __init__(self, kernel: Kernel, record: WorkerRecord) -> None:
@@ -79,6 +82,18 @@ class WorkerActor(Entity[WorkerRecord]):
     def on_recover(self, _: Recover) -> None:
         """Its process is gone."""
         self.fire(FAIL, replace(self.record, assigned=0), reason="runtime_restarted")
+
+    def on_beat(self, _: WorkerBeat) -> None:
+        """It lives, as was thought."""
+
+    def on_died(self, message: WorkerDied) -> None:
+        """Its process is gone, unasked: this incarnation has failed, and the next one takes its place."""
+        record, kernel = self.record, self.kernel
+        self.fire(FAIL, replace(record, assigned=0), reason=message.reason)
+        if not kernel.draining:
+            engine = cast("EngineName", record.engine)
+            again = Worker(record.name, engine=engine, capacity=record.capacity, capabilities=record.capabilities)
+            kernel.send(kernel.supervisor, StartWorkers((again,)))
 
     def entered_idle(self) -> None:
         """Nothing runs here; coming from a start, it is now known to the scheduler."""

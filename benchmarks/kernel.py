@@ -54,6 +54,8 @@ class Port:
     def resolve(self, name: str) -> Any:
         raise LookupError(name)
 
+    def probe(self, engine: str, worker: str, incarnation: int) -> None: ...
+
     def report(self, text: str, error: Exception | None = None) -> None:
         raise RuntimeError(text) from error
 

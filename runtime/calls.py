@@ -63,7 +63,7 @@ class Caller:
         journal: str,
     ) -> None:
         self._kernel = kernel
-        self._engines = engines
+        self.engines = engines
         self._bodies = bodies
         self._outputs = outputs
         self._tell = tell
@@ -93,7 +93,7 @@ class Caller:
 
     def _start_body(self, task: TaskActor, token: int) -> None:
         spec = task.spec
-        engine = self._engines[task.engine]
+        engine = self.engines[task.engine]
         grace = task.limits.kill_grace
         if spec.command is not None:
             path = self._outputs.path(task)
@@ -126,13 +126,13 @@ class Caller:
             call = Call(
                 token=effect.token, kind=cast("Any", effect.kind), func=func, context=context, grace=CHECK_GRACE
             )
-            self._run(self._engines[kind_of(func)], call, self._question_ended)
+            self._run(self.engines[kind_of(func)], call, self._question_ended)
             return
         env = {} if task is None else {**task.spec.env, **self._facts(task)}
         command = self._command(stream.spec, task.spec if task else None, part, path=None, env=env)
         call = Call(token=effect.token, kind=cast("Any", effect.kind), command=command, grace=CHECK_GRACE)
         ended = self._condition_ended if effect.kind == "condition" else self._question_ended
-        self._run(self._engines["command"], call, ended)
+        self._run(self.engines["command"], call, ended)
 
     def hook(self, effect: RunHook) -> None:
         """Run a hook out of the outbox. It is told what happened by its argument, or as JSON in `CALLBOARD_EVENT`."""
@@ -145,12 +145,12 @@ class Caller:
                 func = self._function(hook.run, row.folder)
                 context = TaskContext(task=told["name"], token=effect.token, job_id=told["job_id"] or "", args=told)
                 call = Call(token=effect.token, kind="hook", func=func, context=context, grace=CHECK_GRACE)
-                self._run(self._engines[kind_of(func)], call, ended)
+                self._run(self.engines[kind_of(func)], call, ended)
             else:
                 env = {**row.env, "CALLBOARD_EVENT": bytes(row.context).decode(), **self._marks}
                 command = CommandCall(**_words(hook), cwd=row.cwd, env=env)
                 call = Call(token=effect.token, kind="hook", command=command, grace=CHECK_GRACE)
-                self._run(self._engines["command"], call, ended)
+                self._run(self.engines["command"], call, ended)
         except (BodyNotFound, EngineClosed, OSError, ValueError, TypeError) as error:
             self._hook_failed(row, hook, str(error))
             self._tell(_not_started(effect.token, error))

@@ -20,10 +20,23 @@ import anyio
 
 from ..actors.job import JobActor
 from ..actors.kernel import Kernel
-from ..actors.messages import Barrier, Message, Reply, TimerFired
+from ..actors.messages import Barrier, Message, Reply, TimerFired, WorkerBeat
 from ..actors.records import Transitioned
 from ..actors.spec import Task
-from ..actors.turn import NO_ENGINE, Answer, Armed, Effect, JobOver, RunHook, StartCall, StopCall, Turn
+from ..actors.turn import (
+    NO_ENGINE,
+    Answer,
+    Armed,
+    Effect,
+    JobOver,
+    KillWorker,
+    RunHook,
+    StartCall,
+    StartWorker,
+    StopCall,
+    StopWorker,
+    Turn,
+)
 from .bodies import Bodies, BodyNotFound, kind_of
 from .calls import Caller
 from .dispatcher import Dispatcher
@@ -140,6 +153,12 @@ class Host:
         """The function of that path or registered name. Raises BodyNotFound."""
         return self._bodies.resolve(name)
 
+    def probe(self, engine: str, worker: str, incarnation: int) -> None:
+        """Ask a worker whether it lives. In-process engines answer at once, others when their process does."""
+        tokens = self.caller.engines[engine].probe(worker, incarnation)
+        if tokens is not None:
+            self.tell(WorkerBeat(worker, incarnation, tokens))
+
     def report(self, text: str, error: Exception | None = None) -> None:
         """Say that something is wrong with the runtime itself, or tell of a mishap. Raises nothing."""
         if self.on_trouble is None:
@@ -189,6 +208,13 @@ class Host:
                 reply.answer(value, error)
             case RunHook():
                 self.caller.hook(effect)
+            case StartWorker(engine=engine, worker=worker, incarnation=incarnation):
+                self.caller.engines[engine].start_worker(worker, incarnation)
+                self.probe(engine, worker, incarnation)
+            case StopWorker(engine=engine, worker=worker, incarnation=incarnation, deadline=deadline):
+                self.caller.engines[engine].stop_worker(worker, incarnation, deadline)
+            case KillWorker(engine=engine, worker=worker, incarnation=incarnation):
+                self.caller.engines[engine].kill_worker(worker, incarnation)
             case JobOver(job=job):
                 self.on_job_over(job)
                 self.kernel.let_go(job)

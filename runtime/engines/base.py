@@ -61,6 +61,19 @@ class BaseEngine(Generic[R]):
         self._stop(run, force=force)
         return True
 
+    def probe(self, worker: str, incarnation: int) -> tuple[int, ...] | None:  # noqa: ARG002 - nothing dies by itself here
+        """The tokens of all that runs here: its workers live as long as this program does."""
+        return tuple(self._runs)
+
+    def start_worker(self, worker: str, incarnation: int) -> None:
+        """Nothing: its workers have no process of their own."""
+
+    def stop_worker(self, worker: str, incarnation: int, deadline: float) -> None:
+        """Nothing: its workers have no process of their own."""
+
+    def kill_worker(self, worker: str, incarnation: int) -> None:
+        """Nothing: its workers have no process of their own."""
+
     async def close(self, deadline: float) -> None:
         """Stop all calls, and wait for them at most `deadline` seconds; what is left then is forced."""
         line, self._line = self._line, None

@@ -9,6 +9,9 @@ The contract, which one test file holds every engine to:
 - Whatever a body does (raises anything, returns anything, never ends) is an outcome, never an engine's error.
 - `beat(token, details)` is called on the loop, for heartbeats of calls that are not over; beats in quick
   succession may be given as one, the last.
+- A worker is an incarnation (`worker`, `incarnation`) that calls are run by. `probe` asks whether it lives: an engine
+  that runs bodies inside of this process answers with the tokens of all that it runs; one with processes of its own
+  answers None, and the process's answer comes later, or never. A call whose worker died under it ends as `lost`.
 - `open` is awaited before the first `start`. `close(deadline)` stops all calls and returns when all ended, or
   after `deadline` seconds, when what is left ended as abandoned. Then `start` raises `EngineClosed`.
 
@@ -17,6 +20,7 @@ The contract, which one test file holds every engine to:
 | `ok` | it returned, or exited with an expected code (also after a stop that it ignored) | yes | |
 | `failed` | it raised, exited otherwise, died, could not start, or returned what JSON cannot hold | | yes |
 | `cancelled` | it ended because of `stop` | | yes |
+| `lost` | its worker died under it: what it did is not known | | `worker_lost` |
 | `abandoned` | it could not be ended; its late result will be dropped | | yes |
 """
 
@@ -31,7 +35,7 @@ import msgspec
 from .context import TaskContext
 
 CallKind = Literal["body", "condition", "check", "hook"]
-Status = Literal["ok", "failed", "cancelled", "abandoned"]
+Status = Literal["ok", "failed", "cancelled", "abandoned", "lost"]
 Category = Literal["transient", "permanent", "unknown"]
 
 
@@ -141,6 +145,22 @@ class Engine(Protocol):
 
     def stop(self, token: int, *, force: bool = False) -> bool:
         """Ask the call to end; False when it is gone."""
+        ...
+
+    def probe(self, worker: str, incarnation: int) -> tuple[int, ...] | None:
+        """Whether a worker lives: the tokens that run, or None if its own process will answer."""
+        ...
+
+    def start_worker(self, worker: str, incarnation: int) -> None:
+        """Know a new incarnation of a worker; the ones before it are over."""
+        ...
+
+    def stop_worker(self, worker: str, incarnation: int, deadline: float) -> None:
+        """Let a worker's process end after what it runs; kill it after `deadline` seconds."""
+        ...
+
+    def kill_worker(self, worker: str, incarnation: int) -> None:
+        """Kill a worker's process; what runs there ends as lost."""
         ...
 
     async def close(self, deadline: float) -> None:

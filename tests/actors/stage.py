@@ -28,6 +28,7 @@ from callboard.actors.messages import (
     StartWorkers,
     Submit,
     TimerFired,
+    WorkerBeat,
 )
 from callboard.actors.records import (
     AttemptRecord,
@@ -40,7 +41,18 @@ from callboard.actors.records import (
     WorkstreamRecord,
 )
 from callboard.actors.spec import Defaults, Task, Worker, Workstream
-from callboard.actors.turn import Answer, Effect, JobOver, RunHook, StartCall, StopCall, Turn
+from callboard.actors.turn import (
+    Answer,
+    Effect,
+    JobOver,
+    KillWorker,
+    RunHook,
+    StartCall,
+    StartWorker,
+    StopCall,
+    StopWorker,
+    Turn,
+)
 from callboard.machines import TransitionEvent, event_type
 from callboard.machines.audit import AuditFinding, audit
 
@@ -125,6 +137,9 @@ class Stage:
         self.hooks_hang = False
         self.over: list[str] = []
         self.reports: list[str] = []
+        self.probes: list[tuple[str, int]] = []
+        self.silent: set[str] = set()  # names of workers that do not answer
+        self.orders: list[StartWorker | StopWorker | KillWorker] = []  # to workers' processes
         self.answers: list[tuple[Any, Exception | None]] = []
         self.kept = kept or Kept(copies=copies)
         self.kernel: Kernel = make_kernel(self, self.defaults, Loaded() if kept is None else self._living(kept))
@@ -186,6 +201,11 @@ class Stage:
     def resolve(self, name: str) -> Any:
         raise LookupError(name)
 
+    def probe(self, engine: str, worker: str, incarnation: int) -> None:
+        self.probes.append((worker, incarnation))
+        if worker not in self.silent:
+            self.inputs.append(WorkerBeat(worker, incarnation, tuple(self.running)))
+
     def report(self, text: str, error: Exception | None = None) -> None:
         self.reports.append(text)
 
@@ -207,6 +227,8 @@ class Stage:
                 self.hooks.append(effect.row)
                 if not self.hooks_hang:
                     self.inputs.append(CallEnded(effect.token, "ok"))
+            case StartWorker() | StopWorker() | KillWorker():
+                self.orders.append(effect)
             case JobOver():
                 self.over.append(effect.job.record.id)
                 self.kernel.let_go(effect.job)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.actors.stage import Kept, Stage, flow, hangs, task
 
-from callboard.actors.messages import Drain, StartWorkers, StopWorkers
+from callboard.actors.messages import Drain, StartWorkers, StopWorkers, WorkerBeat, WorkerDied
 from callboard.actors.records import WorkerRecord
 from callboard.actors.spec import Task, Worker
 
@@ -136,3 +136,29 @@ def test_engines_are_told_apart() -> None:
     assert (stage.task("a").state, stage.state()) == ("completed", "completed")
     ran = {t.entity_id: t.worker_id for t in stage.kept.transitions if t.to_state == "running" and t.kind == "task"}
     assert ran == {"job@1/a": "c#1", "job@1/b": "w#1"}
+
+
+def test_one_that_died_under_a_body_loses_it_and_is_followed_by_another() -> None:
+    stage = Stage(workers=ONE)
+    stage.scripts["a"] = hangs
+    stage.submit(flow(task("a")))
+    first = stage.token("a")
+    stage.inputs.append(WorkerDied("w", 1, "killed by SIGKILL"))
+    stage.end(first, status="lost", error="killed by SIGKILL", error_type="worker_lost")
+    stage.end(first, status="lost", error="once more")  # found dead again: nothing is counted
+    stage.settle()
+    stage.advance(0)
+    assert stage.path("w#1") == ["initializing", "idle", "busy", "failed"]
+    assert stage.path("w#2") == ["initializing", "idle", "busy"]
+    assert stage.steps("a")[2:] == ["running", "recovering", "retrying", "queued", "running"]
+    record = stage.task("a")
+    assert (record.attempt, record.lost_attempts, record.failed_attempts) == (2, 1, 0)
+    assert (record.worker_id, record.error_type) == ("w#2", "worker_lost")
+    stage.end(record.token)
+    stage.settle()
+    assert stage.state() == "completed"
+    stage.send(WorkerDied("w", 1, "once more"))
+    stage.send(WorkerBeat("w", 1))
+    assert stage.path("w#2")[-1] == "idle"
+    assert stage.kernel.stale == 3
+    assert stage.audit() == []
