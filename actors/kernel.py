@@ -14,6 +14,7 @@ Rules (DESIGN sections 7 and 8)
 
 from __future__ import annotations
 
+import traceback
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
@@ -36,9 +37,10 @@ from .messages import (
     TimerFired,
     TurnFailed,
 )
+from .notices import Notice, Severity
 from .records import OutboxRow, Record
 from .spec import Defaults, Hook, Task, Workstream
-from .turn import Answer, Call, Effect, Port, Receiver, RunHook, StartCall, StopCall, Turn, folder_of
+from .turn import Answer, Call, Effect, Port, Receiver, RunHook, StartCall, StopCall, Tell, Turn, folder_of
 
 if TYPE_CHECKING:
     from .breaker import BreakerActor
@@ -117,7 +119,9 @@ class Kernel:
         call = self.calls.get(message.token)
         if call is None:
             self.stale += 1
-            self.port.report(f"a {type(message).__name__} under fencing token {message.token} is stale: refused")
+            kind = type(message).__name__
+            text = f"a {kind} under fencing token {message.token} is stale: refused"
+            self.notice("stale_message", "warning", text, message=kind, token=message.token)
             return
         if isinstance(message, ProcessStarted) and call.kind != "body":
             return  # only attempts are journaled with their process
@@ -151,7 +155,7 @@ class Kernel:
     def _undo(self, turn: Turn, seq: int, message: Message, actor: Receiver | None, error: Exception) -> None:
         """Put back what the turn changed, rebuild what is derived, and have somebody answer for it."""
         self._put_back(turn, seq)
-        self.port.report(f"a turn of {type(message).__name__} raised {error!r} and was undone", error)
+        self.port.tell_notice(_undone(message, error, self.at))
         if isinstance(message, TurnFailed):
             self._give_up(message)
         self.rebuild()
@@ -303,6 +307,24 @@ class Kernel:
         """Have the runtime do something once the turn is durable."""
         self.turn.effects.append(effect)
 
+    def notice(
+        self, event: str, severity: Severity, text: str, entity: Entity[Any] | None = None, **facts: Any
+    ) -> None:
+        """Tell of what no transition tells, once this turn is durable. `facts` are what a program may read of it."""
+        kind, entity_id, job_id = "runtime", None, None
+        if entity is not None:
+            record: Record = entity.record
+            kind, entity_id = record.kind, record.id
+            job_id = entity.context()[0]
+        self.effect(
+            Tell(
+                Notice(
+                    event=event, severity=severity, text=text, at=self.at, kind=kind, entity_id=entity_id,
+                    job_id=job_id, facts=facts,
+                )
+            )
+        )  # fmt: skip
+
     def number(self) -> int:
         """A new key or fencing token: greater than every one before."""
         self.key += 1
@@ -335,3 +357,10 @@ class Kernel:
         self.entities.pop(entity.record.key, None)
         self.stuck.discard(entity.record.key)
         self.blamed.discard(entity.record.key)
+
+
+def _undone(message: Message, error: Exception, at: float) -> Notice:
+    text = f"a turn of {type(message).__name__} raised {error!r} and was undone"
+    # As text, since what renders exceptions for people may print every local variable, secrets too.
+    trace = "".join(traceback.format_exception(error))
+    return Notice(event="turn_undone", severity="error", text=text, at=at, facts={"traceback": trace}, error=error)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from .messages import Message, Reply, TimerFired
+from .notices import Notice
 from .records import AnyRecord, OutboxRow, Record, Transitioned
 from .spec import Task, Workstream
 
@@ -66,6 +67,12 @@ class Answer(Effect, frozen=True):
     reply: Reply
     value: Any = None
     error: Exception | None = None
+
+
+class Tell(Effect, frozen=True):
+    """Tell of something that no transition tells."""
+
+    notice: Notice
 
 
 class RunHook(Effect, frozen=True):
@@ -147,8 +154,8 @@ class Port(Protocol):
         """Ask a worker whether it lives; the answer is a `WorkerBeat`. One that is dead or frozen does not answer."""
         ...
 
-    def report(self, text: str, error: Exception | None = None) -> None:
-        """Say that something is wrong with the runtime itself."""
+    def tell_notice(self, notice: Notice) -> None:
+        """Tell of something at once. Raises nothing."""
         ...
 
 

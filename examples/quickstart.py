@@ -89,7 +89,7 @@ class Follower(Actor):
 
 async def follow(job: JobHandle, follower: Ref) -> None:
     """Hand a job's events on to its follower until the job ends."""
-    async for event in job.events():
+    async for event in job.events(notices=False):
         follower.tell(event)
 
 

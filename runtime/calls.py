@@ -32,7 +32,6 @@ from .engines.bodies import takes_context
 from .engines.context import TaskContext
 from .engines.contract import Call, CommandCall, Engine, EngineClosed, ErrorInfo, Outcome
 from .leftovers import JOURNAL_VARIABLE
-from .mishap import Mishap
 
 if TYPE_CHECKING:
     from ..actors.kernel import Kernel
@@ -58,7 +57,7 @@ class Caller:
         *,
         outputs: Outputs,
         tell: Callable[[Message], None],
-        report: Callable[[str, Exception | None], None],
+        notice: Callable[..., None],
         after: Callable[[float, Callable[[int], object], int], object],
         journal: str,
     ) -> None:
@@ -67,7 +66,7 @@ class Caller:
         self._bodies = bodies
         self._outputs = outputs
         self._tell = tell
-        self._report = report
+        self._notice = notice  # `Host.notice`
         self._after = after  # calls the function with the number, in so many seconds
         self._marks = {JOURNAL_VARIABLE: journal}
         self._functions: dict[str, Callable[..., Any]] = {}
@@ -254,20 +253,23 @@ class Caller:
             self._hook_failed(row, hook, _said(outcome.error))
         self._ended(outcome, None, row.owner)
 
-    def _left_behind(self, owner: str) -> None:
-        text = f"a command of {owner} left processes behind, outside of its process group: they still hold its output"
-        self._report(text, Mishap(text, "processes_left_behind", "warning", entity_id=owner))
+    def _left_behind(self, owner: str | None) -> None:
+        text = (
+            f"a command of {owner or 'something that is over'} left processes behind, outside of its process group: "
+            "they still hold its output"
+        )
+        self._notice("processes_left_behind", "warning", text, **_about(owner))
 
-    def _owner(self, token: int) -> str:
+    def _owner(self, token: int) -> str | None:
         call = self._kernel.calls.get(token)
         entity = None if call is None else self._kernel.entities.get(call.key)
-        return "something that is over" if entity is None else str(entity.record.id)
+        return None if entity is None else str(entity.record.id)
 
     def _hook_failed(self, row: OutboxRow, hook: Hook, error: str) -> None:
         self.failed_hooks += 1
         name = hook.run or (hook.command if isinstance(hook.command, str) else shlex.join(hook.command or ()))
         text = f"the {row.event} hook `{name}` of {row.owner} failed: {error}"
-        self._report(text, Mishap(text, "hook_failed", "error", entity_id=row.owner, hook=row.event, error=error))
+        self._notice("hook_failed", "error", text, **_about(row.owner), hook=row.event, error=error)
 
     def _ended(self, outcome: Outcome, value: Any, owner: str | None = None) -> None:
         self._where.pop(outcome.token, None)
@@ -345,6 +347,15 @@ def _not_started(token: int, error: Exception) -> CallEnded:
     found = not isinstance(error, BodyNotFound)
     kind = type(error).__name__ if found else "body_not_found"
     return CallEnded(token, "failed", None, kind, str(error), permanent=not found, category="permanent")
+
+
+def _about(owner: str | None) -> dict[str, str | None]:
+    """What a notice says of the job, workstream or task that it is about, from that one's id."""
+    if owner is None:
+        return {}
+    job_id, run, _ = owner.partition("@")
+    kind = "task" if "/" in owner else "workstream" if run else "job"
+    return {"kind": kind, "entity_id": owner, "job_id": job_id}
 
 
 def _said(error: ErrorInfo) -> str:

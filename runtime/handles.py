@@ -11,7 +11,7 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 import anyio
 import msgspec
@@ -22,13 +22,15 @@ from ..machines import InvalidTransitionError, Machine
 from ..machines.job import JOB
 from ..machines.task import TASK
 from .engines.values import checked
-from .observe import Subscription
+from .filters import Event, Filters, wanted_by
+from .observe import BUFFER, Subscription
 
 if TYPE_CHECKING:
     from ..actors.job import JobActor
     from .runtime import Runtime
 
 
+_ENDED = ("completed", "failed", "cancelled")
 _SHOWN = 20  # names of tasks, at most, in an error
 
 
@@ -161,14 +163,25 @@ class JobHandle:
             raise closed(f"the runtime closed before job {self.id!r} ended; it goes on at the next start", self._cause)
         return self._outcome
 
-    def events(self, *, size: int = 10_000) -> Subscription:
-        """Its transitions and those of all that is in it, from now on, until it ends. `size` bounds the buffer."""
-        job_id = self.id
+    @overload
+    def events(
+        self, *, notices: Literal[True] = True, size: int = BUFFER, **filters: Unpack[Filters]
+    ) -> Subscription[Event]: ...
+    @overload
+    def events(
+        self, *, notices: Literal[False], size: int = BUFFER, **filters: Unpack[Filters]
+    ) -> Subscription[Transitioned]: ...
+    def events(self, *, notices: bool = True, size: int = BUFFER, **filters: Unpack[Filters]) -> Subscription[Any]:
+        """Its transitions and notices and those of all that is in it, from now on, until it ends.
 
-        def last(event: Transitioned) -> bool:
-            return event.kind == "job" and event.to_state in {"completed", "failed", "cancelled"}
-
-        events = self._runtime.hub.subscribe(lambda event: event.job_id == job_id, last=last, size=size)
+        The filters are those of `Runtime.events`.
+        """
+        filters["job"] = self.id
+        events = self._runtime.hub.subscribe(
+            wanted_by(filters, notices=notices),
+            last=wanted_by({"kind": "job", "entity": self.id, "to_state": _ENDED}),
+            size=size,
+        )
         if self._over.is_set():
             events.close()
         return events

@@ -21,6 +21,7 @@ import anyio
 from ..actors.job import JobActor
 from ..actors.kernel import Kernel
 from ..actors.messages import Barrier, Message, Reply, TimerFired, WorkerBeat
+from ..actors.notices import Notice, Severity
 from ..actors.records import Transitioned
 from ..actors.spec import Task
 from ..actors.turn import (
@@ -35,6 +36,7 @@ from ..actors.turn import (
     StartWorker,
     StopCall,
     StopWorker,
+    Tell,
     Turn,
 )
 from .bodies import Bodies, BodyNotFound, kind_of
@@ -42,7 +44,7 @@ from .calls import Caller
 from .dispatcher import Dispatcher
 from .handles import closed
 from .journal.contract import Entry, Journal
-from .mishap import log
+from .logs import say_notice
 from .observe import Hub
 from .timers import Timer
 
@@ -79,7 +81,7 @@ class Host:
         self._pending: deque[tuple[int, list[Effect], Sequence[Transitioned]]] = deque()
         self._engine_of: dict[str, str] = {}
         self._moved: anyio.Event | None = None
-        self.on_trouble: Callable[[str, Exception | None], None] | None = None
+        self.on_trouble: Callable[[Notice], None] | None = None
         self._questions: set[Question] = set()
         self._closed = False
         self._cause: BaseException | None = None  # what the runtime broke by
@@ -159,15 +161,41 @@ class Host:
         if tokens is not None:
             self.tell(WorkerBeat(worker, incarnation, tokens))
 
-    def report(self, text: str, error: Exception | None = None) -> None:
-        """Say that something is wrong with the runtime itself, or tell of a mishap. Raises nothing."""
+    def notice(
+        self,
+        event: str,
+        severity: Severity,
+        text: str,
+        *,
+        kind: str = "runtime",
+        entity_id: str | None = None,
+        job_id: str | None = None,
+        raised: Exception | None = None,
+        **facts: Any,
+    ) -> None:
+        """Tell of something that the runtime itself noticed, at once. Call it on the loop. Raises nothing."""
+        self.tell_notice(
+            Notice(
+                event=event, severity=severity, text=text, at=self._clock.time(), kind=kind, entity_id=entity_id,
+                job_id=job_id, facts=facts, error=raised,
+            )
+        )  # fmt: skip
+
+    def tell_notice(self, notice: Notice) -> None:
+        """Tell of something at once. Raises nothing."""
+        logged = self.hub.tell_notice(notice)
+        if notice.severity != "info" and not self._took(notice) and not logged:
+            say_notice(notice)
+
+    def _took(self, notice: Notice) -> bool:
+        """Whether the application took notice of trouble."""
         if self.on_trouble is None:
-            log(text, error)
-            return
+            return False
         try:
-            self.on_trouble(text, error)
+            self.on_trouble(notice)
         except Exception:  # the application's own affair, which must not become the runtime's
-            log(text, error)
+            return False
+        return True
 
     def commit(self, turn: Turn) -> None:
         """Take a turn that is over: journal it, and do what it wants done when it is durable."""
@@ -215,6 +243,8 @@ class Host:
                 self.caller.engines[engine].stop_worker(worker, incarnation, deadline)
             case KillWorker(engine=engine, worker=worker, incarnation=incarnation):
                 self.caller.engines[engine].kill_worker(worker, incarnation)
+            case Tell(notice=notice):
+                self.tell_notice(notice)
             case JobOver(job=job):
                 self.on_job_over(job)
                 self.kernel.let_go(job)

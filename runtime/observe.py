@@ -1,4 +1,4 @@
-"""Observation: who wants to hear of transitions hears of them here, once they are durable.
+"""Observation: who wants to hear of transitions and notices hears of them here, once they are durable.
 
 Rules
 -----
@@ -13,15 +13,17 @@ Rules
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Generic, TypeVar
 from weakref import WeakSet
 
 import anyio
 import msgspec
 
+from ..actors.notices import Notice
 from ..actors.records import Transitioned
-from .imported import imported
+from .filters import Event, Wanted, everything
+from .logs import configured, write_notice
 
 BUFFER = 10_000
 """Events that wait for a slow subscriber."""
@@ -33,42 +35,41 @@ class Dropped(msgspec.Struct, frozen=True):
     count: int
 
 
-class Subscription:
+EventT = TypeVar("EventT", bound=Event)
+
+
+class Subscription(Generic[EventT]):
     """One subscriber's events, in order: an async iterator that ends when it is closed."""
 
-    def __init__(
-        self, hub: Hub, wanted: Callable[[Transitioned], bool], last: Callable[[Transitioned], bool], size: int
-    ) -> None:
+    def __init__(self, hub: Hub, wanted: Wanted, last: Wanted, size: int) -> None:
         self._hub = hub
         self._wanted = wanted
         self._last = last
-        self._events: deque[Transitioned] = deque()
+        self._events: deque[EventT] = deque()
         self._size = size
         self._dropped = 0
         self._broken: Exception | None = None  # what its filter raised
         self._closed = False
         self._arrived = anyio.Event()
 
-    def take(self, event: Transitioned) -> None:
+    def take(self, event: EventT) -> None:
         """Offer an event. Should a filter raise, its reader gets that, after what came before."""
         if self._closed:
             return
         try:
-            wanted = self._wanted(event)
-            last = wanted and self._last(event)
+            wanted, last = self._wanted(event), self._last(event)
         except Exception as error:
             self._broken = error
             self.close()
             return
-        if not wanted:
-            return
-        if len(self._events) >= self._size:
-            self._events.popleft()
-            self._dropped += 1
-        self._events.append(event)
+        if wanted:
+            if len(self._events) >= self._size:
+                self._events.popleft()
+                self._dropped += 1
+            self._events.append(event)
+            self._arrived.set()
         if last:
             self.close()
-        self._arrived.set()
 
     def close(self) -> None:
         """Take no more; what has come may still be read."""
@@ -77,10 +78,10 @@ class Subscription:
         self._arrived.set()
 
     # An iterator and not an async generator: one that is left before its end needs no closing.
-    def __aiter__(self) -> Subscription:
+    def __aiter__(self) -> Subscription[EventT]:
         return self
 
-    async def __anext__(self) -> Transitioned | Dropped:
+    async def __anext__(self) -> EventT | Dropped:
         while not self._events and not self._dropped:
             if self._broken is not None:
                 error, self._broken = self._broken, None
@@ -99,30 +100,30 @@ class Hub:
     """Where durable transitions are told to subscribers and to the application's log."""
 
     def __init__(self) -> None:
-        self._subscriptions: WeakSet[Subscription] = WeakSet()  # one that nobody holds any more is forgotten
+        self._subscriptions: WeakSet[Subscription[Any]] = WeakSet()  # one that nobody holds any more is forgotten
         self.unlogged = 0  # lines that the application's log would not take
         self._log: Any = None  # structlog gives its loggers no one type
 
     def subscribe(
         self,
-        wanted: Callable[[Transitioned], bool],
+        wanted: Wanted = everything,
         *,
-        last: Callable[[Transitioned], bool] = lambda _: False,
+        last: Wanted = lambda _: False,
         size: int = BUFFER,
-    ) -> Subscription:
-        """Have the wanted events from now on, up to and with the `last` one."""
-        subscription = Subscription(self, wanted, last, size)
+    ) -> Subscription[Any]:
+        """Have the wanted events from now on, up to the `last` one, and that one too if it is wanted."""
+        subscription: Subscription[Any] = Subscription(self, wanted, last, size)
         self._subscriptions.add(subscription)
         return subscription
 
-    def forget(self, subscription: Subscription) -> None:
+    def forget(self, subscription: Subscription[Any]) -> None:
         """Stop telling a subscriber."""
         self._subscriptions.discard(subscription)
 
     @property
     def wanted(self) -> bool:
         """Whether anybody wants to be told."""
-        return bool(self._subscriptions) or _configured() is not None
+        return bool(self._subscriptions) or configured() is not None
 
     def publish(self, transitions: Sequence[Transitioned]) -> None:
         """Tell everybody. Raises nothing."""
@@ -130,7 +131,7 @@ class Hub:
             for subscription in list(self._subscriptions):
                 for event in transitions:
                     subscription.take(event)
-        if (structlog := _configured()) is not None:
+        if (structlog := configured()) is not None:
             for event in transitions:
                 try:
                     if self._log is None:
@@ -138,6 +139,19 @@ class Hub:
                     self._write(event)
                 except Exception:
                     self.unlogged += 1
+
+    def tell_notice(self, notice: Notice) -> bool:
+        """Tell subscribers and the application's log of a notice. Returns whether there is that log. Raises nothing."""
+        for subscription in list(self._subscriptions):
+            subscription.take(notice)
+        structlog = configured()
+        if structlog is None:
+            return False
+        try:
+            write_notice(notice, structlog.get_logger("callboard"))
+        except Exception:
+            self.unlogged += 1
+        return True
 
     def _write(self, event: Transitioned) -> None:
         told = {
@@ -156,9 +170,3 @@ class Hub:
         """End every subscription."""
         for subscription in list(self._subscriptions):
             subscription.close()
-
-
-def _configured() -> Any:
-    """structlog, if the application has configured it."""
-    structlog = imported("structlog")
-    return structlog if structlog is not None and structlog.is_configured() else None

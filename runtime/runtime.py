@@ -27,7 +27,7 @@ from hashlib import blake2b
 from pathlib import Path
 from random import Random
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar, Unpack, overload
 from weakref import WeakSet
 
 import anyio
@@ -50,6 +50,8 @@ from ..actors.messages import (
     StopWorkers,
     Submit,
 )
+from ..actors.notices import Notice
+from ..actors.records import Transitioned
 from ..actors.ref import Ref
 from ..actors.spec import Defaults, Worker, Workstream
 from ..actors.strategy import Supervision
@@ -61,12 +63,13 @@ from .engines.command import CommandEngine
 from .engines.contract import Engine, ProcessInfo
 from .engines.loop import LoopEngine
 from .engines.thread import ThreadEngine
+from .filters import Event, Filters, wanted_by
 from .handles import JobHandle, RuntimeClosed, closed, outcome_of
 from .host import Host
 from .journal import open_journal
 from .journal.contract import Health, Journal
 from .leftovers import kill_leftovers
-from .observe import Hub, Subscription
+from .observe import BUFFER, Hub, Subscription
 from .runners import RunnerPool
 
 LOOP_CAPACITY = 100
@@ -135,9 +138,9 @@ class Runtime:
         self._hub = Hub()
         self.recovered: list[JobHandle] = []
         """The jobs that were found living when the runtime was entered."""
-        self.on_trouble: Callable[[str, Exception | None], None] | None = None
-        """Set before entering: who is told of trouble with the runtime itself, instead of structlog; and of what no
-        transition tells, such as a hook that failed: then the error is a `Mishap`."""
+        self.on_trouble: Callable[[Notice], None] | None = None
+        """Set before entering: who is told of trouble, that is every `Notice` of a severity above info. Where nobody
+        is set and structlog is not configured, those are lines on standard error."""
 
     # -- life ----------------------------------------------------------------------------------------------------------
 
@@ -291,7 +294,7 @@ class Runtime:
         outputs = Outputs(self._outputs_folder())
         host.kernel = make_kernel(host, self._defaults, loaded)
         host.caller = Caller(
-            host.kernel, self._engines, self._bodies, outputs=outputs, tell=host.tell, report=host.report,
+            host.kernel, self._engines, self._bodies, outputs=outputs, tell=host.tell, notice=host.notice,
             after=self._after, journal=self._name,
         )  # fmt: skip
         host.on_job_over = self._job_over
@@ -452,12 +455,22 @@ class Runtime:
         """How many hooks have failed since it was entered. Each was told by `on_trouble`, or in the log."""
         return self._host.caller.failed_hooks
 
-    def events(self, *, size: int = 10_000) -> Subscription:
-        """Every transition from now on; if asked before entering, also those of the recovery.
+    @overload
+    def events(
+        self, *, notices: Literal[True] = True, size: int = BUFFER, **filters: Unpack[Filters]
+    ) -> Subscription[Event]: ...
+    @overload
+    def events(
+        self, *, notices: Literal[False], size: int = BUFFER, **filters: Unpack[Filters]
+    ) -> Subscription[Transitioned]: ...
+    def events(self, *, notices: bool = True, size: int = BUFFER, **filters: Unpack[Filters]) -> Subscription[Any]:
+        """Every transition and notice from now on; if asked before entering, also those of the recovery.
 
-        `size` bounds the buffer of a slow reader.
+        The filters (job, workstream, task, entity, kind, event, severity, from_state, to_state) take a value or
+        several, and must all be met; a severity stands for the graver ones too. `notices=False` leaves those out.
+        `size` bounds the buffer of a slow reader. Raises TypeError and ValueError for filters that there cannot be.
         """
-        return self._hub.subscribe(lambda _: True, size=size)
+        return self._hub.subscribe(wanted_by(filters, notices=notices), size=size)
 
     def tail(self, token: int) -> str:
         """The last line of what the command under a fencing token has written."""

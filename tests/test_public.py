@@ -15,8 +15,8 @@ import callboard
 PUBLIC = """
 Actor ActorError ActorStopped AskCycleError AskTimeout Breaker Check ChildFailed Condition Context Defaults Directive
 Dropped GuardRejected Hook InvalidTransitionError JobExists JobFailed JobHandle JournalCorrupt JournalError
-JournalLocked JournalMissing JournalTooNew JournalUnwritable LogConflict Machine MailboxFull Mishap NameTaken
-NoEventLoop NotSerialisable Outcome Permanent ReceiveFailed Ref Refusal Restart RestartLimitReached Retry
+JournalLocked JournalMissing JournalTooNew JournalUnwritable LogConflict Machine MailboxFull NameTaken
+NoEventLoop NotSerialisable Notice Outcome Permanent ReceiveFailed Ref Refusal Restart RestartLimitReached Retry
 RetryAfter RunFile
 Runtime RuntimeClosed SpecificationError State Strategy Supervision Task TaskCancelled TaskContext TaskHandle
 TaskRecord Terminated Timed Tool Transition Transitioned VirtualClock Worker Workstream load

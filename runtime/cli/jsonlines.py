@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from ...actors.records import Transitioned
 from ..handles import JobHandle, Outcome
 from ..jsonl import log_line
 from ..observe import Dropped, Subscription
@@ -22,7 +23,7 @@ class JsonView:
         self._out = sys.stdout
         sys.stdout = sys.stderr  # what bodies print must not stand between the lines
 
-    async def follow(self, jobs: Sequence[JobHandle], events: Subscription) -> None:
+    async def follow(self, jobs: Sequence[JobHandle], events: Subscription[Transitioned]) -> None:
         """Write each transition of the jobs."""
         wanted = {job.id for job in jobs}
         async for event in events:

@@ -17,7 +17,7 @@ from rich.live import Live
 from rich.text import Text
 from rich.tree import Tree
 
-from ...actors.records import TaskRecord
+from ...actors.records import TaskRecord, Transitioned
 from ..handles import JobHandle, Outcome
 from ..observe import Subscription
 from . import words
@@ -51,7 +51,7 @@ class LiveView:
         self._live: Live | None = None
         self._jobs: Sequence[JobHandle] = ()
 
-    async def follow(self, jobs: Sequence[JobHandle], events: Subscription) -> None:
+    async def follow(self, jobs: Sequence[JobHandle], events: Subscription[Transitioned]) -> None:
         """Draw the jobs until the events end."""
         self._jobs = jobs
         self._live = Live(self.drawn(), console=self.console, auto_refresh=False)

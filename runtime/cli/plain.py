@@ -42,7 +42,7 @@ class PlainView:
         self._several = False  # jobs are told apart where there are more than one
         self._began: dict[str, float] = {}  # when the tasks that run began, by their ids
 
-    async def follow(self, jobs: Sequence[JobHandle], events: Subscription) -> None:
+    async def follow(self, jobs: Sequence[JobHandle], events: Subscription[Transitioned]) -> None:
         """Write a line for each transition that people wait for."""
         wanted = {job.id: job for job in jobs}
         self._several = len(jobs) > 1

@@ -20,8 +20,9 @@ from typing import Protocol
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
+from ...actors.notices import Notice
+from ...actors.records import Transitioned
 from ..handles import JobHandle, Outcome, RuntimeClosed
-from ..mishap import Mishap
 from ..observe import Subscription
 from ..runtime import DRAIN_DEADLINE, Runtime
 from .trouble import FAILED, INTERRUPTED, kept
@@ -33,7 +34,7 @@ _SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
 class View(Protocol):
     """How progress is shown."""
 
-    async def follow(self, jobs: Sequence[JobHandle], events: Subscription) -> None:
+    async def follow(self, jobs: Sequence[JobHandle], events: Subscription[Transitioned]) -> None:
         """Show the jobs, from the transitions told or their present state, until the events end with the runtime."""
         ...
 
@@ -95,7 +96,7 @@ class _Session:
             await self._group.start(self._watch_signals)
             runtime = opened()
             runtime.on_trouble = self._trouble
-            events = runtime.events(size=1_000_000)  # from before it opens, so that recovery is shown
+            events = runtime.events(size=1_000_000, notices=False)  # from before it opens, so that recovery is shown
             async with anyio.create_task_group() as following, runtime:
                 jobs = await begin(runtime)
                 following.start_soon(self.view.follow, jobs, events)
@@ -145,12 +146,11 @@ class _Session:
                     else f"the journal cannot be written: {health.reason}. Nothing is lost; it is tried again"
                 )
 
-    def _trouble(self, text: str, error: Exception | None) -> None:
+    def _trouble(self, notice: Notice) -> None:
         """Something happened that no transition tells, or is wrong with the runtime: the journal has what it needs."""
-        if isinstance(error, Mishap):
-            self.view.notice(text)
-        elif error is not None:
-            self.view.notice(f"{text}; {kept(error)}")
+        if notice.event == "stale_message":  # refused as it should be, and nothing to do about
+            return
+        self.view.notice(notice.text if notice.error is None else f"{notice.text}; {kept(notice.error)}")
 
     async def _watch_signals(self, *, task_status: TaskStatus[None]) -> None:
         wanted = [getattr(signal, name) for name in _SIGNALS if hasattr(signal, name)]

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...actors.errors import TaskCancelled
-from ..mishap import logger
+from ..logs import logger
 from .values import checked
 
 

@@ -37,10 +37,10 @@ __all__ = [
     "LogConflict",
     "Machine",
     "MailboxFull",
-    "Mishap",
     "NameTaken",
     "NoEventLoop",
     "NotSerialisable",
+    "Notice",
     "Outcome",
     "Permanent",
     "ReceiveFailed",
@@ -81,6 +81,7 @@ _NAMES_BY_MODULE = {
         " RestartLimitReached"
     ),
     "actors.errors": "Permanent RetryAfter TaskCancelled",
+    "actors.notices": "Notice",
     "actors.records": "TaskRecord Transitioned",
     "actors.ref": "Ref",
     "actors.spec": "Breaker Check Condition Defaults Hook Retry Task Tool Worker Workstream",
@@ -94,7 +95,6 @@ _NAMES_BY_MODULE = {
         "JournalCorrupt JournalError JournalLocked JournalMissing JournalTooNew JournalUnwritable"
     ),
     "runtime.jsonl": "LogConflict",
-    "runtime.mishap": "Mishap",
     "runtime.observe": "Dropped",
     "runtime.runtime": "JobExists Runtime",
     "runtime.specfile": "RunFile load",
@@ -116,6 +116,7 @@ if TYPE_CHECKING:
         RestartLimitReached,
     )
     from .actors.errors import Permanent, RetryAfter, TaskCancelled
+    from .actors.notices import Notice
     from .actors.records import TaskRecord, Transitioned
     from .actors.ref import Ref
     from .actors.spec import Breaker, Check, Condition, Defaults, Hook, Retry, Task, Tool, Worker, Workstream
@@ -135,7 +136,6 @@ if TYPE_CHECKING:
         JournalUnwritable,
     )
     from .runtime.jsonl import LogConflict
-    from .runtime.mishap import Mishap
     from .runtime.observe import Dropped
     from .runtime.runtime import JobExists, Runtime
     from .runtime.specfile import RunFile, load

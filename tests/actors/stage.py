@@ -30,6 +30,7 @@ from callboard.actors.messages import (
     TimerFired,
     WorkerBeat,
 )
+from callboard.actors.notices import Notice
 from callboard.actors.records import (
     AttemptRecord,
     BreakerRecord,
@@ -51,6 +52,7 @@ from callboard.actors.turn import (
     StartWorker,
     StopCall,
     StopWorker,
+    Tell,
     Turn,
 )
 from callboard.machines import TransitionEvent, event_type
@@ -136,10 +138,10 @@ class Stage:
         self.hooks: list[OutboxRow] = []
         self.hooks_hang = False
         self.over: list[str] = []
-        self.reports: list[str] = []
         self.probes: list[tuple[str, int]] = []
         self.silent: set[str] = set()  # names of workers that do not answer
         self.orders: list[StartWorker | StopWorker | KillWorker] = []  # to workers' processes
+        self.notices: list[Notice] = []
         self.answers: list[tuple[Any, Exception | None]] = []
         self.kept = kept or Kept(copies=copies)
         self.kernel: Kernel = make_kernel(self, self.defaults, Loaded() if kept is None else self._living(kept))
@@ -206,8 +208,13 @@ class Stage:
         if worker not in self.silent:
             self.inputs.append(WorkerBeat(worker, incarnation, tuple(self.running)))
 
-    def report(self, text: str, error: Exception | None = None) -> None:
-        self.reports.append(text)
+    def tell_notice(self, notice: Notice) -> None:
+        self.notices.append(notice)
+
+    @property
+    def reports(self) -> list[str]:
+        """The texts of the notices of trouble."""
+        return [notice.text for notice in self.notices if notice.severity != "info"]
 
     def commit(self, turn: Turn) -> None:
         self.kept.take(turn)
@@ -229,6 +236,8 @@ class Stage:
                     self.inputs.append(CallEnded(effect.token, "ok"))
             case StartWorker() | StopWorker() | KillWorker():
                 self.orders.append(effect)
+            case Tell():
+                self.notices.append(effect.notice)
             case JobOver():
                 self.over.append(effect.job.record.id)
                 self.kernel.let_go(effect.job)

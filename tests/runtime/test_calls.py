@@ -10,8 +10,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from callboard import Check, Hook, Runtime, Task, VirtualClock, Workstream
-from callboard.runtime.mishap import Mishap
+from callboard import Check, Hook, Notice, Runtime, Task, VirtualClock, Workstream
 
 pytestmark = pytest.mark.anyio
 
@@ -82,7 +81,7 @@ async def test_a_hook_that_takes_too_long_is_stopped() -> None:
 
 @pytest.mark.parametrize("of", ["body", "check", "hook"])
 async def test_processes_that_a_command_left_behind_are_told(of: str, tmp_path: Path) -> None:
-    told: list[tuple[str, Exception | None]] = []
+    told: list[Notice] = []
     pid_file = tmp_path / "pid"
     script = (
         "import os, sys, time\n"
@@ -97,13 +96,13 @@ async def test_processes_that_a_command_left_behind_are_told(of: str, tmp_path: 
         "hook": Task("leaves", run=one, on_completed=[Hook(command=command)]),
     }[of]
     runtime = Runtime(outputs=tmp_path / "outputs")
-    runtime.on_trouble = lambda text, error: told.append((text, error))
+    runtime.on_trouble = told.append
     with anyio.fail_after(20):
         async with runtime:
             assert (await (await runtime.submit(Workstream("w", tasks=[task]), id="j")).wait()).ok
             await runtime.drain(10)
     os.kill(int(pid_file.read_text()), signal.SIGKILL)
-    ((text, error),) = told
-    assert text.startswith("a command of j@1/leaves left processes behind")
-    assert isinstance(error, Mishap)
-    assert (error.event, error.level, error.facts) == ("processes_left_behind", "warning", {"entity_id": "j@1/leaves"})
+    (notice,) = told
+    assert notice.text.startswith("a command of j@1/leaves left processes behind")
+    assert (notice.event, notice.severity) == ("processes_left_behind", "warning")
+    assert (notice.kind, notice.entity_id, notice.job_id) == ("task", "j@1/leaves", "j")

@@ -11,8 +11,7 @@ from typing import Any
 import anyio
 import pytest
 
-from callboard import Hook, Runtime, Task, VirtualClock, Workstream
-from callboard.runtime.mishap import Mishap
+from callboard import Hook, Notice, Runtime, Task, VirtualClock, Workstream
 
 pytestmark = pytest.mark.anyio
 
@@ -67,9 +66,9 @@ async def will_not_end() -> None:
 )
 @pytest.mark.parametrize("of", ["task", "workstream"])
 async def test_a_hook_that_fails_is_told(open_runtime: Callable[..., Runtime], hook: Hook, says: str, of: str) -> None:
-    told: list[tuple[str, Exception | None]] = []
+    told: list[Notice] = []
     runtime = open_runtime()
-    runtime.on_trouble = lambda text, error: told.append((text, error))
+    runtime.on_trouble = told.append
     on_task, on_stream = ([hook], []) if of == "task" else ([], [hook])
     with anyio.fail_after(20):
         async with runtime:
@@ -77,13 +76,14 @@ async def test_a_hook_that_fails_is_told(open_runtime: Callable[..., Runtime], h
             assert (await (await runtime.submit(spec, id="j")).wait()).ok
             await runtime.drain(10)
             assert runtime.failed_hooks == 1
-    ((text, error),) = told
+    (notice,) = told
     owner = "j@1/a" if of == "task" else "j@1"
-    assert text.startswith("the on_completed hook `")
-    assert f"of {owner} failed" in text
-    assert isinstance(error, Mishap)
-    assert (error.event, error.facts["entity_id"], error.facts["hook"]) == ("hook_failed", owner, "on_completed")
-    assert says in str(error.facts["error"])
+    assert notice.text.startswith("the on_completed hook `")
+    assert f"of {owner} failed" in notice.text
+    assert (notice.event, notice.entity_id, notice.job_id) == ("hook_failed", owner, "j")
+    assert notice.kind == ("task" if of == "task" else "workstream")
+    assert notice.facts["hook"] == "on_completed"
+    assert says in notice.facts["error"]
 
 
 @pytest.mark.parametrize("hook", [Hook(run=never_ends, timeout="1m"), Hook(run=will_not_end, timeout="1m")])
@@ -92,7 +92,7 @@ async def test_a_hook_that_takes_too_long_is_told(hook: Hook) -> None:
     clock = VirtualClock()
     began[:] = [anyio.Event()]
     runtime = Runtime(clock=clock)
-    runtime.on_trouble = lambda text, _: told.append(text)
+    runtime.on_trouble = lambda notice: told.append(notice.text)
     with anyio.fail_after(20):
         async with runtime:
             job = await runtime.submit(Workstream("w", tasks=[Task("a", run=one)], on_completed=[hook]))
@@ -121,8 +121,8 @@ async def test_a_hook_that_fails_is_a_line_in_the_log() -> None:
 
 
 async def test_who_is_told_of_a_failed_hook_may_raise(open_runtime: Callable[..., Runtime]) -> None:
-    def fails(text: str, error: Exception | None) -> None:
-        raise RuntimeError(text)
+    def fails(notice: Notice) -> None:
+        raise RuntimeError(notice.text)
 
     runtime = open_runtime()
     runtime.on_trouble = fails
@@ -183,7 +183,7 @@ async def test_a_restart_finds_a_hook_in_the_folder_of_its_workstream(
             monkeypatch.delitem(sys.modules, "hook_of_a_folder", raising=False)
             sys.path[:] = [folder for folder in sys.path if folder != str(tmp_path)]
             async with Runtime(tmp_path / "state.db", drain_deadline=0.0) as runtime:
-                runtime.on_trouble = lambda text, _: found.append(text)
+                runtime.on_trouble = lambda notice: found.append(notice.text)
                 if start == 0:
                     spec = Workstream(
                         "w",

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from callboard import Notice
 from callboard.machines.audit import MACHINES
 
 from .conftest import PROGRAM, Told, environment
@@ -394,8 +395,12 @@ def test_trouble_of_the_runtime_is_a_notice(cli: Cli, files: Path, monkeypatch: 
     attend = session._Session._attend
 
     async def troubled(self: Any, runtime: Any, jobs: Any) -> None:
-        runtime.on_trouble("a turn was undone", ValueError("why"))
-        runtime.on_trouble("a stale token", None)
+        undone = Notice(
+            event="turn_undone", severity="error", text="a turn was undone", at=0.0, error=ValueError("why")
+        )
+        stale = Notice(event="stale_message", severity="warning", text="a stale token", at=0.0)
+        for notice in (undone, stale):
+            runtime.on_trouble(notice)
         await attend(self, runtime, jobs)
 
     monkeypatch.setattr(session._Session, "_attend", troubled)

@@ -1,0 +1,46 @@
+"""Notices: what no transition tells, and somebody should hear all the same.
+
+| event | severity | what happened | facts |
+| --- | --- | --- | --- |
+| stale_message | warning | something came under a fencing token that is over, and was refused | message, token |
+| turn_undone | error | a mistake of ours: a turn raised, was undone, and its input fails its entity | traceback |
+| hook_failed | error | a hook raised, did not exit with 0, took too long, or is not there | hook, error |
+| processes_left_behind | warning | a descendant of a command left its process group, and holds its output | |
+
+Rules
+-----
+- Actors give notice by `kernel.notice(...)`: an effect, told when the turn that gave it is durable, in order with the
+  transitions. The runtime itself gives notice at once.
+- A notice changes nothing, and is not journaled: what must survive belongs into a record or a transition.
+- It is told to the application's log, to the subscribers of `Runtime.events()`, and, unless it is only information, to
+  `Runtime.on_trouble`. Telling never raises.
+- Who adds a kind adds its line above, and to docs/observation.md.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+Severity = Literal["info", "warning", "error", "critical"]
+SEVERITIES: tuple[Severity, ...] = ("info", "warning", "error", "critical")
+"""From the ordinary to what somebody must look at."""
+
+
+class Notice(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that happened and that no transition tells.
+
+    event names its kind, text says it to people; at is UTC epoch seconds; kind is that of the entity it is about, or
+    "runtime"; facts are what a program may read of it; error is what was raised, where something was.
+    """
+
+    event: str
+    severity: Severity
+    text: str
+    at: float
+    kind: str = "runtime"
+    entity_id: str | None = None
+    job_id: str | None = None
+    facts: dict[str, Any] = {}
+    error: Exception | None = None

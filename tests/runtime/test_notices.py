@@ -1,0 +1,140 @@
+"""Notices: what no transition tells goes to the log, to subscribers and to whoever is told of trouble."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import anyio
+import pytest
+import structlog
+
+from callboard import Dropped, Hook, Notice, Runtime, Task, Transitioned, Workstream
+from callboard.runtime.filters import Filters, wanted_by
+
+from ..actors.stage import Stage, flow, hangs, task
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def lines() -> Iterator[list[Any]]:
+    with structlog.testing.capture_logs() as captured:
+        yield captured
+    structlog.reset_defaults()
+
+
+async def one() -> int:
+    return 1
+
+
+async def raises() -> None:
+    raise ValueError("no such channel")
+
+
+FAILING = Workstream("w", tasks=[Task("a", run=one, on_completed=[Hook(run=raises)])])
+
+
+def test_an_actor_s_notice_leaves_with_its_turn() -> None:
+    stage = Stage(scripts={"a": hangs})
+    stage.submit(flow(task("a")))
+    entity = stage.actor("a")
+    stage.kernel.turn.effects.clear()
+    stage.kernel.notice("body_abandoned", "warning", "it would not end", entity, after=5.0)
+    (effect,) = stage.kernel.turn.effects
+    assert stage.notices == []
+    stage._release(effect)
+    (notice,) = stage.notices
+    assert (notice.event, notice.severity, notice.text, notice.at) == (
+        "body_abandoned", "warning", "it would not end", stage.time,
+    )  # fmt: skip
+    assert (notice.kind, notice.entity_id, notice.job_id) == ("task", "job@1/a", "job")
+    assert notice.facts == {"after": 5.0}
+
+
+async def test_a_notice_reaches_the_log_the_subscribers_and_who_is_told_of_trouble(lines: list[Any]) -> None:
+    told: list[Notice] = []
+    runtime = Runtime()
+    runtime.on_trouble = told.append
+    with anyio.fail_after(10):
+        async with runtime:
+            everything, bare = runtime.events(), runtime.events(notices=False)
+            job = await runtime.submit(FAILING, id="j")
+            await job.wait()
+            await runtime.drain(10)
+            runtime._host.notice("only_said", "info", "nothing is wrong", number=7)
+        seen = [event async for event in everything]
+        assert {type(event) async for event in bare} == {Transitioned}
+    failed, said = [event for event in seen if isinstance(event, Notice)]
+    assert (failed.event, said.event) == ("hook_failed", "only_said")
+    assert told == [failed]  # information is no trouble
+    assert [event for event in seen if isinstance(event, Transitioned) and event.to_state == "completed"]
+    assert seen.index(failed) > next(
+        place for place, event in enumerate(seen)
+        if isinstance(event, Transitioned) and (event.kind, event.to_state) == ("task", "completed")
+    )  # fmt: skip
+    logged = {line["event"]: line for line in lines}
+    assert (logged["hook_failed"]["log_level"], logged["hook_failed"]["job_id"]) == ("error", "j")
+    assert (logged["only_said"]["log_level"], logged["only_said"]["number"]) == ("info", 7)
+
+
+async def test_where_nobody_is_told_trouble_is_said_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+    structlog.reset_defaults()
+    async with Runtime() as runtime:
+        runtime._host.notice("a_thing", "warning", "something is odd", number=7)
+        runtime._host.notice("another", "info", "nothing is wrong")
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert "something is odd" in told.err
+    assert "nothing is wrong" not in told.err
+
+
+async def collected(filters: Filters, *, of_job: bool = False) -> list[tuple[str | None, str]]:
+    """What is told of two jobs under these filters: (entity id, event)."""
+    with anyio.fail_after(10):
+        async with Runtime() as runtime:
+            runtime.on_trouble = lambda _: None
+            first = await runtime.submit(FAILING, id="first")
+            seen = first.events(**filters) if of_job else runtime.events(**filters)
+            second = await runtime.submit(Workstream("w", tasks=[Task("a", run=one), Task("b", run=one)]), id="second")
+            for job in (first, second):
+                await job.wait()
+            await runtime.drain(10)
+        events = [event async for event in seen]
+    assert not any(isinstance(event, Dropped) for event in events)
+    return [(event.entity_id, event.event) for event in events if not isinstance(event, Dropped)]
+
+
+@pytest.mark.parametrize(
+    ("filters", "expected"),
+    [
+        ({"job": "second", "kind": "job", "event": ["validate", "succeed"]}, 2),
+        ({"task": "b", "to_state": "completed"}, 1),
+        ({"task": "second@1/a", "to_state": "completed"}, 1),
+        ({"task": ["a", "b"], "to_state": {"completed"}}, 3),
+        ({"workstream": "second@1", "from_state": "running"}, 2),
+        ({"entity": "second", "to_state": "completed"}, 1),
+        ({"severity": "error"}, 1),
+        ({"severity": ["warning", "critical"]}, 0),
+        ({"event": "hook_failed", "kind": "task"}, 1),
+        ({"event": "hook_failed", "to_state": "completed"}, 0),
+    ],
+)
+async def test_events_can_be_filtered(filters: Filters, expected: int) -> None:
+    found = await collected(filters)
+    assert len(found) == expected, found
+
+
+async def test_a_job_s_events_end_with_it_whatever_they_are_filtered_by() -> None:
+    assert await collected({"kind": "task", "to_state": "completed"}, of_job=True) == [
+        ("first@1/a", "validation_passed")
+    ]
+
+
+def test_filters_that_there_cannot_be_are_refused() -> None:
+    with pytest.raises(TypeError, match="there is no filter state; there are: job"):
+        wanted_by({"state": "running"})  # type: ignore[typeddict-unknown-key]
+    with pytest.raises(ValueError, match="'bad' is no severity"):
+        wanted_by({"severity": "bad"})
+    with pytest.raises(TypeError, match="takes a str or several, not 7"):
+        wanted_by({"job": 7})  # type: ignore[typeddict-item]
