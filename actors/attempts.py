@@ -25,9 +25,10 @@ from ..machines.task import parks_when_exhausted
 from .backoff import delay
 from .checks import SAID, CheckedEntity
 from .kernel import Kernel
-from .limits import Limits
+from .limits import Limits, effective
 from .messages import Assign, Beat, CallEnded, Drain, ProcessStarted, Release, Started, Verdict
 from .records import AttemptRecord, TaskRecord, iso
+from .scheduler import IN_QUEUE
 from .spec import Task, Tool
 from .turn import StopCall
 
@@ -89,7 +90,7 @@ class AttemptedTask(CheckedEntity[TaskRecord]):
         self.limits = limits
         self.engine = engine
         self.priority = spec.priority + stream.spec.priority
-        self.tool: Tool = stream.spec.tools.get(spec.tool or "", _PLAIN_TOOL)
+        self.tool: Tool = effective(spec.tool, stream.spec.tools, kernel.tools) or _PLAIN_TOOL
         self.ticket = 0  # its place in the scheduler's heap; 0 when it is not in the queue
         self.lane: Lane | None = None  # where it waits when it is in the queue; the scheduler's
         self.beat_at = 0.0
@@ -124,10 +125,22 @@ class AttemptedTask(CheckedEntity[TaskRecord]):
         if breaker is not None:
             self.kernel.send(breaker, Verdict(record.key, record.generation, event))
 
+    @property
+    def shut_out(self) -> bool:
+        """Whether its tool's breaker keeps it from starting."""
+        breaker = self.breaker
+        return breaker is not None and not breaker.lets_start(self.record)
+
     def _trip(self, breaker: BreakerActor, queued_at: float | None = None) -> None:
-        reason = f"tool {self.spec.tool!r} is not healthy; retry in {breaker.retry_in():.0f} s"
-        changed = replace(self.record, parked=TOOL, queued_at=queued_at or self.record.queued_at)
-        self.fire(Event.TRIP, changed, Refusal(), reason=reason)
+        left = breaker.retry_in()
+        reason = f"tool {self.spec.tool!r} is not healthy; retry in {left:.0f} s"
+        changed = replace(self.record, parked=TOOL, queued_at=queued_at or self.record.queued_at, routable=True)
+        self.fire(Event.TRIP, changed, Refusal(), reason=reason, metadata={"retry_in": round(left, 3)})
+
+    def _counts(self, kind: str | None, category: str | None) -> bool:
+        """Whether a failure of that type and category says something about its tool."""
+        breaker = self.breaker
+        return breaker is None or not (kind in breaker.record.ignore or category in breaker.record.ignore)
 
     # -- limits ------------------------------------------------------------------------------------------------------
 
@@ -152,9 +165,9 @@ class AttemptedTask(CheckedEntity[TaskRecord]):
         kernel, record = self.kernel, self.record
         self.ticket = 0
         breaker = self.breaker
-        queued = record.state == QUEUED
-        ill = queued and breaker is not None and not breaker.closed
-        if not (queued or record.state == HALF_OPEN) or ill or not self.stream.lets_start(self):
+        queued = record.state in IN_QUEUE
+        ill = queued and breaker is not None and not breaker.lets_start(record)
+        if not queued or ill or not self.stream.lets_start(self):
             kernel.send(kernel.workers[message.slot.worker], Release(record.key, message.slot))
             if ill and breaker is not None:
                 self._trip(breaker)
@@ -165,7 +178,8 @@ class AttemptedTask(CheckedEntity[TaskRecord]):
         due, limit = self._attempt_due(now, now)
         changed = replace(
             record, attempt=record.attempt + 1, token=token, worker=worker.key, worker_id=worker.id, claimed_at=now,
-            started_at=record.started_at or now, limit=limit, probe=record.parked == TOOL, parked=None, checked=0,
+            started_at=record.started_at or now, limit=limit, parked=None, checked=0,
+            probe=record.parked == TOOL and breaker is not None and breaker.record.probe == record.key,
             pid=None, process_started=None, generation=0 if breaker is None else breaker.record.generation,
         )  # fmt: skip
         self.fire(START, changed, due_at=due)
@@ -271,7 +285,11 @@ class AttemptedTask(CheckedEntity[TaskRecord]):
             kind = "timed_out"
             error = f"the {record.limit} limit was reached" + (f": {ended.error}" if ended.error else "")
         self._journal_attempt(ended, end=end, error=error)
-        self._tell_breaker("returned" if lost or kind == INTERNAL else FAIL)
+        counts = not lost and kind != INTERNAL and (self.spec.tool is None or self._counts(kind, ended.category))
+        self._tell_breaker(FAIL if counts else "returned")
+        if record.probe and not counts and not lost:  # it says nothing about the tool: it waits as any other does
+            self.change(probe=False)
+            record = self.record
         same = kind == record.error_type and _shape(error) == _shape(record.last_error or "")
         repeats = record.error_repeats + 1 if same else 1
         allowed = self.limits.max_error_repeats

@@ -3,16 +3,21 @@
 Rules
 -----
 - It hears how each attempt of its tool ended (`Verdict`). What began under an older generation than the present one
-  changes nothing here; nor does an end that says nothing about the tool ("returned": cancelled, lost, drained).
-- When it opens, the queued tasks of the tool are told to park; those that come later find it open by themselves.
+  changes nothing here; nor does an end that says nothing about the tool ("returned": cancelled, lost, drained, an
+  error that the tool's settings ignore). An operator's word begins a generation, too.
+- When it opens, the queued tasks of the tool are taken out of the queue and told to park; those that come later find
+  it open by themselves.
 - Parked tasks wait in their order. When the cooldown is over the first of them gets the one permit; if it comes back
   unused the next one gets it. When the breaker closes all of them are reset, in their order.
+- Many tasks are told `CHUNK` at a time, a turn each. Who is still to be told follows from the records (queued at a
+  breaker that is not closed, parked at one that is), so a crash in between loses nothing, and what changes its mind in
+  between goes on from there.
 - A success while `closed` with no failure counted changes nothing, and is not journaled.
 """
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, ClassVar
 
 from msgspec.structs import replace
@@ -20,24 +25,41 @@ from msgspec.structs import replace
 from ..machines import BREAKER, BreakerState, Event
 from .entity import Entity
 from .kernel import Kernel
-from .messages import PERMIT, RESET, TRIP, Message, TimerFired, TurnFailed, Verdict
-from .records import BreakerRecord
+from .messages import (
+    PERMIT,
+    RESET,
+    TRIP,
+    Continue,
+    Message,
+    Queued,
+    ResetBreaker,
+    TimerFired,
+    TripBreaker,
+    TurnFailed,
+    Verdict,
+)
+from .records import BreakerRecord, TaskRecord
 
 if TYPE_CHECKING:
     from .task import TaskActor
 
 CLOSED, OPEN, HALF_OPEN = BreakerState.CLOSED, BreakerState.OPEN, BreakerState.HALF_OPEN
+CHUNK = 500
+"""Tasks that are told to park, or to go on, in one turn."""
 
 
 class BreakerActor(Entity[BreakerRecord]):
     """The breaker of one tool."""
 
-    __slots__ = ("parked",)
+    __slots__ = ("failed", "left", "parked")
 
     machine = BREAKER
     by_utc = frozenset({OPEN})
     receivers: ClassVar[dict[type[Message], str]] = {
         Verdict: "on_verdict",
+        Continue: "on_continue",
+        ResetBreaker: "on_reset",
+        TripBreaker: "on_trip",
         TimerFired: "on_timer",
         TurnFailed: "on_turn_failed",
     }
@@ -45,10 +67,13 @@ class BreakerActor(Entity[BreakerRecord]):
     def __init__(self, kernel: Kernel, record: BreakerRecord) -> None:
         super().__init__(kernel, record)
         self.parked: list[tuple[int, int, int, TaskActor]] = []
+        self.left: list[TaskActor] = []  # out of the queue, and still to be told to park
+        self.failed = False  # its last turn raised: it does not go on by itself
 
     def clear(self) -> None:
-        """Forget the parked tasks, to be told again; arm what is due."""
-        self.parked = []
+        """Forget its tasks, to be told again; arm what is due."""
+        self.parked, self.left = [], []
+        self.failed = False
         self.arm_again()
 
     @property
@@ -60,19 +85,77 @@ class BreakerActor(Entity[BreakerRecord]):
         """Seconds until the cooldown is over."""
         return max(0.0, (self.record.due_at or 0.0) - self.kernel.at)
 
+    def lets_start(self, task: TaskRecord) -> bool:
+        """Whether a task of the queue may start: all while it is closed, else the one that has the permit."""
+        return self.record.state == CLOSED or self.record.probe == task.key
+
+    # -- the tasks that wait -------------------------------------------------------------------------------------------
+
     def keep(self, task: TaskActor) -> None:
         """Remember a parked task."""
         heappush(self.parked, (-task.priority, task.record.place, task.record.key, task))
 
+    def put_off(self, task: TaskActor) -> None:
+        """Have a queued task park (after a rebuild)."""
+        self.left.append(task)
+
     def park(self, task: TaskActor) -> None:
         """Keep a task until the tool is healthy, or until it may probe it."""
         self.keep(task)
-        self.offer_again()
+        if self.record.state == CLOSED:  # it probed for a breaker that an operator has reset meanwhile
+            self.on_continue()
+        else:
+            self.offer_again()
 
     def offer_again(self) -> None:
         """Offer the permit, if there is one to give."""
         if self.record.state == HALF_OPEN and self.record.probe is None:
             self._offer()
+
+    def go_on(self) -> None:
+        """After a restart, or an undone turn: take up what was left undone."""
+        probe, kernel = self.record.probe, self.kernel
+        if probe is not None and (probe in kernel.stuck or probe not in kernel.entities):
+            self.change(probe=None)
+        if not self.failed and (self.left or (self.parked and self.record.state == CLOSED)):
+            kernel.port.later(Continue(self.record.key))
+        self.offer_again()
+
+    def on_continue(self, _: Continue | None = None) -> None:
+        """Tell some more of the tasks: to park, or where it is closed to go on."""
+        send = self.kernel.send
+        if self.record.state == CLOSED:
+            for _count in range(CHUNK):
+                task = self._next()
+                if task is None:
+                    break
+                if task.parked_at_tool:
+                    send(task, RESET)
+                else:
+                    send(self.kernel.scheduler, Queued(task.record.key))
+            more = bool(self.parked)
+        else:
+            some, self.left = self.left[:CHUNK], self.left[CHUNK:]
+            for task in some:
+                send(task, TRIP)
+            more = bool(self.left)
+        if more:
+            self.kernel.port.later(Continue(self.record.key))
+
+    def _offer(self) -> None:
+        task = self._next()
+        if task is not None:
+            self.change(probe=task.record.key)
+            self.kernel.send(task, PERMIT)
+
+    def _next(self) -> TaskActor | None:
+        while self.parked:
+            _, _, _, task = heappop(self.parked)
+            if task.parked_at_tool or task.put_off:
+                return task
+        return None
+
+    # -- what it hears of attempts -------------------------------------------------------------------------------------
 
     def on_verdict(self, verdict: Verdict) -> None:
         """Count how an attempt ended."""
@@ -104,40 +187,62 @@ class BreakerActor(Entity[BreakerRecord]):
         elif record.state == CLOSED and record.failures:
             self.fire(Event.SUCCEED, replace(record, failures=0))
 
+    # -- its states ----------------------------------------------------------------------------------------------------
+
     def entered_open(self) -> None:
         """Keep the tool's tasks away; it looks again after the cooldown."""
-        for task in self.kernel.scheduler.waiting_for(self.record.name):
-            self.kernel.send(task, TRIP)
+        self.left += self.kernel.scheduler.withdraw(self.record.name)
+        if self.parked:  # not told to go on yet; some not even to park, before
+            self.left += [entry[3] for entry in self.parked if entry[3].put_off]
+            self.parked = [entry for entry in self.parked if not entry[3].put_off]
+            heapify(self.parked)
+        if self.left and not self.failed:
+            self.on_continue()
 
     def entered_half_open(self) -> None:
         """Let one task see."""
+        self.failed = False
+        if self.left:
+            self.on_continue()
         self._offer()
 
     def entered_closed(self) -> None:
         """Let all of them go on, in their order."""
         self.change(failures=0, successes=0, probe=None)
-        while (task := self._next()) is not None:
-            self.kernel.send(task, RESET)
+        for task in self.left:
+            self.keep(task)
+        self.left = []
+        if self.parked:
+            self.on_continue()
 
     def on_timer(self, message: TimerFired) -> None:
         """The cooldown is over."""
         if message.epoch == self.record.epoch:
             self.fire(Event.COOL_DOWN)
 
-    def on_turn_failed(self, _: TurnFailed) -> None:
-        """Its last turn was undone: look again after another cooldown."""
+    def on_turn_failed(self, message: TurnFailed) -> None:
+        """Its last turn was undone: look again after another cooldown, and not before."""
+        self.failed = True
         if self.record.state == OPEN:
             self.wait_until(self.kernel.at + self.record.cooldown)
+        elif self.record.state == CLOSED and self.parked:
+            self.on_trip(TripBreaker(f"internal error: {message.error}"))
 
-    def _offer(self) -> None:
-        task = self._next()
-        if task is not None:
-            self.change(probe=task.record.key)
-            self.kernel.send(task, PERMIT)
+    # -- operators -----------------------------------------------------------------------------------------------------
 
-    def _next(self) -> TaskActor | None:
-        while self.parked:
-            _, _, _, task = heappop(self.parked)
-            if task.parked_at_tool:
-                return task
-        return None
+    def on_reset(self, message: ResetBreaker) -> None:
+        """An operator says that the tool is healthy. What began before says nothing about it any more."""
+        record = self.record
+        changed = replace(record, generation=record.generation + 1, failures=0, successes=0, probe=None)
+        self.fire(Event.RESET, changed, reason=message.reason, metadata=_told(message.by))
+
+    def on_trip(self, message: TripBreaker) -> None:
+        """An operator says that the tool is not healthy."""
+        record = self.record
+        changed = replace(record, generation=record.generation + 1, failures=0, successes=0, probe=None)
+        self.fire(Event.TRIP, changed, reason=message.reason, metadata=_told(message.by))
+        self.wait_until(self.kernel.at + (record.cooldown if message.cooldown is None else message.cooldown))
+
+
+def _told(by: str | None) -> dict[str, str] | None:
+    return None if by is None else {"by": by}

@@ -5,12 +5,15 @@ cancelled.
 | --- | --- | --- |
 | `Permanent` | another try cannot help | fails the task at once, whatever its retry policy |
 | `RetryAfter` | try again, but not before so many seconds | uses that delay in place of the backoff |
+| `CircuitOpen` | your command came while the tool is not healthy | is raised by `TaskHandle.reset`, never in a body |
 | `TaskCancelled` | stop: your task was cancelled | is raised inside a body, by `task.heartbeat()` |
 """
 
 from __future__ import annotations
 
 import math
+
+from ..machines import InvalidTransitionError
 
 
 class Permanent(Exception):  # noqa: N818 - it reads as what is said about the failure
@@ -28,6 +31,22 @@ class RetryAfter(Exception):  # noqa: N818 - it reads as what is asked for
             raise ValueError(f"RetryAfter({seconds!r}): the delay must be a number of seconds, 0 or more")
         super().__init__(message or f"try again in {seconds:g} s")
         self.seconds = float(seconds)
+
+
+class CircuitOpen(InvalidTransitionError):  # noqa: N818 - a state, as people call it
+    """A parked task cannot be reset: its tool is not healthy. Try again in `retry_in` seconds, or reset the breaker."""
+
+    def __init__(self, state: str, allowed: frozenset[str], tool: str, retry_in: float) -> None:
+        super().__init__("task", state, "reset", allowed)
+        self.args = (state, allowed, tool, retry_in)
+        self.tool = tool
+        self.retry_in = retry_in
+
+    def __str__(self) -> str:
+        return (
+            f"task: 'reset' was refused in state {str(self.state)!r}, since its tool {self.tool!r} is not healthy. "
+            f"Retry in {self.retry_in:.0f} s, or reset the breaker of the tool."
+        )
 
 
 class TaskCancelled(BaseException):

@@ -15,6 +15,7 @@ Rules (DESIGN sections 7 and 8)
 from __future__ import annotations
 
 import traceback
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
@@ -39,10 +40,11 @@ from .messages import (
 )
 from .notices import Notice, Severity
 from .records import OutboxRow, Record
-from .spec import Defaults, Hook, Task, Workstream
+from .spec import Defaults, Hook, Task, Tool, Workstream
 from .turn import Answer, Call, Effect, Port, Receiver, RunHook, StartCall, StopCall, Tell, Turn, folder_of
 
 if TYPE_CHECKING:
+    from .alerts import Alerter
     from .breaker import BreakerActor
     from .job import JobActor
     from .scheduler import SchedulerActor
@@ -54,9 +56,10 @@ if TYPE_CHECKING:
 class Kernel:
     """The lifecycle actors of one runtime, and the turns they are run in. Made by `loading.make_kernel`."""
 
-    def __init__(self, port: Port, defaults: Defaults) -> None:
+    def __init__(self, port: Port, defaults: Defaults, tools: Mapping[str, Tool]) -> None:
         self.port = port
         self.defaults = defaults
+        self.tools = tools  # what the runtime itself says of tools
         self.entities: dict[int, Entity[Any]] = {}
         self.jobs: dict[str, JobActor] = {}
         self.breakers: dict[str, BreakerActor] = {}
@@ -74,6 +77,8 @@ class Kernel:
         self.stuck: set[int] = set()  # entities that could not even be failed
         self.supervisor: SupervisorActor
         self.scheduler: SchedulerActor
+        self.alerter: Alerter
+        self.alerting = False  # somebody wants alerts
 
     # -- turns ---------------------------------------------------------------------------------------------------------
 
@@ -98,6 +103,8 @@ class Kernel:
         except Exception as error:
             self._undo(turn, seq, message, actor, error)
             return
+        if self.alerting:
+            self.alerter.look(turn)
         self.port.commit(turn)
         if turn.leftover is not None:
             self.let_go(turn.leftover)

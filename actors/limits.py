@@ -9,7 +9,9 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from operator import attrgetter
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -24,6 +26,7 @@ RECOVERY_TIMEOUT = 60.0
 MAX_ATTEMPTS = 5
 MAX_LOSSES = 3
 CANCEL_HOOKS_TIMEOUT = 30.0
+NO_TOOLS: Mapping[str, Tool] = MappingProxyType({})
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -48,9 +51,10 @@ class Limits(msgspec.Struct, frozen=True):
 class LimitsResolver:
     """Answers what limits the tasks of one workstream run by, under a runtime's defaults."""
 
-    def __init__(self, workstream: Workstream, runtime: Defaults) -> None:
+    def __init__(self, workstream: Workstream, runtime: Defaults, tools: Mapping[str, Tool] = NO_TOOLS) -> None:
         self._workstream = workstream
         self._runtime = runtime
+        self._tools = tools  # the runtime's
         self._shared: dict[str | None, Limits] = {}
 
     def of(self, task: Task) -> Limits:
@@ -62,7 +66,7 @@ class LimitsResolver:
         return self._shared[task.tool]
 
     def _resolve(self, task: Task) -> Limits:
-        tool = self._workstream.tools.get(task.tool or "")
+        tool = effective(task.tool, self._workstream.tools, self._tools)
         sources: tuple[Any, ...] = (task, tool, self._workstream.defaults, self._runtime)
 
         def said(field: str) -> Any:  # fields differ in type; each is given its own below
@@ -101,6 +105,24 @@ def attempts(retry: Retry | None) -> int:
     if retry.max_attempts is not None:
         return retry.max_attempts
     return MAX_ATTEMPTS if retry.max_retries is None else retry.max_retries + 1
+
+
+def effective(name: str | None, said: Mapping[str, Tool], over: Mapping[str, Tool]) -> Tool | None:
+    """What holds of a tool for the tasks of one workstream: `said` is its own tools, `over` the runtime's.
+
+    What all its tasks share (`breaker`, `max_parallel`) is the runtime's to say first, the rest the workstream's.
+    """
+    if name is None:
+        return None
+    own, shared = said.get(name), over.get(name)
+    if own is None or shared is None:
+        return own or shared
+    return Tool(
+        max_parallel=own.max_parallel if shared.max_parallel is None else shared.max_parallel,
+        breaker=shared.breaker or own.breaker,
+        retry=own.retry or shared.retry,
+        timeout=shared.timeout if own.timeout is None else own.timeout,
+    )
 
 
 def breaker_of(tool: Tool | None) -> Breaker:

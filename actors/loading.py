@@ -6,11 +6,15 @@ what ran is gone; the input `Recover` then derives the rest, and says what becam
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import msgspec
 
+from .alerts import Alerter
 from .breaker import BreakerActor
 from .job import JobActor
 from .kernel import Kernel
+from .limits import NO_TOOLS
 from .records import (
     AttemptRecord,
     BreakerRecord,
@@ -21,7 +25,7 @@ from .records import (
     WorkstreamRecord,
 )
 from .scheduler import SchedulerActor
-from .spec import Defaults, Workstream
+from .spec import Alert, Defaults, Tool, Workstream
 from .supervisor import SupervisorActor
 from .turn import Port
 from .worker import WorkerActor
@@ -44,9 +48,17 @@ class Loaded(msgspec.Struct):
     incarnations: dict[str, int] = {}  # the last incarnation by worker name
 
 
-def make_kernel(port: Port, defaults: Defaults, loaded: Loaded) -> Kernel:
+def make_kernel(
+    port: Port,
+    defaults: Defaults,
+    loaded: Loaded,
+    *,
+    tools: Mapping[str, Tool] = NO_TOOLS,
+    alerts: Sequence[Alert] = (),
+) -> Kernel:
     """Make a kernel with its root and its scheduler, and with what was loaded."""
-    kernel = Kernel(port, defaults)
+    kernel = Kernel(port, defaults, tools)
+    kernel.alerter = Alerter(kernel, alerts)
     kernel.supervisor = SupervisorActor(kernel)
     kernel.scheduler = SchedulerActor(kernel)
     kernel.key = loaded.last_key

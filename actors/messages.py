@@ -46,6 +46,28 @@ class Cancel(Message, frozen=True):
     force: bool = False
 
 
+class ResetBreaker(Message, frozen=True):
+    """An operator's word to a breaker: the tool is healthy. `by` is who says so."""
+
+    reason: str
+    by: str | None = None
+
+
+class TripBreaker(Message, frozen=True):
+    """An operator's word to a breaker: keep tasks away, for `cooldown` seconds (None: as long as is usual)."""
+
+    reason: str
+    by: str | None = None
+    cooldown: float | None = None
+
+
+class ResetTask(Message, frozen=True):
+    """An operator's word to a parked task: you get one more attempt."""
+
+    reason: str
+    by: str | None = None
+
+
 class Command(Message, frozen=True):
     """A user's command to one entity, with where its answer goes."""
 

@@ -6,6 +6,10 @@
 | turn_undone | error | a mistake of ours: a turn raised, was undone, and its input fails its entity | traceback |
 | hook_failed | error | a hook raised, did not exit with 0, took too long, or is not there | hook, error |
 | processes_left_behind | warning | a descendant of a command left its process group, and holds its output | |
+| alert | info | an alert was made, and will be told | about (the entity), level (the severity) |
+| alert_suppressed | warning | an alert was above its limit: the first such one of a period | |
+| alert_broken | error | an alert could not be made | |
+| tool_settings_differ | warning | a job asks for other settings of a tool than those which held | job |
 
 Rules
 -----

@@ -158,6 +158,8 @@ class BreakerRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     failure_threshold: int = 5
     success_threshold: int = 1
     cooldown: float = 60.0
+    ignore: list[str] = []  # error types and categories that do not count
+    said_by: str | None = None  # whose settings these are: a job's id, or RUNTIME; None: the usual ones
     generation: int = 0
     probe: int | None = None  # the task that holds the permit
 

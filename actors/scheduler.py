@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ..machines import TaskState
 from .kernel import Kernel
-from .messages import Assign, Message, Queued, Release, Unroutable
+from .messages import TRIP, Assign, Message, Queued, Release, Unroutable
 from .turn import NO_ENGINE, Call
 
 if TYPE_CHECKING:
@@ -108,7 +108,11 @@ class SchedulerActor:
         """Queue a task, or take a slot back."""
         if isinstance(message, Queued):
             task: Any = self.kernel.entities[message.key]  # a TaskActor: asked a thousand times a second
-            if task.record.state in IN_QUEUE:
+            if task.record.state not in IN_QUEUE:
+                pass
+            elif task.spec.tool is not None and task.shut_out:  # its tool fell ill since it asked
+                self.kernel.send(task, TRIP)
+            else:
                 pool = self.restore(task)
                 if not pool.workers:
                     self.kernel.send(task, Unroutable(_nobody(pool)))
@@ -171,10 +175,16 @@ class SchedulerActor:
         slot.gates = self._gates(task)
         self._count(slot, +1)
 
-    def waiting_for(self, tool: str) -> list[TaskActor]:
-        """The tasks of a tool that wait in the queue, in its order."""
-        entries = [entry for lane in self._lanes() if lane.tool == tool for entry in lane.tasks()]
-        return [task for _, task in sorted(entries, key=lambda entry: entry[0])]
+    def withdraw(self, tool: str) -> list[TaskActor]:
+        """Take the tasks of a tool out of the queue, at once. They come back by `Queued`, to their old places."""
+        taken: list[TaskActor] = []
+        for lane in self._lanes():
+            if lane.tool == tool:
+                taken += [task for _, ticket, task in lane.heap if task.ticket == ticket]
+                lane.heap.clear()
+        for task in taken:
+            task.ticket = 0
+        return taken
 
     def restore(self, task: TaskActor) -> Pool:
         """Put a task into the queue, without looking whether it can start. Returns the pool that it waits for."""

@@ -23,6 +23,7 @@ Body = Any
 OnLoss = Literal["rerun", "fail", "park"]
 OnExhausted = Literal["fail", "park"]
 EngineName = Literal["loop", "thread", "command"]
+AlertSeverity = Literal["error", "critical"]
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
@@ -79,11 +80,16 @@ class Retry(Spec, frozen=True, kw_only=True):
 
 
 class Breaker(Spec, frozen=True, kw_only=True):
-    """The circuit breaker of a tool: failures in a row that open it, cooldown, successes that close it."""
+    """The circuit breaker of a tool: failures in a row that open it, cooldown, successes that close it.
+
+    ignore: failures that say nothing about the tool, by the error's type (`record.error_type`, as "ValueError",
+    "package.Refused", "exit_code" or "timed_out") or its category ("transient", "permanent", "unknown").
+    """
 
     failure_threshold: int = 5
     cooldown: Duration = 60.0
     success_threshold: int = 1
+    ignore: list[str] = []
 
 
 class Tool(Spec, frozen=True, kw_only=True):
@@ -105,6 +111,22 @@ class Hook(Spec, frozen=True, kw_only=True):
     command: list[str] | str | None = None
     shell: bool = False
     timeout: Duration = 30.0
+
+
+class Alert(Spec, frozen=True, kw_only=True):
+    """Whom to tell of what goes wrong: a function (`run`) or a `command`, run for each transition of that severity.
+
+    severity: the least that is told. max_alerts per period (duration): what is above that is counted, and the count
+    told with the next alert.
+    """
+
+    run: Body = None
+    command: list[str] | str | None = None
+    shell: bool = False
+    timeout: Duration = 30.0
+    severity: AlertSeverity = "error"
+    max_alerts: int = 10
+    period: Duration = 60.0
 
 
 class Condition(Spec, frozen=True, kw_only=True):
@@ -218,6 +240,7 @@ class Workstream(Named, frozen=True, kw_only=True):
     on_completed: list[Hook] = []
     on_failed: list[Hook] = []
     on_cancelled: list[Hook] = []
+    alerts: list[Alert] = []
 
 
 class Worker(Named, frozen=True, kw_only=True):

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from ..machines import WORKSTREAM, Event, WorkstreamState
+from .alerts import Watches
 from .attempts import AttemptedTask
 from .checks import CheckedEntity
 from .kernel import Kernel
@@ -52,6 +53,7 @@ class StoppableStream(CheckedEntity[WorkstreamRecord]):
         "spec",
         "tasks",
         "unmet",
+        "watches",
     )
 
     machine = WORKSTREAM
@@ -61,7 +63,7 @@ class StoppableStream(CheckedEntity[WorkstreamRecord]):
         super().__init__(kernel, record)
         self.job = job
         self.spec: Workstream = spec
-        self.resolver = LimitsResolver(spec, kernel.defaults)
+        self.resolver = LimitsResolver(spec, kernel.defaults, kernel.tools)
         self.tasks: list[TaskActor] = []
         self.names = {task.name: index for index, task in enumerate(spec.tasks)}
         self.unmet: list[int] = []
@@ -69,6 +71,9 @@ class StoppableStream(CheckedEntity[WorkstreamRecord]):
         self.open = 0
         self.cursor = 0  # the next task to start or to cancel
         self.deadline: Armed | None = None
+        self.watches = Watches(spec.alerts) if spec.alerts else None
+        if spec.alerts:
+            kernel.alerting = True
         for index, task in enumerate(spec.tasks):
             for name in task.depends_on:
                 self.dependents.setdefault(self.names[name], []).append((index, True))

@@ -12,11 +12,10 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from ..machines import BreakerState, Event, JobState, WorkerState
-from .breaker import BreakerActor
+from ..machines import Event, JobState, WorkerState
+from . import tools
 from .job import JobActor
 from .kernel import Kernel
-from .limits import breaker_of
 from .messages import (
     RECOVER,
     Barrier,
@@ -35,8 +34,7 @@ from .messages import (
     WorkerBeat,
     WorkerDied,
 )  # fmt: skip
-from .records import AttemptRecord, BreakerRecord, JobRecord, OutboxRow, WorkerRecord
-from .spec import Workstream, seconds
+from .records import AttemptRecord, JobRecord, OutboxRow, WorkerRecord
 from .turn import Answer, StopCall
 from .worker import WorkerActor
 
@@ -91,7 +89,7 @@ class SupervisorActor:
                 kernel.free_slot(token)
         kernel.scheduler.match()
         for breaker in kernel.breakers.values():
-            breaker.offer_again()
+            breaker.go_on()
 
     def _submit(self, message: Submit) -> None:
         kernel = self.kernel
@@ -102,30 +100,9 @@ class SupervisorActor:
         job = JobActor(kernel, record, message.workstream, message.encoded)
         kernel.jobs[record.id] = job
         job.born()
-        self._breakers(message.workstream)
+        tools.provide(kernel, message.workstream, record.id)
         job.begin()
         kernel.effect(Answer(message.reply, job))
-
-    def _breakers(self, spec: Workstream) -> None:
-        """See that every tool which the workstream uses has its breaker, set as the workstream says, if it does."""
-        kernel = self.kernel
-        for tool in dict.fromkeys(task.tool for task in spec.tasks if task.tool is not None):
-            declared = spec.tools.get(tool)
-            said = breaker_of(declared)
-            known = kernel.breakers.get(tool)
-            if known is None:
-                record = BreakerRecord(
-                    key=kernel.number(), id=tool, name=tool, state=BreakerState.CLOSED, created_at=kernel.at,
-                    updated_at=kernel.at,
-                )  # fmt: skip
-                known = kernel.breakers[tool] = BreakerActor(kernel, record)
-                known.born()
-            elif declared is None or declared.breaker is None:
-                continue
-            known.change(
-                failure_threshold=said.failure_threshold, success_threshold=said.success_threshold,
-                cooldown=seconds(said.cooldown),
-            )  # fmt: skip
 
     def _start_workers(self, message: StartWorkers) -> None:
         kernel = self.kernel
@@ -170,6 +147,9 @@ class SupervisorActor:
         """Derive what is derived, and end what belonged to the process before. Each job is then told by itself."""
         kernel = self.kernel
         kernel.rebuild()
+        tools.settle(kernel)
+        for breaker in kernel.breakers.values():
+            breaker.go_on()
         for worker in list(kernel.workers.values()):
             worker.receive(RECOVER)
         for attempt in self.attempts:

@@ -24,7 +24,6 @@ from .attempts import (
     HALF_OPEN,
     INTERNAL,
     PENDING,
-    QUEUED,
     REQUEUE,
     RUNNING,
     STOP_MARGIN,
@@ -34,6 +33,7 @@ from .attempts import (
     AttemptedTask,
 )  # fmt: skip
 from .checks import SAID
+from .errors import CircuitOpen
 from .limits import breaker_of
 from .messages import (
     READY,
@@ -50,6 +50,7 @@ from .messages import (
     Ready,
     Recover,
     Reset,
+    ResetTask,
     Skip,
     Stop,
     TimerFired,
@@ -58,6 +59,7 @@ from .messages import (
     Unroutable,
 )  # fmt: skip
 from .records import TaskRecord
+from .scheduler import IN_QUEUE
 from .spec import Check, Hook, seconds
 from .turn import StopCall
 
@@ -76,8 +78,8 @@ class TaskActor(AttemptedTask):
     receivers: ClassVar[dict[type[Message], str]] = {
         Assign: "on_assign", Beat: "on_beat", CallEnded: "on_call_ended", Cancel: "on_cancel", Drain: "on_drain",
         Permit: "on_permit", ProcessStarted: "on_process_started", Ready: "on_ready", Recover: "on_recover",
-        Reset: "on_reset", Skip: "on_skip", Stop: "on_stop", TimerFired: "on_timer", Trip: "on_trip",
-        TurnFailed: "on_turn_failed", Unroutable: "on_unroutable",
+        Reset: "on_reset", ResetTask: "on_reset_task", Skip: "on_skip", Stop: "on_stop", TimerFired: "on_timer",
+        Trip: "on_trip", TurnFailed: "on_turn_failed", Unroutable: "on_unroutable",
     }  # fmt: skip
 
     # -- getting going -----------------------------------------------------------------------------------------------
@@ -225,10 +227,15 @@ class TaskActor(AttemptedTask):
         """Whether it waits for its tool's breaker."""
         return self.record.state == S.CIRCUIT_OPEN and self.record.parked == TOOL
 
+    @property
+    def put_off(self) -> bool:
+        """Whether it was taken out of the queue, and has still to hear why."""
+        return not self.ticket and self.record.state in IN_QUEUE
+
     def on_trip(self, _: Trip) -> None:
         """Its tool's breaker opened while it was in the queue."""
-        state, breaker = self.record.state, self.breaker
-        if breaker is not None and (state == QUEUED or (state == HALF_OPEN and self.record.parked != TOOL)):
+        breaker = self.breaker
+        if breaker is not None and self.record.state in IN_QUEUE and self.shut_out:
             self._trip(breaker)
 
     def entered_circuit_open(self) -> None:
@@ -258,8 +265,7 @@ class TaskActor(AttemptedTask):
 
     def entered_half_open(self) -> None:
         """Queue for one attempt: the tool's probe, or the one more that it was granted."""
-        breaker = self.breaker
-        if self.record.parked != TOOL and breaker is not None and not breaker.closed:
+        if (breaker := self.breaker) is not None and self.shut_out:
             self._trip(breaker)
             return
         self.change(circuit_state="half_open")
@@ -272,6 +278,20 @@ class TaskActor(AttemptedTask):
             queued_at = self.record.queued_at  # it has waited since then, whatever for
             self.fire(Event.RESET, replace(self.record, circuit_state="closed", limit=None, parked=None))
             self._enqueue(queued_at)
+
+    def on_reset_task(self, message: ResetTask) -> None:
+        """An operator gives it one more attempt. Raises CircuitOpen where it waits for its tool."""
+        record, breaker = self.record, self.breaker
+        if self.parked_at_tool and breaker is not None and not breaker.closed:
+            allowed = self.machine.valid_events(record.state)
+            raise CircuitOpen(record.state, allowed, breaker.record.name, breaker.retry_in())
+        more = record.parked == EXHAUSTED or record.lost_attempts >= record.max_losses
+        changed = replace(
+            record, circuit_state="closed", limit=None, parked=None, granted=record.granted + more, error_repeats=0
+        )
+        told = {"granted": changed.granted} | ({} if message.by is None else {"by": message.by})
+        self.fire(Event.RESET, changed, reason=message.reason, metadata=told)
+        self._enqueue()
 
     # -- being stopped -----------------------------------------------------------------------------------------------
 
@@ -399,8 +419,11 @@ class TaskActor(AttemptedTask):
         self.last_call = asked.get(self.record.key, 0)
         if self.record.key in self.kernel.stuck:
             return
-        if self.record.state in {QUEUED, HALF_OPEN}:
-            self.kernel.scheduler.restore(self)
+        if self.record.state in IN_QUEUE:
+            if (breaker := self.breaker) is not None and self.shut_out:
+                breaker.put_off(self)
+            else:
+                self.kernel.scheduler.restore(self)
         elif self.parked_at_tool and (breaker := self.breaker) is not None:
             breaker.keep(self)
         self.arm_again()

@@ -27,6 +27,7 @@ from .graph import edge_findings
 from .names import folded, name_problem
 from .schema import Finding, Path, beside, clipped, plain_problem, read, short, sound, where
 from .spec import (
+    Alert,
     Breaker,
     Check,
     Condition,
@@ -166,6 +167,7 @@ class _Checker:
         for index, check in enumerate(spec.checks):
             self.check(check, ("checks", index))
         self.hooks(spec, ())
+        self.alerts(spec.alerts, ("alerts",))
         self.names([task.name for task in spec.tasks], ("tasks",), "task")
         for index, task in enumerate(spec.tasks):
             if task.run is not None and _says_no_more(task):
@@ -246,6 +248,9 @@ class _Checker:
     def breaker(self, spec: Breaker, at: Path) -> None:
         self.at_least((*at, "failure_threshold"), spec.failure_threshold, 1)
         self.at_least((*at, "success_threshold"), spec.success_threshold, 1)
+        for index, kind in enumerate(spec.ignore):
+            if not kind.strip():
+                self.bad((*at, "ignore", index), "is empty", "name an error's type or category")
         self.duration((*at, "cooldown"), spec.cooldown)
 
     def retry(self, spec: Retry, at: Path) -> None:
@@ -291,7 +296,14 @@ class _Checker:
             for index, hook in enumerate(getattr(spec, name)):
                 self.called(hook, (*at, name, index))
 
-    def called(self, spec: Hook | Condition, at: Path) -> None:
+    def alerts(self, alerts: Sequence[Alert], at: Path) -> None:
+        for index, alert in enumerate(alerts):
+            here = (*at, index)
+            self.called(alert, here)
+            self.at_least((*here, "max_alerts"), alert.max_alerts, 1)
+            self.limit((*here, "period"), alert.period)
+
+    def called(self, spec: Hook | Condition | Alert, at: Path) -> None:
         self.body(spec, at)
         self.limit((*at, "timeout"), spec.timeout)
 
@@ -316,7 +328,7 @@ class _Checker:
 
     # -- what is run
 
-    def body(self, spec: Task | Hook | Condition, at: Path, engine: EngineName | None = None) -> None:
+    def body(self, spec: Task | Hook | Condition | Alert, at: Path, engine: EngineName | None = None) -> None:
         """Exactly one of `run` and `command`, each of its form, and an engine that can run it."""
         if (spec.run is None) == (spec.command is None):
             have = "both run and command" if spec.run is not None else "neither run nor command"
@@ -454,5 +466,7 @@ def _listed(names: Sequence[str]) -> str:
     return " and ".join(names) if names else "none"
 
 
-def _titled(spec: Task | Hook | Condition) -> str:
-    return f"task {short(spec.name)}" if isinstance(spec, Task) else f"a {type(spec).__name__.lower()}"
+def _titled(spec: Task | Hook | Condition | Alert) -> str:
+    if isinstance(spec, Task):
+        return f"task {short(spec.name)}"
+    return "an alert" if isinstance(spec, Alert) else f"a {type(spec).__name__.lower()}"

@@ -27,7 +27,7 @@ import msgspec
 
 from ..actors.backoff import WaitError, encode_wait, is_strategy
 from ..actors.schema import Finding, Path, beside, did_you_mean, read, short, where
-from ..actors.spec import Check, Condition, Hook, Retry, Task, Workstream
+from ..actors.spec import Alert, Check, Condition, Hook, Retry, Task, Workstream
 from ..actors.validate import SpecificationError, findings, kind_of
 from .engines.bodies import takes_context
 from .imported import imported
@@ -36,7 +36,7 @@ __all__ = ["Bodies", "BodyNotFound", "NoPath", "kind_of", "look_in", "path_of", 
 
 Body = Callable[..., Any]
 F = TypeVar("F", bound=Body)
-Part = TypeVar("Part", Check, Condition, Hook)
+Part = TypeVar("Part", Alert, Check, Condition, Hook)
 
 
 class BodyNotFound(LookupError):  # noqa: N818 - it says what happened
@@ -210,6 +210,7 @@ def _rewrite(workstream: Workstream, change: Change) -> Workstream:
             for name, tool in workstream.tools.items()
         },
         tasks=[_task(task, ("tasks", index), change) for index, task in enumerate(workstream.tasks)],
+        alerts=[_part(alert, ("alerts", index), change) for index, alert in enumerate(workstream.alerts)],
         **_calls(workstream, (), change),
     )
 

@@ -126,7 +126,8 @@ def test_the_first_screen_has_twelve_lines_of_python_and_two_commands() -> None:
 
 SECTIONS = {
     "Workstream": spec.Workstream, "Task": spec.Task, "Retry": spec.Retry, "Defaults": spec.Defaults, "Tool": spec.Tool,
-    "Breaker": spec.Breaker, "Check": spec.Check, "Condition": spec.Condition, "Hook": spec.Hook, "Worker": spec.Worker,
+    "Breaker": spec.Breaker, "Check": spec.Check, "Condition": spec.Condition, "Hook": spec.Hook, "Alert": spec.Alert,
+    "Worker": spec.Worker,
 }  # fmt: skip
 
 

@@ -41,7 +41,7 @@ from callboard.actors.records import (
     WorkerRecord,
     WorkstreamRecord,
 )
-from callboard.actors.spec import Defaults, Task, Worker, Workstream
+from callboard.actors.spec import Alert, Defaults, Task, Tool, Worker, Workstream
 from callboard.actors.turn import (
     Answer,
     Effect,
@@ -117,6 +117,8 @@ class Stage:
         *,
         workers: tuple[Worker, ...] = WORKERS,
         defaults: Defaults | None = None,
+        tools: dict[str, Tool] | None = None,
+        alerts: tuple[Alert, ...] = (),
         kept: Kept | None = None,
         scripts: dict[str, Script] | None = None,
         time: float = 1_000_000.0,
@@ -144,8 +146,11 @@ class Stage:
         self.notices: list[Notice] = []
         self.answers: list[tuple[Any, Exception | None]] = []
         self.kept = kept or Kept(copies=copies)
-        self.kernel: Kernel = make_kernel(self, self.defaults, Loaded() if kept is None else self._living(kept))
-        if kept is not None:
+        self.tools = tools or {}
+        self.alerts = alerts
+        loaded = Loaded() if kept is None else self._living(kept)
+        self.kernel: Kernel = make_kernel(self, self.defaults, loaded, tools=self.tools, alerts=alerts)
+        if kept is not None or tools:
             self.kernel.run(RECOVER)
         if workers:
             self.kernel.run(StartWorkers(workers))
@@ -177,7 +182,8 @@ class Stage:
         kept = self.kept if turns is None else self.kept.first(turns)
         time = self.time if turns is None else max((t.at for t in kept.transitions), default=self.time)
         return Stage(
-            workers=self.workers, defaults=self.defaults, kept=kept, scripts=self.scripts, time=time + down
+            workers=self.workers, defaults=self.defaults, tools=self.tools, alerts=self.alerts, kept=kept,
+            scripts=self.scripts, time=time + down,
         )  # fmt: skip
 
     # -- Port ------------------------------------------------------------------------------------------------------

@@ -1,0 +1,109 @@
+"""Tools: whose settings hold, where several workstreams and the runtime speak of the same one.
+
+| setting | whose holds |
+| --- | --- |
+| `breaker`, `max_parallel` | the runtime's; else those of the workstream that said them last |
+| `retry`, `timeout` | the workstream's for its own tasks; else the runtime's |
+
+Rules
+-----
+- The first two are one thing for all tasks of a tool, so there can be one answer only. Where a workstream says another
+  one than what holds, that is told once, when it is submitted: nothing is refused.
+- The last workstream decides, and not the first: breakers outlive jobs and restarts, and who changes a setting wants
+  it to hold. Who does not want to be overruled says it on the runtime.
+- A breaker is there once a workstream with a task of its tool was submitted, or the runtime named the tool; for good.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from ..machines import BreakerState
+from .breaker import BreakerActor
+from .records import BreakerRecord
+from .spec import Breaker, Workstream, seconds
+
+if TYPE_CHECKING:
+    from .kernel import Kernel
+
+RUNTIME = "runtime"
+"""What `BreakerRecord.said_by` holds where the settings are the runtime's."""
+
+
+def provide(kernel: Kernel, spec: Workstream, job_id: str) -> None:
+    """See that every tool which the workstream uses has its breaker, set as the workstream says, if it may."""
+    for name in dict.fromkeys(task.tool for task in spec.tasks if task.tool is not None):
+        known = kernel.breakers.get(name) or _new(kernel, name)
+        declared = spec.tools.get(name)
+        if declared is None:
+            continue
+        over = kernel.tools.get(name)
+        if declared.breaker is not None:
+            _say(known, declared.breaker, job_id, over is not None and over.breaker is not None)
+        gate = kernel.scheduler.tools.get(name)
+        held = over.max_parallel if over is not None and over.max_parallel is not None else gate and gate.limit
+        if declared.max_parallel is not None and held is not None and held != declared.max_parallel:
+            mine = over is not None and over.max_parallel is not None
+            _tell(known, job_id, f"max_parallel = {declared.max_parallel}", f"{held}", overruled=mine)
+
+
+def settle(kernel: Kernel) -> None:
+    """See that the runtime's own tools have their breakers, set as it says."""
+    for name, tool in kernel.tools.items():
+        known = kernel.breakers.get(name) or _new(kernel, name)
+        if tool.breaker is not None:
+            _set(known, tool.breaker, RUNTIME)
+    for name, known in kernel.breakers.items():
+        mine = kernel.tools.get(name)
+        if known.record.said_by == RUNTIME and (mine is None or mine.breaker is None):
+            _set(known, Breaker(), None)  # the runtime says nothing any more
+
+
+def _new(kernel: Kernel, name: str) -> BreakerActor:
+    record = BreakerRecord(
+        key=kernel.number(), id=name, name=name, state=BreakerState.CLOSED, created_at=kernel.at, updated_at=kernel.at
+    )
+    made = kernel.breakers[name] = BreakerActor(kernel, record)
+    made.born()
+    return made
+
+
+def _say(known: BreakerActor, said: Breaker, job_id: str, overruled: bool) -> None:
+    """A workstream speaks of the breaker."""
+    record = known.record
+    differs = _with(record, said, record.said_by) != record
+    if differs and record.said_by is not None:
+        _tell(known, job_id, _words(said), f"the one of {record.said_by}", overruled=overruled)
+    if not overruled:
+        _set(known, said, job_id)
+
+
+def _set(known: BreakerActor, said: Breaker, by: str | None) -> None:
+    wanted = _with(known.record, said, by)
+    if wanted != known.record:
+        known.change(
+            failure_threshold=wanted.failure_threshold, success_threshold=wanted.success_threshold,
+            cooldown=wanted.cooldown, ignore=wanted.ignore, said_by=by,
+        )  # fmt: skip
+
+
+def _with(record: BreakerRecord, said: Breaker, by: str | None) -> BreakerRecord:
+    return replace(
+        record, failure_threshold=said.failure_threshold, success_threshold=said.success_threshold,
+        cooldown=seconds(said.cooldown), ignore=list(said.ignore), said_by=by,
+    )  # fmt: skip
+
+
+def _words(said: Breaker) -> str:
+    return (
+        f"a breaker of {said.failure_threshold} failures, {seconds(said.cooldown):g} s and "
+        f"{said.success_threshold} successes" + (f", ignoring {', '.join(said.ignore)}" if said.ignore else "")
+    )
+
+
+def _tell(known: BreakerActor, job_id: str, said: str, held: str, *, overruled: bool) -> None:
+    end = "the runtime's setting holds" if overruled else "the last one to be submitted holds"
+    text = f"job {job_id} asks for {said} for tool {known.record.name!r}, and not for {held}: {end}"
+    known.kernel.notice("tool_settings_differ", "warning", text, known, job=job_id)

@@ -1,0 +1,380 @@
+"""What operators say to breakers and parked tasks, and how many thousands of tasks are told of it."""
+
+from __future__ import annotations
+
+import pytest
+from tests.actors.stage import Stage, fails, flow, hangs, task
+from tests.actors.test_breaker import AGAIN, TOOLS, opened, use
+
+from callboard.actors.breaker import CHUNK, BreakerActor
+from callboard.actors.errors import CircuitOpen
+from callboard.actors.messages import Command, Reply, ResetBreaker, ResetTask, TripBreaker
+from callboard.actors.spec import Breaker, Retry, Task, Tool, Worker
+from callboard.machines import InvalidTransitionError
+
+ONE = (Worker("w", engine="loop", capacity=1),)
+RESET = ResetBreaker("it was mended", "ana")
+TRIP = TripBreaker("it is being mended", "ana")
+
+
+def breaker(stage: Stage) -> BreakerActor:
+    return stage.kernel.breakers["t"]
+
+
+def half_open(*more: Task) -> Stage:
+    """A stage whose breaker lets the first of these tasks see, which goes on."""
+    stage = opened(*more)
+    stage.scripts[more[0].name] = hangs
+    stage.advance(60)
+    assert stage.breaker.state == "half_open"
+    return stage
+
+
+def free(stage: Stage) -> None:
+    """Let go on who waits for the worker."""
+    stage.end(stage.task("hog", "hogs").token)
+    stage.settle()
+
+
+# -- reset and trip, in each state -------------------------------------------------------------------------------------
+
+
+def test_a_reset_lets_all_go_on_at_once_and_says_who_and_why() -> None:
+    stage = opened(use("a"), use("b"))
+    assert stage.command(breaker(stage), RESET) is None
+    assert (stage.breaker.state, stage.breaker.failures, stage.breaker.due_at) == ("closed", 0, None)
+    assert stage.state() == "completed"
+    told = next(t for t in stage.kept.transitions if t.kind == "breaker" and t.event == "reset")
+    assert (told.reason, told.metadata) == ("it was mended", {"by": "ana"})
+    stage.advance(1000)  # no cooldown is left
+    assert stage.breaker.state == "closed"
+    assert stage.audit() == []
+
+
+def test_a_reset_of_a_closed_one_starts_the_count_again() -> None:
+    stage = Stage()
+    stage.scripts["a"] = fails()
+    stage.submit(flow(use("a"), tools=TOOLS))
+    assert stage.breaker.failures == 1
+    assert stage.command(breaker(stage), RESET) is None
+    assert (stage.breaker.failures, stage.path("t")[-1]) == (0, "closed")
+
+
+@pytest.mark.parametrize("good", [True, False])
+def test_a_reset_while_a_probe_runs_leaves_the_probe_alone(good: bool) -> None:
+    stage = half_open(use("a", retry=AGAIN), use("b"))
+    assert stage.command(breaker(stage), RESET) is None
+    assert (stage.breaker.state, stage.breaker.probe) == ("closed", None)
+    assert stage.states() == {"a": "running", "b": "completed"}
+    stage.end(stage.token("a"), "ok" if good else "failed")
+    stage.scripts.clear()
+    stage.settle()
+    assert stage.breaker.failures == 0  # what began before the reset says nothing any more
+    assert stage.state() == "completed"
+    assert stage.audit() == []
+
+
+def test_a_reset_while_the_probe_waits_for_a_worker() -> None:
+    stage = Stage(workers=ONE)
+    opened(use("a"), stage=stage)
+    stage.scripts["hog"] = hangs
+    stage.submit(flow(task("hog", timeout=1000)), "hogs")
+    stage.advance(60)
+    assert stage.task("a").state == "half_open"
+    stage.command(breaker(stage), RESET)
+    stage.scripts["a"] = fails()
+    free(stage)
+    assert stage.task("a").state == "failed"
+    assert (stage.breaker.state, stage.breaker.failures) == ("closed", 1)
+
+
+def test_a_trip_parks_what_is_queued_and_what_comes_and_lets_go_on_what_runs() -> None:
+    stage = Stage(workers=ONE)
+    stage.scripts["a"] = hangs
+    stage.submit(flow(use("a"), use("b"), tools=TOOLS))
+    assert stage.command(breaker(stage), TRIP) is None
+    stage.submit(flow(use("c"), tools=TOOLS), "later")
+    assert stage.states() | stage.states("later") == {"a": "running", "b": "circuit_open", "c": "circuit_open"}
+    assert (stage.breaker.state, stage.breaker.reason) == ("open", "it is being mended")
+    stage.end(stage.token("a"))
+    stage.settle()
+    assert stage.breaker.state == "open"
+    stage.advance(60)
+    assert stage.state() == stage.state("later") == "completed"
+    assert stage.audit() == []
+
+
+def test_a_trip_may_say_for_how_long() -> None:
+    stage = Stage()
+    stage.submit(flow(use("x"), tools=TOOLS))
+    stage.command(breaker(stage), TripBreaker("the night", cooldown=8 * 3600))
+    stage.advance(8 * 3600 - 1)
+    assert stage.breaker.state == "open"
+    stage.advance(1)
+    assert stage.breaker.state == "half_open"
+
+
+def test_a_trip_of_an_open_one_begins_its_cooldown_again() -> None:
+    stage = opened(use("a"))
+    stage.advance(50)
+    assert stage.command(breaker(stage), TRIP) is None
+    stage.advance(59)
+    assert stage.task("a").state == "circuit_open"
+    stage.advance(1)
+    assert stage.task("a").state == "completed"
+
+
+@pytest.mark.parametrize("good", [True, False])
+def test_a_trip_while_a_probe_runs(good: bool) -> None:
+    stage = half_open(use("a", retry=AGAIN), use("b"))
+    assert stage.command(breaker(stage), TRIP) is None
+    assert (stage.breaker.state, stage.breaker.probe) == ("open", None)
+    stage.end(stage.token("a"), "ok" if good else "failed")
+    stage.settle()
+    assert stage.breaker.state == "open"  # its success says nothing about after the trip
+    assert stage.states() == {"a": "completed" if good else "circuit_open", "b": "circuit_open"}
+    stage.scripts.clear()
+    stage.advance(60)
+    assert stage.state() == "completed"
+    assert stage.audit() == []
+
+
+def test_a_trip_while_the_probe_waits_for_a_worker_takes_its_permit_back() -> None:
+    stage = Stage(workers=ONE)
+    opened(use("a"), stage=stage)
+    stage.scripts["hog"] = hangs
+    stage.submit(flow(task("hog", timeout=1000)), "hogs")
+    stage.advance(60)
+    stage.command(breaker(stage), TRIP)
+    assert stage.steps("a")[-2:] == ["half_open", "circuit_open"]
+    free(stage)
+    assert stage.task("a").state == "circuit_open"
+    stage.advance(60)
+    assert stage.state() == "completed"
+    assert stage.audit() == []
+
+
+# -- one parked task ---------------------------------------------------------------------------------------------------
+
+
+def exhausted(**more: object) -> Stage:
+    stage = Stage()
+    stage.scripts["a"] = fails()
+    stage.submit(flow(task("a", on_exhausted="park", optional=True, **more)))
+    stage.advance(10_000)
+    assert (stage.task("a").state, stage.task("a").parked, stage.task("a").granted) == ("circuit_open", "exhausted", 1)
+    return stage
+
+
+def test_an_exhausted_task_gets_one_more_attempt_by_itself_and_then_one_by_each_reset() -> None:
+    stage = exhausted()
+    assert stage.command(stage.actor("a"), ResetTask("try it again", "ana")) is None
+    record = stage.task("a")
+    assert (record.state, record.attempt, record.granted, record.failed_attempts) == ("circuit_open", 3, 2, 3)
+    told = next(t for t in stage.kept.transitions if t.event == "reset")
+    assert (told.reason, told.metadata) == ("try it again", {"granted": 2, "by": "ana"})
+    stage.advance(10_000)
+    assert stage.task("a").attempt == 3
+    stage.scripts.clear()
+    stage.command(stage.actor("a"), ResetTask("and again"))
+    assert stage.state() == "completed"
+    assert stage.audit() == []
+
+
+def test_a_task_that_was_lost_and_must_not_simply_run_again_goes_on_when_somebody_says_so() -> None:
+    stage = Stage()
+    stage.scripts["a"] = lambda call, entity: {"status": "cancelled"} if entity.record.attempt <= 4 else {}
+    stage.submit(flow(task("a", on_loss="park", optional=True)))
+    for _ in range(4):
+        assert (stage.task("a").state, stage.task("a").parked) == ("circuit_open", "lost")
+        stage.advance(10_000)
+        stage.command(stage.actor("a"), ResetTask("it did no harm"))
+    assert stage.state() == "completed"
+    assert stage.audit() == []
+
+
+def test_a_task_that_waits_for_its_tool_is_not_reset_and_says_when_to_come_again() -> None:
+    stage = opened(use("a"))
+    stage.advance(20)
+    refusal = stage.command(stage.actor("a"), ResetTask("go on"))
+    assert isinstance(refusal, CircuitOpen)
+    assert (refusal.tool, refusal.retry_in) == ("t", 40)
+    assert str(refusal) == (
+        "task: 'reset' was refused in state 'circuit_open', since its tool 't' is not healthy. "
+        "Retry in 40 s, or reset the breaker of the tool."
+    )
+    assert stage.steps("a")[-1] == "circuit_open"
+
+
+def test_an_exhausted_task_whose_tool_is_ill_waits_for_the_tool_when_it_is_reset() -> None:
+    stage = exhausted(tool="t")
+    stage.command(breaker(stage), TRIP)
+    assert stage.command(stage.actor("a"), ResetTask("go on")) is None
+    assert (stage.task("a").state, stage.task("a").parked) == ("circuit_open", "tool")
+    stage.scripts.clear()
+    stage.advance(60)
+    assert stage.state() == "completed"
+    assert stage.audit() == []
+
+
+def test_only_a_parked_task_is_reset() -> None:
+    stage = Stage()
+    stage.scripts["a"] = hangs
+    stage.submit(flow(task("a")))
+    refusal = stage.command(stage.actor("a"), ResetTask("go on"))
+    assert isinstance(refusal, InvalidTransitionError)
+    assert not isinstance(refusal, CircuitOpen)
+    assert stage.task("a").state == "running"
+
+
+# -- what counts -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "error",
+    [{"error_type": "ValueError"}, {"error_type": "Odd", "category": "permanent"}],
+    ids=["type", "category"],
+)
+def test_errors_that_a_tool_ignores_do_not_count(error: dict[str, str]) -> None:
+    tools = {"t": Tool(breaker=Breaker(failure_threshold=1, ignore=["ValueError", "permanent"]))}
+    stage = Stage()
+    stage.scripts["a"] = lambda call, entity: {"status": "failed", "error": "no", **error}
+    stage.submit(flow(use("a"), tools=tools))
+    assert stage.task("a").state == "failed"
+    assert stage.path("t") == ["closed"]
+
+
+def test_a_probe_with_an_error_that_is_ignored_gives_the_permit_back_and_waits_as_any_other() -> None:
+    tools = {"t": Tool(breaker=Breaker(failure_threshold=2, ignore=["ValueError"]))}
+    stage = opened(use("a", retry=AGAIN), use("b"), tools=tools)
+    stage.scripts |= {"a": odd, "b": hangs}
+    stage.advance(60)
+    assert stage.steps("a")[-3:] == ["half_open", "running", "retrying"]
+    assert stage.task("b").state == "running"  # the permit is its now
+    assert stage.breaker.state == "half_open"
+    stage.advance(1)
+    assert stage.task("a").state == "circuit_open"
+    stage.scripts.clear()
+    stage.end(stage.token("b"))
+    stage.settle()
+    assert stage.state() == "completed"
+    assert stage.audit() == []
+
+
+def odd(call: object, entity: object) -> dict[str, str]:
+    return {"status": "failed", "error": "odd", "error_type": "ValueError"}
+
+
+def test_the_same_error_repeated_too_often_and_a_permanent_one_end_the_attempts() -> None:
+    stage = Stage()
+    often = Retry(max_attempts=9, base_delay=1, max_delay=1, jitter=0)
+    errors = iter(f"no answer from 10.0.0.{n}:{n} for /tmp/{n}/x" for n in range(99))
+    stage.scripts |= {
+        "same": lambda call, entity: {"status": "failed", "error": next(errors), "error_type": "OSError"},
+        "permanent": fails(permanent=True),
+        "parks": fails(permanent=True),
+    }
+    stage.submit(
+        flow(
+            task("same", retry=often, max_error_repeats=2, optional=True),
+            task("permanent", retry=often, optional=True),
+            task("parks", retry=often, on_exhausted="park", optional=True),
+        )
+    )  # fmt: skip
+    stage.advance(30)
+    assert [(stage.task(n).state, stage.task(n).attempt) for n in ("same", "permanent")] == [
+        ("failed", 3),
+        ("failed", 1),
+    ]
+    assert (stage.task("parks").parked, stage.task("parks").attempt) == ("exhausted", 1)
+    stage.advance(60)
+    assert (stage.task("parks").attempt, stage.task("parks").granted) == (2, 1)
+    stage.advance(10_000)
+    assert stage.task("parks").attempt == 2
+    assert stage.audit() == []
+
+
+# -- many thousands ----------------------------------------------------------------------------------------------------
+
+MANY = 4 * CHUNK + 7
+
+
+def crowd(count: int = MANY, *, copies: bool = False) -> Stage:
+    """A stage where so many tasks of the tool wait for the one worker, which is busy with something else."""
+    stage = Stage(workers=ONE, copies=copies)
+    stage.scripts["hog"] = hangs
+    stage.submit(flow(task("hog", timeout=10_000)), "hogs")
+    stage.submit(flow(*(use(f"a{n}") for n in range(count)), tools=TOOLS))
+    return stage
+
+
+def largest(stage: Stage, since: int) -> int:
+    return max(len(turn.transitions) for turn in stage.kept.turns[since:])
+
+
+def test_thousands_are_told_to_park_and_to_go_on_in_small_turns_and_keep_their_order() -> None:
+    stage = crowd()
+    before = len(stage.kept.turns)
+    stage.command(breaker(stage), TRIP)
+    assert set(stage.states().values()) == {"circuit_open"}
+    stage.command(breaker(stage), RESET)
+    assert set(stage.states().values()) == {"queued"}
+    assert largest(stage, before) <= 2 * CHUNK + 2
+    free(stage)
+    assert stage.bodies()[1:] == [f"a{n}" for n in range(MANY)]
+    assert stage.state() == "completed"
+
+
+def test_it_may_open_and_close_while_thousands_are_still_being_told() -> None:
+    stage = crowd()
+    tripped = Command(breaker(stage).record.key, TRIP, Reply(None))
+    healed = Command(breaker(stage).record.key, RESET, Reply(None))
+    stage.kernel.run(tripped)
+    assert sorted(set(stage.states().values())) == ["circuit_open", "queued"]
+    stage.kernel.run(healed)  # some were not told yet
+    stage.kernel.run(stage.inputs.popleft())
+    stage.kernel.run(tripped)
+    stage.settle()
+    assert set(stage.states().values()) == {"circuit_open"}
+    stage.kernel.run(healed)
+    free(stage)
+    assert stage.bodies()[1:] == [f"a{n}" for n in range(MANY)]
+
+
+@pytest.mark.parametrize("told", ["to park", "to go on"])
+def test_a_crash_while_thousands_are_being_told_loses_none(told: str) -> None:
+    stage = crowd(CHUNK + 20, copies=True)
+    stage.command(breaker(stage), TRIP) if told == "to go on" else None
+    begun = len(stage.kept.turns)
+    stage.kernel.run(Command(breaker(stage).record.key, TRIP if told == "to park" else RESET, Reply(None)))
+    assert len(set(stage.states().values())) == 2
+    assert len(stage.kept.turns) == begun + 1
+    stage.scripts.clear()
+    after = stage.after_crash()
+    if told == "to park":
+        assert set(after.states().values()) == {"circuit_open"}
+        after.advance(60)
+    after.advance(0)
+    assert after.state() == "completed"
+    assert [name for name in after.bodies() if name != "hog"] == [f"a{n}" for n in range(CHUNK + 20)]
+    assert after.audit() == []
+
+
+def test_tasks_that_are_stopped_while_they_are_still_to_be_told() -> None:
+    stage = crowd(CHUNK + 20)
+    stage.kernel.run(Command(breaker(stage).record.key, TRIP, Reply(None)))
+    last = f"a{CHUNK + 19}"
+    assert stage.task(last).state == "queued"
+    stage.cancel_silently(stage.actor(last))
+    stage.settle()
+    assert stage.task(last).state == "cancelled"
+    assert set(stage.states().values()) == {"circuit_open", "cancelled"}
+
+
+def test_ten_thousand_parked_tasks_cost_nothing() -> None:
+    stage = crowd(10_000)
+    stage.command(breaker(stage), TripBreaker("for long", cooldown=3600))
+    inputs, timers = len(stage.kept.turns), [timer for _, _, timer, fire in stage.timers if timer.armed]
+    assert len(timers) == 2  # the cooldown's, and the limit of what runs
+    stage.advance(3599)
+    assert len(stage.kept.turns) == inputs
