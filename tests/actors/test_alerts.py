@@ -68,7 +68,7 @@ def test_only_critical_ones_where_that_is_asked_for() -> None:
 def test_so_many_per_period_and_the_next_one_says_how_many_were_not_told() -> None:
     stage = failing(Alert(command=["page"], max_alerts=2, period="1m"), count=7)
     assert texts(stage) == ["task job@1/a0 failed: boom 0", "task job@1/a1 failed: boom 1"]
-    assert sum("an alert was suppressed" in report for report in stage.reports) == 1
+    assert [notice.event for notice in stage.notices] == ["alert", "alert", "alert_suppressed"]
 
 
 def test_what_was_suppressed_is_told_in_the_next_one_and_once() -> None:

@@ -29,8 +29,8 @@ def test_the_last_workstream_that_says_how_decides_and_that_is_told() -> None:
     assert (stage.breaker.failure_threshold, stage.breaker.ignore, stage.breaker.said_by) == (5, ["ValueError"], "five")
     (told,) = conflicts(stage)
     assert told == (
-        "job five asks for a breaker of 5 failures, 60 s and 1 successes, ignoring ValueError of tool 't', "
-        "and not for those of four: the last one to be submitted holds"
+        "job five asks for a breaker of 5 failures, 60 s and 1 successes, ignoring ValueError for tool 't', "
+        "and not for the one of four: the last one to be submitted holds"
     )
 
 
@@ -52,7 +52,7 @@ def test_two_workstreams_that_want_different_numbers_at_a_time() -> None:
     stage.submit(flow(use("c"), use("d"), tools={"t": Tool(max_parallel=2)}), "two")
     assert len(stage.running) == 2
     assert conflicts(stage) == [
-        "job two asks for max_parallel = 2 of tool 't', and not for 1: the last one to be submitted holds"
+        "job two asks for max_parallel = 2 for tool 't', and not for 1: the last one to be submitted holds"
     ]
 
 
