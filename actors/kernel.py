@@ -40,6 +40,7 @@ from .messages import (
 )
 from .notices import Notice, Severity
 from .records import OutboxRow, Record
+from .requests import keep_request
 from .spec import Defaults, Hook, Task, Tool, Workstream
 from .turn import Answer, Call, Effect, Port, Receiver, RunHook, StartCall, StopCall, Tell, Turn, folder_of
 
@@ -155,7 +156,14 @@ class Kernel:
                 raise
             self.effect(Answer(reply, None, refusal))
         else:
-            self.effect(Answer(reply))
+            self.done(reply, entity)
+
+    def done(self, reply: Reply, entity: Entity[Any], value: object = None) -> None:
+        """Answer a command about `entity` that has taken effect; the key it was given commits with it."""
+        if reply.request is None:
+            self.effect(Answer(reply, value))
+        else:
+            keep_request(entity, reply, value)
 
     # -- when a turn raises --------------------------------------------------------------------------------------------
 

@@ -22,10 +22,25 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 # -- inputs ------------------------------------------------------------------------------------------------------------
 
 
+class Request(msgspec.Struct, frozen=True):
+    """The key that a user gave a command: the same again is the same command (DESIGN section 8, "Idempotency").
+
+    fingerprint: of the operation and its payload. keep: seconds that the key is kept. row: of the inbox that the
+    command came by, 0 for none.
+    """
+
+    id: str
+    operation: str
+    fingerprint: str
+    keep: float
+    row: int = 0
+
+
 class Reply(msgspec.Struct, gc=False, eq=False):
     """Where the answer to a command goes. `answer` is the runtime's; actors only pass the reply on."""
 
     answer: Any  # Callable[[value, error], None]; a Struct field of a callable type would be decoded by nobody
+    request: Request | None = None
 
 
 class Submit(Message, frozen=True):

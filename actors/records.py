@@ -203,7 +203,36 @@ class OutboxRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     tries: int = 0
 
 
-AnyRecord = JobRecord | WorkstreamRecord | TaskRecord | WorkerRecord | BreakerRecord | AttemptRecord | OutboxRow
+class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """A command that took effect under a user's `request_id`, and its answer. It commits with the effect.
+
+    It is kept until `expires_at`, and as long as `owner` lives.
+    """
+
+    kind: ClassVar[str] = "request"
+
+    key: int
+    request_id: str
+    operation: str
+    fingerprint: str  # of the operation and its payload
+    at: float
+    expires_at: float
+    owner: int = 0  # key of the job or worker that it was about; 0 for what never ends
+    row: int = 0  # of the inbox that it came by; 0 for none
+    answer: msgspec.Raw  # an `Acknowledged`
+
+
+class Acknowledged(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a command left behind: the entity it was about, in its state at the end of the turn."""
+
+    kind: str = ""
+    id: str = ""
+    state: str = ""
+
+
+AnyRecord = (
+    JobRecord | WorkstreamRecord | TaskRecord | WorkerRecord | BreakerRecord | AttemptRecord | OutboxRow | RequestRecord
+)
 
 
 class Transitioned(msgspec.Struct, frozen=True, gc=False):

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 import anyio
 import msgspec
 
-from ..actors.messages import Cancel
+from ..actors.messages import Cancel, Message
 from ..actors.records import JobRecord, TaskRecord, Transitioned
-from ..machines import InvalidTransitionError, Machine
+from ..machines import InvalidTransitionError
 from ..machines.job import JOB
 from ..machines.task import TASK
 from .engines.values import checked
@@ -76,7 +76,16 @@ def outcome_of(job: JobRecord, tasks: list[TaskRecord]) -> Outcome:
 class JobHandle:
     """A job of a runtime."""
 
-    def __init__(self, runtime: Runtime, job_id: str, actor: JobActor | None, outcome: Outcome | None = None) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        job_id: str,
+        actor: JobActor | None,
+        outcome: Outcome | None = None,
+        *,
+        key: int = 0,
+    ) -> None:
+        self._key = key if actor is None else actor.record.key
         self._runtime = runtime
         self._actor = actor
         self._outcome = outcome
@@ -131,30 +140,34 @@ class JobHandle:
         """
         return self._runtime.tail(self.task_record(name).token)
 
-    async def cancel(self, reason: str = "cancelled by the user", *, force: bool = False) -> None:
-        """Cancel it and all its tasks; returns when that took effect. Raises InvalidTransitionError if it has ended."""
-        message = _cancel(reason, force)
-        if self._outcome is not None or self._actor is None:
-            raise _ended(JOB, self.state)
-        try:
-            await self._runtime.command(self._actor.record.key, message)
-        except LookupError:
-            if not self._actor.over:
-                raise
-            raise _ended(JOB, self.state) from None  # it was let go meanwhile
+    async def cancel(
+        self, reason: str = "cancelled by the user", *, force: bool = False, request_id: str | None = None
+    ) -> None:
+        """Cancel it and all its tasks; returns when that took effect.
 
-    async def cancel_task(self, name: str, reason: str, *, force: bool) -> None:
-        """`TaskHandle.cancel`."""
-        message = _cancel(reason, force)
-        record = self.task_record(name)
-        if self._outcome is not None:
-            raise _ended(TASK, record.state)
+        request_id: the same again is the same command (RequestIdReused if it was given to another one before).
+        Raises InvalidTransitionError if it has ended.
+        """
+        await self.command(None, _cancel(reason, force), "cancel", request_id)
+
+    async def command(self, task: str | None, message: Message, event: str, request_id: str | None) -> Any:
+        """For its own verbs and those of its tasks: give it, or one of them, a command. `event` is what it tries."""
+
+        def state() -> str:
+            return self.state if task is None else str(self.task_record(task).state)
+
+        def ended() -> Exception | None:
+            over = self._outcome is not None or self._actor is None or self._actor.over
+            return InvalidTransitionError(machine.name, state(), event, frozenset()) if over else None
+
+        machine = JOB if task is None else TASK
+        key = self._key if task is None else self.task_record(task).key
         try:
-            await self._runtime.command(record.key, message)
+            return await self._runtime.command(key, message, request_id=request_id, refuse=ended)
         except LookupError:
-            if self._actor is None or not self._actor.over:
+            if (error := ended()) is None:
                 raise
-            raise _ended(TASK, self.task_record(name).state) from None
+            raise error from None  # it was let go meanwhile
 
     async def wait(self) -> Outcome:
         """Wait for its end. The runtime must stay open; raises RuntimeClosed if it does not."""
@@ -206,20 +219,21 @@ class TaskHandle:
         """Its present record."""
         return self._job.task_record(self.name)
 
-    async def cancel(self, reason: str = "cancelled by the user", *, force: bool = False) -> None:
-        """Cancel it; returns when that took effect. Raises InvalidTransitionError if its state does not allow it."""
-        await self._job.cancel_task(self.name, reason, force=force)
+    async def cancel(
+        self, reason: str = "cancelled by the user", *, force: bool = False, request_id: str | None = None
+    ) -> None:
+        """Cancel it; returns when that took effect.
+
+        request_id: the same again is the same command (RequestIdReused if it was given to another one before).
+        Raises InvalidTransitionError if its state does not allow it.
+        """
+        await self._job.command(self.name, _cancel(reason, force), "cancel", request_id)
 
 
 def _cancel(reason: object, force: bool) -> Cancel:
     if not isinstance(reason, str):
         raise TypeError(f"the reason must be a str, not {reason!r}")
     return Cancel(checked(reason, "the reason"), force)
-
-
-def _ended(machine: Machine, state: str) -> InvalidTransitionError:
-    """What a command to something gets that has ended: its actor is gone, and cannot say so itself."""
-    return InvalidTransitionError(machine.name, state, "cancel", frozenset())
 
 
 class RuntimeClosed(RuntimeError):  # noqa: N818 - a state, as in the standard library's names

@@ -20,7 +20,7 @@ import anyio
 
 from ..actors.job import JobActor
 from ..actors.kernel import Kernel
-from ..actors.messages import Barrier, Message, Reply, TimerFired, WorkerBeat
+from ..actors.messages import Barrier, Message, Reply, Request, TimerFired, WorkerBeat
 from ..actors.notices import Notice, Severity
 from ..actors.records import Transitioned
 from ..actors.spec import Task
@@ -269,9 +269,16 @@ class Host:
         """Wait until every input given so far has been run, and what it did is durable."""
         await self.ask(Barrier)
 
-    async def ask(self, make: Callable[[Reply], Message]) -> Any:
+    async def ask(
+        self,
+        make: Callable[[Reply], Message],
+        *,
+        request: Request | None = None,
+        over: Callable[[], None] | None = None,
+    ) -> Any:
         """Give the kernel the command that `make(reply)` makes; returns its answer, or raises its refusal.
 
+        request: the key that the user gave it. over: called when it is answered, also where nobody waits any more.
         Raises RuntimeClosed if the host closes first: whether it took effect is then known only to the journal.
         """
         if self._closed:
@@ -279,7 +286,7 @@ class Host:
         question = Question()
         self._questions.add(question)
         try:
-            self._inbox.tell(make(Reply(question.answer)))
+            self._inbox.tell(make(Reply(question.answer if over is None else _both(question.answer, over), request)))
             return await question.answered()
         finally:
             self._questions.discard(question)
@@ -293,6 +300,16 @@ class Host:
         if self._moved is not None:
             self._moved.set()
         self.hub.close()
+
+
+def _both(
+    answer: Callable[[Any, Exception | None], None], over: Callable[[], None]
+) -> Callable[[Any, Exception | None], None]:
+    def answered(value: Any, error: Exception | None) -> None:
+        over()
+        answer(value, error)
+
+    return answered
 
 
 class Question:

@@ -58,6 +58,7 @@ from ..actors.strategy import Supervision
 from .bodies import Bodies, look_in, prepare
 from .calls import Caller, Outputs
 from .clock import Clock, Ids, SystemClock, TimeOrderedIds
+from .control.taker import Taker
 from .dispatcher import Dispatcher
 from .engines.command import CommandEngine
 from .engines.contract import Engine, ProcessInfo
@@ -67,9 +68,10 @@ from .filters import Event, Filters, wanted_by
 from .handles import JobHandle, RuntimeClosed, closed, outcome_of
 from .host import Host
 from .journal import open_journal
-from .journal.contract import Health, Journal
+from .journal.contract import Entry, Health, Journal
 from .leftovers import kill_leftovers
 from .observe import BUFFER, Hub, Subscription
+from .requests import KEEP_REQUESTS, Requests
 from .runners import RunnerPool
 
 LOOP_CAPACITY = 100
@@ -89,7 +91,8 @@ class Runtime:
     journal: a path (SQLite), a `Journal`, or None (all in memory). workers: what runs attempts (by default one loop
     worker of capacity 100, and as many thread and command slots as there are processors). jsonl: a file for
     the log of transitions. outputs: the folder for the output of commands (by default beside the journal).
-    drain_deadline: seconds that running attempts have to end when the runtime is left.
+    drain_deadline: seconds that running attempts have to end when the runtime is left. keep_requests: seconds that the
+    `request_id` of a command is kept (longer where what it was about still lives).
     Entering raises the errors of `journal.contract`, also for the log, and LogConflict for the log of another journal.
     """
 
@@ -102,6 +105,7 @@ class Runtime:
         jsonl: str | Path | None = None,
         outputs: str | Path | None = None,
         drain_deadline: float = DRAIN_DEADLINE,
+        keep_requests: float = KEEP_REQUESTS,
         supervision: Supervision | None = None,
         clock: Clock | None = None,
         random: Random | None = None,
@@ -115,6 +119,7 @@ class Runtime:
         self._jsonl_path = jsonl
         self._outputs = outputs
         self._drain_deadline = drain_deadline
+        self._keep_requests = keep_requests
         self._supervision = supervision
         self._clock = clock or SystemClock()
         self._random = random or Random()  # noqa: S311 - jitter, not secrets
@@ -135,6 +140,7 @@ class Runtime:
         self.journal: Journal
         self._host: Host
         self._dispatcher: Dispatcher
+        self._requests: Requests
         self._hub = Hub()
         self.recovered: list[JobHandle] = []
         """The jobs that were found living when the runtime was entered."""
@@ -205,6 +211,7 @@ class Runtime:
         self._host = Host(self._dispatcher, self.journal, self._bodies, self._random)
         self._host.on_trouble = self.on_trouble
         self._host.hub = self._hub
+        self._requests = Requests(self._host, self.journal, self._read, self._keep_requests)
         self._closing.callback(self._dispatcher.close)
         loaded = await self._open_journal()
         await self._open_engines(runners)
@@ -212,9 +219,13 @@ class Runtime:
             await anyio.to_thread.run_sync(kill_leftovers, loaded.attempts, self._name)
         self._begin(loaded)
         group.start_soon(self._serve)
-        self._running = True
+        self._running = self._open = True
+        taker = Taker(self, self._host, self._requests, self._read)
+        await taker.take()  # what was put into the inbox while nobody ran it comes before anything runs
+        self._host.tell(StartWorkers(self._workers))
         await self._host.barrier()
-        self._open = True
+        await group.start(taker.serve)
+        self._closing.callback(taker.close)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -302,7 +313,7 @@ class Runtime:
         for folder in {job.spec.folder for job in host.kernel.jobs.values()} - {None}:
             look_in(str(folder))
         host.tell(RECOVER)
-        host.tell(StartWorkers(self._workers))
+        self.journal.append(Entry([], [], pruned_at=host.now()))  # with what the recovery writes
 
     def _after(self, delay: float, action: Callable[[int], object], number: int) -> None:
         self._dispatcher.timers.arm(self._clock.monotonic() + delay, action, number)
@@ -393,7 +404,7 @@ class Runtime:
         if record is None or not runs:
             raise LookupError(f"there is no job {job_id!r} in this journal")
         tasks = await self._read(self.journal.tasks, runs[-1].key)
-        return JobHandle(self, job_id, None, outcome_of(record, tasks))
+        return JobHandle(self, job_id, None, outcome_of(record, tasks), key=record.key)
 
     async def _read(self, question: Callable[..., Any], *args: Any) -> Any:
         if self.journal.durable_medium:
@@ -423,11 +434,44 @@ class Runtime:
         tasks = [] if actor.stream is None else [task.record for task in actor.stream.tasks]
         handle.settle(outcome_of(actor.record, tasks))
 
-    async def command(self, key: int, message: Message) -> None:
-        """Give an entity (by its key) a command; returns when it took effect, durably. Raises what it refuses with."""
+    async def command(
+        self,
+        key: int,
+        message: Message,
+        *,
+        request_id: str | None = None,
+        refuse: Callable[[], Exception | None] | None = None,
+    ) -> Any:
+        """Give an entity (by its key) a command; returns when it took effect, durably. Raises what it refuses with.
+
+        request_id: the same again is the same command, and nothing is done twice. refuse: says why it cannot be given,
+        unless it has taken effect under that key before.
+        """
+        return await self.input(
+            type(message).__name__,
+            (key, message),
+            lambda reply: Command(key, message, reply),
+            request_id=request_id,
+            refuse=refuse,
+        )
+
+    async def input(
+        self,
+        operation: str,
+        payload: object,
+        make: Callable[[Reply], Message],
+        *,
+        request_id: str | None = None,
+        refuse: Callable[[], Exception | None] | None = None,
+    ) -> Any:
+        """The same for a command that is an input of its own: `make(reply)` makes it, `payload` is what it says."""
         self._check_open()
+        if request_id is not None:
+            return await self._requests.once(request_id, operation, payload, make, refuse)
+        if refuse is not None and (error := refuse()) is not None:
+            raise error
         await self._host.gate()
-        await self._host.ask(lambda reply: Command(key, message, reply))
+        return await self._host.ask(make)
 
     # -- actors --------------------------------------------------------------------------------------------------------
 

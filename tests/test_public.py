@@ -16,8 +16,8 @@ PUBLIC = """
 Actor ActorError ActorStopped AskCycleError AskTimeout Breaker Check ChildFailed Condition Context Defaults Directive
 Dropped GuardRejected Hook InvalidTransitionError JobExists JobFailed JobHandle JournalCorrupt JournalError
 JournalLocked JournalMissing JournalTooNew JournalUnwritable LogConflict Machine MailboxFull NameTaken
-NoEventLoop NotSerialisable Notice Outcome Permanent ReceiveFailed Ref Refusal Restart RestartLimitReached Retry
-RetryAfter RunFile
+NoEventLoop NotSerialisable Notice Outcome Permanent ReceiveFailed Ref Refusal RequestIdReused Restart
+RestartLimitReached Retry RetryAfter RunFile
 Runtime RuntimeClosed SpecificationError State Strategy Supervision Task TaskCancelled TaskContext TaskHandle
 TaskRecord Terminated Timed Tool Transition Transitioned VirtualClock Worker Workstream load
 """.split()  # noqa: SIM905 - a name a word is what a reader compares

@@ -10,9 +10,10 @@ Rules:
 | exit code | meaning |
 | --- | --- |
 | 0 | completed; nothing was found |
-| 1 | a job failed, or `check` or `audit` found errors |
+| 1 | a job failed; `check` or `audit` found errors; a command was refused, since the present state does not allow it |
 | 2 | bad input: arguments, a specification, a job or journal that is not there, locked, damaged or too new |
 | 3 | an error of Callboard's own |
+| 4 | a command is in the inbox and has not taken effect yet: nobody runs the journal, or it has not answered in time |
 | 130 | a job was cancelled, or the run was interrupted by the user (`callboard resume` goes on) |
 """
 

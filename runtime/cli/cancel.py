@@ -1,73 +1,99 @@
-"""`callboard cancel JOB [TASK]`: cancel a job, or one of its tasks, durably.
+"""`callboard cancel JOB[/TASK]`: cancel a job, or one of its tasks, durably.
 
-It opens the journal without workers, so that nothing is run meanwhile, and refuses where a runtime has it open.
+A runtime that has the journal does it. Where none has, it is done here and now: the journal is opened without workers,
+so that nothing is run meanwhile but the hooks of what is cancelled.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .options import JOURNAL, JobId, Journal, MaybeTask
-from .trouble import Trouble
+from .acting import TIMEOUT, Act, AsJson, Reason, RequestId, Target, Timeout, find
+from .options import JOURNAL, Journal, MaybeTask
+from .trouble import FAILED, Trouble
 
 if TYPE_CHECKING:
     from ..runtime import Runtime
+    from .acting import Found
 
 _LONGEST = 60.0  # seconds that a cancelled job may take to end: its hooks have their own limits
-Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; it is kept with the transition.")]
+Force = Annotated[bool, typer.Option("--force", help="At once: without grace, and without the hooks.")]
 
 
 def cancel(
-    job_id: JobId, task: MaybeTask = None, journal: Journal = JOURNAL, reason: Reason = "cancelled by the user"
+    target: Target,
+    task: MaybeTask = None,
+    *,
+    force: Force = False,
+    journal: Journal = JOURNAL,
+    reason: Reason = "cancelled by the user",
+    request_id: RequestId = None,
+    timeout: Timeout = TIMEOUT,
+    as_json: AsJson = False,
 ) -> None:
-    """Cancel a job, or one task of it; nothing of the journal's other jobs is run meanwhile."""
-    import anyio  # noqa: PLC0415 - heavy
-
+    """Cancel a job, or one task of it."""
     from ..journal.contract import JournalLocked  # noqa: PLC0415
-    from .reading import find_job, find_task, reading  # noqa: PLC0415
+    from ..journal.lock import owner_of  # noqa: PLC0415
+    from .reading import reading  # noqa: PLC0415
     from .words import ENDED  # noqa: PLC0415
 
+    act = Act(journal, "cancel", request_id=request_id, timeout=timeout, as_json=as_json)
     with reading(journal) as reader:
-        job = find_job(reader, job_id)
-        named = job if task is None else find_task(reader, job, task)
-        if named.state in ENDED:
-            raise Trouble(f"{named.kind} {named.id} has ended already: {named.state}.")
-    try:
-        anyio.run(_cancel, journal, job.id, task, reason)
-    except JournalLocked as error:
-        raise Trouble(
-            f"{error} To cancel what it runs, press Ctrl+C there (or send it SIGTERM), then cancel again and resume."
-        ) from None
+        named = find(reader, target, task)
+    if named.state in ENDED and request_id is None:
+        raise Trouble(f"{named.kind} {named.id} has ended already: {named.state}.", FAILED)
+    if owner_of(journal) is None:
+        with suppress(JournalLocked):  # somebody may just have begun to run it
+            _cancel_here(act, named, reason, force)
+            return
+    act.on(named.kind, address(named), f"{named.kind} {named.id}", {"reason": reason, "force": force}, told=reason)
 
 
-async def _cancel(journal: Path, job_id: str, task: str | None, reason: str) -> None:
+def address(named: Found) -> str:
+    """How a runtime is told of a job or task."""
+    from ...actors.records import TaskRecord  # noqa: PLC0415
+
+    return f"{named.job_id}/{named.name}" if isinstance(named, TaskRecord) else named.id
+
+
+def _cancel_here(act: Act, named: Found, reason: str, force: bool) -> None:
+    import anyio  # noqa: PLC0415 - heavy
+
+    anyio.run(_cancel, act, named, reason, force)
+
+
+async def _cancel(act: Act, named: Found, reason: str, force: bool) -> None:
     from ..runtime import Runtime  # noqa: PLC0415
 
-    async with Runtime(journal, workers=()) as runtime:
-        await _cancelled(runtime, job_id, task, reason)
+    async with Runtime(act.journal, workers=()) as runtime:
+        await _cancelled(runtime, act, named, reason, force)
 
 
-async def _cancelled(runtime: Runtime, job_id: str, task: str | None, reason: str) -> None:
+async def _cancelled(runtime: Runtime, act: Act, named: Found, reason: str, force: bool) -> None:
     import anyio  # noqa: PLC0415
 
     from ...machines import InvalidTransitionError  # noqa: PLC0415
+    from ..control.told import Answered, answer_to  # noqa: PLC0415
+    from ..requests import RequestIdReused  # noqa: PLC0415
     from .ending import summary  # noqa: PLC0415
 
+    shown = f"{named.kind} {named.id}"
+    job_id, _, task = address(named).partition("/")
     job = await runtime.job(job_id)
     try:
-        if task is None:
-            await job.cancel(reason)
+        if not task:
+            await job.cancel(reason, force=force, request_id=act.request_id)
         else:
-            await job.task(task).cancel(reason)
-    except InvalidTransitionError as error:
-        raise Trouble(str(error)) from None
-    if task is not None:
+            await job.task(task).cancel(reason, force=force, request_id=act.request_id)
+    except (InvalidTransitionError, RequestIdReused) as error:
+        act.tell(shown, answer_to(error))
+    if task:
         record = job.task(task).record
-        typer.echo(f"task {record.id} {record.state} ({record.reason or reason})")
+        act.tell(shown, Answered("task", record.id, str(record.state)), record.reason or reason)
         return
     with anyio.move_on_after(_LONGEST):
         await job.wait()
-    typer.echo(f"job {job.id} {job.state} ({summary(job.tasks())})")
+    act.tell(shown, Answered("job", job.id, job.state), summary(job.tasks()))

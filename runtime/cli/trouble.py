@@ -12,6 +12,7 @@ from pathlib import Path
 FAILED = 1
 BAD_INPUT = 2
 INTERNAL = 3
+LATER = 4
 INTERRUPTED = 130
 
 

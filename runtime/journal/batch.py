@@ -23,6 +23,7 @@ from ...actors.records import (
     JobRecord,
     OutboxRow,
     Record,
+    RequestRecord,
     TaskRecord,
     Transitioned,
     WorkerRecord,
@@ -48,6 +49,7 @@ COLUMNS: dict[type[AnyRecord], str] = {
     WorkerRecord: "worker",
     BreakerRecord: "breaker",
     OutboxRow: "outbox",
+    RequestRecord: "request",
 }
 
 encode = msgspec.json.Encoder(enc_hook=ascii).encode
@@ -117,6 +119,8 @@ class _Encoding:
         self.names: dict[str, int] = {}
         self.places: dict[str, dict[int, int]] = {}
         self.outbox_done: list[int] = []
+        self.answers: list[tuple[int, str, float]] = []
+        self.pruned_at = 0.0
 
     def run(self, entries: Sequence[Entry], transitions: list[Transitioned]) -> list[Parameters]:
         last: dict[type[AnyRecord], dict[int, AnyRecord]] = {kind: {} for kind in COLUMNS}
@@ -128,10 +132,17 @@ class _Encoding:
                 last[type(record)][record.key] = record
             if entry.specs:
                 specs.update(entry.specs)
+            if entry.answers or entry.pruned_at:
+                self.answers += [(answer.row, answer.answer, answer.at) for answer in entry.answers]
+                self.pruned_at = max(self.pruned_at, entry.pruned_at)
             for key in entry.outbox_done:
                 outbox.pop(key, None)
                 self.outbox_done.append(key)
                 self.last_key = max(self.last_key, key)
+        for request in cast("dict[int, RequestRecord]", last[RequestRecord]).values():
+            self.pruned_at = max(self.pruned_at, request.at)
+            if request.row:
+                self.answers.append((request.row, bytes(request.answer).decode(), request.at))
         created = self.add_transitions(transitions)
         self.add("specs", list(specs), list(specs.values()))
         for kind, records in last.items():
@@ -194,7 +205,15 @@ class _Encoding:
         values: dict[str, Any] = {column: _encoded(places).decode() for column, places in self.places.items()}
         values["entry"], values["last_key"], values["last_seq"] = self.number, self.last_key, self.last_seq
         values["data"] = b"".join(self.data)
-        for column, value in (("chunks", self.chunks), ("names", self.names), ("outbox_done", self.outbox_done)):
+        lists = (
+            ("chunks", self.chunks),
+            ("names", self.names),
+            ("outbox_done", self.outbox_done),
+            ("answers", self.answers),
+        )
+        if self.pruned_at:
+            values["pruned_at"] = self.pruned_at
+        for column, value in lists:
             if value:
                 values[column] = _encoded(value).decode()
         self.parts.append(tuple(values.get(column) for column in BATCH_COLUMNS))
@@ -202,7 +221,7 @@ class _Encoding:
 
 
 _SHARED = frozenset({"worker", "breaker"})
-_UNNAMED = frozenset({"attempt", "outbox"})
+_UNNAMED = frozenset({"attempt", "outbox", "request"})
 
 
 def _lines(records: list[AnyRecord]) -> list[bytes]:

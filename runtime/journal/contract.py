@@ -17,7 +17,8 @@ Rules (DESIGN section 8, "Journal and output commit"):
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
 import msgspec
 
@@ -27,11 +28,32 @@ from ...actors.records import (
     AttemptRecord,
     BreakerRecord,
     JobRecord,
+    RequestRecord,
     TaskRecord,
     Transitioned,
     WorkerRecord,
     WorkstreamRecord,
 )
+
+
+class InboxRow(msgspec.Struct, frozen=True):
+    """A command that another process has put into the inbox. `arguments` are those of its verb."""
+
+    verb: str
+    kind: str  # of the target: job | task | breaker | worker
+    target: str  # its id, or a breaker's or worker's name
+    request_id: str
+    arguments: dict[str, Any] = {}
+    sent_at: float = 0.0
+    row: int = 0  # its number in the inbox, given when it is put there
+
+
+class InboxAnswer(msgspec.Struct, frozen=True, gc=False):
+    """The answer to a row of the inbox, as JSON."""
+
+    row: int
+    answer: str
+    at: float
 
 
 class Entry(msgspec.Struct, gc=False):
@@ -41,6 +63,8 @@ class Entry(msgspec.Struct, gc=False):
     records: list[AnyRecord]
     specs: list[tuple[int, bytes]] = []  # (workstream key, its encoded Workstream)
     outbox_done: list[int] = []
+    answers: list[InboxAnswer] = []
+    pruned_at: float = 0.0  # forget what was kept only until then (UTC epoch seconds): keys of requests, answers
 
 
 class Health(msgspec.Struct, frozen=True):
@@ -120,6 +144,14 @@ class Reader(Protocol):
         """The attempts of a task, oldest first."""
         ...
 
+    def request(self, request_id: str) -> RequestRecord | None:
+        """What is kept of the command that was given that key. It may be past its time."""
+        ...
+
+    def inbox(self) -> list[InboxRow]:
+        """The commands of other processes that are not answered yet, oldest first."""
+        ...
+
     def transitions(
         self,
         *,
@@ -141,6 +173,11 @@ class Journal(Reader, Protocol):
 
     durable_medium: bool
     """Whether it survives the process. A volatile journal accepts bodies that no restart could find again."""
+
+    @property
+    def shared(self) -> Path | None:
+        """The file that other processes can put commands into; None where none can."""
+        ...
 
     @property
     def tail(self) -> int:

@@ -12,10 +12,13 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import time
 from pathlib import Path
 
 from .contract import JournalLocked, JournalUnwritable
 
+_LOOK = 0.01
+"""Seconds within which somebody who only looks who owns a journal is done."""
 _owned: set[str] = set()  # real paths of the journals that this process has open
 
 
@@ -41,7 +44,7 @@ class Lock:
                 f"Cannot make {beside}, which guards {path}: {error.strerror}. Make the folder writable."
             ) from error
         try:
-            _take(self._handle)
+            _take_soon(self._handle)
         except OSError as error:
             owner = os.read(self._handle, 32).decode("ascii", "replace").strip()
             os.close(self._handle)
@@ -59,6 +62,37 @@ class Lock:
             os.ftruncate(self._handle, 0)
         os.close(self._handle)
         _owned.discard(self._name)
+
+
+def owner_of(path: Path) -> str | None:
+    """The process that owns the journal at `path`, in words; None where nobody does.
+
+    It looks by taking the lock for a moment where it is free; an owner that comes just then tries again.
+    """
+    try:
+        handle = os.open(path.with_name(path.name + ".lock"), os.O_RDWR)
+    except OSError:
+        return None  # nobody has ever owned it, or it is not ours to look at
+    try:
+        owner = os.read(handle, 32).decode("ascii", "replace").strip()
+        if not owner:
+            return None
+        try:
+            _take(handle)
+        except OSError:
+            return f"process {owner}"
+        return None
+    finally:
+        os.close(handle)
+
+
+def _take_soon(handle: int) -> None:
+    """Take the lock, also from somebody who only looks. Raises OSError if an owner has it."""
+    try:
+        _take(handle)
+    except OSError:
+        time.sleep(_LOOK)
+        _take(handle)
 
 
 if sys.platform == "win32":

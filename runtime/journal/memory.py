@@ -19,12 +19,13 @@ from ...actors.records import (
     BreakerRecord,
     JobRecord,
     OutboxRow,
+    RequestRecord,
     TaskRecord,
     Transitioned,
     WorkerRecord,
     WorkstreamRecord,
 )
-from .contract import Entry, Health, belongs_to
+from .contract import Entry, Health, InboxRow, belongs_to
 
 HISTORY = 100_000
 ENDED_JOBS = 1_000
@@ -36,6 +37,7 @@ class MemoryJournal:
     """A volatile journal. `history`, `ended_jobs` and `ended_tasks` bound what is kept of the past."""
 
     durable_medium = False
+    shared = None
 
     def __init__(self, *, history: int = HISTORY, ended_jobs: int = ENDED_JOBS, ended_tasks: int = ENDED_TASKS) -> None:
         self.tail = 0
@@ -53,6 +55,7 @@ class MemoryJournal:
         self._outbox: dict[int, OutboxRow] = {}
         self._attempts: dict[int, list[AttemptRecord]] = {}  # by task, oldest first
         self._specs: dict[int, bytes] = {}
+        self._requests: dict[str, RequestRecord] = {}  # by their ids, oldest first
         self._job_keys: dict[str, int] = {}
         self._runs: dict[int, list[int]] = {}  # workstream keys by job key
         self._ended: dict[int, int] = {}  # how many tasks an ended job had, by its key; oldest first
@@ -79,7 +82,7 @@ class MemoryJournal:
         self._told = self.durable
         return self._load()
 
-    def append(self, entry: Entry) -> int:
+    def append(self, entry: Entry) -> int:  # noqa: PLR0912 - one branch per kind of record
         """Take one turn; it is durable at once."""
         transitions = entry.transitions
         self._history.extend(transitions)
@@ -99,12 +102,18 @@ class MemoryJournal:
                 self._keep_job(record)
             elif isinstance(record, BreakerRecord):
                 self._breakers[key] = record
+            elif isinstance(record, RequestRecord):
+                self._requests.pop(record.request_id, None)
+                self._requests[record.request_id] = record
+                self._prune(record.at)
             else:
                 self._outbox[key] = record
         if entry.specs:
             self._specs.update(entry.specs)
         for key in entry.outbox_done:
             self._outbox.pop(key, None)
+        if entry.pruned_at:
+            self._prune(entry.pruned_at)
         self.tail = self.durable = self.tail + 1
         if self._after_commit is not None:
             self._after_commit(transitions)
@@ -124,6 +133,15 @@ class MemoryJournal:
         self._on_durable = _nobody
         self._after_commit = None
         return True
+
+    def _prune(self, at: float) -> None:
+        """Forget the keys that were kept until `at`, but for those whose owners live."""
+        for request_id, record in list(self._requests.items()):
+            if record.expires_at > at:
+                return  # those after it are younger
+            job, worker = self._jobs.get(record.owner), self._workers.get(record.owner)
+            if all(owner is None or owner.finished_at is not None for owner in (job, worker)):
+                del self._requests[request_id]
 
     def _keep_attempt(self, record: AttemptRecord) -> None:
         tries = self._attempts.get(record.task)
@@ -230,6 +248,14 @@ class MemoryJournal:
         for tries in self._attempts.values():
             if tries[0].task_id == task_id:
                 return list(tries)
+        return []
+
+    def request(self, request_id: str) -> RequestRecord | None:
+        """What is kept of the command that was given that key."""
+        return self._requests.get(request_id)
+
+    def inbox(self) -> list[InboxRow]:
+        """Nothing: no other process can reach this memory."""
         return []
 
     def transitions(

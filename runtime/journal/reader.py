@@ -25,13 +25,14 @@ from ...actors.records import (
     BreakerRecord,
     JobRecord,
     OutboxRow,
+    RequestRecord,
     TaskRecord,
     Transitioned,
     WorkerRecord,
     WorkstreamRecord,
 )
 from .batch import TransitionRow
-from .contract import JournalCorrupt, JournalMissing
+from .contract import InboxRow, JournalCorrupt, JournalMissing
 from .schema import SMALLEST, code_of, connect, damage, is_half_made, no_file, refusing, version_of
 
 PAGE = 64
@@ -46,6 +47,8 @@ _ATTEMPT = msgspec.json.Decoder(AttemptRecord)
 _WORKER = msgspec.json.Decoder(WorkerRecord)
 _BREAKER = msgspec.json.Decoder(BreakerRecord)
 _OUTBOX = msgspec.json.Decoder(OutboxRow)
+_REQUEST = msgspec.json.Decoder(RequestRecord)
+_INBOX = msgspec.json.Decoder(InboxRow)
 _CHUNK: msgspec.json.Decoder[list[Any]] = msgspec.json.Decoder(list[TransitionRow])
 
 _RECORD = "CAST(record AS BLOB)"  # bytes, as the decoder wants them
@@ -130,6 +133,27 @@ class SqliteReader:
         """The attempts of a task, oldest first."""
         sql = f"SELECT {_RECORD} FROM attempt_records WHERE task = ? ORDER BY key"
         return self._records(_ATTEMPT, sql, self._key("task", task_id))
+
+    def request(self, request_id: str) -> RequestRecord | None:
+        """What is kept of the command that was given that key."""
+        found = self._records(_REQUEST, f"SELECT {_RECORD} FROM request_records WHERE request_id = ?", request_id)
+        return found[0] if found else None
+
+    def inbox(self) -> list[InboxRow]:
+        """The commands of other processes that are not answered yet, oldest first.
+
+        One that cannot be read is passed over: it is not for this version.
+        """
+        rows: list[InboxRow] = []
+        for number, text in self._rows("SELECT key, CAST(command AS BLOB) FROM inbox_rows WHERE answer IS NULL"):
+            with contextlib.suppress(msgspec.DecodeError):
+                rows.append(msgspec.structs.replace(_INBOX.decode(text), row=number))
+        return sorted(rows, key=lambda row: row.row)
+
+    def answer(self, row: int) -> bytes | None:
+        """The answer to a row of the inbox, as JSON; None while there is none."""
+        found = self._rows("SELECT CAST(answer AS BLOB) FROM inbox_rows WHERE key = ?", row)
+        return found[0][0] if found else None
 
     def transitions(
         self,

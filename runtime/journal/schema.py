@@ -29,6 +29,8 @@ SMALLEST = 512
 """Bytes of the smallest database."""
 LARGEST_CHECKED = 64 * 1024 * 1024
 """Bytes of a file whose every page is looked at before it is opened (about 1 ms per MB)."""
+ANSWERS_KEPT = 3600
+"""Seconds that an answer stays in the inbox, for the process that waits for it."""
 BUSY_TIMEOUT = 1.0
 """Seconds to wait for a client that holds the write lock, before it counts as "cannot write"."""
 
@@ -125,6 +127,30 @@ _VIEWS = (
         {**_ENTITY, "failures": _get("failures", "0"), "generation": _get("generation", "0")},
     )
     + _view("attempts", "attempt_records", _ATTEMPT)
+    + _view(
+        "idempotency_keys",
+        "request_records",
+        {
+            "request_id": "request_id",
+            "operation": _get("operation"),
+            "fingerprint": _get("fingerprint"),
+            "answer": _get("answer"),
+            "created_at": _time("at"),
+            "expires_at": _iso("expires_at"),
+        },
+    )
+    + _view(
+        "inbox",
+        "inbox_rows",
+        {
+            "verb": "json_extract(command, '$.verb')",
+            "target": "json_extract(command, '$.target')",
+            "request_id": "json_extract(command, '$.request_id')",
+            "sent_at": _iso("json_extract(command, '$.sent_at')"),
+            "answer": "answer",
+            "answered_at": _iso("answered_at"),
+        },
+    )
     + _view("outbox", "outbox_rows", {"owner": _get("owner"), "event": _get("event"), "tries": _get("tries", "0")})
     + "CREATE VIEW state_transitions AS SELECT\n  "
     + ",\n  ".join(f"json_extract(one.value, '$[{place}]') AS {field}" for place, field in enumerate(TRANSITION_FIELDS))
@@ -163,6 +189,17 @@ CREATE INDEX incarnations ON worker_records (name, run);
 CREATE INDEX living_workers ON worker_records (key) WHERE living;
 CREATE TABLE breaker_records (key INTEGER PRIMARY KEY, record TEXT NOT NULL);
 CREATE TABLE outbox_rows (key INTEGER PRIMARY KEY, record TEXT NOT NULL);
+
+CREATE TABLE request_records (
+  key INTEGER PRIMARY KEY, request_id TEXT NOT NULL UNIQUE, expires_at REAL NOT NULL, owner INTEGER NOT NULL,
+  record TEXT NOT NULL
+);
+CREATE INDEX oldest_requests ON request_records (expires_at);
+CREATE TABLE inbox_rows (     -- commands of other processes: they insert, the owner answers
+  key INTEGER PRIMARY KEY AUTOINCREMENT, command TEXT NOT NULL, answer TEXT, answered_at REAL
+);
+CREATE INDEX unanswered ON inbox_rows (key) WHERE answer IS NULL;
+CREATE INDEX oldest_answers ON inbox_rows (answered_at) WHERE answer IS NOT NULL;
 
 CREATE TABLE transition_chunks (
   seq INTEGER PRIMARY KEY,    -- of its first transition
@@ -221,6 +258,22 @@ _WRITES = {
     "outbox": f"""
   DELETE FROM outbox_rows WHERE key IN (SELECT value FROM json_each(new.outbox_done));
   INSERT OR REPLACE INTO outbox_rows SELECT key, record FROM {_records("outbox")};""",
+    "request": f"""
+  INSERT OR REPLACE INTO request_records
+    SELECT key, json_extract(record, '$.request_id'), json_extract(record, '$.expires_at'), {_get("owner", "0")}, record
+    FROM {_records("request")};""",
+    "answers": """
+  UPDATE inbox_rows SET
+    answer = (SELECT json_extract(value, '$[1]') FROM json_each(new.answers)
+      WHERE json_extract(value, '$[0]') = inbox_rows.key),
+    answered_at = (SELECT json_extract(value, '$[2]') FROM json_each(new.answers)
+      WHERE json_extract(value, '$[0]') = inbox_rows.key)
+    WHERE answer IS NULL AND key IN (SELECT json_extract(value, '$[0]') FROM json_each(new.answers));""",
+    "pruned_at": f"""
+  DELETE FROM request_records WHERE expires_at <= new.pruned_at
+    AND NOT EXISTS (SELECT 1 FROM job_records WHERE job_records.key = request_records.owner AND living)
+    AND NOT EXISTS (SELECT 1 FROM worker_records WHERE worker_records.key = request_records.owner AND living);
+  DELETE FROM inbox_rows WHERE answer IS NOT NULL AND answered_at <= new.pruned_at - {ANSWERS_KEPT};""",
 }
 _ASKED_BY = {"outbox": "coalesce(new.outbox, new.outbox_done)"}  # deleted before inserted, so in one trigger
 BATCH_COLUMNS = ("entry", "last_key", "last_seq", "data", "outbox_done", *_WRITES)

@@ -18,13 +18,14 @@ from ...actors.records import (
     AttemptRecord,
     BreakerRecord,
     JobRecord,
+    RequestRecord,
     TaskRecord,
     Transitioned,
     WorkerRecord,
     WorkstreamRecord,
 )
 from .batch import check
-from .contract import Entry, Health, JournalError
+from .contract import Entry, Health, InboxRow, JournalError
 from .lock import Lock
 from .reader import SqliteReader
 from .schema import check_place, connect_writer, prepare, refusing
@@ -62,6 +63,11 @@ class SqliteJournal:
         self._reader: SqliteReader | None = None
 
     # -- writing
+
+    @property
+    def shared(self) -> Path:
+        """The file that other processes can put commands into."""
+        return self.path
 
     @property
     def durable(self) -> int:
@@ -205,6 +211,14 @@ class SqliteJournal:
     def attempts(self, task_id: str) -> list[AttemptRecord]:
         """The attempts of a task, oldest first."""
         return self.reader.attempts(task_id)
+
+    def request(self, request_id: str) -> RequestRecord | None:
+        """What is kept of the command that was given that key."""
+        return self.reader.request(request_id)
+
+    def inbox(self) -> list[InboxRow]:
+        """The commands of other processes that are not answered yet, oldest first."""
+        return self.reader.inbox()
 
     def transitions(
         self,

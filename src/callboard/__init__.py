@@ -46,6 +46,7 @@ __all__ = [
     "ReceiveFailed",
     "Ref",
     "Refusal",
+    "RequestIdReused",
     "Restart",
     "RestartLimitReached",
     "Retry",
@@ -96,6 +97,7 @@ _NAMES_BY_MODULE = {
     ),
     "runtime.jsonl": "LogConflict",
     "runtime.observe": "Dropped",
+    "runtime.requests": "RequestIdReused",
     "runtime.runtime": "JobExists Runtime",
     "runtime.specfile": "RunFile load",
 }
@@ -137,6 +139,7 @@ if TYPE_CHECKING:
     )
     from .runtime.jsonl import LogConflict
     from .runtime.observe import Dropped
+    from .runtime.requests import RequestIdReused
     from .runtime.runtime import JobExists, Runtime
     from .runtime.specfile import RunFile, load
 else:  # type checkers would take any name for one of ours, if they saw this

@@ -190,9 +190,6 @@ def test_modules_beside_the_file_are_found_from_anywhere(
 def test_cancel_what_nobody_runs(cli: Cli, gated: Path, program: Program) -> None:
     running = program("run", "gated.toml", "--id", "j1")
     _wait_for(running, "first started")
-    told = cli("cancel", "j1")
-    assert told.code == 2
-    assert f"in use by process {running.pid}" in told.err
     running.kill()
     running.communicate()
     told = cli("cancel", "j1", "--reason", "not needed")

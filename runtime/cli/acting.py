@@ -1,0 +1,137 @@
+"""How a command acts on a runtime from another terminal, and tells what came of it.
+
+Rules:
+- Where a runtime has the journal, the command goes into its inbox, and is told as done once it is, durably.
+- Where none has, it stays in the inbox and takes effect at the next start, before anything runs; that is told as such.
+  What the present state does not allow is refused at once: nothing changes it meanwhile.
+- What is printed can be pasted: a target is "JOB", or "JOB/TASK".
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .trouble import BAD_INPUT, FAILED, INTERNAL, LATER, Trouble
+
+if TYPE_CHECKING:
+    from ...actors.records import JobRecord, TaskRecord
+    from ..control.told import Answered
+    from ..journal.contract import Reader
+
+    Found = JobRecord | TaskRecord
+
+TARGET = "JOB or JOB/TASK"
+Target = Annotated[str, typer.Argument(metavar="JOB[/TASK]", help="A job's id (or its beginning), or a task of it.")]
+Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; it is kept with the transition.")]
+By = Annotated[str | None, typer.Option("--by", metavar="NAME", help="Who says so (default: the login name).")]
+RequestId = Annotated[
+    str | None, typer.Option("--request-id", metavar="KEY", help="The same again is the same command, done once.")
+]
+Timeout = Annotated[float, typer.Option("--timeout", metavar="SECONDS", help="How long to wait for a running runtime.")]
+TIMEOUT = 10.0
+AsJson = Annotated[bool, typer.Option("--json", help="Print what came of it as a JSON object.")]
+_CODES = {"conflict": FAILED, "reused": FAILED, "missing": BAD_INPUT, "invalid": BAD_INPUT}
+
+
+def login() -> str:
+    """The name of who is at the terminal."""
+    import getpass  # noqa: PLC0415
+
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # nobody, as the system has it
+        return "unknown"
+
+
+class Act:
+    """One command to one target of a journal."""
+
+    def __init__(self, journal: Path, verb: str, *, request_id: str | None, timeout: float, as_json: bool) -> None:
+        self.journal = journal
+        self.verb = verb
+        self.timeout = timeout
+        self.as_json = as_json
+        self.request_id = request_id if request_id is not None else _new_id()
+
+    def on(self, kind: str, target: str, shown: str, arguments: dict[str, Any], *, told: str = "") -> None:
+        """Do it. `shown` is the target in words, `told` what is added to the line that says what came of it."""
+        from ..control.client import command, put  # noqa: PLC0415 - sqlite3
+        from ..journal.contract import InboxRow  # noqa: PLC0415
+        from ..journal.lock import owner_of  # noqa: PLC0415
+
+        row = InboxRow(self.verb, kind, target, self.request_id, arguments, _now())
+        owner = owner_of(self.journal)
+        if owner is None:
+            put(self.journal, row)
+            self._later(f"{self.verb} {shown}: nobody runs {self.journal} now. It will take effect at the next start.")
+        answered = command(self.journal, row, self.timeout)
+        if answered is None:
+            if owner_of(self.journal) is None:
+                text = f"{owner} has stopped before it answered. It will take effect at the next start"
+            else:
+                text = f"{owner} has not answered within {self.timeout:g} s. It stays in the inbox, and takes effect "
+                text += "when it gets to it"
+            self._later(f"{self.verb} {shown}: {text}, unless it has by then: `callboard status` shows.")
+        else:
+            self.tell(shown, answered, told)
+
+    def tell(self, shown: str, answered: Answered, told: str = "") -> None:
+        """Print what came of it. Raises Trouble for what was refused."""
+        code = 0 if answered.refused is None else _CODES.get(answered.refused, INTERNAL)
+        if self.as_json:
+            self._json(answered, code)
+            raise typer.Exit(code)
+        if answered.error is not None:
+            raise Trouble(f"{shown}: {answered.error}", code)
+        if answered.id:
+            typer.echo(f"{answered.kind} {answered.id} {answered.state}{f' ({told})' if told else ''}")
+        else:
+            typer.echo(f"{shown}: done{f' ({told})' if told else ''}")
+
+    def _later(self, text: str) -> None:
+        if self.as_json:
+            import msgspec  # noqa: PLC0415
+
+            told = {"request_id": self.request_id, "verb": self.verb, "later": text}
+            sys.stdout.write(f"{msgspec.json.encode(told).decode()}\n")
+            raise typer.Exit(LATER)
+        raise Trouble(text, LATER)
+
+    def _json(self, answered: Answered, code: int) -> None:
+        import msgspec  # noqa: PLC0415
+
+        told = {"request_id": self.request_id, "verb": self.verb, **msgspec.to_builtins(answered), "exit_code": code}
+        sys.stdout.write(f"{msgspec.json.encode(told).decode()}\n")
+
+
+def find(reader: Reader, target: str, task: str | None = None) -> Found:
+    """The job or task that "JOB", "JOB/TASK" or "JOB@RUN/TASK" means. Raises Trouble."""
+    from .reading import find_job, find_task  # noqa: PLC0415
+
+    job_id, slash, name = target.partition("/")
+    job_id, at, run = job_id.partition("@")
+    job = find_job(reader, job_id)
+    if at and run != str(job.run):
+        raise Trouble(
+            f"{target!r:.80} is of run {run:.10}; job {job.id} is in run {job.run}: only that can be acted on."
+        )
+    if slash and task is not None:
+        raise Trouble(f"{target!r:.80} names a task already; {task!r:.80} is one too many.")
+    wanted = name if slash else task
+    return job if wanted is None else find_task(reader, job, wanted)
+
+
+def _new_id() -> str:
+    import os  # noqa: PLC0415
+
+    return os.urandom(16).hex()
+
+
+def _now() -> float:
+    import time  # noqa: PLC0415
+
+    return time.time()

@@ -1,0 +1,111 @@
+"""Takes commands out of the inbox and has the runtime do them.
+
+Rules:
+- Rows are taken in order, one after another. Each is answered once: what took effect in the same commit as the effect
+  (its row's number travels with the `request_id`), what was refused by a commit of its own.
+- A row is unanswered until then, whatever happens: after a kill it is taken again at the next start, where its key says
+  whether it had taken effect.
+- Nothing that a row asks can end the taker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import msgspec
+from anyio.abc import TaskStatus
+
+from ..handles import RuntimeClosed
+from ..journal.contract import Entry, InboxAnswer, JournalError
+from .bell import Bell
+from .told import Answered, answer_to
+from .verbs import perform
+
+if TYPE_CHECKING:
+    from ...actors.records import RequestRecord
+    from ..host import Host
+    from ..journal.contract import InboxRow
+    from ..requests import Requests
+    from ..runtime import Runtime
+
+
+class Taker:
+    """The inbox's side of a runtime. `read` runs a blocking question to the journal."""
+
+    def __init__(self, runtime: Runtime, host: Host, requests: Requests, read: Callable[..., Awaitable[Any]]) -> None:
+        self._runtime = runtime
+        self._host = host
+        self._requests = requests
+        self._read = read
+        self._last = 0  # the last row that was taken
+        self._serving = anyio.CancelScope()
+        self._closed = False
+
+    async def serve(self, *, task_status: TaskStatus[None]) -> None:
+        """Take what comes, whenever somebody rings, until it is cancelled."""
+        shared = self._host.journal.shared
+        if shared is None:
+            task_status.started()
+            return
+        bell = Bell(shared)
+        try:
+            task_status.started()
+            with self._serving:
+                await self.take()  # what was put there before there was a bell
+                while True:
+                    await bell.heard()
+                    await self.take()
+        finally:
+            bell.close()
+
+    def close(self) -> None:
+        """Take nothing more: the journal is about to be closed."""
+        self._closed = True
+        self._serving.cancel()
+
+    async def take(self) -> None:
+        """Do what is in the inbox, in order."""
+        if self._host.journal.shared is None:
+            return
+        try:
+            rows: list[InboxRow] = await self._read(self._host.journal.inbox)
+            for row in rows:
+                if row.row > self._last:
+                    await self._do(row)
+                    self._last = row.row
+        except RuntimeClosed:
+            return  # the next start takes them
+        except JournalError as error:  # it is looked at again with the next ring
+            if not self._closed:
+                self._host.report(f"the inbox cannot be read: {error}", error)
+
+    async def _do(self, row: InboxRow) -> None:
+        self._requests.rows[row.request_id] = row.row
+        try:
+            answered = await self._done(row)
+        finally:
+            self._requests.rows.pop(row.request_id, None)
+        if answered is not None:
+            text = msgspec.json.encode(answered).decode()
+            journal = self._host.journal
+            journal.append(Entry([], [], answers=[InboxAnswer(row.row, text, self._host.now())]))
+            journal.flush()
+
+    async def _done(self, row: InboxRow) -> Answered | None:
+        """Do it. Returns the answer, None where that has been committed with the effect."""
+        try:
+            await perform(self._runtime, row)
+        except (RuntimeClosed, JournalError):
+            raise
+        except Exception as error:
+            return answer_to(error)
+        return await self._seen(row)
+
+    async def _seen(self, row: InboxRow) -> Answered | None:
+        """The answer to what has taken effect before, by another row or another way."""
+        record: RequestRecord | None = await self._read(self._host.journal.request, row.request_id)
+        if record is None:
+            return Answered()
+        return None if record.row == row.row else msgspec.json.decode(record.answer, type=Answered)

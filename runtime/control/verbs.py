@@ -1,0 +1,65 @@
+"""What other processes may ask of a runtime: each verb is a method of the handle of its target.
+
+The table says which targets a verb has, and which arguments; everything else is refused. What a verb does, and when it
+is refused, stands where it is defined: with the handles, and the machines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+if TYPE_CHECKING:
+    from ..journal.contract import InboxRow
+    from ..runtime import Runtime
+
+
+class Verb(msgspec.Struct, frozen=True):
+    """A verb: the method of each kind of target that does it, and the names of its arguments.
+
+    event: what it fires, for the check whether a stopped journal's state allows it. stopped: whether it makes sense to
+    keep it until the next start.
+    """
+
+    methods: dict[str, str]  # by kind of target
+    arguments: frozenset[str]
+    event: str
+    stopped: bool = True
+
+
+def _verb(event: str, *kinds: str, arguments: str, method: str = "", stopped: bool = True) -> Verb:
+    return Verb(dict.fromkeys(kinds, method or event), frozenset(arguments.split()), event, stopped)
+
+
+VERBS: dict[str, Verb] = {
+    "cancel": _verb("cancel", "job", "task", arguments="reason force"),
+}
+
+
+async def perform(runtime: Runtime, row: InboxRow) -> None:
+    """Do what a row of the inbox asks. Raises what the verb is refused with; LookupError for no such target."""
+    verb = VERBS.get(row.verb)
+    if verb is None or row.kind not in verb.methods:
+        raise ValueError(f"this runtime knows no command {row.verb!r:.40} for a {row.kind!r:.40}")
+    unknown = row.arguments.keys() - verb.arguments
+    if unknown:
+        raise ValueError(f"{row.verb} takes no {', '.join(sorted(unknown))}; it takes {', '.join(verb.arguments)}")
+    target = await _TARGETS[row.kind](runtime, row.target)
+    await getattr(target, verb.methods[row.kind])(**row.arguments, request_id=row.request_id)
+
+
+async def _job(runtime: Runtime, name: str) -> Any:
+    return await runtime.job(name)
+
+
+async def _task(runtime: Runtime, name: str) -> Any:
+    job, _, task = name.partition("/")
+    return (await runtime.job(job)).task(task)
+
+
+_TARGETS: dict[str, Callable[[Runtime, str], Awaitable[Any]]] = {  # Any: handles have their verbs in common only
+    "job": _job,
+    "task": _task,
+}

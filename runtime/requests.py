@@ -1,0 +1,121 @@
+"""Idempotent commands: the same `request_id` again is the same command, and gets the same answer.
+
+Rules (DESIGN section 8, "Idempotency")
+-----
+- A key is bound to the operation, its target and its payload. With any other it is refused: `RequestIdReused`.
+- What took effect under a key is asked of the journal, where key and effect are one commit: so it survives a restart.
+- While a command is in flight, others with its key wait for it. It is in flight until the kernel has answered it,
+  also where its caller has been cancelled meanwhile.
+- A key past its time counts as new, unless what it was about still lives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import msgspec
+
+from ..actors.messages import Message, Reply, Request
+
+if TYPE_CHECKING:
+    from ..actors.records import RequestRecord
+    from .host import Host
+    from .journal.contract import Journal
+
+KEEP_REQUESTS = 86_400.0
+"""Seconds that the key of a command is kept, unless the runtime is told otherwise."""
+LONGEST_ID = 200
+
+
+class RequestIdReused(ValueError):  # noqa: N818 - it says what is the matter
+    """The `request_id` was given to another command before. Use a new one, or send exactly what was sent under it.
+
+    Over HTTP it is a 422.
+    """
+
+
+class Requests:
+    """The keys of one runtime. `read` runs a blocking question to the journal, `keep` is in seconds."""
+
+    def __init__(self, host: Host, journal: Journal, read: Callable[..., Awaitable[Any]], keep: float) -> None:
+        self.rows: dict[str, int] = {}  # of the inbox, by the keys of the commands that came by them and are in flight
+        self.hits = 0  # commands that were answered from what is kept
+        self._host = host
+        self._journal = journal
+        self._read = read
+        self._keep = keep
+        self._asked: dict[str, anyio.Event] = {}
+
+    async def once(
+        self,
+        request_id: str,
+        operation: str,
+        payload: object,
+        make: Callable[[Reply], Message],
+        refuse: Callable[[], Exception | None] | None = None,
+    ) -> Any:
+        """Run a command, unless it has taken effect under this key before: then return None, as it did.
+
+        payload: what the key is bound to beside the operation. make: makes the kernel's input. refuse: asked where
+        nothing is kept under the key; what it returns is raised.
+        """
+        check_request_id(request_id)
+        while (other := self._asked.get(request_id)) is not None:
+            await other.wait()
+        mark = self._asked[request_id] = anyio.Event()
+
+        def over() -> None:
+            if self._asked.get(request_id) is mark:
+                del self._asked[request_id]
+            mark.set()
+
+        sent = False
+        try:
+            fingerprint = fingerprint_of(operation, payload)
+            if await self._is_known(request_id, operation, fingerprint):
+                return None
+            if refuse is not None and (error := refuse()) is not None:
+                raise error
+            await self._host.gate()
+            request = Request(request_id, operation, fingerprint, self._keep, self.rows.get(request_id, 0))
+            sent = True
+            return await self._host.ask(make, request=request, over=over)
+        finally:
+            if not sent:
+                over()
+
+    async def _is_known(self, request_id: str, operation: str, fingerprint: str) -> bool:
+        record: RequestRecord | None = await self._read(self._journal.request, request_id)
+        if record is None or not self._is_kept(record):
+            return False
+        if record.fingerprint != fingerprint:
+            raise RequestIdReused(
+                f"The request id {request_id!r:.80} was given to another command before, which took effect: "
+                f"{record.operation}{', to something else or with other arguments' * (record.operation == operation)}. "
+                "Use a new id for a new command, or send exactly what was sent under this one."
+            )
+        self.hits += 1
+        return True
+
+    def _is_kept(self, record: RequestRecord) -> bool:
+        """Whether it counts, though it may not be pruned yet."""
+        kernel = self._host.kernel
+        owner = kernel.entities.get(record.owner)
+        return record.expires_at > self._host.now() or (owner is not None and not owner.ended)
+
+
+def check_request_id(request_id: object) -> None:
+    """Refuse what can be no key. Raises TypeError, ValueError."""
+    if not isinstance(request_id, str):
+        raise TypeError(f"a request_id is a str, not {request_id!r:.60}")
+    if not (0 < len(request_id) <= LONGEST_ID and request_id.isprintable()):
+        raise ValueError(f"{request_id!r:.80} cannot be a request_id: use 1 to {LONGEST_ID} printable characters")
+
+
+def fingerprint_of(operation: str, payload: object) -> str:
+    """What binds a key to what was sent under it."""
+    text = msgspec.json.encode((operation, payload), order="sorted")
+    return blake2b(text, digest_size=16).hexdigest()

@@ -1,0 +1,273 @@
+"""Commands of other processes, in one process: the client's calls in a thread, beside a runtime on the same file."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import sqlite3
+import stat
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from callboard.actors.spec import Task, Workstream
+from callboard.runtime.control import bell as bells
+from callboard.runtime.control.bell import Bell, bell_of, ring
+from callboard.runtime.control.client import answer_of, command, put
+from callboard.runtime.control.told import Answered
+from callboard.runtime.handles import JobHandle
+from callboard.runtime.journal.contract import InboxRow, JournalMissing
+from callboard.runtime.journal.lock import Lock, owner_of
+from callboard.runtime.journal.reader import SqliteReader
+from callboard.runtime.runtime import Runtime
+
+pytestmark = pytest.mark.anyio
+SHORT = Path("/proc/self/fd").is_dir()
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Path:
+    return tmp_path / "state.db"
+
+
+def opened(journal: Path, **options: Any) -> Runtime:
+    return Runtime(journal, workers=(), drain_deadline=0, **options)
+
+
+async def begun(runtime: Runtime) -> JobHandle:
+    tasks = [Task(name, command=["true"], optional=True) for name in "abc"]
+    return await runtime.submit(Workstream("three", tasks=tasks), id="j")
+
+
+def cancel(target: str, request_id: str, **arguments: Any) -> InboxRow:
+    return InboxRow("cancel", "task" if "/" in target else "job", target, request_id, arguments)
+
+
+async def sent(journal: Path, row: InboxRow, timeout: float = 10) -> Answered:
+    answered = await anyio.to_thread.run_sync(command, journal, row, timeout)
+    assert answered is not None
+    return answered
+
+
+def count(journal: Path, entity_id: str, event: str) -> int:
+    with contextlib.closing(SqliteReader(journal)) as reader:
+        return sum(row.event == event for row in reader.transitions(entity_id=entity_id))
+
+
+async def test_it_takes_effect_and_is_answered_in_one_commit(journal: Path) -> None:
+    async with opened(journal) as runtime:
+        await begun(runtime)
+        answered = await sent(journal, cancel("j/a", "r1", reason="too slow"))
+        assert answered == Answered("task", "j@1/a", "cancelled")
+        assert count(journal, "j@1/a", "cancel") == 1
+        with contextlib.closing(sqlite3.connect(journal)) as connection:
+            shown = connection.execute("SELECT verb, target, request_id, answer FROM inbox").fetchone()
+            kept = connection.execute("SELECT request_id, operation, answer FROM idempotency_keys").fetchone()
+        assert shown[:3] == ("cancel", "j/a", "r1")
+        assert kept == ("r1", "Cancel", shown[3])
+
+
+async def test_the_same_key_again_gets_the_same_answer(journal: Path) -> None:
+    async with opened(journal) as runtime:
+        await begun(runtime)
+        first = await sent(journal, cancel("j/a", "r1", reason="x"))
+        assert await sent(journal, cancel("j/a", "r1", reason="x")) == first
+        other = await sent(journal, cancel("j/b", "r1", reason="x"))
+        assert (other.refused, "was given to another command" in (other.error or "")) == ("reused", True)
+        assert count(journal, "j@1/a", "cancel") == 1
+        assert count(journal, "j@1/b", "cancel") == 0
+
+
+async def test_what_is_refused_says_why(journal: Path) -> None:
+    async with opened(journal) as runtime:
+        await begun(runtime)
+        await sent(journal, cancel("j/a", "r1"))
+        again = await sent(journal, cancel("j/a", "r2"))
+        assert (again.refused, again.state, again.allowed) == ("conflict", "cancelled", [])
+        assert "is not possible in state 'cancelled'" in (again.error or "")
+        assert (await sent(journal, cancel("j/nope", "r3"))).refused == "missing"
+        assert (await sent(journal, cancel("nope", "r4"))).refused == "missing"
+        assert (await sent(journal, cancel("j/b", "r5", why="x"))).refused == "invalid"
+        assert (await sent(journal, cancel("j/b", "r6", reason=7))).refused == "invalid"
+        assert (await sent(journal, InboxRow("drop", "job", "j", "r7"))).refused == "invalid"
+        assert (await sent(journal, InboxRow("__init__", "job", "j", "r8"))).refused == "invalid"
+
+
+async def test_a_ring_too_many_does_nothing(journal: Path) -> None:
+    async with opened(journal) as runtime:
+        await begun(runtime)
+        for _ in range(50):
+            assert ring(journal)
+        put(journal, cancel("j/a", "r1"))
+        for _ in range(5):
+            ring(journal)
+        assert (await sent(journal, cancel("j/b", "r2"))).state == "cancelled"
+        assert count(journal, "j@1/a", "cancel") == 1
+
+
+async def test_many_at_once_are_each_done_once(journal: Path) -> None:
+    async with opened(journal) as runtime:
+        await begun(runtime)
+        states: list[str] = []
+
+        async def one(name: str, key: int) -> None:
+            states.append((await sent(journal, cancel(f"j/{name}", f"{name}{key % 2}"))).state)
+
+        async with anyio.create_task_group() as group:
+            for key in range(4):
+                for name in "ab":
+                    group.start_soon(one, name, key)
+        assert states == ["cancelled"] * 8  # one key took effect, the other was refused in that state
+        assert count(journal, "j@1/a", "cancel") == count(journal, "j@1/b", "cancel") == 1
+
+
+async def test_on_a_stopped_journal_it_takes_effect_at_the_next_start_before_anything_runs(journal: Path) -> None:
+    async with opened(journal) as runtime:
+        await begun(runtime)
+    assert owner_of(journal) is None
+    row = put(journal, cancel("j/a", "r1", reason="not needed"))
+    assert not ring(journal)
+    async with Runtime(journal) as runtime:
+        outcome = await runtime.recovered[0].wait()
+        assert {name: task.state for name, task in outcome.tasks.items()} == {
+            "a": "cancelled", "b": "completed", "c": "completed",
+        }  # fmt: skip
+        assert outcome.tasks["a"].attempt == 0
+    assert answer_of(journal, row, 0) == Answered("task", "j@1/a", "cancelled")
+
+
+async def test_a_client_that_sends_it_again_while_nobody_runs_it_gets_one_effect(journal: Path) -> None:
+    async with opened(journal) as runtime:
+        await begun(runtime)
+        await sent(journal, cancel("j/a", "r1"))
+    rows = [put(journal, cancel("j/a", "r1")), put(journal, cancel("j/b", "r2")), put(journal, cancel("j/b", "r2"))]
+    async with opened(journal) as runtime:
+        assert runtime.recovered[0].task("b").record.state == "cancelled"
+    answers = [answer_of(journal, row, 0) for row in rows]
+    assert answers == [Answered("task", f"j@1/{name}", "cancelled") for name in "abb"]
+    assert count(journal, "j@1/a", "cancel") == count(journal, "j@1/b", "cancel") == 1
+
+
+async def test_rows_that_cannot_be_read_disturb_nothing(journal: Path) -> None:
+    async with opened(journal) as runtime:
+        await begun(runtime)
+        with contextlib.closing(sqlite3.connect(journal, isolation_level=None)) as connection:
+            connection.executemany("INSERT INTO inbox_rows (command) VALUES (?)", [("{}",), ("nonsense",), ("[1]",)])
+        assert (await sent(journal, cancel("j/a", "r1"))).state == "cancelled"
+    async with opened(journal) as runtime:
+        assert runtime.health.ok
+
+
+async def test_a_client_that_stops_while_it_holds_the_lock_only_delays(journal: Path) -> None:
+    async with opened(journal) as runtime:
+        job = await begun(runtime)
+        stopped = sqlite3.connect(journal, isolation_level=None)
+        stopped.execute("BEGIN IMMEDIATE")
+        async with anyio.create_task_group() as group:
+            group.start_soon(job.task("a").cancel)
+            with anyio.fail_after(30):
+                while runtime.health.ok:
+                    await anyio.sleep(0.02)
+            assert "another program holds the file locked" in (runtime.health.reason or "")
+            assert job.state == "running"
+            stopped.close()  # as killing it would
+        assert job.task("a").record.state == "cancelled"
+        assert runtime.health.ok
+
+
+async def test_nobody_answers(journal: Path) -> None:
+    with pytest.raises(JournalMissing):
+        put(journal, cancel("j", "r1"))
+    async with opened(journal) as runtime:
+        await begun(runtime)
+    row = put(journal, cancel("j", "r1"))
+    lock = Lock(journal)
+    ticks = iter(range(1000))
+    try:
+        assert answer_of(journal, row, 5, clock=lambda: float(next(ticks)), pause=lambda _: None) is None
+        assert next(ticks) < 20
+    finally:
+        lock.release()
+    assert answer_of(journal, row, 1e9, clock=lambda: float(next(ticks)), pause=lambda _: None) is None  # it has gone
+
+
+# -- the bell ----------------------------------------------------------------------------------------------------------
+
+
+async def test_only_the_owner_may_ring(journal: Path) -> None:
+    bell = Bell(journal)
+    assert bell.works
+    assert stat.S_IMODE(bell_of(journal).stat().st_mode) == 0o600
+    assert ring(journal)
+    with anyio.fail_after(5):
+        await bell.heard()
+    with anyio.move_on_after(0.01):
+        await bell.heard()
+        pytest.fail("it was rung once")
+    bell.close()
+    assert not bell_of(journal).exists()
+    assert not ring(journal)
+
+
+async def test_a_bell_left_over_by_a_kill_is_replaced(journal: Path) -> None:
+    left = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    left.bind(str(bell_of(journal)))
+    left.close()
+    assert not ring(journal)
+    async with opened(journal):
+        assert ring(journal)
+
+
+async def test_a_long_path_has_a_bell_too(tmp_path: Path) -> None:
+    deep = tmp_path.joinpath(*["folder" * 8] * 4)
+    deep.mkdir(parents=True)
+    journal = deep / "state.db"
+    async with opened(journal) as runtime:
+        await begun(runtime)
+        assert ring(journal) == SHORT
+        assert (await sent(journal, cancel("j/a", "r1"))).state == "cancelled"
+
+
+@pytest.mark.parametrize("why", ["a file is in its place", "its name is too long", "the system has none"])
+async def test_without_a_bell_it_looks_by_itself(tmp_path: Path, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bells, "LOOK_EVERY", 0.01)
+    journal = tmp_path / ("x" * 120 if why == "its name is too long" else "state.db")
+    if why == "a file is in its place":
+        bell_of(journal).write_text("mine")
+    if why == "the system has none":
+        monkeypatch.setattr(bells, "socket", SimpleNamespace())
+    async with opened(journal) as runtime:
+        await begun(runtime)
+        assert not ring(journal)
+        assert (await sent(journal, cancel("j/a", "r1"))).state == "cancelled"
+    assert bell_of(journal).exists() == (why == "a file is in its place")
+
+
+async def test_an_idle_runtime_does_not_look(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[str] = []
+    inbox = SqliteReader.inbox
+    monkeypatch.setattr(SqliteReader, "inbox", lambda self: looked.append("") or inbox(self))
+    async with opened(journal) as runtime:
+        with anyio.fail_after(5):
+            while len(looked) < 2:  # once before anything runs, once when there is a bell
+                await anyio.wait_all_tasks_blocked()
+        await runtime.drain(0)
+        await anyio.wait_all_tasks_blocked()
+        assert len(looked) == 2
+
+
+def test_who_looks_who_owns_it_is_in_nobodys_way(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import callboard.runtime.journal.lock as locks
+
+    handle = os.open(f"{journal}.lock", os.O_RDWR | os.O_CREAT)
+    locks._take(handle)  # as it does for a moment, where a killed owner has left its number
+    monkeypatch.setattr(locks.time, "sleep", lambda _: os.close(handle))
+    lock = Lock(journal)
+    assert owner_of(journal) == f"process {os.getpid()}"
+    lock.release()
+    assert owner_of(journal) is None
