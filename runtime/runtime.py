@@ -225,7 +225,7 @@ class Runtime:
         self._host.tell(StartWorkers(self._workers))
         await self._host.barrier()
         await group.start(taker.serve)
-        self._closing.callback(taker.close)
+        self._closing.push_async_callback(taker.close)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

@@ -20,7 +20,6 @@ from collections.abc import Generator
 from pathlib import Path
 
 import anyio
-import anyio.lowlevel
 
 LOOK_EVERY = 1.0
 """Seconds between two looks where there is no socket."""

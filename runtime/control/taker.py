@@ -41,12 +41,13 @@ class Taker:
         self._read = read
         self._last = 0  # the last row that was taken
         self._serving = anyio.CancelScope()
-        self._closed = False
+        self._ended = anyio.Event()
 
     async def serve(self, *, task_status: TaskStatus[None]) -> None:
         """Take what comes, whenever somebody rings, until it is cancelled."""
         shared = self._host.journal.shared
         if shared is None:
+            self._ended.set()
             task_status.started()
             return
         bell = Bell(shared)
@@ -59,11 +60,12 @@ class Taker:
                     await self.take()
         finally:
             bell.close()
+            self._ended.set()
 
-    def close(self) -> None:
-        """Take nothing more: the journal is about to be closed."""
-        self._closed = True
+    async def close(self) -> None:
+        """Take nothing more; returns when the journal is no longer asked, since it is about to be closed."""
         self._serving.cancel()
+        await self._ended.wait()
 
     async def take(self) -> None:
         """Do what is in the inbox, in order."""
@@ -78,8 +80,7 @@ class Taker:
         except RuntimeClosed:
             return  # the next start takes them
         except JournalError as error:  # it is looked at again with the next ring
-            if not self._closed:
-                self._host.report(f"the inbox cannot be read: {error}", error)
+            self._host.report(f"the inbox cannot be read: {error}", error)
 
     async def _do(self, row: InboxRow) -> None:
         self._requests.rows[row.request_id] = row.row
