@@ -5,6 +5,7 @@
 | stale_message | warning | something came under a fencing token that is over, and was refused | message, token |
 | turn_undone | error | a mistake of ours: a turn raised, was undone, and its input fails its entity | traceback |
 | hook_failed | error | a hook raised, did not exit with 0, took too long, or is not there | hook, error |
+| inbox_unreadable | error | the commands of other processes cannot be read; it is tried again with the next | |
 | processes_left_behind | warning | a descendant of a command left its process group, and holds its output | |
 | alert | info | an alert was made, and will be told | about (the entity), level (the severity) |
 | alert_suppressed | warning | an alert was above its limit: the first such one of a period | |

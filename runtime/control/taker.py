@@ -80,7 +80,7 @@ class Taker:
         except RuntimeClosed:
             return  # the next start takes them
         except JournalError as error:  # it is looked at again with the next ring
-            self._host.report(f"the inbox cannot be read: {error}", error)
+            self._host.notice("inbox_unreadable", "error", f"the inbox cannot be read: {error}", raised=error)
 
     async def _do(self, row: InboxRow) -> None:
         self._requests.rows[row.request_id] = row.row
