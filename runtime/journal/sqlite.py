@@ -155,7 +155,7 @@ class SqliteJournal:
             self._pending = []
 
     def lend(self) -> float | None:
-        """Let a starved writer have the interpreter, if a batch is older than 2 ms: blocks for at most 2 ms."""
+        """Let the writer have the interpreter where it needs it: blocks for at most 2 ms."""
         return None if self._writer is None else self._writer.lend()
 
     def shut(self, deadline: float) -> bool:

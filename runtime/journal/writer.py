@@ -5,7 +5,8 @@ Rules:
 - A batch is committed whole or not at all. After any error the file is opened anew, and its last entry's number
   says whether the batch did commit before the error: it is never written twice, and never given up while running.
 - The loop hands over by appending to a deque and putting a token; the writer answers by `durable` and one call,
-  which only tells the loop to look. Neither ever waits for the other, but in `lend`.
+  which only tells the loop to look. Neither ever waits for the other, but in `lend`: there a busy loop lets the writer
+  have the interpreter for as long as it needs it, and goes on while SQLite works without it.
 - The file, and the right to write it, are let go by this thread when it ends, and by nobody else: a commit that
   hangs in the system keeps both.
 """
@@ -89,8 +90,9 @@ class Writer:
         self._tokens: SimpleQueue[None] = SimpleQueue()
         self._awake = False
         self._since = 0.0  # when what is being written was handed over, or begun
-        self._landed = threading.Lock()  # free for a moment after each batch; taken by the loop in `lend`
-        self._landed.acquire()
+        self._in_sqlite = False  # it needs no interpreter just now
+        self._moved = threading.Lock()  # free for a moment when a batch goes to SQLite and when it is written; see `lend`
+        self._moved.acquire()
         self._thread = threading.Thread(target=self._run, name=f"journal {path.name}", daemon=True)
 
     # -- the loop's side
@@ -111,21 +113,26 @@ class Writer:
             self._tokens.put(None)
 
     def lend(self) -> float | None:
-        """Block for at most `LEND_FOR` if what is being written is older than `LEND_AFTER`.
+        """Let the writer have the interpreter while it needs it: blocks for at most `LEND_FOR`.
 
-        Returns when to ask again, None if all is written. A batch that waits for a slow disk is asked after ever
-        more seldom, and one that cannot be written is not waited for.
+        It needs it to take up what it was handed, until that has gone to SQLite, and again to say that it is written;
+        for that the loop waits once the batch is older than `LEND_AFTER`. Returns when to ask again, None if all is
+        written. A batch that waits for a slow disk is asked after ever more seldom, and one that cannot be written is
+        not waited for.
         """
         if self.durable == self.handed:
             return None
         if not self.health.ok:
             return FIRST_DELAY
+        self._moved.acquire(blocking=False)
+        if not self._in_sqlite:
+            if self.durable != self.handed:
+                self._moved.acquire(timeout=LEND_FOR)
+            return LEND_AFTER
         age = self._clock() - self._since
         if age < LEND_AFTER:
             return LEND_AFTER - age
-        self._landed.acquire(blocking=False)
-        if self.durable != self.handed:
-            self._landed.acquire(timeout=LEND_FOR)
+        self._moved.acquire(timeout=LEND_FOR)
         return None if self.durable == self.handed else max(LEND_AFTER, (self._clock() - self._since) / 2)
 
     def stop(self, deadline: float) -> bool:
@@ -177,8 +184,7 @@ class Writer:
         self._since = self._clock()
         self.durable = batch.number
         self.health = Health()
-        if self._landed.locked():
-            self._landed.release()
+        self._move()
         self._tell()
         if self._after_commit is not None:
             with contextlib.suppress(Exception):  # what watches the journal never stops it
@@ -191,12 +197,22 @@ class Writer:
                 self._connection = self._connect(self._path)
                 if self._last_entry(self._connection) >= self._base + batch.number:
                     return True  # it was committed, and the error came after
+            batch.parts()
+            self._in_sqlite = True
+            self._move()
             _commit(self._connection, batch)
         except Exception as error:  # nothing may end the writer: the loop waits for it
             self._close()
             self._failed(error)
             return False
+        finally:
+            self._in_sqlite = False
         return True
+
+    def _move(self) -> None:
+        """Let a loop go on that waits in `lend`."""
+        if self._moved.locked():
+            self._moved.release()
 
     def _last_entry(self, connection: sqlite3.Connection) -> int:
         session, entry = connection.execute("SELECT session, entry FROM meta").fetchone()

@@ -416,6 +416,19 @@ def test_lend_waits_for_the_writer_only_when_a_batch_is_old(path: Path, gate: Ga
     assert journal.shut(30)
 
 
+def test_lend_waits_until_sqlite_has_the_batch(path: Path, gate: Gate) -> None:
+    journal = SqliteJournal(path, connect=gate.connect, clock=lambda: 100.0)
+    Loop().open(journal)
+    journal.append(entry(job(1), seq=1))
+    journal.flush()
+    assert journal.lend() == pytest.approx(0.002)  # young as it is
+    assert gate.entered.acquire(timeout=30)
+    gate.open.release()
+    while journal.lend() is not None:
+        pass
+    assert journal.shut(30)
+
+
 @pytest.mark.parametrize("code", [sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_BUSY])
 def test_a_batch_that_cannot_be_written_is_tried_again_whole_until_it_can(path: Path, gate: Gate, code: int) -> None:
     error = sqlite3.OperationalError("no")
