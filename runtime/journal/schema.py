@@ -186,7 +186,6 @@ CREATE TABLE worker_records (
   key INTEGER PRIMARY KEY, name TEXT NOT NULL, run INTEGER NOT NULL, living INTEGER NOT NULL, record TEXT NOT NULL
 );
 CREATE INDEX incarnations ON worker_records (name, run);
-CREATE INDEX living_workers ON worker_records (key) WHERE living;
 CREATE TABLE breaker_records (key INTEGER PRIMARY KEY, record TEXT NOT NULL);
 CREATE TABLE outbox_rows (key INTEGER PRIMARY KEY, record TEXT NOT NULL);
 
