@@ -224,7 +224,8 @@ class Journal(Reader, Protocol):
     def lend(self) -> float | None:
         """Let the writer have the interpreter where it needs it: blocks for at most 2 ms.
 
-        It needs it to take up what it was handed, and is starved if a batch is older than 2 ms. Returns in how many seconds to call again while a batch is being written, None when all is durable.
+        It needs it to take up what it was handed, and is starved if a batch is older than 2 ms. Returns in how many
+        seconds to call again while a batch is being written, None when all is durable.
         """
         ...
 

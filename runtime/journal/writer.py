@@ -91,7 +91,7 @@ class Writer:
         self._awake = False
         self._since = 0.0  # when what is being written was handed over, or begun
         self._in_sqlite = False  # it needs no interpreter just now
-        self._moved = threading.Lock()  # free for a moment when a batch goes to SQLite and when it is written; see `lend`
+        self._moved = threading.Lock()  # free for a moment when a batch goes to SQLite, and when it is written
         self._moved.acquire()
         self._thread = threading.Thread(target=self._run, name=f"journal {path.name}", daemon=True)
 

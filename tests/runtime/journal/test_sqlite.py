@@ -553,7 +553,7 @@ def test_what_cannot_be_written_is_refused_on_the_loop(path: Path) -> None:
     with opened(path) as (journal, loop):
         for bad in ({"reason": "\ud800"}, {"metadata": {"a": "\udfff"}}, {"metadata": {"a": deep}}):
             with pytest.raises(ValueError, match="transition of job job-1 cannot be written"):
-                journal.append(Entry([moved(1, job(1), **bad)], []))
+                journal.append(Entry([moved(1, job(1), event="approve", **bad)], []))
         assert journal.tail == 0
         loop.until_durable(journal)
 
