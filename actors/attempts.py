@@ -23,14 +23,15 @@ from msgspec.structs import replace
 from ..machines import TASK, Event, TaskState
 from ..machines.task import parks_when_exhausted
 from .backoff import delay
-from .checks import SAID, CheckedEntity
+from .cancelling import CancellableEntity
+from .checks import SAID
 from .kernel import Kernel
 from .limits import Limits, effective
 from .messages import Assign, Beat, CallEnded, Drain, ProcessStarted, Release, Started, Verdict
 from .records import AttemptRecord, TaskRecord, iso
 from .scheduler import IN_QUEUE
 from .spec import Task, Tool
-from .turn import StopCall
+from .turn import Call, StopCall
 
 if TYPE_CHECKING:
     from .breaker import BreakerActor
@@ -66,7 +67,7 @@ class Refusal(msgspec.Struct, frozen=True, gc=False):
     permit: bool = False
 
 
-class AttemptedTask(CheckedEntity[TaskRecord]):
+class AttemptedTask(CancellableEntity[TaskRecord]):
     """A task as far as its attempts go; `TaskActor` is the whole of it."""
 
     __slots__ = ("beat_at", "engine", "lane", "limits", "priority", "spec", "stream", "ticket", "tool")
@@ -104,7 +105,7 @@ class AttemptedTask(CheckedEntity[TaskRecord]):
         """Whether what was to start under `token` should still start."""
         state = self.record.state
         return (token == self.record.token and state == RUNNING) or (
-            token == self.last_call and state in {PENDING, VALIDATING}
+            token == self.last_call and state in {PENDING, VALIDATING, CANCELLING}
         )
 
     def job_over(self) -> JobActor | None:
@@ -230,9 +231,13 @@ class AttemptedTask(CheckedEntity[TaskRecord]):
         else:
             if record.claimed_at is not None:  # else its end was journaled when the body was abandoned
                 self._journal_attempt(ended, end="cancelled")
-            if state == CANCELLING:
-                changed = replace(record, last_error=ended.error or record.last_error)
-                self.fire(Event.COMPLETE, changed, reason=record.reason)
+            if state == CANCELLING and not self.hooks_run:
+                self.change(
+                    claimed_at=None, last_error=ended.error or record.last_error,
+                    error_type=ended.error_type or record.error_type, exit_code=ended.exit_code,
+                    output_path=ended.output_path, output_size=ended.output_size,
+                )  # fmt: skip
+                self.stopped()
         if self.record.state != VALIDATING:
             self.validated()
 
@@ -241,6 +246,14 @@ class AttemptedTask(CheckedEntity[TaskRecord]):
         if self.record.state == RUNNING:
             self.fire(Event.RECOVER, reason=ended.error)
         self._failed(ended, end="lost")
+
+    def tell_abandoned(self, token: int, slot: Call) -> None:
+        """Its engine has given a body up that did not stop; the worker's place is free for others."""
+        record, worker = self.record, self.kernel.workers.get(slot.worker)
+        what = f"attempt {record.attempt}" if token == record.token else "an earlier attempt"
+        where = "a worker that is gone" if worker is None else worker.record.id
+        text = f"{what} of {record.id} did not stop on {where} and was abandoned: its place is given to others"
+        self.kernel.port.report(text)
 
     def validated(self) -> None:
         """The attempt is over: its worker may have another task."""

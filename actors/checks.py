@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeVar
 
-from ..machines import Event
 from .entity import Entity
 from .kernel import Kernel
 from .messages import CallEnded
@@ -54,6 +53,10 @@ class CheckedEntity(Entity[CheckedRecord]):
         """A check was not met."""
         raise NotImplementedError
 
+    def stopped(self) -> None:
+        """It is being cancelled, and the check that ran is gone."""
+        raise NotImplementedError
+
     def validated(self) -> None:
         """The validation is over, whatever came of it."""
 
@@ -87,7 +90,7 @@ class CheckedEntity(Entity[CheckedRecord]):
     def check_ended(self, ended: CallEnded) -> None:
         """One check is over."""
         if self.record.state == CANCELLING:
-            self.fire(Event.COMPLETE, reason=self.record.reason)
+            self.stopped()
         elif self.record.state != VALIDATING:
             return
         elif self.kernel.draining and ended.status not in SAID:

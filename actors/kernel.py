@@ -54,6 +54,10 @@ if TYPE_CHECKING:
     from .worker import WorkerActor
 
 
+ASKED = frozenset({"condition", "check", "cancel_hook"})
+"""The kinds of calls of which an entity has one at a time: its `last_call`."""
+
+
 class Kernel:
     """The lifecycle actors of one runtime, and the turns they are run in. Made by `loading.make_kernel`."""
 
@@ -239,7 +243,7 @@ class Kernel:
             for entity in entities
             if entity.record.kind == "worker" and not entity.ended
         }
-        asked = {call.key: token for token, call in self.calls.items() if call.kind in {"condition", "check"}}
+        asked = {call.key: token for token, call in self.calls.items() if call.kind in ASKED}
         for entity in entities:
             entity.disarm_all()
         for worker in self.workers.values():

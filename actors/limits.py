@@ -25,7 +25,7 @@ KILL_GRACE = 10.0
 RECOVERY_TIMEOUT = 60.0
 MAX_ATTEMPTS = 5
 MAX_LOSSES = 3
-CANCEL_HOOKS_TIMEOUT = 30.0
+CANCEL_TIMEOUT = 30.0
 NO_TOOLS: Mapping[str, Tool] = MappingProxyType({})
 
 
@@ -46,6 +46,10 @@ class Limits(msgspec.Struct, frozen=True):
     max_losses: int
     on_loss: OnLoss
     on_exhausted: OnExhausted
+    cancel_timeout: float
+    cleanup_on_cancel: bool
+    save_partial_output: bool
+    checkpoint: bool
 
 
 class LimitsResolver:
@@ -88,14 +92,19 @@ class LimitsResolver:
             max_losses=MAX_LOSSES if (losses := said("max_losses")) is None else losses,
             on_loss=said("on_loss") or "rerun",
             on_exhausted=said("on_exhausted") or "fail",
+            cancel_timeout=_number(said("cancel_timeout"), CANCEL_TIMEOUT),
+            cleanup_on_cancel=said("cleanup_on_cancel") is not False,
+            save_partial_output=said("save_partial_output") is not False,
+            checkpoint=said("checkpoint") is not False,
         )
 
 
 _said_by = attrgetter(
     "retry", "timeout", "queue_timeout", "heartbeat_timeout", "total_timeout", "unroutable_timeout", "kill_grace",
-    "max_error_repeats", "max_losses", "on_loss", "on_exhausted",
+    "max_error_repeats", "max_losses", "on_loss", "on_exhausted", "cancel_timeout", "cleanup_on_cancel",
+    "save_partial_output", "checkpoint",
 )  # fmt: skip
-_NOTHING = (None,) * 11
+_NOTHING = (None,) * 15
 
 
 def attempts(retry: Retry | None) -> int:

@@ -56,6 +56,17 @@ class JobRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=False)
     error: str | None = None
 
 
+class Cancellation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """How far a graceful cancel is. Kept when it is over: it says what its hooks did."""
+
+    deadline: float | None = None  # by when all cancel hooks must have ended; None while what ran has still to go
+    hook: int = 0  # the number of the one that runs
+    token: int = 0  # its fencing token
+    late: bool = False  # it took too long, and was told to stop
+    failed: list[str] = []  # what went wrong with those that failed
+    left: str | None = None  # what did not stop in time
+
+
 class WorkstreamRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """The coordinator of a graph. `job` is its job's key; `first_task` that of its first task: the others follow."""
 
@@ -72,6 +83,7 @@ class WorkstreamRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc
     hold_until: float | None = None
     wait_until: float | None = None
     checked: int = 0  # final checks passed so far
+    cancel: Cancellation | None = None
     error: str | None = None
 
 
@@ -132,6 +144,8 @@ class TaskRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=False
     error_repeats: int = 0  # the same error, in a row
     circuit_state: str = "closed"
     details: MaybeRaw = None  # of the last heartbeat
+    checkpoint: MaybeRaw = None  # what its body saved last: the next attempt, or the next run, goes on from there
+    cancel: Cancellation | None = None
 
 
 class WorkerRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=False):

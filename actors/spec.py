@@ -165,6 +165,12 @@ class Task(Named, frozen=True, kw_only=True):
     queue_timeout (queued until started), timeout (one attempt), heartbeat_timeout (between two heartbeats
     of a body), total_timeout (all attempts together, from first queueing). priority: higher first. args:
     JSON-able values handed to a function as `task.args` (never pasted into a command line).
+
+    cancel_hooks run, in order, when it is cancelled gracefully while it runs, once its body is gone, and before it is
+    cancelled; together they have cancel_timeout (duration, 30 s unless set). cleanup_on_cancel: whether they do (seed
+    003; yes unless set). save_partial_output: whether the output of a command that was stopped is kept (yes unless
+    set). checkpoint: whether what the body saves (`TaskContext.checkpoint`) is kept, so that a cancelled task can be
+    resumed (yes unless set).
     """
 
     run: Body = None
@@ -194,7 +200,12 @@ class Task(Named, frozen=True, kw_only=True):
     max_losses: int | None = None
     on_loss: OnLoss | None = None
     on_exhausted: OnExhausted | None = None
+    cancel_timeout: Duration | None = None
+    cleanup_on_cancel: bool | None = None
+    save_partial_output: bool | None = None
+    checkpoint: bool | None = None
     checks: list[Check] = []
+    cancel_hooks: list[Hook] = []
     on_completed: list[Hook] = []
     on_failed: list[Hook] = []
     on_cancelled: list[Hook] = []
@@ -215,6 +226,10 @@ class Defaults(Spec, frozen=True, kw_only=True):
     max_losses: int | None = None
     on_loss: OnLoss | None = None
     on_exhausted: OnExhausted | None = None
+    cancel_timeout: Duration | None = None
+    cleanup_on_cancel: bool | None = None
+    save_partial_output: bool | None = None
+    checkpoint: bool | None = None
     recovery_timeout: Duration | None = None
 
 
@@ -223,8 +238,9 @@ class Workstream(Named, frozen=True, kw_only=True):
 
     max_parallel: attempts of this workstream at the same time. deadline (duration, from its creation): it
     is cancelled then, with that reason. checks: the final validation, run when every task has ended well
-    enough. folder: where the modules of its functions are looked for first; a specification file's own
-    folder, set on loading.
+    enough. cancel_hooks: run, in order, when it is cancelled gracefully (not when it fails), once all its tasks have
+    ended and before it is cancelled; together they have the cancel_timeout of its defaults. folder: where the modules
+    of its functions are looked for first; a specification file's own folder, set on loading.
     """
 
     tasks: list[Task] = []
@@ -237,6 +253,7 @@ class Workstream(Named, frozen=True, kw_only=True):
     env: dict[str, str] = {}
     cwd: str | None = None
     checks: list[Check] = []
+    cancel_hooks: list[Hook] = []
     on_completed: list[Hook] = []
     on_failed: list[Hook] = []
     on_cancelled: list[Hook] = []

@@ -18,12 +18,12 @@ from msgspec.structs import replace
 from ..machines import WORKSTREAM, Event, WorkstreamState
 from .alerts import Watches
 from .attempts import AttemptedTask
-from .checks import CheckedEntity
+from .cancelling import CancellableEntity
 from .kernel import Kernel
-from .limits import LimitsResolver
+from .limits import Limits, LimitsResolver
 from .messages import Cancel, Continue, Stop, TimerFired
 from .records import WorkstreamRecord
-from .spec import Task, Workstream
+from .spec import Hook, Task, Workstream
 from .turn import Armed
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 S = WorkstreamState
 PLANNED = S.PLANNED
+_SAYS_NOTHING = Task("")
 CHUNK = 500
 CHECK_GRACE = 11.0
 """Seconds that a check of the final validation has to be gone once it was stopped: the usual grace and a margin."""
@@ -39,7 +40,7 @@ DEADLINE_EPOCH = 0
 """The epoch of the deadline's timer, which outlives every state."""
 
 
-class StoppableStream(CheckedEntity[WorkstreamRecord]):
+class StoppableStream(CancellableEntity[WorkstreamRecord]):
     """A workstream as far as its stopping goes; `WorkstreamActor` is the whole of it."""
 
     __slots__ = (
@@ -112,8 +113,11 @@ class StoppableStream(CheckedEntity[WorkstreamRecord]):
         if self.ended or (record.cause is not None and not message.force):
             self.fire(Event.CANCEL_GRACEFUL, reason=message.reason)  # which says that it is not possible
         elif record.state == S.CANCELLING:
-            self.fire(Event.CANCEL_FORCE, replace(record, forced=True), reason=message.reason)
-            self._begin_cancelling()
+            if self.hooks_run:
+                self.force_over(f"{message.reason}; {self.drop_hooks('it was forced')}")
+            else:
+                self.fire(Event.CANCEL_FORCE, replace(record, forced=True), reason=message.reason)
+                self._begin_cancelling()
         elif self.knows(Event.CANCEL_GRACEFUL):
             event = Event.CANCEL if message.force else Event.CANCEL_GRACEFUL
             self.fire(event, replace(record, cause="cancel", forced=message.force), reason=message.reason)
@@ -156,6 +160,34 @@ class StoppableStream(CheckedEntity[WorkstreamRecord]):
         if end < len(self.tasks):
             self.kernel.port.later(Continue(record.key))
 
+    # -- its own hooks -------------------------------------------------------------------------------------------------
+
+    @property
+    def cancel_hooks(self) -> list[Hook]:
+        """The hooks that are to run before it is cancelled, its tasks being over."""
+        record = self.record
+        wanted = record.cause == "cancel" and not record.forced and self._limits.cleanup_on_cancel
+        return self.spec.cancel_hooks if wanted else []
+
+    @property
+    def cancel_timeout(self) -> float:
+        """Seconds that all of them have together."""
+        return self._limits.cancel_timeout
+
+    @property
+    def _limits(self) -> Limits:
+        """Those of a task that says nothing itself."""
+        return self.resolver.of(_SAYS_NOTHING)
+
+    def force_over(self, reason: str) -> None:
+        """The deadline is over, or somebody forced it: its tasks have ended already."""
+        self.fire(Event.CANCEL_FORCE, replace(self.record, forced=True), reason=reason)
+        self.fire(Event.COMPLETE, reason=reason)
+
+    def broken_off(self, error: str) -> WorkstreamRecord:
+        """Its record, with what its hooks say went wrong."""
+        return replace(self.record, error=error)
+
     # -- time ----------------------------------------------------------------------------------------------------------
 
     def _arm_deadline(self) -> None:
@@ -176,7 +208,10 @@ class StoppableStream(CheckedEntity[WorkstreamRecord]):
             self.due_cancelling()
 
     def due_cancelling(self) -> None:
-        """The check that was stopped did not go: abandon it."""
+        """A hook took too long; or the check that was stopped did not go: abandon it."""
+        if self.hooks_run:
+            self.due_hook()
+            return
         self.kernel.stop_call(self.last_call, force=True)
         self.last_call = 0
         self._begin_cancelling()

@@ -58,13 +58,14 @@ from .messages import (
     TurnFailed,
     Unroutable,
 )  # fmt: skip
-from .records import TaskRecord
+from .records import Cancellation, TaskRecord
 from .scheduler import IN_QUEUE
 from .spec import Check, Hook, seconds
 from .turn import StopCall
 
 S = TaskState
 ENQUEUE, VALIDATION_PASSED, GOOD = Event.ENQUEUE, Event.VALIDATION_PASSED, Standing.GOOD
+NOT_STOPPED = "the body did not stop in time and was abandoned"
 RUNS = frozenset({RUNNING, TIMED_OUT, S.RECOVERING})
 """The states in which it is still to be decided how an attempt ended."""
 
@@ -157,11 +158,15 @@ class TaskActor(AttemptedTask):
         """Its body, condition or check is over."""
         call = self.kernel.end_call(message.token)
         if call is not None and call.kind == "body":
+            if message.status == "abandoned":
+                self.tell_abandoned(message.token, call)
             self._body_ended(message)
         elif call is not None and message.token == self.last_call:
             self.last_call = 0
             if call.kind == "condition":
                 self._condition_ended(message)
+            elif call.kind == "cancel_hook":
+                self.hook_ended(message)
             else:
                 self.check_ended(message)
 
@@ -304,12 +309,15 @@ class TaskActor(AttemptedTask):
 
     def on_cancel(self, message: Cancel) -> None:
         """Cancel: gracefully where the state knows it, else at once; `force` is the harder stop."""
+        reason = message.reason
         if message.force:
             event = Event.CANCEL_FORCE if self.knows(Event.CANCEL_FORCE) else Event.CANCEL
+            if self.record.state == CANCELLING and self.hooks_run:
+                reason = f"{reason}; {self.drop_hooks('it was forced')}"
         else:
             at_once = self.knows(Event.CANCEL) and not self.knows(Event.CANCEL_GRACEFUL)
             event = Event.CANCEL if at_once else Event.CANCEL_GRACEFUL
-        self.fire(event, reason=message.reason)
+        self.fire(event, reason=reason)
 
     def on_stop(self, message: Stop) -> None:
         """Its workstream is cancelled: as `on_cancel`, but where that says nothing new it does nothing."""
@@ -321,7 +329,7 @@ class TaskActor(AttemptedTask):
         """Stop the body, or the check that runs, and wait for it to be gone."""
         token = self.last_call or self.record.token
         if token not in self.kernel.calls:
-            self.fire(Event.COMPLETE, reason=self.record.reason)
+            self.stopped()
             self.validated()
             return
         self.kernel.effect(StopCall(token))
@@ -370,11 +378,45 @@ class TaskActor(AttemptedTask):
             self._limit_reached(limit or "total")
 
     def due_cancelling(self) -> None:
-        """The body did not go: abandon it."""
-        self.fire(
-            Event.CANCEL_FORCE,
-            reason=f"{self.record.reason}; the body did not stop in time and was abandoned",
-        )
+        """A hook took too long; or the body did not go: abandon it."""
+        if self.hooks_run:
+            self.due_hook()
+        elif self.cancel_hooks:
+            self._abandon_body()
+        else:
+            self.force_over(f"{self.record.reason}; {NOT_STOPPED}")
+
+    # -- cancelling in good order --------------------------------------------------------------------------------------
+
+    @property
+    def cancel_hooks(self) -> list[Hook]:
+        """The hooks that are to run before it is cancelled."""
+        return self.spec.cancel_hooks if self.limits.cleanup_on_cancel else []
+
+    @property
+    def cancel_timeout(self) -> float:
+        """Seconds that all of them have together."""
+        return self.limits.cancel_timeout
+
+    def force_over(self, reason: str) -> None:
+        """The deadline is over."""
+        self.fire(Event.CANCEL_FORCE, reason=reason)
+
+    def broken_off(self, error: str) -> TaskRecord:
+        """Its record, with what its hooks say went wrong."""
+        return self._with_error(error, "cancel_hook_failed")
+
+    def _abandon_body(self) -> None:
+        """Go on to the hooks without it. Its slot is free when the engine has given it up."""
+        token = self.record.token
+        self.kernel.stop_call(self.last_call or token, force=True)
+        self.last_call = 0
+        if self.record.claimed_at is not None:
+            self._journal_attempt(end="cancelled", error=NOT_STOPPED)
+        self.change(claimed_at=None, cancel=Cancellation(left=NOT_STOPPED))
+        self.stopped()
+        if token not in self.kernel.calls:
+            self.validated()
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
@@ -444,7 +486,8 @@ class TaskActor(AttemptedTask):
         elif state == CANCELLING:
             if self.record.claimed_at is not None:
                 self._journal_attempt(end="cancelled")
-            self.fire(Event.COMPLETE, reason=self.record.reason)
+                self.change(claimed_at=None)
+            self.stopped()
         elif state == PENDING and self.record.ready:
             self.on_ready(READY)
 

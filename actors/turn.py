@@ -46,7 +46,7 @@ class Effect(msgspec.Struct, frozen=True, gc=False):
 
 
 class StartCall(Effect, frozen=True):
-    """Run something for the entity `key`: its body, condition, or check number `index`."""
+    """Run something for the entity `key`: its body, condition, or its check or cancel hook number `index`."""
 
     token: int
     key: int
@@ -202,7 +202,7 @@ class Call(msgspec.Struct, gc=False):
     """
 
     key: int  # of the entity it is for
-    kind: str  # body | condition | check | hook
+    kind: str  # body | condition | check | cancel_hook | hook
     index: int = 0
     worker: int = 0  # key of the worker whose slot it is, if any
     gates: tuple[Gate, ...] = ()  # the limits it counts against

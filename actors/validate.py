@@ -51,9 +51,11 @@ _PATH = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 _MODULE = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 
 # Duration fields that must be more than 0, and those where 0 means "at once".
-_TASK_LIMITS = ("timeout", "queue_timeout", "heartbeat_timeout", "total_timeout", "unroutable_timeout")
+_TASK_LIMITS = (
+    "timeout", "queue_timeout", "heartbeat_timeout", "total_timeout", "unroutable_timeout", "cancel_timeout",
+)  # fmt: skip
 _DEFAULT_LIMITS = (*_TASK_LIMITS, "validation_timeout")
-_HOOKS = ("on_completed", "on_failed", "on_cancelled")
+_HOOKS = ("cancel_hooks", "on_completed", "on_failed", "on_cancelled")
 _COMMAND_ONLY: dict[str, object] = {
     "env": {},
     "cwd": None,
@@ -295,6 +297,9 @@ class _Checker:
         for name in _HOOKS:
             for index, hook in enumerate(getattr(spec, name)):
                 self.called(hook, (*at, name, index))
+        said = spec.cleanup_on_cancel if isinstance(spec, Task) else spec.defaults.cleanup_on_cancel
+        if spec.cancel_hooks and said is False:
+            self.bad((*at, "cancel_hooks"), "would never run, since cleanup_on_cancel is off", "remove one of the two")
 
     def alerts(self, alerts: Sequence[Alert], at: Path) -> None:
         for index, alert in enumerate(alerts):

@@ -194,7 +194,7 @@ class WorkstreamActor(StoppableStream):
     def _all_ended(self) -> None:
         state, cause = self.record.state, self.record.cause
         if state == S.CANCELLING:
-            self.fire(Event.COMPLETE, reason=self.record.reason)
+            self.stopped()
         elif cause == "cancel":
             self.fire(Event.CANCEL, reason=self.record.reason)
         elif cause == "failure":
@@ -231,15 +231,18 @@ class WorkstreamActor(StoppableStream):
                 task.reroute(engine)
 
     def wants(self, token: int) -> bool:
-        """Whether the check that was to start under `token` should still start."""
-        return token == self.last_call and self.record.state == S.VALIDATING
+        """Whether the check or hook that was to start under `token` should still start."""
+        return token == self.last_call and self.record.state in {S.VALIDATING, S.CANCELLING}
 
     def on_call_ended(self, message: CallEnded) -> None:
-        """A check of its final validation is over."""
-        self.kernel.end_call(message.token)
-        if message.token == self.last_call:
+        """A check of its final validation is over, or a hook."""
+        call = self.kernel.end_call(message.token)
+        if call is not None and message.token == self.last_call:
             self.last_call = 0
-            self.check_ended(message)
+            if call.kind == "cancel_hook":
+                self.hook_ended(message)
+            else:
+                self.check_ended(message)
 
     # -- the end -------------------------------------------------------------------------------------------------------
 

@@ -230,9 +230,9 @@ def _task(task: Task, at: Path, change: Change) -> Task:
 
 def _calls(spec: Task | Workstream, at: Path, change: Change) -> dict[str, Any]:
     changed: dict[str, Any] = {}
-    if not (spec.checks or spec.on_completed or spec.on_failed or spec.on_cancelled):
+    if not (spec.checks or spec.cancel_hooks or spec.on_completed or spec.on_failed or spec.on_cancelled):
         return changed
-    for name in ("checks", "on_completed", "on_failed", "on_cancelled"):
+    for name in ("checks", "cancel_hooks", "on_completed", "on_failed", "on_cancelled"):
         parts: Sequence[Any] = getattr(spec, name)
         if parts:
             changed[name] = [_part(part, (*at, name, index), change) for index, part in enumerate(parts)]

@@ -107,10 +107,13 @@ class Caller:
         self._run(engine, Call(token=token, func=func, context=context, grace=grace), self._function_ended)
 
     def _start_question(self, entity: TaskActor | WorkstreamActor, effect: StartCall) -> None:
-        """A condition of a task, or a check of a task or a workstream."""
+        """A condition of a task, or a check or a cancel hook of a task or a workstream."""
         spec = entity.spec
-        part: Check | Condition | None
-        part = cast("Task", spec).condition if effect.kind == "condition" else spec.checks[effect.index]
+        part: Part | None
+        if effect.kind == "cancel_hook":
+            part = spec.cancel_hooks[effect.index]
+        else:
+            part = cast("Task", spec).condition if effect.kind == "condition" else spec.checks[effect.index]
         assert part is not None  # noqa: S101 - the actor asked for it
         task = None if isinstance(spec, Workstream) else cast("TaskActor", entity)
         stream = cast("WorkstreamActor", entity) if task is None else task.stream
@@ -121,13 +124,15 @@ class Caller:
             return
         if part.run is not None:
             func = self._function(part.run, stream.spec.folder)
-            context = self._context(task, effect.token) if task is not None and takes_context(func) else None
+            context = self._about(entity, effect) if takes_context(func) else None
             call = Call(
                 token=effect.token, kind=cast("Any", effect.kind), func=func, context=context, grace=CHECK_GRACE
             )
             self._run(self.engines[kind_of(func)], call, self._question_ended)
             return
         env = {} if task is None else {**task.spec.env, **self._facts(task)}
+        if effect.kind == "cancel_hook":
+            env["CALLBOARD_EVENT"] = msgspec.json.encode(_cancel_of(entity)).decode()
         command = self._command(stream.spec, task.spec if task else None, part, path=None, env=env)
         call = Call(token=effect.token, kind=cast("Any", effect.kind), command=command, grace=CHECK_GRACE)
         ended = self._condition_ended if effect.kind == "condition" else self._question_ended
@@ -200,6 +205,18 @@ class Caller:
             workstream_id=record.workstream_id, results=_results(task), args=task.spec.args,
             details=None if record.details is None else msgspec.json.decode(record.details),
         )  # fmt: skip
+
+    def _about(self, entity: TaskActor | WorkstreamActor, effect: StartCall) -> TaskContext | None:
+        """What a function is told that is asked something, or is to clean up: a cancel hook by `args`, why."""
+        spec = entity.spec
+        task = None if isinstance(spec, Workstream) else cast("TaskActor", entity)
+        context = None if task is None else self._context(task, effect.token)
+        if effect.kind != "cancel_hook":
+            return context
+        if context is None:
+            context = TaskContext(task=entity.record.name, token=effect.token, job_id=entity.record.job_id)
+        context.args = _cancel_of(entity)
+        return context
 
     def _facts(self, task: TaskActor) -> dict[str, str]:
         record, spec = task.record, task.spec
@@ -328,6 +345,15 @@ def _words(part: Part) -> dict[str, Any]:
     if isinstance(part.command, str):
         return {"shell": part.command}
     return {"argv": list(part.command or ())}
+
+
+def _cancel_of(entity: TaskActor | WorkstreamActor) -> dict[str, Any]:
+    """What cancel hooks are told, as those of ended entities are."""
+    record = entity.record
+    return {
+        "event": "cancel", "entity_id": record.id, "name": record.name, "state": str(record.state),
+        "reason": record.reason, "job_id": record.job_id,
+    }  # fmt: skip
 
 
 def _results(task: TaskActor) -> dict[str, Any]:

@@ -207,6 +207,8 @@ class Host:
             self._pending.append((journal.tail, turn.effects, turn.transitions))
             if self._pending[0][0] <= journal.durable:
                 self.release()
+        elif self._moved is not None:  # a call may be over that nobody waits for but who drains
+            self._moved.set()
 
     # -- effects -------------------------------------------------------------------------------------------------------
 

@@ -34,7 +34,7 @@ import msgspec
 
 from .context import TaskContext
 
-CallKind = Literal["body", "condition", "check", "hook"]
+CallKind = Literal["body", "condition", "check", "cancel_hook", "hook"]
 Status = Literal["ok", "failed", "cancelled", "abandoned", "lost"]
 Category = Literal["transient", "permanent", "unknown"]
 

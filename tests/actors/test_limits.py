@@ -27,7 +27,8 @@ def test_the_usual_ones() -> None:
         retry=Retry(), max_attempts=1, timeout=300.0, queue_timeout=None, heartbeat_timeout=None, total_timeout=None,
         unroutable_timeout=600.0, validation_timeout=30.0, kill_grace=10.0, recovery_timeout=60.0,
         max_error_repeats=None,
-        max_losses=3, on_loss="rerun", on_exhausted="fail",
+        max_losses=3, on_loss="rerun", on_exhausted="fail", cancel_timeout=30.0, cleanup_on_cancel=True,
+        save_partial_output=True, checkpoint=True,
     )  # fmt: skip
     assert (Retry().base_delay, Retry().max_delay, Retry().jitter) == (2.0, 60.0, 0.25)
     assert breaker_of(None) == Breaker(failure_threshold=5, cooldown=60.0, success_threshold=1)

@@ -1,0 +1,182 @@
+"""Cancelling for real: bodies and hooks that stop, that do not, and that cannot be stopped; pausing; crashes."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from callboard import Hook, Runtime, Task, TaskContext, VirtualClock, Worker, Workstream
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def open_runtime(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Runtime]:
+    def make(**options: Any) -> Runtime:
+        return Runtime(tmp_path / "state.db" if request.param == "sqlite" else None, **options)
+
+    return make
+
+
+class Scene:
+    """What bodies and hooks of a test tell it."""
+
+    def __init__(self) -> None:
+        self.began = anyio.Event()
+        self.told: list[Any] = []
+
+
+scenes: list[Scene] = []
+
+
+@pytest.fixture
+def scene() -> Scene:
+    scenes.append(Scene())
+    return scenes[-1]
+
+
+async def waits() -> None:
+    scenes[-1].began.set()
+    await anyio.sleep_forever()
+
+
+async def swallows() -> str:
+    scenes[-1].began.set()
+    try:
+        await anyio.sleep_forever()
+    except anyio.get_cancelled_exc_class():
+        pass  # as no body should
+    return "I did not stop"
+
+
+async def raises_while_it_stops() -> None:
+    scenes[-1].began.set()
+    try:
+        await anyio.sleep_forever()
+    finally:
+        raise OSError("the lock is gone")
+
+
+def notes(task: TaskContext) -> None:
+    scenes[-1].told.append((task.task, task.args))
+
+
+async def notes_on_the_loop(task: TaskContext) -> None:
+    scenes[-1].told.append((task.task, task.args["reason"]))
+
+
+async def test_hooks_of_a_task_and_of_its_workstream_are_told_what_happened(
+    open_runtime: Callable[..., Runtime], scene: Scene, tmp_path: Path
+) -> None:
+    program = "import os; open('told.json', 'a').write(os.environ['CALLBOARD_EVENT'] + chr(10))"
+    command = Hook(command=[sys.executable, "-c", program])
+    with anyio.fail_after(20):
+        async with open_runtime() as runtime:
+            spec = Workstream(
+                "w",
+                cwd=str(tmp_path),
+                tasks=[Task("a", run=waits, cancel_hooks=[Hook(run=notes), command, Hook(run=notes_on_the_loop)])],
+                cancel_hooks=[command, Hook(run=notes)],
+            )
+            job = await runtime.submit(spec, id="j")
+            await scene.began.wait()
+            await job.cancel("no longer wanted")
+            outcome = await job.wait()
+    assert (outcome.state, outcome.tasks["a"].state) == ("cancelled", "cancelled")
+    told: dict[str, Any] = {"event": "cancel", "state": "cancelling", "job_id": "j"}
+    of_task = {**told, "entity_id": "j@1/a", "name": "a", "reason": "workstream cancelled: no longer wanted"}
+    of_stream = {**told, "entity_id": "j@1", "name": "w", "reason": "no longer wanted"}
+    assert scene.told == [
+        ("a", of_task), ("a", "workstream cancelled: no longer wanted"), ("w", of_stream),
+    ]  # fmt: skip
+    lines = (tmp_path / "told.json").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == [of_task, of_stream]
+
+
+@pytest.mark.parametrize(("body", "error"), [(swallows, None), (raises_while_it_stops, "OSError: the lock is gone")])
+async def test_a_body_that_swallows_or_raises_is_cancelled_and_not_tried_again(
+    open_runtime: Callable[..., Runtime], scene: Scene, body: Callable[..., Any], error: str | None
+) -> None:
+    with anyio.fail_after(20):
+        async with open_runtime() as runtime:
+            job = await runtime.submit(Workstream("w", tasks=[Task("a", run=body)]))
+            await scene.began.wait()
+            await job.cancel()
+            record = (await job.wait()).tasks["a"]
+    assert (record.state, record.attempt, record.result) == ("cancelled", 1, None)
+    assert error is None or error in str(record.last_error)
+
+
+SLEEPS = [sys.executable, "-c", "import time; print('half of it', flush=True); time.sleep(60)"]
+IGNORES = (
+    "import signal, time, pathlib; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+    "pathlib.Path('ready').touch(); time.sleep(60)"
+)
+
+
+async def test_a_hook_that_ignores_sigterm_is_killed_at_the_deadline_and_the_next_never_runs(
+    open_runtime: Callable[..., Runtime], scene: Scene, tmp_path: Path
+) -> None:
+    stubborn = Hook(command=[sys.executable, "-c", IGNORES], timeout="200ms")
+    troubles: list[str] = []
+    runtime = open_runtime()
+    runtime.on_trouble = lambda text, _: troubles.append(text)
+    with anyio.fail_after(20):
+        async with runtime:
+            task = Task("a", run=waits, cancel_hooks=[stubborn, Hook(run=notes)], cancel_timeout="500ms")
+            job = await runtime.submit(Workstream("w", cwd=str(tmp_path), tasks=[task]), id="j")
+            await scene.began.wait()
+            await job.cancel()
+            record = (await job.wait()).tasks["a"]
+            await runtime.drain(10)
+    assert record.state == "cancelled"
+    assert "the time for its cancel hooks was over" in str(record.reason)
+    assert any("`" + str(Path(sys.executable)) in text and "never ran" in text for text in troubles)
+    assert scene.told == []
+
+
+in_thread, stuck = threading.Event(), threading.Event()
+
+
+def never_ends() -> None:
+    in_thread.set()
+    stuck.wait(30)
+
+
+async def test_a_thread_body_that_never_ends_is_abandoned_and_its_place_is_free(
+    open_runtime: Callable[..., Runtime], scene: Scene
+) -> None:
+    for event in (in_thread, stuck):
+        event.clear()
+    troubles: list[str] = []
+    clock = VirtualClock()
+    runtime = open_runtime(clock=clock, workers=[Worker("threads", engine="thread", capacity=1)])
+    runtime.on_trouble = lambda text, _: troubles.append(text)
+    try:
+        with anyio.fail_after(20):
+            async with runtime:
+                task = Task("a", run=never_ends, kill_grace=5, cancel_hooks=[Hook(run=notes)])
+                job = await runtime.submit(Workstream("w", tasks=[task]), id="j")
+                await anyio.to_thread.run_sync(in_thread.wait)
+                await job.cancel()
+                clock.advance(6)
+                record = (await job.wait()).tasks["a"]
+                next_one = await runtime.submit(Workstream("next", tasks=[Task("b", run=plain)]))
+                assert (await next_one.wait()).ok
+    finally:
+        stuck.set()
+    assert (record.state, record.reason is not None and "abandoned" in record.reason) == ("cancelled", True)
+    assert [name for name, _ in scene.told] == ["a"]
+    assert troubles == ["attempt 1 of j@1/a did not stop on threads#1 and was abandoned: its place is given to others"]
+
+
+def plain() -> int:
+    return 1
