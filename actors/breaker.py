@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from msgspec.structs import replace
 
-from ..machines import BREAKER, BreakerState, Event
+from ..machines import BREAKER, BreakerState, Event, WorkstreamState
 from .entity import Entity
 from .kernel import Kernel
 from .messages import (
@@ -43,6 +43,7 @@ from .records import BreakerRecord, TaskRecord
 if TYPE_CHECKING:
     from .task import TaskActor
 
+PAUSED = WorkstreamState.PAUSED
 CLOSED, OPEN, HALF_OPEN = BreakerState.CLOSED, BreakerState.OPEN, BreakerState.HALF_OPEN
 CHUNK = 500
 """Tasks that are told to park, or to go on, in one turn."""
@@ -143,7 +144,12 @@ class BreakerActor(Entity[BreakerRecord]):
             self.kernel.port.later(Continue(self.record.key))
 
     def _offer(self) -> None:
-        task = self._next()
+        """Give the permit to the first that waits and whose workstream is not paused."""
+        passed: list[TaskActor] = []
+        while (task := self._next()) is not None and task.stream.record.state == PAUSED:
+            passed.append(task)
+        for one in passed:
+            self.keep(one)
         if task is not None:
             self.change(probe=task.record.key)
             self.kernel.send(task, PERMIT)

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from ..machines import JOB, Event, JobState, WorkstreamState
 from .entity import Entity
 from .kernel import Kernel
-from .messages import Cancel, Ended, Message, Recover, Stop, TurnFailed
+from .messages import Cancel, Ended, Message, Pause, Recover, Resume, Stop, TurnFailed
 from .records import JobRecord, WorkstreamRecord
 from .spec import Workstream
 from .turn import JobOver
@@ -32,6 +32,8 @@ class JobActor(Entity[JobRecord]):
     receivers: ClassVar[dict[type[Message], str]] = {
         Cancel: "on_cancel",
         Ended: "on_ended",
+        Pause: "on_pause",
+        Resume: "on_pause",
         Recover: "on_recover",
         TurnFailed: "on_turn_failed",
     }
@@ -73,6 +75,13 @@ class JobActor(Entity[JobRecord]):
             self.fire(Event.CANCEL if at_once else Event.CANCEL_GRACEFUL, reason=message.reason)
         if self.stream is not None:
             self.kernel.send(self.stream, Stop(message.reason, message.force))
+
+    def on_pause(self, message: Pause | Resume) -> None:
+        """Pause its workstream, or go on with it. Raises InvalidTransitionError where that is not possible."""
+        if self.stream is None:
+            self.fire(Event.PAUSE if isinstance(message, Pause) else Event.RESUME)  # which says that it is not
+        else:
+            self.stream.receive(message)
 
     def on_ended(self, _: Ended) -> None:
         """Its workstream is terminal."""

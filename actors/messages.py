@@ -61,6 +61,20 @@ class Cancel(Message, frozen=True):
     force: bool = False
 
 
+class Pause(Message, frozen=True):
+    """To a workstream: start nothing more for now. `by` is who says so."""
+
+    reason: str
+    by: str | None = None
+
+
+class Resume(Message, frozen=True):
+    """To a workstream that is paused: go on. `by` is who says so."""
+
+    reason: str
+    by: str | None = None
+
+
 class ResetBreaker(Message, frozen=True):
     """An operator's word to a breaker: the tool is healthy. `by` is who says so."""
 

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, cast
 
-from ..machines import TaskState
+from ..machines import TaskState, WorkstreamState
 from .kernel import Kernel
 from .messages import TRIP, Assign, Message, Queued, Release, Unroutable
 from .turn import NO_ENGINE, Call
@@ -64,12 +64,13 @@ class Pool(Gate):
 class Lane:
     """The queued tasks of a workstream that wait for the same things."""
 
-    __slots__ = ("at", "gates", "heap", "key", "pool", "tool")
+    __slots__ = ("at", "gates", "heap", "key", "paused", "pool", "tool")
 
-    def __init__(self, pool: Pool, gates: tuple[Gate, ...], tool: str | None) -> None:
+    def __init__(self, pool: Pool, gates: tuple[Gate, ...], tool: str | None, *, paused: bool) -> None:
         self.pool = pool
         self.gates = gates
         self.tool = tool
+        self.paused = paused  # its workstream is: it stands nowhere
         self.heap: list[tuple[Key, int, TaskActor]] = []  # (key, ticket, task)
         self.key: Key = (0, 0)  # of the one entry that stands for the lane
         self.at: Waiting | None = None  # where that is; None: nobody waits
@@ -128,6 +129,19 @@ class SchedulerActor:
             lane.heap.clear()
             while at and at[0][2].at is not at:  # behind a gate that never opens, nobody else would
                 heappop(at)
+
+    def pause(self, stream: int) -> None:
+        """Pass over the tasks of a workstream, until `resume`."""
+        for lane in self.lanes.get(stream, {}).values():
+            lane.paused = True
+
+    def resume(self, stream: int) -> None:
+        """Look at the tasks of a workstream again."""
+        for lane in self.lanes.get(stream, {}).values():
+            lane.paused = False
+            if lane.at is None:
+                self._again(lane, lane.top())
+        self.match()
 
     # -- workers -------------------------------------------------------------------------------------------------------
 
@@ -218,7 +232,8 @@ class SchedulerActor:
         lane = lanes.get(name)
         if lane is None:
             gates = self._gates(task)
-            lane = lanes[name] = Lane(cast("Pool", gates[0]), gates, spec.tool)
+            paused = task.stream.record.state == WorkstreamState.PAUSED
+            lane = lanes[name] = Lane(cast("Pool", gates[0]), gates, spec.tool, paused=paused)
         return lane
 
     def _gates(self, task: TaskActor) -> tuple[Gate, ...]:
@@ -250,6 +265,10 @@ class SchedulerActor:
             key, _, lane = heappop(ready)
             if lane.at is not ready or lane.key != key:
                 continue  # the lane has a better entry, or is elsewhere
+            if lane.paused:
+                lane.at = None
+                self._wake_others(lane)
+                continue
             first = lane.top()
             if first == key:
                 for gate in lane.gates:

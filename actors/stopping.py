@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from ..machines import WORKSTREAM, Event, WorkstreamState
+from ..machines import WORKSTREAM, Event, TaskState, WorkstreamState
 from .alerts import Watches
 from .attempts import AttemptedTask
 from .cancelling import CancellableEntity
 from .kernel import Kernel
 from .limits import Limits, LimitsResolver
-from .messages import Cancel, Continue, Stop, TimerFired
+from .messages import READY, Cancel, Continue, Stop, TimerFired
 from .records import WorkstreamRecord
 from .spec import Hook, Task, Workstream
 from .turn import Armed
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from .task import TaskActor
 
 S = WorkstreamState
-PLANNED = S.PLANNED
+PLANNED, PAUSED = S.PLANNED, S.PAUSED
+STARTS_NOTHING = frozenset({PLANNED, PAUSED})
 _SAYS_NOTHING = Task("")
 CHUNK = 500
 CHECK_GRACE = 11.0
@@ -93,7 +94,7 @@ class StoppableStream(CancellableEntity[WorkstreamRecord]):
         """Whether an attempt of `task` may start now."""
         cause = self.record.cause
         if cause is None:
-            return self.record.state != PLANNED
+            return self.record.state not in STARTS_NOTHING
         return cause == "failure" and not self.record.forced and is_clean_up(task.spec)
 
     def _fail(self, error: str, *, forced: bool = False) -> None:
@@ -130,12 +131,28 @@ class StoppableStream(CancellableEntity[WorkstreamRecord]):
         if not self.ended and (message.force or self.record.cause is None):
             self.on_cancel(Cancel(message.reason, message.force))
 
+    def claim_again(self) -> None:
+        """It was paused: have the scheduler look at its tasks, and its tools offer them their permits."""
+        self.kernel.scheduler.resume(self.record.key)
+        for tool in {task.spec.tool for task in self.tasks if task.parked_at_tool}:
+            self.kernel.breakers[str(tool)].offer_again()
+
     def entered_cancelling(self) -> None:
         """Stop its tasks, or the check that runs."""
+        if self.record.previous_state == PAUSED:
+            self.claim_again()
+            self._start_clean_up()
         if self.last_call:
             self.kernel.stop_call(self.last_call, force=self.record.forced)
             self.wait_until(self.kernel.at + CHECK_GRACE)
         self._begin_cancelling()
+
+    def _start_clean_up(self) -> None:
+        """Start the clean-up that became ready while it was paused."""
+        for index, task in enumerate(self.tasks):
+            waits = task.record.state == TaskState.PENDING and not task.last_call
+            if waits and not self.unmet[index] and self.lets_start(task):
+                self.kernel.send(task, READY)
 
     def _begin_cancelling(self) -> None:
         self.cursor = 0

@@ -207,10 +207,12 @@ class TaskActor(AttemptedTask):
             self.unasked()
         elif ended.status != "ok":
             self._broken(f"its condition broke: {ended.error or ended.status}", "condition_broken")
-        elif ended.value:
-            self._enqueue()
-        else:
+        elif not ended.value:
             self.on_skip(Skip(Standing.VOID, "its condition was not met"))
+        elif self.stream.lets_start(self):
+            self._enqueue()
+        else:  # it is asked again when its workstream goes on
+            self.unasked()
 
     def _broken(self, error: str, kind: str) -> None:
         """It fails while no attempt of it runs."""
@@ -276,6 +278,13 @@ class TaskActor(AttemptedTask):
         self.change(circuit_state="half_open")
         self._arm_queue()
         self.kernel.send(self.kernel.scheduler, Queued(self.record.key))
+
+    def step_back(self) -> None:
+        """Its workstream is paused: another may have the permit that it waits with."""
+        breaker = self.breaker
+        if breaker is not None and self.record.parked == TOOL:
+            self._trip(breaker)
+            self._tell_breaker("returned")
 
     def on_reset(self, _: Reset) -> None:
         """Its tool is healthy again."""
@@ -489,7 +498,10 @@ class TaskActor(AttemptedTask):
                 self.change(claimed_at=None)
             self.stopped()
         elif state == PENDING and self.record.ready:
-            self.on_ready(READY)
+            if self.stream.lets_start(self):
+                self.on_ready(READY)
+            else:
+                self.unasked()
 
     def on_turn_failed(self, message: TurnFailed) -> None:
         """A turn of this task raised and was undone: it cannot go on."""

@@ -1,4 +1,4 @@
-"""The workstream: coordinates a graph of tasks. How it is stopped is in `stopping.py`.
+"""The workstream: coordinates a graph of tasks. How it is stopped is in `stopping.py`, and paused in `pausing.py`.
 
 Rules
 -----
@@ -28,16 +28,19 @@ from .messages import (
     Continue,
     Ended,
     Message,
+    Pause,
     Recover,
+    Resume,
     Skip,
     Started,
     Stop,
     TimerFired,
     TurnFailed,
 )  # fmt: skip
+from .pausing import PausableStream
 from .records import TaskRecord
 from .spec import Check, Hook, Task, seconds
-from .stopping import CHUNK, StoppableStream
+from .stopping import CHUNK, PAUSED
 from .task import TaskActor
 from .turn import NO_ENGINE
 
@@ -49,15 +52,15 @@ PLANNED, UNBEGUN = S.PLANNED, S.READY
 GOOD, VOID, BAD = Standing.GOOD, Standing.VOID, Standing.BAD
 
 
-class WorkstreamActor(StoppableStream):
+class WorkstreamActor(PausableStream):
     """One run of a graph of tasks."""
 
     __slots__ = ()
 
     receivers: ClassVar[dict[type[Message], str]] = {
         CallEnded: "on_call_ended", Cancel: "on_cancel", Continue: "on_continue", Ended: "on_ended",
-        Recover: "on_recover", Started: "on_started", Stop: "on_stop", TimerFired: "on_timer",
-        TurnFailed: "on_turn_failed",
+        Pause: "on_pause", Recover: "on_recover", Resume: "on_resume", Started: "on_started", Stop: "on_stop",
+        TimerFired: "on_timer", TurnFailed: "on_turn_failed",
     }  # fmt: skip
 
     # -- tasks come into being -----------------------------------------------------------------------------------------
@@ -134,7 +137,7 @@ class WorkstreamActor(StoppableStream):
             self._create_some()
         elif self.record.cause is not None:
             self._cancel_some()
-        elif self.cursor < len(self.tasks):
+        elif self.cursor < len(self.tasks) and self.record.state != PAUSED:
             self._start_some()
 
     # -- tasks run and end ---------------------------------------------------------------------------------------------
@@ -310,7 +313,7 @@ class WorkstreamActor(StoppableStream):
         elif state == S.VALIDATING:
             self.fire(Event.RECOVER, replace(self.record, checked=0), reason="runtime_restarted")
             self.entered_validating()
-        else:
+        elif state != PAUSED:
             self._start_some()
 
     def on_turn_failed(self, message: TurnFailed) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 import anyio
 import msgspec
 
-from ..actors.messages import Cancel, Message
+from ..actors.messages import Cancel, Message, Pause, Resume
 from ..actors.records import JobRecord, TaskRecord, Transitioned
 from ..machines import InvalidTransitionError
 from ..machines.job import JOB
@@ -150,6 +150,25 @@ class JobHandle:
         """
         await self.command(None, _cancel(reason, force), "cancel", request_id)
 
+    async def pause(
+        self, reason: str = "paused by the user", *, by: str | None = None, request_id: str | None = None
+    ) -> None:
+        """Start nothing more of it until `resume`; what runs goes on, limits and deadlines hold.
+
+        Returns when that is durable. request_id: as for `cancel`. Raises InvalidTransitionError unless its workstream
+        is executing.
+        """
+        await self.command(None, Pause(_text(reason), by), "pause", request_id)
+
+    async def resume(
+        self, reason: str = "resumed by the user", *, by: str | None = None, request_id: str | None = None
+    ) -> None:
+        """Go on with it; returns when that is durable. request_id: as for `cancel`.
+
+        Raises InvalidTransitionError unless it is paused.
+        """
+        await self.command(None, Resume(_text(reason), by), "resume", request_id)
+
     async def command(self, task: str | None, message: Message, event: str, request_id: str | None) -> Any:
         """For its own verbs and those of its tasks: give it, or one of them, a command. `event` is what it tries."""
 
@@ -231,9 +250,13 @@ class TaskHandle:
 
 
 def _cancel(reason: object, force: bool) -> Cancel:
+    return Cancel(_text(reason), force)
+
+
+def _text(reason: object) -> str:
     if not isinstance(reason, str):
         raise TypeError(f"the reason must be a str, not {reason!r}")
-    return Cancel(checked(reason, "the reason"), force)
+    return str(checked(reason, "the reason"))
 
 
 class RuntimeClosed(RuntimeError):  # noqa: N818 - a state, as in the standard library's names
