@@ -253,7 +253,8 @@ class AttemptedTask(CancellableEntity[TaskRecord]):
         what = f"attempt {record.attempt}" if token == record.token else "an earlier attempt"
         where = "a worker that is gone" if worker is None else worker.record.id
         text = f"{what} of {record.id} did not stop on {where} and was abandoned: its place is given to others"
-        self.kernel.port.report(text)
+        facts = {"attempt": record.attempt, "worker": None if worker is None else worker.record.id}
+        self.kernel.notice("body_abandoned", "warning", text, self, **facts)
 
     def validated(self) -> None:
         """The attempt is over: its worker may have another task."""

@@ -101,7 +101,8 @@ class CancellableEntity(CheckedEntity[CheckedRecord]):
         assert cancel is not None  # noqa: S101 - a hook has run
         if error is not None:
             title = hook_title(self.cancel_hooks[cancel.hook])
-            self.kernel.port.report(f"the cancel hook `{title}` of {self.record.id} failed: {error}")
+            text = f"the cancel hook `{title}` of {self.record.id} failed: {error}"
+            self.kernel.notice("hook_failed", "error", text, self, hook="cancel", error=error)
             self.change(cancel=replace(cancel, failed=[*cancel.failed, f"cancel hook `{title}` failed: {error}"]))
         if self.kernel.draining:
             self.unasked()
@@ -153,11 +154,12 @@ class CancellableEntity(CheckedEntity[CheckedRecord]):
         assert cancel is not None  # noqa: S101 - hooks run
         self.kernel.stop_call(self.last_call, force=True)
         self.last_call = 0
-        titles = [f"`{hook_title(hook)}`" for hook in self.cancel_hooks[cancel.hook :]]
-        text = f"{why}: {titles[0]} was abandoned"
+        titles = [hook_title(hook) for hook in self.cancel_hooks[cancel.hook :]]
+        text = f"{why}: `{titles[0]}` was abandoned"
         if len(titles) > 1:
-            text = f"{text}, {', '.join(titles[1:])} never ran"
-        self.kernel.port.report(f"{self.record.id}: {text}")
+            text = f"{text}, {', '.join(f'`{title}`' for title in titles[1:])} never ran"
+        about = f"{self.record.id}: {text}"
+        self.kernel.notice("hooks_abandoned", "warning", about, self, abandoned=titles[:1], never_ran=titles[1:])
         return text
 
 

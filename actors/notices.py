@@ -6,6 +6,9 @@
 | turn_undone | error | a mistake of ours: a turn raised, was undone, and its input fails its entity | traceback |
 | hook_failed | error | a hook raised, did not exit with 0, took too long, or is not there | hook, error |
 | inbox_unreadable | error | the commands of other processes cannot be read; it is tried again with the next | |
+| body_abandoned | warning | a body did not stop; its worker's place is given to others | attempt, worker |
+| hooks_abandoned | warning | a graceful cancel was cut short, by its deadline or by force | abandoned, never_ran |
+| partial_output_saved | info | a command that was stopped had written something, which is kept | path, size |
 | processes_left_behind | warning | a descendant of a command left its process group, and holds its output | |
 | alert | info | an alert was made, and will be told | about (the entity), level (the severity) |
 | alert_suppressed | warning | an alert was above its limit: the first such one of a period | |

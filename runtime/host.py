@@ -246,6 +246,7 @@ class Host:
             case KillWorker(engine=engine, worker=worker, incarnation=incarnation):
                 self.caller.engines[engine].kill_worker(worker, incarnation)
             case Tell(notice=notice):
+                self.caller.failed_hooks += notice.event == "hook_failed"
                 self.tell_notice(notice)
             case JobOver(job=job):
                 self.on_job_over(job)

@@ -219,8 +219,9 @@ class Stage:
 
     @property
     def reports(self) -> list[str]:
-        """The texts of the notices of trouble."""
-        return [notice.text for notice in self.notices if notice.severity != "info"]
+        """The texts of the notices of trouble; that engines abandon bodies is what they are told to here."""
+        told = [notice for notice in self.notices if notice.event != "body_abandoned"]
+        return [notice.text for notice in told if notice.severity != "info"]
 
     def commit(self, turn: Turn) -> None:
         self.kept.take(turn)

@@ -104,7 +104,11 @@ def test_a_hook_that_fails_does_not_keep_the_others_from_running_and_then_it_has
     assert record.reason == f"asked to; {record.last_error}"
     assert record.failed_attempts == 0
     assert stage.steps("a").count("running") == 1
-    assert f"the cancel hook `m:first` of job@1/a failed: {said}" in stage.reports
+    (notice,) = stage.notices
+    assert (notice.event, notice.severity, notice.entity_id) == ("hook_failed", "error", "job@1/a")
+    assert (notice.text, notice.facts) == (
+        f"the cancel hook `m:first` of job@1/a failed: {said}", {"hook": "cancel", "error": said},
+    )  # fmt: skip
     assert idle(stage)
     assert stage.audit() == []
 
@@ -150,7 +154,9 @@ def test_the_deadline_of_all_hooks_ends_it_and_says_what_was_left() -> None:
     (forced,) = [t for t in stage.kept.transitions if t.event == "cancel_force"]
     assert forced.entity_id == "job@1/a"
     assert stage.stops[-1] == (token, True)
-    assert f"job@1/a: {said}" in stage.reports
+    (notice,) = stage.notices
+    assert (notice.event, notice.severity, notice.text) == ("hooks_abandoned", "warning", f"job@1/a: {said}")
+    assert notice.facts == {"abandoned": ["second --all"], "never_ran": ["m:third"]}
     assert hooks_of(stage) == [0, 1]
     assert idle(stage)
 

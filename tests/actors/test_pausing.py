@@ -15,15 +15,11 @@ ONE = (Worker("loop", engine="loop", capacity=1),)
 
 
 def pause(stage: Stage, job_id: str = "job") -> Exception | None:
-    stream = stage.kernel.jobs[job_id].stream
-    assert stream is not None
-    return stage.command(stream, Pause("asked to", "ana"))
+    return stage.command(stage.kernel.jobs[job_id], Pause("asked to", "ana"))
 
 
 def resume(stage: Stage, job_id: str = "job") -> Exception | None:
-    stream = stage.kernel.jobs[job_id].stream
-    assert stream is not None
-    return stage.command(stream, Resume("go on"))
+    return stage.command(stage.kernel.jobs[job_id], Resume("go on"))
 
 
 def paused(*tasks: Task, scripts: dict[str, Any] | None = None, **more: Any) -> Stage:

@@ -128,7 +128,7 @@ async def test_a_hook_that_ignores_sigterm_is_killed_at_the_deadline_and_the_nex
     stubborn = Hook(command=[sys.executable, "-c", IGNORES], timeout="200ms")
     troubles: list[str] = []
     runtime = open_runtime()
-    runtime.on_trouble = lambda text, _: troubles.append(text)
+    runtime.on_trouble = lambda notice: troubles.append(notice.text)
     with anyio.fail_after(20):
         async with runtime:
             task = Task("a", run=waits, cancel_hooks=[stubborn, Hook(run=notes)], cancel_timeout="500ms")
@@ -159,7 +159,7 @@ async def test_a_thread_body_that_never_ends_is_abandoned_and_its_place_is_free(
     troubles: list[str] = []
     clock = VirtualClock()
     runtime = open_runtime(clock=clock, workers=[Worker("threads", engine="thread", capacity=1)])
-    runtime.on_trouble = lambda text, _: troubles.append(text)
+    runtime.on_trouble = lambda notice: troubles.append(notice.text)
     try:
         with anyio.fail_after(20):
             async with runtime:
