@@ -9,6 +9,8 @@ Rules
 - A line that is cut off at the very end is what a crash leaves behind (warning); damage elsewhere is not
   (error).
 - A file that is no log is told once: after a few lines, none of which is a transition, nothing more is read.
+- What was archived is taken out of a log as whole jobs: their numbers are missing, and are no gap where it is known
+  which. A log of an archive begins with a line that says so, and holds its jobs only.
 - A kind of entity without a machine here (an application's own) is held against all that needs no table.
 
 Findings
@@ -104,6 +106,9 @@ def audit_lines(lines: Iterable[bytes], machines: Mapping[str, Machine] = MACHIN
     for number, (line, last) in enumerate(_with_last(lines), start=1):
         auditor.at(number, offset)
         offset += len(line)
+        if number == 1 and (promised := lines_of_archive(line)) is not None:
+            auditor.begin_archive(promised)
+            continue
         try:
             event: TransitionEvent | None = decode(line)
         except msgspec.ValidationError as error:
@@ -146,8 +151,11 @@ def _converted(auditor: Auditor, entry: Mapping[str, Any]) -> TransitionEvent:
 class Auditor:
     """Takes a log line by line, and keeps what it finds. `finish` is called once, after the last one."""
 
-    def __init__(self, machines: Mapping[str, Machine] = MACHINES) -> None:
+    def __init__(self, machines: Mapping[str, Machine] = MACHINES, *, without: Iterable[tuple[int, int]] = ()) -> None:
+        """`without`: the numbers, first to last, of what was archived and is rightly not in the log."""
         self._machines = machines
+        self._without = dict(merged(without))
+        self._sparse = False  # an archive: the numbers of others are missing
         self._entities: dict[tuple[str, str, int], Entity] = {}
         self._parents: dict[tuple[str, str], Entity] = {}  # the latest run of each job and workstream
         self._findings: list[AuditFinding] = []
@@ -156,6 +164,8 @@ class Auditor:
         self._offset: int | None = None
         self._seq = 0
         self._timestamp = ""
+        self._promised: int | None = None  # lines of an archive
+        self._taken = 0
         self._partial = False  # whether the log began before what is seen of it
 
     def at(self, line: int, offset: int | None = None) -> None:
@@ -189,8 +199,14 @@ class Auditor:
         text = f"this is no log of transitions: none of its first {_UNREADABLE} lines is one (the first: {first})"
         return AuditFinding("error", "no_log", text, line=1, offset=0)
 
+    def begin_archive(self, lines: int) -> None:
+        """Say that what follows is an archive of so many lines."""
+        self._sparse = True
+        self._promised = lines
+
     def take(self, event: TransitionEvent) -> None:
         """Take in the next transition."""
+        self._taken += 1
         if not self._in_order(event):
             return
         key = (event.event_type, event.entity_id, event.run)
@@ -206,6 +222,8 @@ class Auditor:
     def finish(self) -> list[AuditFinding]:
         """Check what only shows at the end. Returns all findings, in the order of the log."""
         self._line = self._offset = None
+        if self._promised is not None and self._promised != self._taken:
+            self.find("gap", f"the archive has {self._taken} transitions, of {self._promised} that were written")
         for entity in self._entities.values():
             self._about(entity, at_end(entity))
             if not self._partial:
@@ -217,10 +235,12 @@ class Auditor:
     def _in_order(self, event: TransitionEvent) -> bool:
         """Check number and time. Returns False for a line that came before: it is passed over."""
         expected = self._seq + 1
-        if event.seq < expected:
+        while expected in self._without:
+            expected = self._without[expected] + 1
+        if event.seq <= self._seq:
             self.find("repeat", f"number {event.seq} comes after number {self._seq}", event)
             return False
-        if event.seq > expected:
+        if event.seq > expected and not self._sparse:
             if self._seq == 0:
                 self._partial = True
                 self.find("starts_late", f"the log begins with number {event.seq}", event)
@@ -317,6 +337,37 @@ class Auditor:
     def _about(self, entity: Entity, broken: Iterator[Broken]) -> None:
         for kind, text in broken:
             self.find(kind, f"{entity.kind} {entity.entity_id}: {text}")
+
+
+class _Archive(msgspec.Struct):
+    """What is read of the first line of an archive."""
+
+    transitions: int
+
+
+class _First(msgspec.Struct):
+    archive: _Archive
+
+
+def lines_of_archive(line: bytes) -> int | None:
+    """How many transitions follow the first line of an archive; None if it is no such line."""
+    if not line.startswith(b'{"archive":'):
+        return None
+    try:
+        return msgspec.json.decode(line, type=_First).archive.transitions
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The same numbers as ranges from first to last that do not touch, in order."""
+    kept: list[tuple[int, int]] = []
+    for first, last in sorted(ranges):
+        if kept and first <= kept[-1][1] + 1:
+            kept[-1] = (kept[-1][0], max(last, kept[-1][1]))
+        else:
+            kept.append((first, last))
+    return kept
 
 
 def _owner(job: str | None, workstream: str | None) -> str:

@@ -384,6 +384,8 @@ class Runtime:
         actor = self._host.kernel.jobs.get(job_id)
         record = actor.record if actor is not None else await self._read(self.journal.job, job_id)
         if record is None:
+            for archived in await self._read(self.journal.archived, job_id):
+                raise JobExists(f"there was a job {job_id!r}, {archived.state}; it is in {archived.file}. Use another id.")
             return None
         if record.fingerprint != fingerprint:
             raise JobExists(
@@ -401,6 +403,9 @@ class Runtime:
             return self._handle(actor)
         record = await self._read(self.journal.job, job_id)
         runs = await self._read(self.journal.workstreams, job_id)
+        if record is None:
+            for archived in await self._read(self.journal.archived, job_id):
+                raise LookupError(f"job {job_id!r} {archived.state}, and was archived: it is in {archived.file}")
         if record is None or not runs:
             raise LookupError(f"there is no job {job_id!r} in this journal")
         tasks = await self._read(self.journal.tasks, runs[-1].key)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from .archive import archive
 from .audit import audit
 from .cancel import cancel
 from .check import check
@@ -29,7 +30,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 
-for command in (run, resume, status, history, cancel, check, audit, diagram, init):
+for command in (run, resume, status, history, cancel, check, audit, archive, diagram, init):
     app.command(epilog=_CODES)(command)
 
 

@@ -51,6 +51,8 @@ def find_job(reader: Reader, text: str) -> JobRecord:
         raise Trouble(
             f"{len(near)} jobs begin with {text!r:.80}: {', '.join(job.id for job in near[:5])}. Give more of the id."
         )
+    for archived in reader.archived(text):
+        raise Trouble(f"Job {archived.id} {archived.state}, and was archived: it is in {archived.file}.")
     raise Trouble(f"There is no job {text!r:.80} in this journal. `callboard status` lists them.")
 
 

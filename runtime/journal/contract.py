@@ -56,6 +56,16 @@ class InboxAnswer(msgspec.Struct, frozen=True, gc=False):
     at: float
 
 
+class ArchivedJob(msgspec.Struct, frozen=True):
+    """A job that was moved out of the journal, into `file`. `numbers` are its transitions', as ranges."""
+
+    id: str
+    state: str
+    archived_at: float
+    file: str
+    numbers: list[tuple[int, int]]
+
+
 class Entry(msgspec.Struct, gc=False):
     """One turn: its transitions, the records it left (the last one per entity), specs, outbox rows done."""
 
@@ -150,6 +160,10 @@ class Reader(Protocol):
 
     def inbox(self) -> list[InboxRow]:
         """The commands of other processes that are not answered yet, oldest first."""
+        ...
+
+    def archived(self, job_id: str | None = None) -> list[ArchivedJob]:
+        """The jobs that were moved out of it; only the one of that id, where given."""
         ...
 
     def transitions(

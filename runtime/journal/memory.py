@@ -25,7 +25,7 @@ from ...actors.records import (
     WorkerRecord,
     WorkstreamRecord,
 )
-from .contract import Entry, Health, InboxRow, belongs_to
+from .contract import ArchivedJob, Entry, Health, InboxRow, belongs_to
 
 HISTORY = 100_000
 ENDED_JOBS = 1_000
@@ -256,6 +256,10 @@ class MemoryJournal:
 
     def inbox(self) -> list[InboxRow]:
         """Nothing: no other process can reach this memory."""
+        return []
+
+    def archived(self, job_id: str | None = None) -> list[ArchivedJob]:  # noqa: ARG002 - there is no archive of memory
+        """Nothing is ever moved out."""
         return []
 
     def transitions(

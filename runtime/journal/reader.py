@@ -32,7 +32,7 @@ from ...actors.records import (
     WorkstreamRecord,
 )
 from .batch import TransitionRow
-from .contract import InboxRow, JournalCorrupt, JournalMissing
+from .contract import ArchivedJob, InboxRow, JournalCorrupt, JournalMissing
 from .schema import SMALLEST, code_of, connect, damage, is_half_made, no_file, refusing, version_of
 
 PAGE = 64
@@ -155,6 +155,17 @@ class SqliteReader:
         found = self._rows("SELECT CAST(answer AS BLOB) FROM inbox_rows WHERE key = ?", row)
         return found[0][0] if found else None
 
+    def archived(self, job_id: str | None = None) -> list[ArchivedJob]:
+        """The jobs that were moved out of it; only the one of that id, where given."""
+        only, values = ("", ()) if job_id is None else ("WHERE id = ?", (job_id,))
+        rows = self._rows(f"SELECT id, state, archived_at, file, numbers FROM archived_jobs {only}", *values)
+        decode = msgspec.json.Decoder(list[tuple[int, int]]).decode
+        return [ArchivedJob(name, state, at, file, decode(numbers)) for name, state, at, file, numbers in rows]
+
+    def outbox(self) -> list[OutboxRow]:
+        """The hooks of ended entities that are still to run."""
+        return self._records(_OUTBOX, f"SELECT {_RECORD} FROM outbox_rows ORDER BY key")
+
     def transitions(
         self,
         *,
@@ -187,7 +198,7 @@ class SqliteReader:
             workers=self._records(_WORKER, f"SELECT {_RECORD} FROM worker_records WHERE living ORDER BY key"),
             breakers=self.breakers(),
             attempts=self._records(_ATTEMPT, f"SELECT {_RECORD} FROM attempt_records WHERE living ORDER BY key"),
-            outbox=self._records(_OUTBOX, f"SELECT {_RECORD} FROM outbox_rows ORDER BY key"),
+            outbox=self.outbox(),
             incarnations=dict(self._rows("SELECT name, max(run) FROM worker_records GROUP BY name")),
         )
         runs = self._records(_WORKSTREAM, f"SELECT {_RECORD} FROM {_LIVING_WORKSTREAMS} ORDER BY key")

@@ -200,6 +200,11 @@ CREATE TABLE inbox_rows (     -- commands of other processes: they insert, the o
 CREATE INDEX unanswered ON inbox_rows (key) WHERE answer IS NULL;
 CREATE INDEX oldest_answers ON inbox_rows (answered_at) WHERE answer IS NOT NULL;
 
+CREATE TABLE archived_jobs (  -- what was moved out, so that its numbers are no gap and its id is not given again
+  id TEXT PRIMARY KEY, state TEXT NOT NULL, archived_at REAL NOT NULL, file TEXT NOT NULL,
+  numbers TEXT NOT NULL       -- JSON: [first, last] of each run of its transitions
+);
+
 CREATE TABLE transition_chunks (
   seq INTEGER PRIMARY KEY,    -- of its first transition
   base INTEGER NOT NULL,      -- of the first transition in its commit: no chunk before it holds a later one

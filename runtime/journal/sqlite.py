@@ -25,7 +25,7 @@ from ...actors.records import (
     WorkstreamRecord,
 )
 from .batch import check
-from .contract import Entry, Health, InboxRow, JournalError
+from .contract import ArchivedJob, Entry, Health, InboxRow, JournalError
 from .lock import Lock
 from .reader import SqliteReader
 from .schema import check_place, connect_writer, prepare, refusing
@@ -219,6 +219,10 @@ class SqliteJournal:
     def inbox(self) -> list[InboxRow]:
         """The commands of other processes that are not answered yet, oldest first."""
         return self.reader.inbox()
+
+    def archived(self, job_id: str | None = None) -> list[ArchivedJob]:
+        """The jobs that were moved out of it; only the one of that id, where given."""
+        return self.reader.archived(job_id)
 
     def transitions(
         self,

@@ -1,0 +1,67 @@
+"""`callboard archive`: move ended jobs out of a journal, each into a file of JSON lines."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .options import JOURNAL, AsJson, Journal
+from .trouble import Trouble
+
+OlderThan = Annotated[str, typer.Option("--older-than", metavar="SPAN", help="How long ago they ended: 30d, 12h, 90m.")]
+Folder = Annotated[
+    Path | None, typer.Option("--to", metavar="FOLDER", help="Where to (default: JOURNAL.archive).", show_default=False)
+]
+Dry = Annotated[bool, typer.Option("--dry-run", help="Only tell which jobs would be moved.")]
+
+
+def archive(
+    *,
+    older_than: OlderThan = "30d",
+    to: Folder = None,
+    dry_run: Dry = False,
+    journal: Journal = JOURNAL,
+    as_json: AsJson = False,
+) -> None:
+    """Move ended jobs out of a journal, each into a file of JSON lines that `callboard audit` reads.
+
+    A runtime may use the journal meanwhile. The ids of archived jobs are not given again.
+    """
+    import msgspec  # noqa: PLC0415
+
+    from ..journal.archive import is_movable, move  # noqa: PLC0415
+    from .reading import reading  # noqa: PLC0415
+    from .spans import span  # noqa: PLC0415
+    from .words import took  # noqa: PLC0415
+
+    now = time.time()
+    ended_before = now - span(older_than)
+    folder = to if to is not None else journal.with_name(f"{journal.name}.archive")
+    moved = 0
+    with reading(journal) as reader:
+        busy = {row.owner for row in reader.outbox()}
+        for job in reversed(reader.jobs(states=("completed", "failed", "cancelled"), limit=2**31)):
+            if job.finished_at is None or job.finished_at > ended_before or not is_movable(job, reader, busy):
+                continue
+            moved += 1
+            if not dry_run:
+                _make(folder)
+            file = folder / f"{job.id}.jsonl" if dry_run else move(journal, reader, job, folder, now)
+            if as_json:
+                told = {"id": job.id, "state": job.state, "file": str(file), "moved": not dry_run}
+                typer.echo(msgspec.json.encode(told).decode())
+            else:
+                word = "would go" if dry_run else "moved"
+                typer.echo(f"job {job.id} {job.state} {took(now - job.finished_at)} ago: {word} to {file}")
+    if not as_json:
+        typer.echo(f"{moved} {'job' if moved == 1 else 'jobs'} {'to move' if dry_run else 'moved'}")
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise Trouble(f"Cannot make the folder {folder}: {error.strerror}. Nothing was moved.") from None

@@ -1,0 +1,112 @@
+"""Moves ended jobs out of a journal's file, each into a file of JSON lines.
+
+Rules:
+- A job is written first, to the disk, and then taken out in one transaction: a crash in between leaves it in both, and
+  the next time it is written again. A runtime that uses the journal meanwhile is not disturbed: it holds nothing of jobs
+  that have ended, and waits for the transaction as for any other client's.
+- Nothing is lost: the first line holds the records, the specification and how many transitions follow, one a line, as
+  the log tells them. `callboard audit` reads it.
+- The journal keeps the job's id, so that it is not given again, and the numbers of its transitions, which are then no
+  gap. Keys of commands stay for their time.
+- A job is moved only when all that belongs to it has ended, its hooks too.
+"""
+# ruff: noqa: S608 - statements are put together from names in this package only; values are bound
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ...actors.records import AttemptRecord, JobRecord, TaskRecord, Transitioned, WorkstreamRecord
+from ...machines.audit import merged
+from ..jsonl import log_line
+from .contract import JournalUnwritable
+from .reader import SqliteReader
+from .schema import connect, refusing
+
+_encode_lines = msgspec.json.Encoder(enc_hook=ascii).encode_lines
+
+
+class Archive(msgspec.Struct):
+    """The first line of an archived job's file."""
+
+    job: JobRecord
+    workstreams: list[WorkstreamRecord]
+    specs: list[msgspec.Raw]  # of each workstream
+    tasks: list[TaskRecord]
+    attempts: list[AttemptRecord]
+    archived_at: float
+    transitions: int  # that follow
+
+
+class _First(msgspec.Struct):
+    archive: Archive
+
+
+def is_movable(job: JobRecord, reader: SqliteReader, busy: set[str]) -> bool:
+    """Whether all of a job has ended. `busy`: the ids of the entities whose hooks are still to run."""
+    if job.finished_at is None or job.id in busy:
+        return False
+    runs = reader.workstreams(job.id)
+    return not any(owner.startswith(f"{run.id}/") or owner == run.id for run in runs for owner in busy)
+
+
+def move(journal: Path, reader: SqliteReader, job: JobRecord, folder: Path, now: float) -> Path:
+    """Move an ended job into a file of that folder. Returns the file. Raises JournalError."""
+    runs = reader.workstreams(job.id)
+    tasks = [task for run in runs for task in reader.tasks(run.key)]
+    attempts = [attempt for task in tasks if task.attempt for attempt in reader.attempts(task.id)]
+    rows = list(reader.transitions(job_id=job.id))
+    specs = [msgspec.Raw(reader.spec(run.key) or b"null") for run in runs]
+    file = folder.absolute() / f"{job.id}.jsonl"
+    first = _First(Archive(job, runs, specs, tasks, attempts, now, len(rows)))
+    _write(file, first, rows)
+    numbers = merged((row.seq, row.seq) for row in rows)
+    with refusing(journal), contextlib.closing(connect(journal, "rw")) as connection:
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("BEGIN IMMEDIATE")
+        _take_out(connection, job, runs, tasks)
+        values = (job.id, job.state, now, str(file), msgspec.json.encode(numbers).decode())
+        connection.execute("INSERT OR REPLACE INTO archived_jobs VALUES (?, ?, ?, ?, ?)", values)
+        connection.execute("COMMIT")  # closed without it, all is undone
+    return file
+
+
+def _take_out(
+    connection: sqlite3.Connection, job: JobRecord, runs: list[WorkstreamRecord], tasks: list[TaskRecord]
+) -> None:
+    connection.execute("DELETE FROM transition_chunks WHERE owner = ?", (job.id,))
+    connection.execute("DELETE FROM job_records WHERE key = ?", (job.key,))
+    for run in runs:
+        keys = (run.first_task, run.first_task + run.task_count)
+        connection.execute("DELETE FROM task_records WHERE key >= ? AND key < ?", keys)
+        connection.execute("DELETE FROM attempt_records WHERE task >= ? AND task < ?", keys)
+        connection.execute("DELETE FROM specs WHERE workstream = ?", (run.key,))
+        connection.execute("DELETE FROM workstream_records WHERE key = ?", (run.key,))
+    named = [("job", job.id), *(("workstream", run.id) for run in runs), *(("task", task.id) for task in tasks)]
+    connection.executemany("DELETE FROM names WHERE name = ?", [(f"{kind}:{name}",) for kind, name in named])
+
+
+def _write(file: Path, first: _First, rows: Iterable[Transitioned]) -> None:
+    """Write the file as a whole, so that what has its name is complete."""
+    lines: list[Any] = [first, *(log_line(row) for row in rows)]
+    beside = file.with_name(f".{file.name}.new")
+    try:
+        with beside.open("wb") as new:
+            new.write(_encode_lines(lines))
+            new.flush()
+            os.fsync(new.fileno())
+        beside.replace(file)
+        folder = os.open(file.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except OSError as error:
+        raise JournalUnwritable(f"Cannot write the archive {file}: {error.strerror}. Nothing was taken out.") from error
