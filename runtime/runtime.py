@@ -385,7 +385,10 @@ class Runtime:
         record = actor.record if actor is not None else await self._read(self.journal.job, job_id)
         if record is None:
             for archived in await self._read(self.journal.archived, job_id):
-                raise JobExists(f"there was a job {job_id!r}, {archived.state}; it is in {archived.file}. Use another id.")
+                raise JobExists(
+                    f"there was a job {job_id!r} ({archived.state}), which was archived in {archived.file}. Use another "
+                    "id."
+                )
             return None
         if record.fingerprint != fingerprint:
             raise JobExists(
@@ -405,7 +408,7 @@ class Runtime:
         runs = await self._read(self.journal.workstreams, job_id)
         if record is None:
             for archived in await self._read(self.journal.archived, job_id):
-                raise LookupError(f"job {job_id!r} {archived.state}, and was archived: it is in {archived.file}")
+                raise LookupError(f"job {job_id!r} ({archived.state}) was archived in {archived.file}")
         if record is None or not runs:
             raise LookupError(f"there is no job {job_id!r} in this journal")
         tasks = await self._read(self.journal.tasks, runs[-1].key)

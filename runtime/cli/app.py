@@ -14,6 +14,8 @@ from .init import init
 from .resume import resume
 from .run import run
 from .status import status
+from .stuck import stuck
+from .top import top
 
 _CODES = """\
 Exit codes: 0 completed, done; 1 failed, refused, or errors were found; 2 bad input (arguments, specification, no such
@@ -30,7 +32,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 
-for command in (run, resume, status, history, cancel, check, audit, archive, diagram, init):
+for command in (run, resume, status, history, top, stuck, cancel, check, audit, archive, diagram, init):
     app.command(epilog=_CODES)(command)
 
 

@@ -52,7 +52,7 @@ def find_job(reader: Reader, text: str) -> JobRecord:
             f"{len(near)} jobs begin with {text!r:.80}: {', '.join(job.id for job in near[:5])}. Give more of the id."
         )
     for archived in reader.archived(text):
-        raise Trouble(f"Job {archived.id} {archived.state}, and was archived: it is in {archived.file}.")
+        raise Trouble(f"Job {archived.id} ({archived.state}) was archived in {archived.file}.")
     raise Trouble(f"There is no job {text!r:.80} in this journal. `callboard status` lists them.")
 
 

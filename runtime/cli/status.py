@@ -34,7 +34,7 @@ def status(job_id: MaybeJobId = None, journal: Journal = JOURNAL, as_json: AsJso
             _json([_job(job, tasks), *(_task(task) for task in tasks)])
             return
         _job_told(reader, job)
-        _table(("task", "state", "attempt", "took", "exit", "told"), [_task_row(task) for task in tasks])
+        _table(("task", "state", "attempt", "took", "exit", "told"), [_task_row(task, job.id) for task in tasks])
 
 
 def _job_told(reader: Reader, job: JobRecord) -> None:
@@ -65,13 +65,13 @@ def _row(job: JobRecord, tasks: list[TaskRecord]) -> list[str]:
     ]
 
 
-def _task_row(task: TaskRecord) -> list[str]:
+def _task_row(task: TaskRecord, job_id: str) -> list[str]:
     from . import words  # noqa: PLC0415
 
     spent = words.duration(task, time.time())
     told = task.last_error if task.state != "completed" else None
     return [
-        task.name,
+        f"{job_id}/{task.name}",  # as `cancel` and the others take it
         str(task.state),
         f"{task.attempt}/{task.max_attempts}" if task.attempt else "",
         "" if spent is None else words.took(spent),

@@ -2,15 +2,14 @@
 
 Rules:
 - A job is written first, to the disk, and then taken out in one transaction: a crash in between leaves it in both, and
-  the next time it is written again. A runtime that uses the journal meanwhile is not disturbed: it holds nothing of jobs
-  that have ended, and waits for the transaction as for any other client's.
+  the next time it is written again. A runtime that uses the journal meanwhile is not disturbed: it holds nothing of
+  jobs that have ended, and waits for the transaction as for any other client's.
 - Nothing is lost: the first line holds the records, the specification and how many transitions follow, one a line, as
   the log tells them. `callboard audit` reads it.
 - The journal keeps the job's id, so that it is not given again, and the numbers of its transitions, which are then no
   gap. Keys of commands stay for their time.
 - A job is moved only when all that belongs to it has ended, its hooks too.
 """
-# ruff: noqa: S608 - statements are put together from names in this package only; values are bound
 
 from __future__ import annotations
 

@@ -234,12 +234,27 @@ def test_help_is_there_at_once() -> None:
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         took.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
     assert min(took) < 0.3  # 0.13; processor time, since others may have the machine
-    for word in ("run", "resume", "status", "history", "cancel", "audit", "check", "diagram", "init", "Exit codes"):
+    for word in (
+        "run",
+        "resume",
+        "status",
+        "history",
+        "cancel",
+        "audit",
+        "check",
+        "stuck",
+        "archive",
+        "top",
+        "diagram",
+        "init",
+        "Exit codes",
+    ):
         assert word in done.stdout
 
 
 @pytest.mark.parametrize(
-    "command", ["run", "resume", "status", "history", "cancel", "audit", "check", "diagram", "init"]
+    "command",
+    ["run", "resume", "status", "history", "cancel", "audit", "check", "stuck", "archive", "top", "diagram", "init"],
 )
 def test_every_command_documents_the_exit_codes(cli: Cli, command: str) -> None:
     told = cli(command, "--help")

@@ -1,0 +1,208 @@
+"""`callboard stuck`: what has not changed for long, what it waits for, and the command that frees it.
+
+Rules:
+- Only what has not ended, and only what waits itself: a workstream that executes waits for its tasks, which are told.
+- What is told is read from the records. Where nobody runs the journal, that is what everything waits for.
+- Exit code 0 where nothing is found, 1 where something is, so that a watch can use it.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .options import JOURNAL, AsJson, Journal
+from .trouble import FAILED
+
+if TYPE_CHECKING:
+    from ...actors.records import BreakerRecord, JobRecord, TaskRecord, WorkerRecord, WorkstreamRecord
+    from ...actors.spec import Workstream
+    from ..journal.contract import Reader
+
+OlderThan = Annotated[str, typer.Option("--older-than", metavar="SPAN", help="For how long: 90s, 15m, 2h, 1d.")]
+
+# What a task waits for in each state, and what frees it: TARGET, TOOL and WORKER stand for the names.
+_TASK = {
+    "held": ("an approval", "callboard approve TARGET"),
+    "waiting": ("its time", "callboard cancel TARGET"),
+    "queued": ("a free worker", "callboard workers list"),
+    "running": ("its body", "callboard cancel TARGET"),
+    "timed_out": ("the end of its body, which is being stopped", "callboard cancel TARGET --force"),
+    "validating": ("its checks", "callboard cancel TARGET"),
+    "recovering": ("its worker", "callboard workers list"),
+    "retrying": ("its next try", "callboard cancel TARGET"),
+    "circuit_open": ("its tool", "callboard breaker reset TOOL"),
+    "half_open": ("a free worker, to probe its tool", "callboard workers list"),
+    "cancelling": ("its body or its hooks, which are being ended", "callboard cancel TARGET --force"),
+}
+_WORKSTREAM = {
+    "held": ("an approval", "callboard approve TARGET"),
+    "waiting": ("its time", "callboard cancel TARGET"),
+    "paused": ("an operator", "callboard resume TARGET"),
+    "validating": ("its checks", "callboard cancel TARGET"),
+    "cancelling": ("its tasks or its hooks, which are being ended", "callboard cancel TARGET --force"),
+}
+_JOB = {
+    "submitted": ("its checks", "callboard cancel TARGET"),
+    "pending": ("the slots that it asks for", "callboard workers list"),
+}
+_WORKER = {
+    "initializing": ("its start", "callboard workers terminate WORKER"),
+    "paused": ("an operator", "callboard workers resume WORKER"),
+    "draining": ("the tasks that it runs", "callboard workers terminate WORKER"),
+    "unresponsive": ("an answer of it", "callboard workers terminate WORKER"),
+}
+_BREAKER = {
+    "open": ("the end of its cooldown", "callboard breaker reset TOOL"),
+    "half_open": ("a task that probes it", "callboard breaker reset TOOL"),
+}
+
+
+def stuck(older_than: OlderThan = "1h", journal: Journal = JOURNAL, as_json: AsJson = False) -> None:
+    """Show what has not changed for long, what it waits for, and the command that frees it."""
+    from ..journal.lock import owner_of  # noqa: PLC0415
+    from .reading import reading  # noqa: PLC0415
+    from .spans import span  # noqa: PLC0415
+
+    now = time.time()
+    with reading(journal) as reader:
+        found = [one for one in _found(reader) if one["since"] <= now - span(older_than)]
+    owner = owner_of(journal)
+    if owner is None:
+        for one in found:
+            one["waits_for"] = f"somebody to run {journal}"
+            one["command"] = "callboard resume"
+    if as_json:
+        _json(found)
+    else:
+        _told(found, now, owner)
+    if found:
+        raise typer.Exit(FAILED)
+
+
+def _json(found: list[dict[str, Any]]) -> None:
+    import msgspec  # noqa: PLC0415
+
+    from ...actors.records import iso  # noqa: PLC0415
+
+    for one in found:
+        one["since"] = iso(one["since"])
+        sys.stdout.write(f"{msgspec.json.encode(one).decode()}\n")
+
+
+def _told(found: list[dict[str, Any]], now: float, owner: str | None) -> None:
+    from . import words  # noqa: PLC0415
+
+    for one in found:
+        spent = words.took(now - one["since"])
+        typer.echo(f"{one['kind']} {one['target']} {one['state']} for {spent}: waits for {one['waits_for']}")
+        if one["reason"]:
+            typer.echo(f"    {words.one_line(one['reason'], 160)}")
+        if one["command"]:
+            typer.echo(f"    {one['command']}")
+    runs = "nobody runs it" if owner is None else f"{owner} runs it"
+    typer.echo(f"{len(found)} found; {runs}" if found else f"nothing is stuck; {runs}")
+
+
+def _found(reader: Reader) -> Iterator[dict[str, Any]]:
+    from .reading import LIVING  # noqa: PLC0415
+
+    for job in reversed(reader.jobs(states=LIVING, limit=2**31)):
+        if job.state in _JOB:
+            yield _one(job, job.id, _JOB[job.state])
+        runs = reader.workstreams(job.id)
+        if not runs:
+            continue
+        if runs[-1].state in _WORKSTREAM:
+            yield _one(runs[-1], job.id, _WORKSTREAM[runs[-1].state])
+        yield from _tasks(reader, runs[-1], job.id)
+    for worker in reader.workers():
+        if worker.finished_at is None and worker.state in _WORKER:
+            yield _one(worker, worker.id, _WORKER[worker.state])
+    for breaker in reader.breakers():
+        if breaker.state in _BREAKER:
+            yield _one(breaker, breaker.name, _BREAKER[breaker.state])
+
+
+def _tasks(reader: Reader, run: WorkstreamRecord, job_id: str) -> Iterator[dict[str, Any]]:
+    from .words import ENDED  # noqa: PLC0415
+
+    tasks = reader.tasks(run.key)
+    living = {task.name: task for task in tasks if task.state not in ENDED}
+    spec = _Spec(reader, run.key)
+    for task in tasks:
+        if task.state in ENDED:
+            continue
+        target = f"{job_id}/{task.name}"
+        if task.state == "pending":
+            yield _one(task, target, _pending(task, spec(), living, run, job_id))
+            continue
+        what, command = _TASK[task.state]
+        if task.state == "queued" and not task.routable:
+            what = "a worker that could run it: there is none"
+        if task.state == "circuit_open" and task.parked in {"exhausted", "lost"}:
+            what, command = f"an operator: it is parked since its tries are {task.parked}", "callboard retry TARGET"
+        tool = spec().tasks[task.index].tool if "TOOL" in command else None
+        yield _one(task, target, (what, command.replace("TOOL", tool or target)))
+
+
+class _Spec:
+    """A specification, read when it is asked for."""
+
+    def __init__(self, reader: Reader, key: int) -> None:
+        self._reader = reader
+        self._key = key
+        self._spec: Workstream | None = None
+
+    def __call__(self) -> Workstream:
+        import msgspec  # noqa: PLC0415
+
+        from ...actors.spec import Workstream  # noqa: PLC0415
+
+        if self._spec is None:
+            self._spec = msgspec.json.decode(self._reader.spec(self._key) or b"", type=Workstream)
+        return self._spec
+
+
+def _pending(
+    task: TaskRecord, spec: Workstream, living: dict[str, TaskRecord], run: WorkstreamRecord, job_id: str
+) -> tuple[str, str]:
+    if run.state == "paused":
+        return "its workstream, which is paused", f"callboard resume {job_id}"
+    asked = spec.tasks[task.index]
+    names = [name for name in (*asked.depends_on, *asked.after) if name in living]
+    if not names:
+        return f"its workstream, which is {run.state}", ""
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return ", ".join(f"{job_id}/{name}" for name in names[:5]) + more, ""
+
+
+def _one(
+    record: JobRecord | WorkstreamRecord | TaskRecord | WorkerRecord | BreakerRecord,
+    target: str,
+    told: tuple[str, str],
+) -> dict[str, Any]:
+    what, command = told
+    if record.due_at is not None:
+        from .words import moment  # noqa: PLC0415
+
+        what += f" (until {moment(record.due_at)})"
+    for word in ("TARGET", "TOOL", "WORKER"):
+        command = command.replace(word, target)
+    return {
+        "kind": record.kind,
+        "target": target,
+        "state": str(record.state),
+        "since": record.updated_at,
+        "waits_for": what,
+        "command": command,
+        "reason": record.reason,
+    }
+
+
+TABLES: tuple[dict[str, tuple[str, str]], ...] = (_TASK, _WORKSTREAM, _JOB, _WORKER, _BREAKER)
+"""What the table covers, for the test that holds it against the machines and the commands."""

@@ -1,0 +1,136 @@
+"""`callboard top`: what a journal's jobs are doing, on a live screen of any terminal.
+
+Rules:
+- Read-only: it asks the journal's file, beside whoever writes it. Nothing is asked again while nothing was committed.
+- `--once`, and any output that is no terminal, gets one picture as plain text.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .options import JOURNAL, Journal
+
+if TYPE_CHECKING:
+    from ...actors.records import TaskRecord
+    from ..journal.reader import SqliteReader
+
+Once = Annotated[bool, typer.Option("--once", help="Print one picture, and end.")]
+Every = Annotated[float, typer.Option("--every", metavar="SECONDS", min=0.1, help="Seconds between two looks.")]
+_JOBS = 12
+_TASKS = 24
+_SHOWN_FIRST = ("running", "validating", "timed_out", "cancelling", "recovering", "half_open")
+_THEN = ("held", "waiting", "circuit_open", "retrying", "queued")
+
+
+def top(*, once: Once = False, every: Every = 0.5, journal: Journal = JOURNAL) -> None:
+    """Show what the jobs of a journal are doing, live. Ctrl+C leaves; nothing is changed."""
+    from .reading import reading  # noqa: PLC0415
+
+    with reading(journal) as reader:
+        if once or not sys.stdout.isatty():
+            typer.echo("\n".join(_lines(reader, journal, time.time())))
+        else:
+            with contextlib.suppress(KeyboardInterrupt):
+                _live(reader, journal, every)
+
+
+def _live(reader: SqliteReader, journal: Path, every: float) -> None:
+    from rich.console import Console  # noqa: PLC0415 - heavy
+    from rich.live import Live  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    console = Console()
+    with Live(console=console, screen=True, auto_refresh=False) as live:
+        while True:
+            began = time.monotonic()
+            room = console.size
+            lines = [line[: room.width] for line in _lines(reader, journal, time.time())][: room.height - 1]
+            live.update(Text("\n".join(lines)), refresh=True)
+            # a journal so large that a look takes long is looked at less often
+            time.sleep(max(every, 4 * (time.monotonic() - began)))
+
+
+def _lines(reader: SqliteReader, journal: Path, now: float) -> list[str]:
+    from ..journal.lock import owner_of  # noqa: PLC0415
+    from . import words  # noqa: PLC0415
+    from .reading import LIVING, tasks_of  # noqa: PLC0415
+
+    owner = owner_of(journal)
+    lines = [f"{journal}  {words.clock(now)}  {f'run by {owner}' if owner else 'nobody runs it'}", ""]
+    living = reader.jobs(states=LIVING, limit=1000)
+    shown = living[:_JOBS] or reader.jobs(limit=3)
+    tasks = {job.id: tasks_of(reader, job) for job in shown}
+    rows = [["JOB", "WORKSTREAM", "STATE", "DONE", "TASKS", "TOOK"]]
+    for job in shown:
+        own = tasks[job.id]
+        done = sum(task.state in words.ENDED for task in own)
+        spent = words.duration(job, now)
+        rows.append(
+            [job.id, job.name, str(job.state), f"{done}/{len(own)}", _counts(own), words.took(spent) if spent else ""]
+        )
+    lines += _columns(rows)
+    if len(living) > _JOBS:
+        lines.append(f"… and {len(living) - _JOBS} more that have not ended")
+    lines += _tasks(tasks, now)
+    lines += _others(reader, now)
+    return lines
+
+
+def _counts(tasks: list[TaskRecord]) -> str:
+    from collections import Counter  # noqa: PLC0415
+
+    counts = Counter(str(task.state) for task in tasks)
+    return " ".join(f"{count} {state}" for state, count in counts.most_common())
+
+
+def _tasks(tasks: dict[str, list[TaskRecord]], now: float) -> list[str]:
+    from . import words  # noqa: PLC0415
+
+    order = {state: place for place, state in enumerate((*_SHOWN_FIRST, *_THEN))}
+    busy = [(job, task) for job, own in tasks.items() for task in own if task.state in order]
+    busy.sort(key=lambda one: (order[one[1].state], one[1].updated_at))
+    rows = [["TASK", "STATE", "FOR", "ATTEMPT", "WORKER", "TOLD"]]
+    for job, task in busy[:_TASKS]:
+        told = words.brief(task.last_error or task.reason)
+        if task.due_at is not None:
+            told = f"until {words.clock(task.due_at)}{f'; {told}' if told else ''}"
+        spent = words.took(now - task.updated_at)
+        place = f"{task.attempt}/{task.max_attempts}" if task.attempt else ""
+        rows.append([f"{job}/{task.name}", str(task.state), spent, place, task.worker_id or "", told])
+    if not busy:
+        return []
+    more = [f"… and {len(busy) - _TASKS} more"] if len(busy) > _TASKS else []
+    return ["", *_columns(rows), *more]
+
+
+def _others(reader: SqliteReader, now: float) -> list[str]:
+    from . import words  # noqa: PLC0415
+
+    workers = [
+        [worker.id, str(worker.state), f"{worker.assigned}/{worker.capacity}", worker.engine]
+        for worker in reader.workers()
+        if worker.finished_at is None
+    ]
+    breakers = [
+        [breaker.name, str(breaker.state), words.took(now - breaker.updated_at), words.one_line(breaker.reason or "")]
+        for breaker in reader.breakers()
+        if breaker.state != "closed"
+    ]
+    lines: list[str] = []
+    if workers:
+        lines += ["", *_columns([["WORKER", "STATE", "RUNS", "ENGINE"], *workers])]
+    if breakers:
+        lines += ["", *_columns([["BREAKER", "STATE", "FOR", "TOLD"], *breakers])]
+    return lines
+
+
+def _columns(rows: list[list[str]]) -> list[str]:
+    widths = [max(len(row[number]) for row in rows) for number in range(len(rows[0]))]
+    return ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

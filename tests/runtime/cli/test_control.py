@@ -1,0 +1,257 @@
+"""Commands that act on a runtime from another terminal, and those that look at it. The runtime is in this process."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+
+from callboard.actors.spec import Task, Workstream
+from callboard.machines.audit import MACHINES, audit_lines
+from callboard.runtime.cli import stuck as stucks
+from callboard.runtime.handles import JobHandle
+from callboard.runtime.journal.lock import Lock
+from callboard.runtime.runtime import JobExists, Runtime
+
+from .conftest import Terminal, Told
+
+Cli = Callable[..., Told]
+Program = Callable[..., "subprocess.Popen[str]"]
+
+
+class Live:
+    """A runtime on callboard.db in a thread of its own, without workers, and its jobs."""
+
+    def __init__(self, portal: BlockingPortal, runtime: Runtime) -> None:
+        self.portal = portal
+        self.runtime = runtime
+
+    def submit(self, job_id: str, *tasks: Task, **more: Any) -> JobHandle:
+        spec = Workstream("w", tasks=list(tasks) or [Task("a", command=["x"]), Task("b", command=["x"])], **more)
+        return self.portal.call(lambda: self.runtime.submit(spec, id=job_id))
+
+    def end(self, job: JobHandle) -> None:
+        self.portal.call(job.cancel)
+        self.portal.call(job.wait)
+
+
+@contextlib.contextmanager
+def running() -> Iterator[Live]:
+    with (
+        start_blocking_portal() as portal,
+        portal.wrap_async_context_manager(Runtime("callboard.db", workers=(), drain_deadline=0)) as runtime,
+    ):
+        yield Live(portal, runtime)
+
+
+@pytest.fixture
+def live(folder: Path) -> Iterator[Live]:
+    with running() as live:
+        yield live
+
+
+# -- cancel ------------------------------------------------------------------------------------------------------------
+
+
+def test_cancel_acts_on_a_live_runtime(cli: Cli, live: Live) -> None:
+    job = live.submit("j", Task("a", command=["x"], optional=True), Task("b", command=["x"]))
+    told = cli("cancel", "j/a", "--reason", "too slow", "--request-id", "r1")
+    assert (told.code, told.out, told.err) == (0, "task j@1/a cancelled (too slow)\n", "")
+    assert job.task("a").record.reason == "too slow"
+    assert cli("cancel", "j@1/a", "--reason", "too slow", "--request-id", "r1").out == told.out  # the same again
+    told = cli("cancel", "j/b", "--request-id", "r1")
+    assert (told.code, "'r1' was given to another command before" in told.err) == (1, True)
+    told = cli("cancel", "j/a")
+    assert (told.code, told.err) == (1, "callboard: task j@1/a has ended already: cancelled.\n")
+    told = cli("cancel", "j", "--force", "--json")
+    row = json.loads(told.out)
+    assert (told.code, row["kind"], row["id"], row["state"], row["exit_code"]) == (0, "job", "j", "cancelled", 0)
+
+
+def test_targets_that_are_none(cli: Cli, live: Live) -> None:
+    live.submit("j")
+    assert "There is no job 'k' in this journal" in cli("cancel", "k").err
+    assert "Job j has no task 'c'; it has: a, b" in cli("cancel", "j/c").err
+    assert "'j@2/a' is of run 2; job j is in run 1: only that can be acted on." in cli("cancel", "j@2/a").err
+    assert "'j/a' names a task already" in cli("cancel", "j/a", "b").err
+    told = cli("cancel", "j", "--request-id", "")
+    assert (told.code, "cannot be a request_id" in told.err) == (2, True)
+
+
+def test_a_runtime_that_does_not_answer(cli: Cli, folder: Path) -> None:
+    with running() as live:
+        live.submit("j")
+    lock = Lock(Path("callboard.db"))  # a runtime that has it, and does nothing
+    try:
+        told = cli("cancel", "j", "--timeout", "0.05")
+        assert told.code == 4
+        assert "has not answered within 0.05 s. It stays in the inbox, and takes effect when it gets to it" in told.err
+        told = cli("cancel", "j", "--timeout", "0.05", "--json", "--request-id", "r2")
+        row = json.loads(told.out)
+        assert (told.code, row["request_id"], "later" in row) == (4, "r2", True)
+    finally:
+        lock.release()
+    with running() as live:
+        assert live.runtime.recovered[0].state == "cancelled"
+
+
+def test_two_processes_on_one_file(cli: Cli, folder: Path, program: Program) -> None:
+    """Killed before it could answer, and started again: the row takes effect once."""
+    Path("w.toml").write_text(
+        'name = "w"\n[[tasks]]\nname = "a"\ncommand = ["sleep", "1000"]\noptional = true\n'
+        '[[tasks]]\nname = "b"\ncommand = ["sleep", "1000"]\noptional = true\n'
+    )
+    runs = program("run", "w.toml", "--id", "j", "--plain")
+    assert runs.stdout is not None
+    while "b started" not in (line := runs.stdout.readline()):
+        assert line
+    assert (folder / "callboard.db.sock").stat().st_mode & 0o777 == 0o600
+    told = cli("cancel", "j/a", "--reason", "enough")
+    assert (told.code, told.out) == (0, "task j@1/a cancelling (enough)\n")
+    runs.send_signal(19)  # SIGSTOP: it has the journal, and cannot answer
+    told = cli("cancel", "j/b", "--timeout", "0.1", "--request-id", "r")
+    assert (told.code, f"process {runs.pid} has not answered" in told.err) == (4, True)
+    runs.kill()
+    runs.communicate()
+    assert (folder / "callboard.db.sock").exists()
+    told = cli("resume", "--plain")
+    assert "b cancelled" in told.out
+    assert "b started" not in told.out
+    assert not (folder / "callboard.db.sock").exists()
+    assert cli("check").code == 0
+    events = [line for line in cli("history", "j", "b").out.splitlines() if "[cancel" in line]
+    assert len(events) == 1
+
+
+# -- stuck -------------------------------------------------------------------------------------------------------------
+
+
+def test_stuck_says_what_is_waited_for_and_what_frees_it(cli: Cli, live: Live) -> None:
+    live.submit("j", Task("a", command=["x"]), Task("b", command=["x"], depends_on=["a"]))
+    told = cli("stuck", "--older-than", "0s")
+    assert told.code == 1
+    first, why, command, second, last = told.out.splitlines()
+    assert first.startswith("task j/a queued for ")
+    assert " s: waits for a worker that could run it: there is none (until " in first
+    assert "no worker has the engine 'command'" in why
+    assert command == "    callboard workers list"
+    assert second.startswith("task j/b pending for ")
+    assert second.endswith(" s: waits for j/a")
+    assert last.startswith("2 found; process ")
+    assert cli("stuck", "--older-than", "1h").code == 0
+    rows = [json.loads(line) for line in cli("stuck", "--older-than", "0", "--json").out.splitlines()]
+    assert [(row["kind"], row["target"], row["state"]) for row in rows] == [
+        ("task", "j/a", "queued"),
+        ("task", "j/b", "pending"),
+    ]
+    assert "is no span of time" in cli("stuck", "--older-than", "soon").err
+
+
+def test_what_nobody_runs_waits_for_that(cli: Cli, folder: Path) -> None:
+    with running() as live:
+        live.submit("j")
+    told = cli("stuck", "--older-than", "0")
+    assert told.out.count("waits for somebody to run callboard.db") == 2
+    assert told.out.count("    callboard resume\n") == 2
+    assert told.out.endswith("2 found; nobody runs it\n")
+
+
+def test_stuck_knows_every_state_that_can_last() -> None:
+    task, workstream, job, worker, breaker = stucks.TABLES
+    tables = {"task": {"pending": None, **task}, "job": job, "workstream": workstream, "worker": worker}
+    for kind, table in {**tables, "breaker": breaker}.items():
+        assert table.keys() <= MACHINES[kind].states.keys(), kind
+    assert {name for name, state in MACHINES["task"].states.items() if not state.terminal} == tables["task"].keys()
+
+
+# -- archive -----------------------------------------------------------------------------------------------------------
+
+
+def test_archive_moves_what_has_ended(cli: Cli, live: Live) -> None:
+    for job_id in ("a", "b"):
+        live.end(live.submit(job_id))
+    live.submit("c")
+    assert cli("archive", "--older-than", "1h").out == "0 jobs moved\n"
+    assert cli("archive", "--older-than", "0", "--dry-run").out.endswith("2 jobs to move\n")
+    told = cli("archive", "--older-than", "0")
+    assert (told.code, told.out.endswith("2 jobs moved\n")) == (0, True)
+    assert "job a cancelled" in told.out.splitlines()[0]  # the oldest first
+    assert cli("check").out.endswith(": consistent\n")
+    assert cli("audit", "callboard.db.archive/a.jsonl").code == 0
+    assert "Job a (cancelled) was archived in " in cli("status", "a").err
+    assert [json.loads(line)["id"] for line in cli("status", "--json").out.splitlines()] == ["c"]
+    with pytest.raises(JobExists, match="was archived in"):
+        live.submit("a")
+    with pytest.raises(LookupError, match="was archived"):
+        live.portal.call(live.runtime.job, "a")
+    live.end(live.submit("d"))
+    assert cli("check").out.endswith(": consistent\n")
+
+
+def test_an_archive_that_lost_lines_is_found_out(cli: Cli, live: Live) -> None:
+    live.end(live.submit("a"))
+    cli("archive", "--older-than", "0", "--to", "kept")
+    lines = Path("kept/a.jsonl").read_bytes().splitlines(keepends=True)
+    assert audit_lines(lines) == []
+    first = json.loads(lines[0])["archive"]
+    assert (first["job"]["id"], len(first["tasks"]), first["transitions"]) == ("a", 2, len(lines) - 1)
+    (finding,) = audit_lines(lines[:-1])
+    assert (finding.kind, finding.text) == (
+        "gap",
+        f"the archive has {len(lines) - 2} transitions, of {len(lines) - 1} that were written",
+    )
+    assert {finding.kind for finding in audit_lines(lines[:2] + lines[3:])} >= {"gap"}
+
+
+def test_a_log_goes_on_after_its_last_job_was_archived(cli: Cli, folder: Path) -> None:
+    Path("w.toml").write_text('name = "w"\n[[tasks]]\nname = "a"\ncommand = ["true"]\n')
+    assert cli("run", "w.toml", "--id", "a", "--jsonl", "log").code == 0
+    lines = Path("log").read_bytes().splitlines(keepends=True)
+    last = max(number for number, line in enumerate(lines) if json.loads(line)["job_id"] == "a")
+    Path("log").write_bytes(b"".join(lines[: last + 1]))  # as after a kill: the job's end is the last line
+    cli("archive", "--older-than", "0")
+    assert cli("run", "w.toml", "--id", "b", "--jsonl", "log").code == 0
+    assert cli("audit", "log").out == "log: consistent\n"
+
+
+def test_what_is_not_archived(cli: Cli, live: Live) -> None:
+    live.end(live.submit("a"))
+    with contextlib.closing(sqlite3.connect("callboard.db", isolation_level=None)) as connection:
+        row = '{"key":1000,"owner":"a@1/b","event":"on_failed","body":{},"context":{}}'
+        connection.execute("INSERT INTO outbox_rows VALUES (1000, ?)", (row,))
+    assert cli("archive", "--older-than", "0").out == "0 jobs moved\n"  # a hook of it is still to run
+    Path("file").touch()
+    with contextlib.closing(sqlite3.connect("callboard.db", isolation_level=None)) as connection:
+        connection.execute("DELETE FROM outbox_rows")
+    told = cli("archive", "--older-than", "0", "--to", "file")
+    assert (told.code, "file" in told.err) == (2, True)
+    assert cli("status", "a").code == 0
+
+
+# -- top ---------------------------------------------------------------------------------------------------------------
+
+
+def test_top_shows_one_picture_where_there_is_no_terminal(cli: Cli, live: Live) -> None:
+    live.submit("j")
+    told = cli("top", "--once")
+    assert told.code == 0
+    assert "run by process" in told.out
+    assert "j    w           running  0/2   2 queued" in told.out
+    assert "j/a   queued" in told.out
+    assert "\x1b" not in cli("top").out
+
+
+def test_top_on_a_terminal(live: Live, terminal: Callable[..., Terminal]) -> None:
+    live.submit("j")
+    screen = terminal("top", "--every", "0.1")
+    screen.wait_for("j/a")
+    screen.press("\x03")
+    assert screen.end() == 0
+    assert screen.out.count("\x1b[?1049h") == screen.out.count("\x1b[?1049l") == 1
