@@ -23,6 +23,8 @@ def name_problem(name: str) -> str | None:
         return None
     if not name:
         return "is empty"
+    if len(name) > LONGEST_NAME:  # before each of its characters is looked at
+        return f"is {len(name.encode(errors='replace'))} bytes long, and {LONGEST_NAME} is the most"
     if bad := next((sign for sign in name if sign in _FORBIDDEN or not sign.isprintable()), None):
         return f"holds {bad!a}, which cannot stand in a file name"
     if name[0] == " " or name[-1] in " .":

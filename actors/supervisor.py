@@ -131,7 +131,7 @@ class SupervisorActor:
             worker.receive(message)
 
     def _drain(self, message: Drain) -> None:
-        """Claim nothing more. With `stop`, have bodies given back, and questions stopped: they are asked again."""
+        """Claim nothing more. With `stop`, have bodies given back; questions and hooks are stopped: they come again."""
         kernel = self.kernel
         kernel.scheduler.stopped = True
         if not message.stop:
@@ -140,7 +140,7 @@ class SupervisorActor:
         for token, call in kernel.calls.items():
             if call.kind == "body":
                 kernel.send(kernel.entities[call.key], message)
-            elif call.kind != "hook":
+            else:
                 kernel.effect(StopCall(token))
 
     def _recover(self) -> None:

@@ -17,12 +17,12 @@ from ..actors.schema import Path
 
 Lines = dict[Path, int]
 
-_JSON = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]:,]|\n|[^\s{}\[\]:,"]+')
+_JSON = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\]:,]|\n|[^\s{}\[\]:,"]+')
 _JSON_BETWEEN = frozenset("\n,:]}")
 _TOML = re.compile(
     r'"{3}(?:[^\\]|\\.)*?"{3,5}(?!")'
     r"|'''[\s\S]*?'{3,5}(?!')"
-    r'|"(?:[^"\\\n]|\\.)*"'
+    r'|"[^"\\\n]*(?:\\.[^"\\\n]*)*"'
     r"|'[^'\n]*'"
     r"|#[^\n]*"
     r"|\n"
