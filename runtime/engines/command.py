@@ -31,6 +31,7 @@ from .base import BaseEngine, Run
 from .contract import Beat, Call, CommandCall, Ended, ErrorInfo, Outcome, ProcessInfo
 from .crossing import LoopLine
 from .failures import clean, describe
+from .processes import signal_name
 from .watch import Child, Watcher
 
 _CLOSING = 1.0  # seconds that the watcher's thread may take to end
@@ -150,16 +151,9 @@ def _bad_end(command: CommandCall, code: int | None, last: str) -> ErrorInfo:
         return ErrorInfo(type="exit_status_lost", message=text)
     if code < 0:
         hint = " (out of memory?)" if code == -signal.SIGKILL else ""
-        return ErrorInfo(type="killed_by_signal", message=f"{title} was killed by {_signal_name(-code)}{hint}{says}")
+        return ErrorInfo(type="killed_by_signal", message=f"{title} was killed by {signal_name(-code)}{hint}{says}")
     expected = ", ".join(map(str, command.expected_exit_codes)) or "none"
     return ErrorInfo(type="exit_code", message=f"{title} exited with {code} (expected: {expected}){says}")
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def _not_started(command: CommandCall, error: Exception) -> ErrorInfo:

@@ -56,17 +56,34 @@ class CommandCall(msgspec.Struct, frozen=True, kw_only=True):
     output_limit: int = 1_048_576
 
 
+class ProcessCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A function to run in a worker's process. The call's context is given if the function takes one.
+
+    function: its import path "module:qualified.name". folder: where modules are looked for first. What it prints goes
+    to `output_path`, as a command's does, if it prints anything. recycle_after: bodies that one process runs at most.
+    """
+
+    function: str
+    worker: str
+    incarnation: int
+    folder: str | None = None
+    output_path: Path | None = None
+    output_limit: int = 1_048_576
+    recycle_after: int | None = None
+
+
 class Call(msgspec.Struct, frozen=True, kw_only=True):
     """One thing to run: a function or a command.
 
     token: the fencing token, unique per runtime file, never used twice. grace: seconds between the polite
-    stop and the kill. func takes nothing or the context; engines that run commands use `command` instead.
+    stop and the kill. func takes nothing or the context; engines of other kinds use `command` or `process` instead.
     """
 
     token: int
     kind: CallKind = "body"
     func: Callable[..., Any] | None = None
     command: CommandCall | None = None
+    process: ProcessCall | None = None
     context: TaskContext | None = None
     grace: float = 10.0
 
@@ -88,10 +105,10 @@ class ErrorInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """How a call ended. duration in seconds. The output fields and exit_code are a command's.
+    """How a call ended. duration in seconds. exit_code is a command's, the output fields also a process's.
 
     exit_code: as the shell's convention has it not: negative is the number of the signal that killed it.
-    output_size: bytes that the command wrote, kept or not. output_tail: its last lines.
+    output_size: bytes that were written, kept or not. output_tail: the last lines.
     escaped: a descendant of the command left its process group and still holds its output.
     """
 
@@ -108,7 +125,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProcessInfo(msgspec.Struct, frozen=True):
-    """Enough to find a command's process group again after the runtime was killed.
+    """Enough to find the process group of a command or a worker again after the runtime was killed.
 
     started: the kernel's start time of the process in clock ticks since boot (0 where it cannot be known).
     """

@@ -64,17 +64,17 @@ class Lookout(Generic[W]):
 
     # -- what a subclass says ------------------------------------------------------------------------------------------
 
-    def _act_on_due_time(self, one: W) -> None:
+    def _act_on_due_time(self, one: W, /) -> None:
         raise NotImplementedError
 
-    def _gone(self, one: W) -> None:
+    def _gone(self, one: W, /) -> None:
         """Its process has exited and is reaped; `exit_code` says how."""
         raise NotImplementedError
 
-    def _taken(self, one: W) -> None:
+    def _taken(self, one: W, /) -> None:
         """Somebody else has reaped its process, so its number may be another's by now."""
 
-    def _broke(self, one: W, error: Exception) -> None:
+    def _broke(self, one: W, error: Exception, /) -> None:
         """A step of it raised; its process, if there was one, is dead."""
         raise NotImplementedError
 

@@ -35,6 +35,14 @@ def signal_group(group: int, number: int) -> None:
         os.killpg(group, number)
 
 
+def signal_name(number: int) -> str:
+    """What people call a signal."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
 def kill_leftover(info: ProcessInfo, *, wait: float = 2.0) -> bool:
     """Kill the process group of a command that outlived its runtime, if it is still that command's.
 

@@ -15,12 +15,15 @@ import anyio
 from callboard.actors.errors import TaskCancelled
 from callboard.runtime.engines.command import CommandEngine
 from callboard.runtime.engines.context import TaskContext
-from callboard.runtime.engines.contract import Call, CommandCall, Outcome, ProcessInfo
+from callboard.runtime.engines.contract import Call, CommandCall, Outcome, ProcessCall, ProcessInfo
 from callboard.runtime.engines.loop import LoopEngine
+from callboard.runtime.engines.process import ProcessEngine
 from callboard.runtime.engines.thread import ThreadEngine
 from callboard.runtime.runners import RunnerPool
 
-AnyEngine = LoopEngine | ThreadEngine | CommandEngine
+AnyEngine = LoopEngine | ThreadEngine | CommandEngine | ProcessEngine
+WITHOUT_CONTEXT = {"quick", "failing"}
+PROCESSES = 2  # workers of the process engine that a bench uses, in turn
 
 
 async def until(condition: Callable[[], Any]) -> None:
@@ -38,6 +41,8 @@ class Record:
         self.beats: list[tuple[int, Any]] = []
         self.started: dict[int, ProcessInfo] = {}
         self.threads: set[int] = set()
+        self.alive: list[tuple[str, int, tuple[int, ...]]] = []
+        self.died: list[tuple[str, int, str]] = []
         self._changed = anyio.Event()
 
     def ended(self, outcome: Outcome) -> None:
@@ -53,6 +58,14 @@ class Record:
     def process_started(self, token: int, info: ProcessInfo) -> None:
         self.threads.add(threading.get_ident())
         self.started[token] = info
+        self.change()
+
+    def worker_alive(self, worker: str, incarnation: int, tokens: tuple[int, ...]) -> None:
+        self.alive.append((worker, incarnation, tokens))
+        self.change()
+
+    def worker_died(self, worker: str, incarnation: int, reason: str) -> None:
+        self.died.append((worker, incarnation, reason))
         self.change()
 
     def change(self) -> None:
@@ -83,7 +96,9 @@ class Bench:
 
     def start(self, token: int, behaviour: str, **more: Any) -> TaskContext:
         context = TaskContext(task=behaviour, token=token)
-        self.start_call(Call(token=token, context=context, **self._what(behaviour, token), **more))
+        what = self._what(behaviour, token)
+        given = None if behaviour in WITHOUT_CONTEXT and "process" in what else context
+        self.start_call(Call(token=token, context=given, **what, **more))
         return context
 
     def start_call(self, call: Call) -> None:
@@ -96,6 +111,8 @@ class Bench:
     def _what(self, behaviour: str, token: int) -> dict[str, Any]:
         if isinstance(self.engine, CommandEngine):
             return {"command": CommandCall(argv=[sys.executable, "-S", "-c", COMMANDS[behaviour]])}
+        if isinstance(self.engine, ProcessEngine):
+            return {"process": process_call(behaviour, token)}
         flavour = "async" if isinstance(self.engine, LoopEngine) else "plain"
         return {"func": getattr(self, f"_{flavour}_{behaviour}")}
 
@@ -135,6 +152,13 @@ class Bench:
         return "late"
 
 
+def process_call(behaviour: str, token: int = 0, **more: Any) -> ProcessCall:
+    """A call of one of `process_bodies`, for one of the bench's workers."""
+    function = f"tests.runtime.engines.process_bodies:{behaviour}"
+    given: dict[str, Any] = {"function": function, "worker": f"w-{token % PROCESSES}", "incarnation": 1, **more}
+    return ProcessCall(**given)
+
+
 COMMANDS = {
     "quick": "pass",
     "failing": "import sys; sys.exit('told to fail')",
@@ -156,6 +180,8 @@ async def open_bench(name: str, folder: Path) -> AsyncIterator[Bench]:
             engine = LoopEngine(pool)
         elif name == "thread":
             engine = ThreadEngine()
+        elif name == "process":
+            engine = ProcessEngine(started=record.process_started, alive=record.worker_alive, died=record.worker_died)
         else:
             engine = CommandEngine(started=record.process_started)
         await engine.open()

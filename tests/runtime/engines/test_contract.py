@@ -11,12 +11,13 @@ import pytest
 from callboard.runtime.engines.command import CommandEngine
 from callboard.runtime.engines.contract import Call, CommandCall, Engine, EngineClosed
 
-from .helpers import Bench, open_bench, until
+from .helpers import Bench, open_bench, process_call, until
 
 pytestmark = pytest.mark.anyio
+PROCESSES = {"command", "process"}  # what can be killed
 
 
-@pytest.fixture(params=["loop", "thread", "command"])
+@pytest.fixture(params=["loop", "thread", "command", "process"])
 def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -94,8 +95,8 @@ async def test_force_does_not_wait_for_manners(name: str, tmp_path: Path) -> Non
         assert 1 not in bench.record.outcomes
         assert bench.engine.stop(1, force=True)
         outcome = await bench.record.outcome(1)
-        if name == "command":
-            assert (outcome.status, outcome.exit_code) == ("cancelled", -9)
+        if name in PROCESSES:
+            assert (outcome.status, outcome.exit_code) == ("cancelled", -9 if name == "command" else None)
             return
         assert outcome.status == "abandoned"
         assert bench.engine.stop(1) is False
@@ -134,7 +135,7 @@ async def test_a_token_runs_once_at_a_time(name: str, tmp_path: Path) -> None:
 
 
 async def test_many_calls_end_exactly_once(name: str, tmp_path: Path) -> None:
-    count = 12 if name == "command" else 300
+    count = {"command": 12, "process": 60}.get(name, 300)
     async with open_bench(name, tmp_path) as bench:
         for token in range(1, count + 1):
             bench.start(token, "failing" if token % 3 == 0 else "quick")
@@ -154,7 +155,7 @@ async def test_close_ends_everything_and_refuses_more(name: str, tmp_path: Path)
         await running(bench, 2)
         await bench.engine.close(0.3)
         assert (await bench.record.outcome(1)).status == "cancelled"
-        expected = "cancelled" if name == "command" else "abandoned"
+        expected = "cancelled" if name in PROCESSES else "abandoned"
         assert (await bench.record.outcome(2)).status == expected
         with pytest.raises(EngineClosed):
             bench.start(3, "quick")
@@ -175,6 +176,11 @@ async def test_a_call_that_the_engine_cannot_run(name: str, tmp_path: Path) -> N
             for wrong in (None, CommandCall(), CommandCall(argv=["true"], shell="true")):
                 with pytest.raises(ValueError, match="command"):
                     bench.start_call(Call(token=1, command=wrong))
+            assert bench.engine.stop(1) is False
+        elif name == "process":
+            for unknown in (None, process_call("quick", function="quick")):
+                with pytest.raises(ValueError, match="import path"):
+                    bench.start_call(Call(token=1, process=unknown))
             assert bench.engine.stop(1) is False
         else:
             bench.start_call(Call(token=1))

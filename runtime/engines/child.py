@@ -1,0 +1,263 @@
+"""A worker process: `python -m callboard.runtime.engines.child SOCKET PARENT`. Runs one body after another.
+
+Rules:
+- The main thread runs bodies, since signals and many libraries want it. A second thread reads frames: it answers
+  whether the process lives, whatever the body does, and notes that a body is to end.
+- A body that is to end learns it from its next heartbeat. If that does not come in time, the runtime sends SIGTERM,
+  which raises TaskCancelled in the body wherever it is, but never within a frame that is being sent. Such a process
+  runs no other body: nobody knows what was interrupted. Any other SIGTERM ends the process.
+- It dies with its runtime: by the kernel's own means where there are some, and when the socket ends.
+- What the body starts carries the attempt's fencing token in its environment, so that it is found after a crash.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import ctypes
+import faulthandler
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from inspect import iscoroutine
+from io import TextIOWrapper
+from queue import SimpleQueue
+from typing import Any
+
+import msgspec
+
+from ...actors.errors import TaskCancelled
+from ..bodies import Bodies, BodyNotFound, look_in
+from .bodies import bind, bind_logging
+from .context import TaskContext
+from .contract import Call, ErrorInfo
+from .failures import describe
+from .main_module import load_main
+from .processes import TOKEN
+from .values import NotSerialisable, checked
+from .wire import Alive, Ask, Begin, Done, Frame, Halt, Hello, Leave, Said, ToProcess, Unpacker, Up, packed
+
+WORKER_VARIABLE = "CALLBOARD_WORKER"
+"""The environment variable that only the process itself carries, not what its bodies start."""
+START_PATH = "CALLBOARD_START_PATH"
+"""What PYTHONPATH was in the runtime's own environment, if it was set."""
+_PR_SET_PDEATHSIG = 1
+_CHUNK = 65_536
+_libc = ctypes.CDLL(None)
+
+
+class Child:
+    """The process, as its two threads see it."""
+
+    def __init__(self, line: socket.socket) -> None:
+        self._line = line
+        self._sending = threading.Lock()
+        self._todo: SimpleQueue[Begin | None] = SimpleQueue()
+        self._bodies = Bodies()
+        self._main: tuple[str, str] | None = None
+        self._main_loaded = False
+        self._halted: set[int] = set()  # tokens that are to end
+        self._context: TaskContext | None = None  # of the body that runs, if it takes one
+        self._token = 0  # of the body that runs
+        self._interruptible = False  # whether SIGTERM may raise where the main thread is now
+        self._interrupted = False  # SIGTERM came where it may not raise
+
+    def run(self) -> None:
+        """Run bodies until told to leave."""
+        signal.signal(signal.SIGTERM, self._on_term)
+        threading.Thread(target=self._read, name="callboard-line", daemon=True).start()
+        self._send(Up())
+        while (begin := self._todo.get()) is not None:
+            self._send(self._run(begin))
+            self._halted.discard(begin.token)
+
+    # -- the second thread ---------------------------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        decode = msgspec.msgpack.Decoder(ToProcess).decode
+        unpacker = Unpacker()
+        while data := self._received():
+            for body in unpacker.feed(data):
+                self._take(decode(body))
+        _die_with_all()
+
+    def _received(self) -> bytes:
+        try:
+            return self._line.recv(_CHUNK)
+        except OSError:
+            return b""
+
+    def _take(self, frame: ToProcess) -> None:
+        match frame:
+            case Hello():
+                sys.path[:] = frame.path
+                sys.argv[:] = frame.argv
+                self._main = frame.main
+            case Begin():
+                self._todo.put(frame)
+            case Halt(token=token):
+                self._halted.add(token)
+                context = self._context
+                if context is not None and context.token == token:
+                    context.cancelled = True
+            case Ask():
+                token = self._token
+                self._send(Alive((token,) if token else ()))
+            case Leave():
+                self._todo.put(None)
+
+    def _send(self, frame: Frame) -> None:
+        data = packed(frame)
+        with self._sending, contextlib.suppress(OSError):  # nobody is there: the second thread ends the process
+            self._line.sendall(data)
+
+    # -- a body --------------------------------------------------------------------------------------------------------
+
+    def _run(self, begin: Begin) -> Done:
+        """Run one body. Whatever it does is told as its end."""
+        began = time.monotonic()
+        value: Any = None
+        error: BaseException | None = None
+        signal.signal(signal.SIGTERM, self._on_term)  # the body before may have changed it
+        os.environ[TOKEN] = str(begin.token)
+        self._token = begin.token
+        try:
+            value = self._call(begin)
+        except BaseException as raised:
+            self._interruptible = False
+            error = raised
+        self._token, self._context = 0, None
+        duration = time.monotonic() - began
+        _flush()
+        return self._returned(begin.token, value, duration) if error is None else self._raised(begin, error, duration)
+
+    def _call(self, begin: Begin) -> Any:
+        func = self._function(begin)
+        context = None
+        logging = contextvars.copy_context()
+        if (facts := begin.facts) is not None:
+            context = self._context = TaskContext(
+                task=facts.task, token=begin.token, attempt=facts.attempt, job_id=facts.job_id,
+                workstream_id=facts.workstream_id, results=facts.results, details=facts.details, args=facts.args,
+            )  # fmt: skip
+            context.attach(lambda details: self._beat(begin.token, details), raises=True)
+            bind_logging(logging, context)
+        bound = bind(Call(token=begin.token, func=func, context=context))
+        if begin.token in self._halted:  # from here on its context is told
+            raise TaskCancelled("cancelled before it started")
+        try:
+            self._interruptible = True
+            value = logging.run(bound)
+        finally:
+            self._interruptible = False
+            if context is not None:
+                context.detach()
+        if iscoroutine(value):
+            value.close()
+            raise TypeError("the function returned a coroutine, which a process cannot run; declare it `async def`")
+        return value
+
+    def _function(self, begin: Begin) -> Any:  # a callable of any type
+        if begin.folder is not None:
+            look_in(begin.folder)
+        if begin.function.startswith("__main__:") and not self._main_loaded:
+            try:
+                load_main(self._main)
+            except (Exception, SystemExit) as error:  # the program may do whatever it likes
+                text = f"{begin.function!r}: the program cannot be loaded here: {type(error).__name__}: {error}"
+                raise BodyNotFound(text) from error
+            self._main_loaded = True
+        return self._bodies.callable_body(begin.function)
+
+    def _beat(self, token: int, details: Any) -> None:
+        """In the body: a frame is sent whole, whatever signal comes meanwhile."""
+        self._interruptible = False
+        self._send(Said(token, details))
+        self._interruptible = True
+        if self._interrupted:
+            raise TaskCancelled(_TOLD)
+
+    def _on_term(self, number: int, _: object) -> None:
+        if self._token not in self._halted:  # somebody wants the process to end, whatever it does
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        elif self._interruptible:
+            self._interruptible = False
+            raise TaskCancelled(_TOLD)
+        else:
+            self._interrupted = True
+
+    @staticmethod
+    def _returned(token: int, value: Any, duration: float) -> Done:
+        try:
+            return Done(token, "ok", checked(value), duration=duration)
+        except NotSerialisable as error:
+            info = ErrorInfo(type="result_not_serialisable", message=str(error), permanent=True, category="permanent")
+            return Done(token, "failed", error=info, duration=duration)
+
+    def _raised(self, begin: Begin, error: BaseException, duration: float) -> Done:
+        token = begin.token
+        if isinstance(error, TaskCancelled) and token in self._halted:
+            info = ErrorInfo(type="cancelled", message=str(error))
+            return Done(token, "cancelled", error=info, duration=duration)
+        if isinstance(error, BodyNotFound):
+            info = ErrorInfo(type="body_not_found", message=str(error), permanent=True, category="permanent")
+        else:
+            info = describe(error)
+        return Done(token, "failed", error=info, duration=duration)
+
+
+_TOLD = "it was told to stop"
+
+
+def _flush() -> None:
+    """Let all that the body has printed be in the pipe before its end is told."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    with contextlib.suppress(Exception):
+        _libc.fflush(None)
+
+
+def _die_with_all() -> None:
+    """The runtime is gone: nothing that was started here may go on."""
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+    os._exit(1)
+
+
+def _die_with(parent: int) -> None:
+    """Have the kernel kill this process when its parent dies, where it can; also if that has happened already."""
+    if sys.platform == "linux":
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        _die_with_all()
+
+
+def _clean_environment() -> None:
+    """Take back what only the start of this process needed: what bodies start inherits the rest."""
+    os.environ.pop(WORKER_VARIABLE, None)
+    if (before := os.environ.pop(START_PATH, None)) is not None:
+        os.environ["PYTHONPATH"] = before
+    else:
+        os.environ.pop("PYTHONPATH", None)
+
+
+def main() -> None:
+    """Be a worker process."""
+    descriptor, parent = int(sys.argv[1]), int(sys.argv[2])
+    _die_with(parent)
+    faulthandler.enable()  # what crashed is told in the body's output
+    os.set_inheritable(descriptor, False)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(line_buffering=True)
+    _clean_environment()
+    Child(socket.socket(fileno=descriptor)).run()
+
+
+if __name__ == "__main__":
+    main()

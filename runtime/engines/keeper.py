@@ -1,0 +1,501 @@
+"""One thread that keeps worker processes: starts them, gives them bodies, hears them, and replaces them.
+
+A *seat* is an incarnation of a worker: one process at a time, and the bodies that wait for it. A process may come and
+go while its seat stays; a seat whose process dies unasked is dead.
+
+| a process is | entered when | its due time |
+| --- | --- | --- |
+| starting | it was started, on the first need | after `start_limit` s: it is killed, and its seat is dead |
+| idle | it is up, or its body ended | (none) |
+| busy | it was given a body | (none) |
+| halting | its body was told to end | half of the grace later: SIGTERM; the other half later: SIGKILL |
+| leaving | it was told to end (recycled, replaced, its worker stopped) | after its limit: SIGKILL |
+| killed | SIGKILL was sent to its group | after `_UNKILLABLE` s: its body is told as stuck, its seat is dead |
+| over | it has exited | (none) |
+
+Rules:
+- What a body printed before its end is read before its end is told; what is printed between bodies is dropped.
+- When a process has exited, what it still said is heard first; only a body without an end is lost with it.
+- A process that was signalled, or has run as many bodies as it may, runs no other one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal, Protocol
+
+import msgspec
+
+from .child import START_PATH, WORKER_VARIABLE
+from .contract import ErrorInfo, ProcessInfo
+from .lookout import Lookout, Watched
+from .main_module import own_main
+from .output import Output, OutputUnwritable
+from .processes import signal_group, signal_name, start_time
+from .wire import Alive, Ask, Begin, Done, Frame, FromProcess, Halt, Hello, Leave, Said, Unpacker, Up, packed
+
+_CHUNK = 65_536
+_LEFT_IN_PIPE = 1_048_576  # bytes that may be in a pipe: the kernel's limit
+_UNKILLABLE = 5.0  # seconds
+_LEAVING = 1.0  # seconds that a process has to end when it is replaced
+_PACKAGE_FOLDER = str(Path(str(sys.modules[__name__.partition(".")[0]].__file__)).resolve().parent.parent)
+_DONE_FOR = frozenset({"leaving", "killed", "over"})
+
+Stage = Literal["none", "starting", "idle", "busy", "halting", "leaving", "killed", "over"]
+
+
+class Job:
+    """One body, from its order to its end."""
+
+    def __init__(
+        self,
+        begin: Begin,
+        *,
+        seat: Seat,
+        grace: float,
+        output_path: Path | None,
+        output_limit: int,
+        recycle_after: int | None,
+    ) -> None:
+        self.begin = begin
+        self.seat = seat
+        self.grace = grace
+        self.output_path = output_path
+        self.output_limit = output_limit
+        self.recycle_after = recycle_after
+        self.halted = False
+        self.output: Output | None = None  # made when there is something to keep
+        self.began: float | None = None
+
+    @property
+    def token(self) -> int:
+        """Its fencing token."""
+        return self.begin.token
+
+
+class Seat(Watched):
+    """An incarnation of a worker, with its process. Its fields belong to the thread."""
+
+    def __init__(self, worker: str, incarnation: int) -> None:
+        self.worker = worker
+        self.incarnation = incarnation
+        self.dead = False
+        self.closing = False  # it takes nothing new
+        self.waiting: deque[Job] = deque()
+        self.deadline: float | None = None  # for what it runs when it is stopped
+        self.left()
+
+    def left(self) -> None:
+        """Be without a process: none was needed so far, or it is gone."""
+        self.process = None
+        self.exit_code = None
+        self.due = None
+        self.stage: Stage = "none"
+        self.job: Job | None = None
+        self.asked = False  # its end was asked for: a replacement, not a loss
+        self.probed = False  # it owes an answer
+        self.up = False
+        self.served = 0
+        self.line: socket.socket | None = None
+        self.unpacker = Unpacker()
+        self.unsent = bytearray()
+        self.pipe = -1
+        self.started = 0  # the kernel's start time
+
+
+class Listener(Protocol):
+    """Who hears of it, in the thread."""
+
+    def job_started(self, job: Job, info: ProcessInfo) -> None:
+        """A process was given the body."""
+
+    def job_said(self, job: Job, details: object) -> None:
+        """The body's heartbeat."""
+
+    def job_done(self, job: Job, done: Done) -> None:
+        """The body's end. status as an Outcome's."""
+
+    def job_stuck(self, job: Job) -> None:
+        """Its process does not even die of SIGKILL."""
+
+    def worker_alive(self, seat: Seat, tokens: tuple[int, ...]) -> None:
+        """The worker answered."""
+
+    def worker_died(self, seat: Seat, reason: str) -> None:
+        """Its process died, and nobody had asked for it. What ran there is told after this."""
+
+    def keeper_closed(self) -> None:
+        """Nothing is left."""
+
+
+class Keeper(Lookout[Seat]):
+    """The thread. Its public methods are for any thread."""
+
+    def __init__(self, listener: Listener, *, environment: Mapping[str, str], start_limit: float) -> None:
+        super().__init__("callboard-processes", listener.keeper_closed)
+        self._listener = listener
+        self._environment = environment
+        self._start_limit = start_limit
+        self._decode = msgspec.msgpack.Decoder(FromProcess).decode
+
+    def begin(self, job: Job) -> None:
+        """Have the job's seat run it, after those that wait there already."""
+        self._order((lambda seat: self._take(seat, job), job.seat))
+
+    def halt(self, job: Job, *, force: bool) -> None:
+        """Let the job end: by its manners within its grace, or (`force`) at once."""
+        self._order((lambda seat: self._halt(seat, job, force=force), job.seat))
+
+    def probe(self, seat: Seat) -> None:
+        """Ask whether the seat's worker lives."""
+        self._order((self._probe, seat))
+
+    def stop(self, seat: Seat, deadline: float) -> None:
+        """End the seat's process after what it runs, at the latest in `deadline` seconds."""
+        self._order((lambda one: self._retire(one, deadline), seat))
+
+    def kill(self, seat: Seat) -> None:
+        """Kill the seat's process; its jobs are lost."""
+        self._order((lambda one: self._end_seat(one, "it was terminated"), seat))
+
+    # -- bodies --------------------------------------------------------------------------------------------------------
+
+    def _take(self, seat: Seat, job: Job) -> None:
+        if job.halted:
+            self._tell(job, _cancelled(job, "cancelled before it started"))
+        elif seat.dead or seat.closing:
+            self._tell(job, _lost(job, "the worker was gone before it started"))
+        else:
+            seat.waiting.append(job)
+            self._go_on(seat)
+
+    def _go_on(self, seat: Seat) -> None:
+        """Give the seat's process the next body, starting it if need be."""
+        if seat.dead or seat.job is not None or not seat.waiting or seat.stage in _DONE_FOR:
+            return
+        if seat.stage == "none":
+            self._spawn(seat)
+        job = seat.job = seat.waiting.popleft()
+        job.began = time.monotonic()
+        if seat.stage == "idle":
+            seat.stage = "busy"
+        pid = seat.group
+        self._send(seat, job.begin)
+        self._listener.job_started(job, ProcessInfo(job.token, pid, pid, seat.started))
+
+    def _halt(self, seat: Seat, job: Job, *, force: bool) -> None:
+        if job in seat.waiting:
+            seat.waiting.remove(job)
+            self._tell(job, _cancelled(job, "cancelled before it started"))
+        elif seat.job is job and force:
+            job.halted = True
+            self._kill(seat)
+        elif seat.job is job and not job.halted:
+            job.halted = True
+            self._send(seat, Halt(job.token))
+            if seat.stage in ("starting", "busy"):
+                seat.stage = "halting"
+                seat.due = time.monotonic() + job.grace / 2
+
+    def _done(self, seat: Seat, done: Done) -> None:
+        job = seat.job
+        if job is None or job.token != done.token:
+            return  # of an attempt that is over
+        self._drain(seat)
+        seat.job = None
+        seat.served += 1
+        worn = job.recycle_after is not None and seat.served >= job.recycle_after
+        if seat.stage in ("starting", "busy", "halting"):
+            seat.stage, seat.due = "idle", None
+            if seat.asked or seat.closing or worn:
+                self._dismiss(seat, _LEAVING)
+        self._tell(job, done)
+        self._go_on(seat)
+
+    def _tell(self, job: Job, done: Done) -> None:
+        if job.output is not None:
+            job.output.close()
+        self._listener.job_done(job, done)
+
+    # -- processes -----------------------------------------------------------------------------------------------------
+
+    def _spawn(self, seat: Seat) -> None:
+        """Start a process for the seat. Raises OSError where there can be none."""
+        ours, theirs = socket.socketpair()
+        seat.pipe, write_end = os.pipe()
+        seat.line = ours
+        try:
+            seat.process = subprocess.Popen(  # noqa: S603 - our own module
+                [sys.executable, "-P", "-m", "callboard.runtime.engines.child", str(theirs.fileno()), str(os.getpid())],
+                stdin=subprocess.DEVNULL,
+                stdout=write_end,
+                stderr=write_end,
+                env=_environment({**self._environment, WORKER_VARIABLE: f"{seat.worker}#{seat.incarnation}"}),
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+            )
+        finally:
+            os.close(write_end)
+            theirs.close()
+        seat.stage, seat.due = "starting", time.monotonic() + self._start_limit
+        seat.started = start_time(seat.group)
+        self._watched.add(seat)
+        for descriptor, step in ((seat.pipe, self._read_output), (ours.fileno(), self._serve_line)):
+            os.set_blocking(descriptor, False)
+            self._selector.register(descriptor, selectors.EVENT_READ, (step, seat))
+        self._await_exit(seat)
+        self._send(seat, Hello([str(one) for one in sys.path], list(sys.argv), own_main()))
+
+    def _dismiss(self, seat: Seat, limit: float) -> None:
+        """Let the seat's process end by itself."""
+        if seat.stage in ("idle", "starting"):
+            seat.asked = True
+            seat.stage, seat.due = "leaving", time.monotonic() + limit
+            self._send(seat, Leave())
+
+    def _kill(self, seat: Seat) -> None:
+        if seat.process is not None and seat.process.returncode is None and seat.stage != "killed":
+            seat.asked = True
+            signal_group(seat.group, signal.SIGKILL)
+            seat.stage, seat.due = "killed", time.monotonic() + _UNKILLABLE
+
+    def _retire(self, seat: Seat, deadline: float) -> None:
+        seat.closing = True
+        if seat.job is None:
+            self._dismiss(seat, deadline)
+        else:
+            seat.deadline = time.monotonic() + deadline
+            if seat.stage == "busy":
+                seat.due = seat.deadline
+
+    def _end_seat(self, seat: Seat, reason: str) -> None:
+        """The seat is dead: its process is killed, what it was to run is lost."""
+        seat.dead = True
+        self._kill(seat)
+        for job in (seat.job, *seat.waiting):
+            if job is not None:
+                self._tell(job, _lost(job, reason))
+        seat.job = None
+        seat.waiting.clear()
+
+    def _act_on_due_time(self, seat: Seat) -> None:
+        seat.due = None
+        job = seat.job
+        if seat.stage == "halting" and job is not None and not seat.asked:
+            seat.asked = True
+            signal_group(seat.group, signal.SIGTERM)
+            signal_group(seat.group, signal.SIGCONT)  # a stopped process hears nothing else
+            seat.due = time.monotonic() + job.grace / 2
+        elif seat.stage == "killed":
+            seat.job = None
+            self._lose(seat, "its process cannot be killed")
+            if job is not None:
+                self._listener.job_stuck(job)
+        elif seat.stage == "starting":
+            self._lose(seat, f"its process did not start within {self._start_limit:g} s")
+        elif seat.stage == "busy":
+            self._end_seat(seat, "its worker was stopped, and it did not end in time")
+        else:
+            self._kill(seat)
+
+    def _lose(self, seat: Seat, reason: str) -> None:
+        """The seat's process is of no use any more, unasked."""
+        if not seat.dead:
+            self._listener.worker_died(seat, reason)
+            self._end_seat(seat, reason)
+
+    def _gone(self, seat: Seat) -> None:
+        """It has exited: hear what it still said; then what it ran is lost, unless its end was asked for."""
+        seat.stage, seat.due = "over", None
+        with contextlib.suppress(ValueError):  # damaged: it died while it wrote
+            self._hear(seat)
+        self._drain(seat)
+        self._let_go(seat)
+        job = seat.job
+        if job is not None and job.halted:
+            seat.job = None
+            self._tell(job, _cancelled(job, "its process was ended"))
+        elif not seat.asked:
+            self._lose(seat, _how_it_died(seat, job))
+        seat.left()
+        self._watched.discard(seat)
+        self._go_on(seat)
+
+    def _broke(self, seat: Seat, error: Exception) -> None:
+        reason = f"its process could not be run: {error}"
+        if seat.process is not None and seat.process.returncode is None:
+            seat.process.wait()
+        self._close_pidfd(seat)
+        self._let_go(seat)
+        self._lose(seat, reason)
+        seat.left()
+        self._watched.discard(seat)
+
+    def _close_all(self) -> None:
+        for seat in list(self._watched):
+            seat.closing = True
+            self._dismiss(seat, _LEAVING)
+
+    # -- what it says --------------------------------------------------------------------------------------------------
+
+    def _probe(self, seat: Seat) -> None:
+        if seat.dead:
+            return
+        if seat.up:
+            if not seat.probed:
+                seat.probed = True
+                self._send(seat, Ask())
+        else:  # it has no process yet, or one whose start has a limit of its own
+            self._listener.worker_alive(seat, () if seat.job is None else (seat.job.token,))
+
+    def _send(self, seat: Seat, frame: Frame) -> None:
+        seat.unsent += packed(frame)
+        self._send_more(seat)
+
+    def _send_more(self, seat: Seat) -> None:
+        line = seat.line
+        if line is None:
+            return
+        try:
+            while seat.unsent:
+                del seat.unsent[: line.send(seat.unsent)]
+        except BlockingIOError:
+            pass
+        except OSError:
+            seat.unsent.clear()  # it is dying: its end is told by itself
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if seat.unsent else 0)
+        if self._selector.get_key(line).events != events:
+            self._selector.modify(line, events, (self._serve_line, seat))
+
+    def _serve_line(self, seat: Seat) -> None:
+        if seat.unsent:
+            self._send_more(seat)
+        try:
+            self._hear(seat)
+        except ValueError as error:
+            self._lose(seat, f"its process said what cannot be understood: {error}")
+
+    def _hear(self, seat: Seat) -> None:
+        """Take what the process has said by now. Raises ValueError for what is no frame."""
+        while seat.line is not None:
+            try:
+                data = seat.line.recv(_CHUNK)
+            except BlockingIOError:
+                return
+            except OSError:
+                data = b""
+            if not data:
+                self._close_line(seat)
+                return
+            for body in seat.unpacker.feed(data):
+                self._heard(seat, self._decode(body))
+            if len(data) < _CHUNK:
+                return
+
+    def _heard(self, seat: Seat, frame: FromProcess) -> None:
+        match frame:
+            case Said(token=token, details=details):
+                if seat.job is not None and seat.job.token == token:
+                    self._listener.job_said(seat.job, details)
+            case Done():
+                self._done(seat, frame)
+            case Alive(tokens=tokens):
+                seat.probed = False
+                self._listener.worker_alive(seat, tokens)
+            case Up():
+                seat.up = True
+                if seat.stage == "starting":
+                    seat.stage, seat.due = ("idle", None) if seat.job is None else ("busy", seat.deadline)
+
+    def _read_output(self, seat: Seat) -> None:
+        self._read_chunk(seat)
+
+    def _read_chunk(self, seat: Seat) -> int:
+        if seat.pipe < 0:
+            return 0
+        try:
+            data = os.read(seat.pipe, _CHUNK)
+        except BlockingIOError:
+            return 0
+        if not data:
+            self._close_pipe(seat)
+        elif seat.job is not None:
+            _keep(seat.job, data)
+        return len(data)
+
+    def _drain(self, seat: Seat) -> None:
+        left = _LEFT_IN_PIPE
+        while left > 0 and (count := self._read_chunk(seat)):
+            left -= count
+
+    def _let_go(self, seat: Seat) -> None:
+        self._close_line(seat)
+        self._close_pipe(seat)
+
+    def _close_line(self, seat: Seat) -> None:
+        if seat.line is not None:
+            with contextlib.suppress(KeyError):
+                self._selector.unregister(seat.line)
+            seat.line.close()
+            seat.line = None
+
+    def _close_pipe(self, seat: Seat) -> None:
+        if seat.pipe >= 0:
+            with contextlib.suppress(KeyError):
+                self._selector.unregister(seat.pipe)
+            os.close(seat.pipe)
+            seat.pipe = -1
+
+
+def _environment(marks: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a worker process. It finds this package as this process did, whatever its own path is."""
+    environment = {**os.environ, **marks}
+    if (path := environment.get("PYTHONPATH")) is not None:
+        environment[START_PATH] = path
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (_PACKAGE_FOLDER, path)))
+    return environment
+
+
+def _keep(job: Job, data: bytes) -> None:
+    if job.output is None:
+        try:
+            job.output = Output(job.output_path, job.output_limit)
+        except OutputUnwritable:  # the body is not to suffer by it: what it printed is counted
+            job.output = Output(None, job.output_limit)
+    job.output.write(data)
+
+
+def _spent(job: Job) -> float:
+    return 0.0 if job.began is None else time.monotonic() - job.began
+
+
+def _cancelled(job: Job, text: str) -> Done:
+    return Done(job.token, "cancelled", error=ErrorInfo(type="cancelled", message=text), duration=_spent(job))
+
+
+def _lost(job: Job, reason: str) -> Done:
+    error = ErrorInfo(type="worker_lost", message=reason, category="transient")
+    return Done(job.token, "lost", error=error, duration=_spent(job))
+
+
+def _how_it_died(seat: Seat, job: Job | None) -> str:
+    code = seat.exit_code
+    if code is None:
+        how = "ended, but another part of this program took its exit status"
+    elif code < 0:
+        hint = " (out of memory?)" if code == -signal.SIGKILL else ""
+        how = f"was killed by {signal_name(-code)}{hint}"
+    else:
+        how = f"exited with {code}"
+    last = "" if job is None or job.output is None else job.output.last_line()
+    return f"its process {seat.group} {how}" + (f": {last}" if last else "")

@@ -1,0 +1,257 @@
+"""The engine for plain functions in worker processes: kept and used again, replaced when they had to be stopped.
+
+| how the body ended | outcome | error type |
+| --- | --- | --- |
+| returned | ok | |
+| returned what JSON cannot hold | failed | `result_not_serialisable` |
+| raised anything, also SystemExit | failed | the exception's, with its traceback |
+| was not found in the process | failed | `body_not_found` |
+| raised TaskCancelled after a stop, or its process had to be ended | cancelled | `cancelled` |
+| its process died (a crash, os._exit, out of memory, a kill) | lost | `worker_lost` |
+| its process does not even die of SIGKILL | abandoned | `abandoned` |
+
+Rules:
+- A worker is one process, which starts when it is first needed; without work there is none. Processes are spawned,
+  never forked, and inherit nothing but their line, their output and the environment.
+- A stop is seen by the body's next heartbeat. After half of the call's grace SIGTERM raises TaskCancelled in the body;
+  at the end of it the process is killed. A forced stop kills at once. Either way the process is replaced.
+- A process that dies unasked is a dead worker: that is told first (`died`), then what was lost with it. That
+  incarnation runs nothing again.
+- `alive` is told by the process itself, by a thread that no body can hold up.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import anyio
+import msgspec
+
+from .base import BaseEngine, Run
+from .contract import Beat, Call, Ended, Outcome, ProcessCall, ProcessInfo
+from .crossing import LoopLine
+from .keeper import Job, Keeper, Seat
+from .main_module import refuse_while_loading
+from .wire import Begin, Done, Facts
+
+START_LIMIT = 30.0
+"""Seconds that a process may take until it is ready."""
+_CLOSING = 3.0  # seconds that the keeper's thread may take to end
+
+
+class _ProcessRun(Run, kw_only=True, eq=False):
+    job: Job
+    details: Any = None  # of the latest heartbeat
+    beating: bool = False  # a heartbeat is on its way to the loop
+
+
+class ProcessEngine(BaseEngine[_ProcessRun]):
+    """Runs plain functions in worker processes. The callbacks come on the loop.
+
+    started: a process was given the body of that token. alive: a worker (name, incarnation) answered, and runs these
+    tokens. died: a worker's process is gone, and nobody had asked for it. environment is added to the processes' own.
+    """
+
+    name = "process"
+
+    def __init__(
+        self,
+        *,
+        started: Callable[[int, ProcessInfo], None] | None = None,
+        alive: Callable[[str, int, tuple[int, ...]], None] | None = None,
+        died: Callable[[str, int, str], None] | None = None,
+        environment: Mapping[str, str] | None = None,
+        start_limit: float = START_LIMIT,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(clock=clock)
+        self._tell_started = started
+        self._tell_alive = alive
+        self._tell_died = died
+        self._environment = dict(environment or {})
+        self._start_limit = start_limit
+        self._seats: dict[str, Seat] = {}  # by worker: its latest incarnation
+        self._keeper: Keeper | None = None  # made with the first call
+        self._keeper_closed: anyio.Event | None = None
+
+    async def open(self) -> None:
+        """Get ready. Raises RuntimeError in a worker process that is loading its program."""
+        refuse_while_loading()
+        await super().open()
+
+    def start(self, call: Call, ended: Ended, beat: Beat) -> None:
+        """Run the call's function. Raises EngineClosed; ValueError unless it is new and names a function."""
+        line = self._admit(call)
+        what = call.process
+        if what is None or ":" not in what.function:
+            raise ValueError(f"call {call.token}: the process engine needs a function by its import path")
+        job = Job(
+            Begin(call.token, what.function, what.folder, _facts(call)), seat=self._seat(what), grace=call.grace,
+            output_path=what.output_path, output_limit=what.output_limit, recycle_after=what.recycle_after,
+        )  # fmt: skip
+        if self._keeper is None:
+            self._keeper = self._make_keeper(line)
+        self._runs[call.token] = _ProcessRun(call=call, ended=ended, beat=beat, job=job)
+        self._keeper.begin(job)
+
+    def tail(self, token: int) -> str:
+        """The last line that the running body has printed; "" when it is gone or printed nothing."""
+        run = self._runs.get(token)
+        return "" if run is None or run.job.output is None else run.job.output.last_line()
+
+    def probe(self, worker: str, incarnation: int) -> tuple[int, ...] | None:
+        """Ask the worker's process, which answers by `alive`. One that needed no process so far lives."""
+        seat = self._seats.get(worker)
+        if seat is None or self._keeper is None:
+            return ()
+        if seat.incarnation == incarnation:
+            self._keeper.probe(seat)
+        return None
+
+    def start_worker(self, worker: str, incarnation: int) -> None:
+        """Know a new incarnation. A process that the one before it still has is killed."""
+        seat = self._seats.get(worker)
+        if seat is None or seat.incarnation < incarnation:
+            if seat is not None and self._keeper is not None:
+                self._keeper.kill(seat)
+            self._seats[worker] = Seat(worker, incarnation)
+
+    def stop_worker(self, worker: str, incarnation: int, deadline: float) -> None:
+        """Let the worker's process end after what it runs; it is killed after `deadline` seconds."""
+        seat = self._seats.get(worker)
+        if seat is not None and seat.incarnation == incarnation and self._keeper is not None:
+            self._keeper.stop(seat, deadline)
+
+    def kill_worker(self, worker: str, incarnation: int) -> None:
+        """Kill the worker's process; what runs there ends as lost."""
+        seat = self._seats.get(worker)
+        if seat is not None and seat.incarnation == incarnation and self._keeper is not None:
+            self._keeper.kill(seat)
+
+    async def close(self, deadline: float) -> None:
+        """Stop all bodies, wait at most `deadline` seconds, then kill them; all processes end, and the thread."""
+        await super().close(deadline)
+        if self._keeper is not None and self._keeper_closed is not None:
+            self._keeper.close()
+            self._keeper = None
+            with anyio.move_on_after(_CLOSING, shield=True):
+                await self._keeper_closed.wait()
+        self._seats.clear()
+
+    def _seat(self, what: ProcessCall) -> Seat:
+        """The seat of a call's worker. One of an incarnation that is over is dead, and loses what it is given."""
+        seat = self._seats.get(what.worker)
+        if seat is None or seat.incarnation < what.incarnation:
+            self.start_worker(what.worker, what.incarnation)
+            seat = self._seats[what.worker]
+        if seat.incarnation > what.incarnation:
+            seat = Seat(what.worker, what.incarnation)
+            seat.dead = True
+        return seat
+
+    def _make_keeper(self, line: LoopLine) -> Keeper:
+        self._keeper_closed = anyio.Event()
+        return Keeper(
+            _Hearing(self, line, self._keeper_closed), environment=self._environment, start_limit=self._start_limit
+        )
+
+    def _stop(self, run: _ProcessRun, *, force: bool) -> None:
+        if self._keeper is not None:
+            self._keeper.halt(run.job, force=force)
+
+    # -- what the keeper tells, on the loop ----------------------------------------------------------------------------
+
+    def job_started(self, token: int, info: ProcessInfo) -> None:
+        """A process was given the body."""
+        if token in self._runs and self._tell_started is not None:
+            self._tell_started(token, info)
+
+    def job_said(self, run: _ProcessRun) -> None:
+        """The body's heartbeat: of many in a row, the last."""
+        run.beating = False
+        if self._runs.get(run.call.token) is run:
+            run.beat(run.call.token, run.details)
+
+    def run_of(self, job: Job) -> _ProcessRun | None:
+        """The run of a job, if it is not over."""
+        run = self._runs.get(job.token)
+        return run if run is not None and run.job is job else None
+
+    def job_done(self, job: Job, done: Done) -> None:
+        """The body's end."""
+        run = self.run_of(job)
+        if run is None:
+            self.late_results += 1
+            return
+        outcome = Outcome(
+            token=job.token, status=done.status, value=done.value, error=done.error, duration=done.duration
+        )  # fmt: skip
+        if (output := job.output) is not None:
+            outcome = msgspec.structs.replace(
+                outcome, output_path=None if output.path is None else str(output.path), output_size=output.size,
+                output_tail=output.tail(),
+            )  # fmt: skip
+        self._end(run, outcome)
+
+    def job_stuck(self, job: Job) -> None:
+        """The body's process cannot be killed."""
+        run = self.run_of(job)
+        if run is not None:
+            self._abandon(run)
+
+    def worker_alive(self, seat: Seat, tokens: tuple[int, ...]) -> None:
+        """A worker answered."""
+        if self._tell_alive is not None:
+            self._tell_alive(seat.worker, seat.incarnation, tokens)
+
+    def worker_died(self, seat: Seat, reason: str) -> None:
+        """A worker's process is gone, unasked."""
+        if self._tell_died is not None:
+            self._tell_died(seat.worker, seat.incarnation, reason)
+
+
+class _Hearing:
+    """The keeper's listener: hands everything over to the loop, in order."""
+
+    def __init__(self, engine: ProcessEngine, line: LoopLine, closed: anyio.Event) -> None:
+        self._engine = engine
+        self._post = line.post
+        self._closed = closed
+
+    def job_started(self, job: Job, info: ProcessInfo) -> None:
+        self._post(self._engine.job_started, job.token, info)
+
+    def job_said(self, job: Job, details: object) -> None:
+        run = self._engine.run_of(job)
+        if run is not None:
+            run.details = details
+            if not run.beating:
+                run.beating = True
+                self._post(self._engine.job_said, run)
+
+    def job_done(self, job: Job, done: Done) -> None:
+        self._post(self._engine.job_done, job, done)
+
+    def job_stuck(self, job: Job) -> None:
+        self._post(self._engine.job_stuck, job)
+
+    def worker_alive(self, seat: Seat, tokens: tuple[int, ...]) -> None:
+        self._post(self._engine.worker_alive, seat, tokens)
+
+    def worker_died(self, seat: Seat, reason: str) -> None:
+        self._post(self._engine.worker_died, seat, reason)
+
+    def keeper_closed(self) -> None:
+        self._post(self._closed.set)
+
+
+def _facts(call: Call) -> Facts | None:
+    task = call.context
+    if task is None:
+        return None
+    return Facts(
+        task=task.task, attempt=task.attempt, job_id=task.job_id, workstream_id=task.workstream_id,
+        results=task.results, details=task.details, args=task.args,
+    )  # fmt: skip

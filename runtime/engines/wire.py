@@ -1,0 +1,130 @@
+"""What a worker process and its runtime say to each other: frames of msgpack over a socket pair.
+
+A frame is four bytes of length (little-endian), then one tagged Struct. Each frame about an attempt carries its fencing
+token; one with another token than the attempt that runs is stale and dropped.
+
+| to the process | | from it | |
+| --- | --- | --- | --- |
+| `Hello` | first: where it is to find modules | `Up` | it is ready |
+| `Begin` | run this body | `Said` | a heartbeat of the body |
+| `Halt` | the body is to end | `Done` | how the body ended |
+| `Ask` | does it live? | `Alive` | it does, and runs these |
+| `Leave` | end after what was asked before | | |
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from .contract import ErrorInfo, Status
+
+_HEAD = 4
+
+
+class Frame(msgspec.Struct, frozen=True, tag=True, omit_defaults=True, gc=False):
+    """The base of all frames."""
+
+
+class Hello(Frame, frozen=True):
+    """How the program that started the process finds its modules, and what its `__main__` is (`main_module.py`)."""
+
+    path: list[str]
+    argv: list[str]
+    main: tuple[str, str] | None
+
+
+class Facts(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What `TaskContext` is made of."""
+
+    task: str
+    attempt: int = 1
+    job_id: str = ""
+    workstream_id: str = ""
+    results: dict[str, Any] = {}
+    details: Any = None
+    args: dict[str, Any] = {}
+
+
+class Begin(Frame, frozen=True):
+    """Run the function of that import path. `facts` are for one that takes the context."""
+
+    token: int
+    function: str
+    folder: str | None = None
+    facts: Facts | None = None
+
+
+class Halt(Frame, frozen=True):
+    """Let the body end: its next heartbeat raises."""
+
+    token: int
+
+
+class Ask(Frame, frozen=True):
+    """Answer, whatever the body does."""
+
+
+class Leave(Frame, frozen=True):
+    """Nothing more will come."""
+
+
+class Up(Frame, frozen=True):
+    """The process is ready for its first body."""
+
+
+class Said(Frame, frozen=True):
+    """A heartbeat of the body."""
+
+    token: int
+    details: Any = None
+
+
+class Done(Frame, frozen=True):
+    """The body's end. duration: seconds that it ran."""
+
+    token: int
+    status: Status
+    value: Any = None
+    error: ErrorInfo | None = None
+    duration: float = 0.0
+
+
+class Alive(Frame, frozen=True):
+    """The process lives, and runs these."""
+
+    tokens: tuple[int, ...] = ()
+
+
+ToProcess = Hello | Begin | Halt | Ask | Leave
+FromProcess = Up | Said | Done | Alive
+_encoder = msgspec.msgpack.Encoder()
+
+
+def packed(frame: Frame) -> bytes:
+    """The bytes of a frame."""
+    body = _encoder.encode(frame)
+    return len(body).to_bytes(_HEAD, "little") + body
+
+
+class Unpacker:
+    """Takes bytes as they come and gives the bodies of whole frames."""
+
+    def __init__(self) -> None:
+        self._held = bytearray()
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Take the next bytes. Returns the frames that are whole now, not yet decoded."""
+        held = self._held
+        held += data
+        bodies: list[bytes] = []
+        start = 0
+        while len(held) - start >= _HEAD:
+            end = start + _HEAD + int.from_bytes(held[start : start + _HEAD], "little")
+            if end > len(held):
+                break
+            bodies.append(bytes(held[start + _HEAD : end]))
+            start = end
+        del held[:start]
+        return bodies
