@@ -160,6 +160,7 @@ class WorkerRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
     paused: bool = False
     draining: bool = False
     missed: int = 0
+    recycle_after: int | None = None  # attempts that one process of it runs
 
 
 class BreakerRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=False):

@@ -22,7 +22,7 @@ Body = Any
 """A function, or its import path "module:function". (msgspec knows no union with a callable; validate.py checks.)"""
 OnLoss = Literal["rerun", "fail", "park"]
 OnExhausted = Literal["fail", "park"]
-EngineName = Literal["loop", "thread", "command"]
+EngineName = Literal["loop", "thread", "process", "command"]
 AlertSeverity = Literal["error", "critical"]
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -261,8 +261,20 @@ class Workstream(Named, frozen=True, kw_only=True):
 
 
 class Worker(Named, frozen=True, kw_only=True):
-    """A worker that the runtime starts: its engine, how many attempts at once, and what it can do."""
+    """A worker that the runtime starts: its engine, how many attempts at once, and what it can do.
+
+    Of the engine "process" it is as many workers as its capacity, each with a process of its own: `name-1`, `name-2`,
+    ... recycle_after: attempts that one such process runs before another takes its place (as many as come, unless set).
+    """
 
     engine: EngineName
     capacity: int | None = None
     capabilities: list[str] = []
+    recycle_after: int | None = None
+
+    def each(self) -> list[Worker]:
+        """The workers that it stands for."""
+        if self.engine != "process" or (self.capacity or 1) == 1:
+            return [self]
+        numbers = range(1, (self.capacity or 1) + 1)
+        return [msgspec.structs.replace(self, name=f"{self.name}-{number}", capacity=1) for number in numbers]

@@ -106,14 +106,14 @@ class SupervisorActor:
 
     def _start_workers(self, message: StartWorkers) -> None:
         kernel = self.kernel
-        for spec in message.workers:
+        for spec in (one for worker in message.workers for one in worker.each()):
             run = kernel.incarnations.get(spec.name, 0) + 1
             kernel.incarnations[spec.name] = run
             capacity = spec.capacity or 1
             record = WorkerRecord(
                 key=kernel.number(), id=f"{spec.name}#{run}", name=spec.name, state=WorkerState.INITIALIZING, run=run,
                 created_at=kernel.at, updated_at=kernel.at, engine=spec.engine, capacity=capacity,
-                capabilities=spec.capabilities,
+                capabilities=spec.capabilities, recycle_after=spec.recycle_after,
             )  # fmt: skip
             worker = WorkerActor(kernel, record)
             kernel.workers[record.key] = worker

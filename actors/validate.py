@@ -98,6 +98,7 @@ def worker_findings(workers: Sequence[Worker]) -> list[Finding]:
 
     def check(checker: _Checker, value: Workers) -> None:
         checker.names([worker.name for worker in value.workers], ("workers",), "worker")
+        checker.worker_names(value.workers)
         for index, worker in enumerate(value.workers):
             checker.worker(worker, ("workers", index))
 
@@ -327,9 +328,21 @@ class _Checker:
 
     def worker(self, spec: Worker, at: Path) -> None:
         self.at_least((*at, "capacity"), spec.capacity, 1)
+        self.at_least((*at, "recycle_after"), spec.recycle_after, 1)
+        if spec.recycle_after is not None and spec.engine != "process":
+            self.bad((*at, "recycle_after"), f"is for processes, and engine {spec.engine!r} has none", "remove it")
         for index, capability in enumerate(spec.capabilities):
             if not capability.strip():
                 self.bad((*at, "capabilities", index), "is empty")
+
+    def worker_names(self, workers: Sequence[Worker]) -> None:
+        """The names that the workers of a worker with several processes have must be free."""
+        given = {folded(worker.name): worker.name for worker in workers}
+        for index, worker in enumerate(workers):
+            for one in worker.each():
+                if one.name != worker.name and (same := given.get(folded(one.name))) is not None:
+                    text = f"{short(worker.name)} has a process named {short(one.name)}, as the worker {short(same)} is"
+                    self.bad(("workers", index, "name"), text, "give one of them another name")
 
     # -- what is run
 
@@ -346,8 +359,8 @@ class _Checker:
         kind = self.function(spec.run, (*at, "run"))
         if engine == "command":
             self.bad((*at, "engine"), 'engine "command" cannot run a function', "remove engine")
-        elif engine == "thread" and kind == "loop":
-            self.bad((*at, "engine"), 'engine "thread" cannot run an async function', "remove engine")
+        elif engine in ("thread", "process") and kind == "loop":
+            self.bad((*at, "engine"), f'engine "{engine}" cannot run an async function', "remove engine")
         elif engine == "loop" and kind == "thread":
             self.bad(
                 (*at, "engine"),

@@ -91,8 +91,10 @@ class WorkerActor(Entity[WorkerRecord]):
         record, kernel = self.record, self.kernel
         self.fire(FAIL, replace(record, assigned=0), reason=message.reason)
         if not kernel.draining:
-            engine = cast("EngineName", record.engine)
-            again = Worker(record.name, engine=engine, capacity=record.capacity, capabilities=record.capabilities)
+            again = Worker(
+                record.name, engine=cast("EngineName", record.engine), capacity=record.capacity,
+                capabilities=record.capabilities, recycle_after=record.recycle_after,
+            )  # fmt: skip
             kernel.send(kernel.supervisor, StartWorkers((again,)))
 
     def entered_idle(self) -> None:

@@ -161,10 +161,26 @@ def prepare(workstream: Workstream, bodies: Bodies, *, durable: bool) -> Workstr
     found = findings(workstream, bodies=bodies.callable_body)
     clean = read(workstream, Workstream)[0] if found else workstream
     ready, more = journalable(clean, bodies, durable=durable)
+    more += _not_for_processes(ready, bodies)
     if found := found + beside(found, more):
         bodies.release(ready)
         raise SpecificationError(found, f"workstream {short(workstream.name)}")
     return ready
+
+
+def _not_for_processes(workstream: Workstream, bodies: Bodies) -> list[Finding]:
+    """A finding for each body that is to run in a worker process, which could not find it."""
+    found: list[Finding] = []
+    for index, task in enumerate(workstream.tasks):
+        if task.engine == "process" and isinstance(task.run, str) and ":" not in task.run:
+            try:
+                path_of(bodies.resolve(task.run))
+            except BodyNotFound:
+                continue  # told already, or yet to be registered
+            except NoPath as error:
+                text = f"cannot be found by a worker process: {error}"
+                found.append(Finding(where(("tasks", index, "run")), text))
+    return found
 
 
 def journalable(workstream: Workstream, bodies: Bodies, *, durable: bool) -> tuple[Workstream, list[Finding]]:

@@ -27,10 +27,10 @@ import msgspec
 from ..actors.messages import Beat, CallEnded
 from ..actors.spec import Check, Condition, Hook, Task, Workstream, seconds
 from ..actors.turn import RunHook, StartCall, folder_of
-from .bodies import Bodies, BodyNotFound, kind_of, look_in
+from .bodies import Bodies, BodyNotFound, NoPath, kind_of, look_in, path_of
 from .engines.bodies import takes_context
 from .engines.context import TaskContext
-from .engines.contract import Call, CommandCall, Engine, EngineClosed, ErrorInfo, Outcome
+from .engines.contract import Call, CommandCall, Engine, EngineClosed, ErrorInfo, Outcome, ProcessCall
 from .leftovers import JOURNAL_VARIABLE
 
 if TYPE_CHECKING:
@@ -103,8 +103,34 @@ class Caller:
             self._run(engine, Call(token=token, command=command, grace=grace), self._command_ended)
             return
         func = self._functions.get(spec.run) or self._function(spec.run, task.stream.spec.folder)
+        if task.engine == "process":
+            self._start_in_process(engine, task, func, token)
+            return
         context = self._context(task, token) if takes_context(func) else None
         self._run(engine, Call(token=token, func=func, context=context, grace=grace), self._function_ended)
+
+    def _start_in_process(self, engine: Engine, task: TaskActor, func: Callable[..., Any], token: int) -> None:
+        """Have the process of the worker that took it run the body. Raises BodyNotFound if that could not find it."""
+        name = task.spec.run
+        if ":" not in name:
+            try:
+                name = path_of(func)
+            except NoPath as error:
+                raise BodyNotFound(f"a worker process cannot find {name!r}: {error}") from error
+        taker = self._kernel.workers.get(self._kernel.slots[token].worker)
+        if taker is None:
+            gone = "its worker was gone before it started"
+            self._tell(CallEnded(token, "lost", error_type="worker_lost", error=gone, category="transient"))
+            return
+        worker = taker.record
+        process = ProcessCall(
+            function=name, worker=worker.name, incarnation=worker.run, folder=task.stream.spec.folder,
+            output_path=self._outputs.place(task), output_limit=task.spec.max_output,
+            recycle_after=worker.recycle_after,
+        )  # fmt: skip
+        context = self._context(task, token) if takes_context(func) else None
+        call = Call(token=token, process=process, context=context, grace=task.limits.kill_grace)
+        self._run(engine, call, self._process_ended)
 
     def _start_question(self, entity: TaskActor | WorkstreamActor, effect: StartCall) -> None:
         """A condition of a task, or a check or a cancel hook of a task or a workstream."""
@@ -246,6 +272,10 @@ class Caller:
         value = outcome.value
         self._ended(outcome, None if value is None else msgspec.Raw(msgspec.json.encode(value)))
 
+    def _process_ended(self, outcome: Outcome) -> None:
+        """What it printed is kept in its file, and is no part of its error."""
+        self._function_ended(msgspec.structs.replace(outcome, output_tail="") if outcome.output_tail else outcome)
+
     def _command_ended(self, outcome: Outcome) -> None:
         value = {"exit_code": outcome.exit_code, "output": outcome.output_tail}
         self._ended(outcome, msgspec.Raw(msgspec.json.encode(value)))
@@ -321,8 +351,14 @@ class Outputs:
 
     def path(self, task: TaskActor) -> Path:
         """The file for the present attempt's output; its folder exists."""
+        path = self.place(task)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def place(self, task: TaskActor) -> Path:
+        """The file for the present attempt's output; its folder may not exist yet."""
         record = task.record
-        return self._made(record.job_id, record.run) / f"{record.name}.{record.attempt}.log"
+        return self.folder / record.job_id / str(record.run) / f"{record.name}.{record.attempt}.log"
 
     def write_results(self, task: TaskActor, results: dict[str, Any]) -> Path:
         """Write the dependencies' results for a command to read. Raises OSError where that cannot be done."""

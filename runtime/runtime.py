@@ -49,6 +49,8 @@ from ..actors.messages import (
     StartWorkers,
     StopWorkers,
     Submit,
+    WorkerBeat,
+    WorkerDied,
 )
 from ..actors.notices import Notice
 from ..actors.records import Transitioned
@@ -63,13 +65,14 @@ from .dispatcher import Dispatcher
 from .engines.command import CommandEngine
 from .engines.contract import Engine, ProcessInfo
 from .engines.loop import LoopEngine
+from .engines.process import ProcessEngine
 from .engines.thread import ThreadEngine
 from .filters import Event, Filters, wanted_by
 from .handles import JobHandle, RuntimeClosed, closed, outcome_of
 from .host import Host
 from .journal import open_journal
 from .journal.contract import Entry, Health, Journal
-from .leftovers import kill_leftovers
+from .leftovers import JOURNAL_VARIABLE, kill_leftovers
 from .observe import BUFFER, Hub, Subscription
 from .requests import KEEP_REQUESTS, Requests
 from .runners import RunnerPool
@@ -89,7 +92,7 @@ class Runtime:
     """Runs jobs, durably, inside the present event loop.
 
     journal: a path (SQLite), a `Journal`, or None (all in memory). workers: what runs attempts (by default one loop
-    worker of capacity 100, and as many thread and command slots as there are processors). jsonl: a file for
+    worker of capacity 100, and as many thread, process and command slots as there are processors). jsonl: a file for
     the log of transitions. outputs: the folder for the output of commands (by default beside the journal).
     drain_deadline: seconds that running attempts have to end when the runtime is left. keep_requests: seconds that the
     `request_id` of a command is kept (longer where what it was about still lives).
@@ -295,7 +298,11 @@ class Runtime:
     async def _open_engines(self, runners: RunnerPool) -> None:
         monotonic = self._clock.monotonic
         command = CommandEngine(started=self._process_started, clock=monotonic)
-        for engine in (LoopEngine(runners, clock=monotonic), ThreadEngine(clock=monotonic), command):
+        process = ProcessEngine(
+            started=self._process_started, alive=self._worker_alive, died=self._worker_died,
+            environment={JOURNAL_VARIABLE: self._name}, clock=monotonic,
+        )  # fmt: skip
+        for engine in (LoopEngine(runners, clock=monotonic), ThreadEngine(clock=monotonic), process, command):
             await engine.open()
             self._closing.push_async_callback(engine.close, CLOSING)
             self._engines[engine.name] = engine
@@ -329,6 +336,12 @@ class Runtime:
         if isinstance(self._target, str | Path):
             return Path(f"{self._target}.output")
         return Path(self._closing.enter_context(tempfile.TemporaryDirectory(prefix="callboard-")))
+
+    def _worker_alive(self, worker: str, incarnation: int, tokens: tuple[int, ...]) -> None:
+        self._host.tell(WorkerBeat(worker, incarnation, tokens))
+
+    def _worker_died(self, worker: str, incarnation: int, reason: str) -> None:
+        self._host.tell(WorkerDied(worker, incarnation, reason))
 
     def _process_started(self, token: int, info: ProcessInfo) -> None:
         self._host.tell(ProcessStarted(token, info.pid, info.started))
@@ -567,11 +580,12 @@ class Runtime:
 
 
 def default_workers() -> tuple[Worker, ...]:
-    """One loop worker of capacity 100, and as many thread and command slots as there are processors."""
+    """One loop worker of capacity 100, and as many thread, process and command slots as there are processors."""
     cores = os.cpu_count() or 1
     return (
         Worker("loop", engine="loop", capacity=LOOP_CAPACITY),
         Worker("threads", engine="thread", capacity=cores),
+        Worker("processes", engine="process", capacity=cores),
         Worker("commands", engine="command", capacity=cores),
     )
 

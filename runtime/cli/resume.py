@@ -55,6 +55,7 @@ def _workers(reader: Reader) -> list[Worker] | None:
             engine=cast("EngineName", record.engine),
             capacity=record.capacity,
             capabilities=record.capabilities,
+            recycle_after=record.recycle_after,
         )
         for record in records
         if record.created_at == latest

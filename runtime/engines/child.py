@@ -36,14 +36,10 @@ from .context import TaskContext
 from .contract import Call, ErrorInfo
 from .failures import describe
 from .main_module import load_main
-from .processes import TOKEN
+from .processes import START_PATH, TOKEN, WORKER
 from .values import NotSerialisable, checked
 from .wire import Alive, Ask, Begin, Done, Frame, Halt, Hello, Leave, Said, ToProcess, Unpacker, Up, packed
 
-WORKER_VARIABLE = "CALLBOARD_WORKER"
-"""The environment variable that only the process itself carries, not what its bodies start."""
-START_PATH = "CALLBOARD_START_PATH"
-"""What PYTHONPATH was in the runtime's own environment, if it was set."""
 _PR_SET_PDEATHSIG = 1
 _CHUNK = 65_536
 _libc = ctypes.CDLL(None)
@@ -239,7 +235,7 @@ def _die_with(parent: int) -> None:
 
 def _clean_environment() -> None:
     """Take back what only the start of this process needed: what bodies start inherits the rest."""
-    os.environ.pop(WORKER_VARIABLE, None)
+    os.environ.pop(WORKER, None)
     if (before := os.environ.pop(START_PATH, None)) is not None:
         os.environ["PYTHONPATH"] = before
     else:

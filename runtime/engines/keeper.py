@@ -36,12 +36,11 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from .child import START_PATH, WORKER_VARIABLE
 from .contract import ErrorInfo, ProcessInfo
 from .lookout import Lookout, Watched
 from .main_module import own_main
 from .output import Output, OutputUnwritable
-from .processes import signal_group, signal_name, start_time
+from .processes import START_PATH, WORKER, signal_group, signal_name, start_time
 from .wire import Alive, Ask, Begin, Done, Frame, FromProcess, Halt, Hello, Leave, Said, Unpacker, Up, packed
 
 _CHUNK = 65_536
@@ -240,7 +239,7 @@ class Keeper(Lookout[Seat]):
                 stdin=subprocess.DEVNULL,
                 stdout=write_end,
                 stderr=write_end,
-                env=_environment({**self._environment, WORKER_VARIABLE: f"{seat.worker}#{seat.incarnation}"}),
+                env=_environment({**self._environment, WORKER: f"{seat.worker}#{seat.incarnation}"}),
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,
             )
@@ -298,11 +297,11 @@ class Keeper(Lookout[Seat]):
             seat.due = time.monotonic() + job.grace / 2
         elif seat.stage == "killed":
             seat.job = None
-            self._lose(seat, "its process cannot be killed")
+            self._lose(seat, "the worker's process cannot be killed")
             if job is not None:
                 self._listener.job_stuck(job)
         elif seat.stage == "starting":
-            self._lose(seat, f"its process did not start within {self._start_limit:g} s")
+            self._lose(seat, f"the worker's process did not start within {self._start_limit:g} s")
         elif seat.stage == "busy":
             self._end_seat(seat, "its worker was stopped, and it did not end in time")
         else:
@@ -332,7 +331,7 @@ class Keeper(Lookout[Seat]):
         self._go_on(seat)
 
     def _broke(self, seat: Seat, error: Exception) -> None:
-        reason = f"its process could not be run: {error}"
+        reason = f"the worker's process could not be run: {error}"
         if seat.process is not None and seat.process.returncode is None:
             seat.process.wait()
         self._close_pidfd(seat)
@@ -383,7 +382,7 @@ class Keeper(Lookout[Seat]):
         try:
             self._hear(seat)
         except ValueError as error:
-            self._lose(seat, f"its process said what cannot be understood: {error}")
+            self._lose(seat, f"the worker's process said what cannot be understood: {error}")
 
     def _hear(self, seat: Seat) -> None:
         """Take what the process has said by now. Raises ValueError for what is no frame."""
@@ -498,4 +497,4 @@ def _how_it_died(seat: Seat, job: Job | None) -> str:
     else:
         how = f"exited with {code}"
     last = "" if job is None or job.output is None else job.output.last_line()
-    return f"its process {seat.group} {how}" + (f": {last}" if last else "")
+    return f"the worker's process {seat.group} {how}" + (f": {last}" if last else "")

@@ -19,6 +19,10 @@ from .contract import ProcessInfo
 
 TOKEN = "CALLBOARD_TOKEN"  # noqa: S105 - a fencing token, not a secret
 """The environment variable that carries the fencing token."""
+WORKER = "CALLBOARD_WORKER"
+"""The environment variable that a worker's process carries, and what its bodies start does not: its worker."""
+START_PATH = "CALLBOARD_START_PATH"
+"""What PYTHONPATH was before a worker's process was started, for what its bodies start."""
 
 _PROC = Path("/proc")
 
@@ -43,8 +47,9 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def kill_leftover(info: ProcessInfo, *, wait: float = 2.0) -> bool:
-    """Kill the process group of a command that outlived its runtime, if it is still that command's.
+def kill_leftover(info: ProcessInfo, *, wait: float = 2.0, mark: str | None = None) -> bool:
+    """Kill the process group of what outlived its runtime, if it is still its group: a member carries the token, or
+    the variable `mark` ("NAME=value"), in its environment.
 
     Waits up to `wait` seconds for its end (blocking). True if there was something to kill, and it was killed.
     """
@@ -54,7 +59,7 @@ def kill_leftover(info: ProcessInfo, *, wait: float = 2.0) -> bool:
     leader = info.pid in members
     if leader and start_time(info.pid) != info.started:
         return False
-    if not any(_has_token(pid, info.token) for pid in members):
+    if not any(_carries(pid, mark or f"{TOKEN}={info.token}") for pid in members):
         return False
     watched = [fd for pid in members if (fd := _open_pidfd(pid)) is not None]
     try:
@@ -85,12 +90,12 @@ def _stat(pid: int) -> list[str]:
     return text[text.rindex(")") + 2 :].split()
 
 
-def _has_token(pid: int, token: int) -> bool:
+def _carries(pid: int, mark: str) -> bool:
     try:
         environment = (_PROC / str(pid) / "environ").read_bytes()
     except OSError:
         return False
-    return f"{TOKEN}={token}".encode() in environment.split(b"\0")
+    return mark.encode() in environment.split(b"\0")
 
 
 def _open_pidfd(pid: int) -> int | None:
