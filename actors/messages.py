@@ -52,6 +52,7 @@ class Submit(Message, frozen=True):
     encoded: bytes
     fingerprint: str
     reply: Reply
+    by: str | None = None
 
 
 class Cancel(Message, frozen=True):
@@ -95,6 +96,25 @@ class ResetTask(Message, frozen=True):
 
     reason: str
     by: str | None = None
+
+
+class Approve(Message, frozen=True):
+    """Approve what is held. teams: those of its clauses that `by` belongs to; unchecked: those that could not be asked.
+
+    Which teams somebody is in is asked before the message is given (`runtime.command`): an actor asks nobody.
+    """
+
+    by: str
+    reason: str | None = None
+    teams: tuple[str, ...] = ()
+    unchecked: tuple[str, ...] = ()
+
+
+class Reject(Message, frozen=True):
+    """Reject what is held. One rejection is enough."""
+
+    by: str
+    reason: str | None = None
 
 
 class Command(Message, frozen=True):

@@ -45,6 +45,16 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=F
     reason: str | None = None
 
 
+class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """What somebody said to a hold, or (by nobody) that it expired. `met`: which clauses it met, by their numbers."""
+
+    verdict: str  # approved | rejected | expired
+    at: float
+    by: str | None = None
+    reason: str | None = None
+    met: tuple[int, ...] = ()
+
+
 class JobRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """One submission. `fingerprint` binds the caller's id to what was submitted under it."""
 
@@ -52,6 +62,7 @@ class JobRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=False)
 
     fingerprint: str = ""
     caller_id: bool = False
+    by: str | None = None  # who submitted it, where that was said
     workstream: str | None = None  # its present workstream's id
     error: str | None = None
 
@@ -82,6 +93,9 @@ class WorkstreamRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc
     deadline_at: float | None = None
     hold_until: float | None = None
     wait_until: float | None = None
+    decisions: tuple[Decision, ...] = ()  # on its hold
+    passed: bool = False  # its hold and its wait are over
+    verdict: str | None = None  # what it ends by when its tasks have: "reject" | "expire"; else it is its cause
     checked: int = 0  # final checks passed so far
     cancel: Cancellation | None = None
     error: str | None = None
@@ -128,6 +142,7 @@ class TaskRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=False
     parked: str | None = None  # why it is in circuit_open: tool | exhausted | lost; kept until it starts or is reset
     hold_until: float | None = None
     wait_until: float | None = None
+    decisions: tuple[Decision, ...] = ()  # on its hold
     # what came of it
     standing: str | None = None  # how its end counts: good | void | bad
     result: MaybeRaw = None

@@ -13,6 +13,7 @@ Rules:
 from __future__ import annotations
 
 import re
+from datetime import datetime
 from typing import Any, Literal
 
 import msgspec
@@ -28,6 +29,7 @@ AlertSeverity = Literal["error", "critical"]
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _WHOLE = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+")
+_DATE = re.compile(r"\d{4}-\d")
 LONGEST = 100 * 365 * 86400.0
 """The longest duration accepted, in seconds (a hundred years): beyond it due times lose their meaning."""
 
@@ -49,6 +51,22 @@ def seconds(value: Duration) -> float:
     if not 0 <= number <= LONGEST:
         raise ValueError(f"{value!r:.80} is not a duration between 0 and {LONGEST:.0f} seconds")
     return number
+
+
+def moment(value: Duration, now: float) -> float:
+    """When a `wait` that begins at `now` is over (UTC epoch seconds): a duration later, or when it says.
+
+    Raises ValueError for what is neither, and for a point in time without a zone.
+    """
+    if not isinstance(value, str) or not _DATE.match(value.strip()):
+        return now + seconds(value)
+    try:
+        at = datetime.fromisoformat(value.strip())
+    except ValueError:
+        raise ValueError(f'{value!r:.80} is no point in time; write it as "2030-01-31T09:00:00Z"') from None
+    if at.tzinfo is None:
+        raise ValueError(f'{value!r:.80} says no zone: end it with "Z" for UTC, or with an offset as "+02:00"')
+    return at.timestamp()
 
 
 class Spec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -142,6 +160,33 @@ class Condition(Spec, frozen=True, kw_only=True):
     timeout: Duration = 30.0
 
 
+class Clause(Spec, frozen=True, kw_only=True):
+    """One condition of an approval: a named `person`, or so many `people`: of a `team`, or any.
+
+    members: of a team, the function that says who is in it: it takes the team's name and returns the names of its
+    people. It is asked at each decision; one that raises, is not there, or takes over 10 s counts as "nobody".
+    """
+
+    person: str | None = None
+    people: int | None = None
+    team: str | None = None
+    members: Body = None
+
+
+class Approval(Spec, frozen=True, kw_only=True):
+    """Who must approve before something goes on, and until when. One rejection rejects.
+
+    people: that many different people, whoever they are (1 where no clauses are given either). clauses: all of which
+    must be met as well; one person may meet several. expires (duration, from the moment it is held): then it counts as
+    refused. self_approval: whether whoever submitted the job (`submit(by=...)`) may approve, too.
+    """
+
+    people: int | None = None
+    clauses: list[Clause] = []
+    expires: Duration = "72h"
+    self_approval: bool = False
+
+
 class Check(Spec, frozen=True, kw_only=True):
     """One acceptance test, run after the body; exactly one of `file`, `imports`, `command`, `run` is given.
 
@@ -164,7 +209,9 @@ class Task(Named, frozen=True, kw_only=True):
     depends_on must end good before it starts; after must only have ended. The four limits (durations):
     queue_timeout (queued until started), timeout (one attempt), heartbeat_timeout (between two heartbeats
     of a body), total_timeout (all attempts together, from first queueing). priority: higher first. args:
-    JSON-able values handed to a function as `task.args` (never pasted into a command line).
+    JSON-able values handed to a function as `task.args` (never pasted into a command line). hold: who must
+    approve before it is queued; wait: how long that takes at least (a duration, or a point in time as ISO 8601 with its
+    zone). Both begin when its dependencies are satisfied and its condition is met; both must pass.
 
     cancel_hooks run, in order, when it is cancelled gracefully while it runs, once its body is gone, and before it is
     cancelled; together they have cancel_timeout (duration, 30 s unless set). cleanup_on_cancel: whether they do (seed
@@ -184,6 +231,8 @@ class Task(Named, frozen=True, kw_only=True):
     depends_on: list[str] = []
     after: list[str] = []
     condition: Condition | None = None
+    hold: Approval | None = None
+    wait: Duration | None = None
     optional: bool = False
     priority: int = 0
     tool: str | None = None
@@ -237,16 +286,19 @@ class Workstream(Named, frozen=True, kw_only=True):
     """A graph of tasks that is run as one.
 
     max_parallel: attempts of this workstream at the same time. deadline (duration, from its creation): it
-    is cancelled then, with that reason. checks: the final validation, run when every task has ended well
-    enough. cancel_hooks: run, in order, when it is cancelled gracefully (not when it fails), once all its tasks have
-    ended and before it is cancelled; together they have the cancel_timeout of its defaults. folder: where the modules
-    of its functions are looked for first; a specification file's own folder, set on loading.
+    is cancelled then, with that reason. hold, wait: as a task's, before any task of it begins. checks: the final
+    validation, run when every task has ended well enough. cancel_hooks: run, in order, when it is cancelled gracefully
+    (not when it fails), once all its tasks have ended and before it is cancelled; together they have the cancel_timeout
+    of its defaults. folder: where the modules of its functions are looked for first; a specification file's own folder,
+    set on loading.
     """
 
     tasks: list[Task] = []
     folder: str | None = None
     max_parallel: int | None = None
     deadline: Duration | None = None
+    hold: Approval | None = None
+    wait: Duration | None = None
     priority: int = 0
     defaults: Defaults = Defaults()
     tools: dict[str, Tool] = {}

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
 S = WorkstreamState
 PLANNED, PAUSED = S.PLANNED, S.PAUSED
-STARTS_NOTHING = frozenset({PLANNED, PAUSED})
+PROTECTED = frozenset({S.HELD, S.WAITING})
+STARTS_NOTHING = PROTECTED | {PLANNED, PAUSED}
 _SAYS_NOTHING = Task("")
 CHUNK = 500
 CHECK_GRACE = 11.0
@@ -213,16 +214,14 @@ class StoppableStream(CancellableEntity[WorkstreamRecord]):
             self.deadline = self.kernel.port.arm(self.record.deadline_at, fired, by_utc=True)
 
     def on_timer(self, message: TimerFired) -> None:
-        """Its deadline is over, or a check took too long."""
+        """Its deadline is over, or the time of the state that it is in."""
         if message.epoch == DEADLINE_EPOCH:
             self.deadline = None
             self.on_stop(Stop("the deadline is over"))
         elif message.epoch != self.record.epoch:
             self.kernel.stale += 1
-        elif self.record.state == S.VALIDATING:
-            self.due_validating()
         else:
-            self.due_cancelling()
+            getattr(self, f"due_{self.record.state}")()
 
     def due_cancelling(self) -> None:
         """A hook took too long; or the check that was stopped did not go: abandon it."""

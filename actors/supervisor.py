@@ -96,6 +96,7 @@ class SupervisorActor:
         record = JobRecord(
             key=kernel.number(), id=message.job_id, name=message.workstream.name, state=JobState.SUBMITTED,
             created_at=kernel.at, updated_at=kernel.at, fingerprint=message.fingerprint, caller_id=message.caller_id,
+            by=message.by,
         )  # fmt: skip
         job = JobActor(kernel, record, message.workstream, message.encoded)
         kernel.jobs[record.id] = job

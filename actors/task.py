@@ -2,7 +2,8 @@
 
 Rules
 -----
-- It is queued once its dependencies are satisfied and its condition, if it has one, was met.
+- It is queued once its dependencies are satisfied, its condition, if it has one, was met, and its hold and its wait
+  (`protection.py`) are over.
 - In `circuit_open` it is parked: at its tool's breaker, or because its attempts are exhausted (it gets one more after a
   cooldown, once), or because one was lost and must not simply run again (then only somebody's word frees it).
 - While it waits, wherever, the nearest of its limits is armed; the record says which it was.
@@ -37,6 +38,7 @@ from .errors import CircuitOpen
 from .limits import breaker_of
 from .messages import (
     READY,
+    Approve,
     Assign,
     Beat,
     CallEnded,
@@ -49,6 +51,7 @@ from .messages import (
     Queued,
     Ready,
     Recover,
+    Reject,
     Reset,
     ResetTask,
     Skip,
@@ -58,9 +61,10 @@ from .messages import (
     TurnFailed,
     Unroutable,
 )  # fmt: skip
+from .protection import Protected
 from .records import Cancellation, TaskRecord
 from .scheduler import IN_QUEUE
-from .spec import Check, Hook, seconds
+from .spec import Approval, Check, Hook, seconds
 from .turn import StopCall
 
 S = TaskState
@@ -68,19 +72,21 @@ ENQUEUE, VALIDATION_PASSED, GOOD = Event.ENQUEUE, Event.VALIDATION_PASSED, Stand
 NOT_STOPPED = "the body did not stop in time and was abandoned"
 RUNS = frozenset({RUNNING, TIMED_OUT, S.RECOVERING})
 """The states in which it is still to be decided how an attempt ended."""
+PROTECTED = frozenset({S.HELD, S.WAITING})
 
 
-class TaskActor(AttemptedTask):
+class TaskActor(Protected[TaskRecord], AttemptedTask):
     """One task of a workstream."""
 
     __slots__ = ()
 
-    by_utc = frozenset({S.RETRYING, S.CIRCUIT_OPEN})
+    by_utc = frozenset({S.HELD, S.WAITING, S.RETRYING, S.CIRCUIT_OPEN})
     receivers: ClassVar[dict[type[Message], str]] = {
-        Assign: "on_assign", Beat: "on_beat", CallEnded: "on_call_ended", Cancel: "on_cancel", Drain: "on_drain",
-        Permit: "on_permit", ProcessStarted: "on_process_started", Ready: "on_ready", Recover: "on_recover",
-        Reset: "on_reset", ResetTask: "on_reset_task", Skip: "on_skip", Stop: "on_stop", TimerFired: "on_timer",
-        Trip: "on_trip", TurnFailed: "on_turn_failed", Unroutable: "on_unroutable",
+        Approve: "on_approve", Assign: "on_assign", Beat: "on_beat", CallEnded: "on_call_ended", Cancel: "on_cancel",
+        Drain: "on_drain", Permit: "on_permit", ProcessStarted: "on_process_started", Ready: "on_ready",
+        Recover: "on_recover", Reject: "on_reject", Reset: "on_reset", ResetTask: "on_reset_task", Skip: "on_skip",
+        Stop: "on_stop", TimerFired: "on_timer", Trip: "on_trip", TurnFailed: "on_turn_failed",
+        Unroutable: "on_unroutable",
     }  # fmt: skip
 
     # -- getting going -----------------------------------------------------------------------------------------------
@@ -93,17 +99,37 @@ class TaskActor(AttemptedTask):
         if record.unmet or not record.ready:
             self.change(unmet=0, ready=True)
         if self.spec.condition is None:
-            self._enqueue()
+            self._pass_on()
         elif not self.kernel.draining:
             self.ask("condition", seconds(self.spec.condition.timeout))
 
+    def _pass_on(self) -> None:
+        """Nothing but its hold and its wait, if it has them and they have not passed, keeps it from the queue."""
+        spec, passed = self.spec, self.record.first_queued_at is not None
+        if passed or not self.protect(spec.hold, spec.wait):
+            self._enqueue()
+
     def _enqueue(self, queued_at: float | None = None) -> None:
-        record, now = self.record, self.kernel.at
-        changed = replace(
+        self.fire(ENQUEUE, self.through(self.record, queued_at))
+
+    def through(self, record: TaskRecord, queued_at: float | None = None) -> TaskRecord:
+        """The record, as it is queued."""
+        now = self.kernel.at
+        return replace(
             record, queued_at=queued_at or now, first_queued_at=record.first_queued_at or now,
             place=record.place or self.kernel.seq + 1,
         )  # fmt: skip
-        self.fire(ENQUEUE, changed)
+
+    @property
+    def approval(self) -> Approval:
+        """What its hold asks for."""
+        assert self.spec.hold is not None  # noqa: S101 - it has been held
+        return self.spec.hold
+
+    @property
+    def submitter(self) -> str | None:
+        """Who submitted its job, if that was said."""
+        return self.stream.job.record.by
 
     def entered_queued(self) -> None:
         """Wait for a worker, unless the tool is known to be ill."""
@@ -210,7 +236,7 @@ class TaskActor(AttemptedTask):
         elif not ended.value:
             self.on_skip(Skip(Standing.VOID, "its condition was not met"))
         elif self.stream.lets_start(self):
-            self._enqueue()
+            self._pass_on()
         else:  # it is asked again when its workstream goes on
             self.unasked()
 
@@ -502,6 +528,8 @@ class TaskActor(AttemptedTask):
                 self.on_ready(READY)
             else:
                 self.unasked()
+        elif state in PROTECTED:
+            self.overdue()
 
     def on_turn_failed(self, message: TurnFailed) -> None:
         """A turn of this task raised and was undone: it cannot go on."""

@@ -23,6 +23,7 @@ from ..machines import Event, Standing, TaskState, WorkstreamState
 from .limits import VALIDATION_TIMEOUT, Limits
 from .messages import (
     READY,
+    Approve,
     CallEnded,
     Cancel,
     Continue,
@@ -30,6 +31,7 @@ from .messages import (
     Message,
     Pause,
     Recover,
+    Reject,
     Resume,
     Skip,
     Started,
@@ -38,9 +40,10 @@ from .messages import (
     TurnFailed,
 )  # fmt: skip
 from .pausing import PausableStream
-from .records import TaskRecord
-from .spec import Check, Hook, Task, seconds
-from .stopping import CHUNK, PAUSED
+from .protection import Protected, how_it_ended
+from .records import Decision, TaskRecord, WorkstreamRecord
+from .spec import Approval, Check, Hook, Task, seconds
+from .stopping import CHUNK, PAUSED, PROTECTED
 from .task import TaskActor
 from .turn import NO_ENGINE
 
@@ -52,14 +55,16 @@ PLANNED, UNBEGUN = S.PLANNED, S.READY
 GOOD, VOID, BAD = Standing.GOOD, Standing.VOID, Standing.BAD
 
 
-class WorkstreamActor(PausableStream):
+class WorkstreamActor(Protected[WorkstreamRecord], PausableStream):
     """One run of a graph of tasks."""
 
     __slots__ = ()
 
+    by_utc = PROTECTED
     receivers: ClassVar[dict[type[Message], str]] = {
-        CallEnded: "on_call_ended", Cancel: "on_cancel", Continue: "on_continue", Ended: "on_ended",
-        Pause: "on_pause", Recover: "on_recover", Resume: "on_resume", Started: "on_started", Stop: "on_stop",
+        Approve: "on_approve", CallEnded: "on_call_ended", Cancel: "on_cancel", Continue: "on_continue",
+        Ended: "on_ended", Pause: "on_pause", Recover: "on_recover", Reject: "on_reject", Resume: "on_resume",
+        Started: "on_started", Stop: "on_stop",
         TimerFired: "on_timer", TurnFailed: "on_turn_failed",
     }  # fmt: skip
 
@@ -113,14 +118,37 @@ class WorkstreamActor(PausableStream):
         return task
 
     def entered_ready(self) -> None:
-        """Every task is there: start those that wait for nothing."""
+        """Every task is there: once its hold and its wait are over, start those that wait for nothing."""
         self.cursor = 0
         if not self.open:
             self._all_ended()
         elif self.record.cause is not None:
             self._begin_cancelling()
-        else:
+        elif self.record.passed or not self.protect(self.spec.hold, self.spec.wait):
             self._start_some()
+
+    @property
+    def approval(self) -> Approval:
+        """What its hold asks for."""
+        assert self.spec.hold is not None  # noqa: S101 - it has been held
+        return self.spec.hold
+
+    @property
+    def submitter(self) -> str | None:
+        """Who submitted its job, if that was said."""
+        return self.job.record.by
+
+    def through(self, record: WorkstreamRecord) -> WorkstreamRecord:
+        """The record, once its hold and its wait are over."""
+        return replace(record, passed=True)
+
+    def refuse(self, event: Event, decision: Decision, reason: str) -> None:
+        """It was rejected, or has expired: it ends when its tasks have."""
+        self.disarm()
+        self.change(
+            decisions=(*self.record.decisions, decision), cause="cancel", verdict=str(event), reason=reason, due_at=None
+        )
+        self._begin_cancelling()
 
     def _start_some(self) -> None:
         end = min(self.cursor + CHUNK, len(self.tasks))
@@ -177,8 +205,7 @@ class WorkstreamActor(PausableStream):
         record = ended.record
         if strict and record.standing != GOOD:
             bad = record.standing == BAD and not ended.spec.optional
-            how = "failed" if record.state == TaskState.FAILED else f"was {record.state}"
-            reason = f"dependency {record.name!r} {how}"
+            reason = f"dependency {record.name!r} {how_it_ended(record)}"
             self.kernel.send(dependent, Skip(BAD if bad else VOID, reason))
             return
         index = dependent.record.index
@@ -189,7 +216,7 @@ class WorkstreamActor(PausableStream):
     def _critical(self, task: TaskActor) -> None:
         """The first critical bad end."""
         record = task.record
-        error = f"task {record.name!r} {'failed' if record.state == TaskState.FAILED else f'was {record.state}'}"
+        error = f"task {record.name!r} {how_it_ended(record)}"
         if record.last_error or record.reason:
             error = f"{error}: {record.last_error or record.reason}"
         self._fail(error)
@@ -198,6 +225,9 @@ class WorkstreamActor(PausableStream):
         state, cause = self.record.state, self.record.cause
         if state == S.CANCELLING:
             self.stopped()
+        elif state in PROTECTED:
+            if cause is not None:
+                self._end_held()
         elif cause == "cancel":
             self.fire(Event.CANCEL, reason=self.record.reason)
         elif cause == "failure":
@@ -205,6 +235,12 @@ class WorkstreamActor(PausableStream):
                 self.fire(Event.FAIL, reason=self.record.error)
         elif state in {UNBEGUN, S.EXECUTING}:
             self.fire(Event.SUCCEED)
+
+    def _end_held(self) -> None:
+        """It was stopped before it began: by a decision, a cancel, or since one of its tasks was."""
+        record = self.record
+        told = None if record.verdict is None else self.told_at_end(record)
+        self.fire(record.verdict or Event.CANCEL, reason=record.error or record.reason, metadata=told)
 
     # -- validation ----------------------------------------------------------------------------------------------------
 
@@ -313,6 +349,8 @@ class WorkstreamActor(PausableStream):
         elif state == S.VALIDATING:
             self.fire(Event.RECOVER, replace(self.record, checked=0), reason="runtime_restarted")
             self.entered_validating()
+        elif state in PROTECTED:
+            self.overdue()
         elif state != PAUSED:
             self._start_some()
 

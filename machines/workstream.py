@@ -185,7 +185,7 @@ _BEGUN: Final = frozenset(
         TaskState.CANCELLING,
     }
 )
-_BEFORE_BAD: Final = frozenset({S.PLANNED, S.READY, S.CANCELLING})
+_BEFORE_BAD: Final = _BEFORE | {S.CANCELLING}
 _DURING_BAD: Final = frozenset({S.CANCELLING})
 _AFTER_BAD: Final = frozenset({S.CANCELLING, S.FAILED, S.CANCELLED})
 

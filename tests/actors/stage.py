@@ -275,9 +275,9 @@ class Stage:
 
     # -- what a test does ------------------------------------------------------------------------------------------
 
-    def submit(self, spec: Workstream, job_id: str = "job") -> JobActor:
+    def submit(self, spec: Workstream, job_id: str = "job", by: str | None = None) -> JobActor:
         encoded = msgspec.json.encode(spec)
-        self.send(Submit(job_id, True, spec, encoded, "", Reply(None)))
+        self.send(Submit(job_id, True, spec, encoded, "", Reply(None), by))
         return self.kernel.jobs.get(job_id) or self.answers[-1][0]
 
     def send(self, message: Message) -> None:
