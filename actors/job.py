@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from ..machines import JOB, Event, JobState, WorkstreamState
 from .entity import Entity
 from .kernel import Kernel
-from .messages import Cancel, Ended, Message, Pause, Recover, Resume, Stop, TurnFailed
+from .messages import Approve, Cancel, Ended, Message, Pause, Recover, Reject, Resume, Stop, TurnFailed
 from .records import JobRecord, WorkstreamRecord
 from .spec import Workstream
 from .turn import JobOver
@@ -30,11 +30,13 @@ class JobActor(Entity[JobRecord]):
 
     machine = JOB
     receivers: ClassVar[dict[type[Message], str]] = {
+        Approve: "on_decision",
         Cancel: "on_cancel",
         Ended: "on_ended",
         Pause: "on_pause",
         Resume: "on_pause",
         Recover: "on_recover",
+        Reject: "on_decision",
         TurnFailed: "on_turn_failed",
     }
 
@@ -80,6 +82,13 @@ class JobActor(Entity[JobRecord]):
         """Pause its workstream, or go on with it. Raises InvalidTransitionError where that is not possible."""
         if self.stream is None:
             self.fire(Event.PAUSE if isinstance(message, Pause) else Event.RESUME)  # which says that it is not
+        else:
+            self.stream.receive(message)
+
+    def on_decision(self, message: Approve | Reject) -> None:
+        """Somebody decides about the hold of its workstream. Raises InvalidTransitionError."""
+        if self.stream is None:
+            self.fire(Event.APPROVE if isinstance(message, Approve) else Event.REJECT)  # which says that it is not held
         else:
             self.stream.receive(message)
 

@@ -13,6 +13,7 @@
 | alert | info | an alert was made, and will be told | about (the entity), level (the severity) |
 | alert_suppressed | warning | an alert was above its limit: the first such one of a period | |
 | alert_broken | error | an alert could not be made | |
+| team_unknown | warning | who is in a team could not be found out: whoever approves counts as not in it | team, by |
 | tool_settings_differ | warning | a job asks for other settings of a tool than those which held | job |
 
 Rules

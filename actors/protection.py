@@ -263,7 +263,7 @@ def told_of(decision: Decision) -> str:
     return f"{decision.verdict} by {decision.by} at {iso(decision.at)}{why}"
 
 
-def refusal(machine: Machine, record: TaskRecord | WorkstreamRecord, event: Event) -> InvalidTransitionError:
+def refusal(machine: Machine, record: TaskRecord | WorkstreamRecord, event: str) -> InvalidTransitionError:
     """Why a decision about what is not held (any more) is refused: the decision made, where there was one."""
     if record.decisions:
         return _conflict(machine, record, event, record.decisions[-1])
@@ -274,7 +274,7 @@ def refusal(machine: Machine, record: TaskRecord | WorkstreamRecord, event: Even
 
 
 def _conflict(
-    machine: Machine, record: TaskRecord | WorkstreamRecord, event: Event, decision: Decision
+    machine: Machine, record: TaskRecord | WorkstreamRecord, event: str, decision: Decision
 ) -> DecisionConflict:
     why = f"{record.id} was {told_of(decision)} already"
     return DecisionConflict(machine.name, record.state, event, machine.valid_events(record.state), why, decision)

@@ -9,7 +9,7 @@ Rules:
 - A tool that a task names need not be declared: it then has the defaults. Its name is held to the same rules.
 
 What is checked where: here the fields, by `_Checker.workstream` and `.task`; `names.py` has names,
-`graph.py` edges.
+`holds.py` approvals and waits, `graph.py` edges.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import msgspec
 
 from .backoff import WaitError, decode_wait, encode_wait, is_strategy
 from .graph import edge_findings
+from .holds import protection_findings
 from .names import folded, name_problem
 from .schema import Finding, Path, beside, clipped, plain_problem, read, short, sound, where
 from .spec import (
@@ -160,6 +161,7 @@ class _Checker:
             self.bad(("name",), f"the name {short(spec.name)} {problem}")
         self.at_least(("max_parallel",), spec.max_parallel, 1)
         self.limit(("deadline",), spec.deadline)
+        protection_findings(self, spec, ())
         self.defaults(spec.defaults, ("defaults",))
         self.names(list(spec.tools), ("tools",), "tool", keyed=True)
         for name, tool in spec.tools.items():
@@ -194,6 +196,7 @@ class _Checker:
                 self.bad((*at, "capabilities", index), "is empty")
         if task.condition is not None:
             self.called(task.condition, (*at, "condition"))
+        protection_findings(self, task, at)
         self.policies(task, at, _TASK_LIMITS)
         for index, check in enumerate(task.checks):
             self.check(check, (*at, "checks", index))

@@ -27,7 +27,7 @@ import msgspec
 
 from ..actors.backoff import WaitError, encode_wait, is_strategy
 from ..actors.schema import Finding, Path, beside, did_you_mean, read, short, where
-from ..actors.spec import Alert, Check, Condition, Hook, Retry, Task, Workstream
+from ..actors.spec import Alert, Approval, Check, Condition, Hook, Retry, Task, Workstream
 from ..actors.validate import SpecificationError, findings, kind_of
 from .engines.bodies import takes_context
 from .imported import imported
@@ -227,6 +227,7 @@ def _rewrite(workstream: Workstream, change: Change) -> Workstream:
         },
         tasks=[_task(task, ("tasks", index), change) for index, task in enumerate(workstream.tasks)],
         alerts=[_part(alert, ("alerts", index), change) for index, alert in enumerate(workstream.alerts)],
+        hold=_with_members(workstream.hold, ("hold",), change),
         **_calls(workstream, (), change),
     )
 
@@ -239,6 +240,8 @@ def _task(task: Task, at: Path, change: Change) -> Task:
             changed["run"] = run
     if task.condition is not None:
         changed["condition"] = _part(task.condition, (*at, "condition"), change)
+    if task.hold is not None:
+        changed["hold"] = _with_members(task.hold, (*at, "hold"), change)
     if task.retry is not None:
         changed["retry"] = _with_wait(task.retry, (*at, "retry"), change)
     return msgspec.structs.replace(task, **changed) if changed else task
@@ -263,6 +266,18 @@ def _with_wait(retry: Retry | None, at: Path, change: Change) -> Retry | None:
     if retry is None or retry.wait is None:
         return retry
     return msgspec.structs.replace(retry, wait=change(retry.wait, (*at, "wait")))
+
+
+def _with_members(rule: Approval | None, at: Path, change: Change) -> Approval | None:
+    if rule is None or not rule.clauses:
+        return rule
+    clauses = [
+        clause
+        if clause.members is None
+        else msgspec.structs.replace(clause, members=change(clause.members, (*at, "clauses", index, "members")))
+        for index, clause in enumerate(rule.clauses)
+    ]
+    return msgspec.structs.replace(rule, clauses=clauses)
 
 
 def _wants_too_much(func: Body) -> str | None:

@@ -16,11 +16,14 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 import anyio
 import msgspec
 
-from ..actors.messages import Cancel, Message, Pause, Resume
+from ..actors.messages import Approve, Cancel, Message, Pause, Reject, Resume
+from ..actors.protection import refusal
 from ..actors.records import JobRecord, TaskRecord, Transitioned
 from ..machines import InvalidTransitionError
 from ..machines.job import JOB
 from ..machines.task import TASK
+from ..machines.workstream import WORKSTREAM
+from .approvals import PendingApproval, name_of, pending_of, why_of
 from .engines.values import checked
 from .filters import Event, Filters, wanted_by
 from .observe import BUFFER, Subscription
@@ -172,14 +175,10 @@ class JobHandle:
     async def command(self, task: str | None, message: Message, event: str, request_id: str | None) -> Any:
         """For its own verbs and those of its tasks: give it, or one of them, a command. `event` is what it tries."""
 
-        def state() -> str:
-            return self.state if task is None else str(self.task_record(task).state)
-
         def ended() -> Exception | None:
             over = self._outcome is not None or self._actor is None or self._actor.over
-            return InvalidTransitionError(machine.name, state(), event, frozenset()) if over else None
+            return self._refusal(task, event) if over else None
 
-        machine = JOB if task is None else TASK
         key = self._key if task is None else self.task_record(task).key
         try:
             return await self._runtime.command(key, message, request_id=request_id, refuse=ended)
@@ -187,6 +186,33 @@ class JobHandle:
             if (error := ended()) is None:
                 raise
             raise error from None  # it was let go meanwhile
+
+    def _refusal(self, task: str | None, event: str) -> InvalidTransitionError:
+        """What a command gets when it has ended: its actors are gone, and cannot say so themselves."""
+        stream = None if self._actor is None else self._actor.stream
+        if event in {"approve", "reject"}:
+            if task is not None:
+                return refusal(TASK, self.task_record(task), event)
+            if stream is not None:
+                return refusal(WORKSTREAM, stream.record, event)
+        machine, state = (JOB, self.state) if task is None else (TASK, str(self.task_record(task).state))
+        return InvalidTransitionError(machine.name, state, event, frozenset())
+
+    def approvals(self) -> list[PendingApproval]:
+        """What of it waits for people now: for whom, and until when."""
+        return [] if self._actor is None or self._outcome is not None else list(pending_of(self._actor))
+
+    async def approve(self, *, by: str, reason: str | None = None, request_id: str | None = None) -> None:
+        """Approve the hold of its workstream; returns when that took effect. `request_id` is as for `cancel`.
+
+        Raises DecisionConflict if it was decided before, DecisionRefused if `by` cannot decide it, or it is too late,
+        and InvalidTransitionError if it is not held.
+        """
+        await self.command(None, Approve(name_of(by), why_of(reason)), "approve", request_id)
+
+    async def reject(self, *, by: str, reason: str | None = None, request_id: str | None = None) -> None:
+        """Reject the hold of its workstream, which cancels it. Raises as `approve`."""
+        await self.command(None, Reject(name_of(by), why_of(reason)), "reject", request_id)
 
     async def wait(self) -> Outcome:
         """Wait for its end. The runtime must stay open; raises RuntimeClosed if it does not."""
@@ -247,6 +273,14 @@ class TaskHandle:
         Raises InvalidTransitionError if its state does not allow it.
         """
         await self._job.command(self.name, _cancel(reason, force), "cancel", request_id)
+
+    async def approve(self, *, by: str, reason: str | None = None, request_id: str | None = None) -> None:
+        """Approve its hold; returns when that took effect. Raises as `JobHandle.approve`."""
+        await self._job.command(self.name, Approve(name_of(by), why_of(reason)), "approve", request_id)
+
+    async def reject(self, *, by: str, reason: str | None = None, request_id: str | None = None) -> None:
+        """Reject its hold, which cancels it. Raises as `JobHandle.approve`."""
+        await self._job.command(self.name, Reject(name_of(by), why_of(reason)), "reject", request_id)
 
 
 def _cancel(reason: object, force: bool) -> Cancel:

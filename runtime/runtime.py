@@ -40,6 +40,7 @@ from ..actors.job import JobActor
 from ..actors.loading import Loaded, make_kernel
 from ..actors.messages import (
     RECOVER,
+    Approve,
     Command,
     Drain,
     Message,
@@ -57,6 +58,7 @@ from ..actors.records import Transitioned
 from ..actors.ref import Ref
 from ..actors.spec import Defaults, Worker, Workstream
 from ..actors.strategy import Supervision
+from .approvals import PendingApproval, name_of, pending_of, with_teams
 from .bodies import Bodies, look_in, prepare
 from .calls import Caller, Outputs
 from .clock import Clock, Ids, SystemClock, TimeOrderedIds
@@ -358,9 +360,16 @@ class Runtime:
             self._host.tell(Registered())
         return func
 
-    async def submit(self, workstream: Workstream, *, id: str | None = None) -> JobHandle:  # noqa: A002 - the field's word
+    async def submit(
+        self,
+        workstream: Workstream,
+        *,
+        id: str | None = None,  # noqa: A002 - the field's word
+        by: str | None = None,
+    ) -> JobHandle:
         """Take a job; returns when it is durable. `id` is the caller's idempotency key: the same workstream under the
-        same id again is the same job, ended or not.
+        same id again is the same job, ended or not. `by` is who submits it, and may not approve it unless an approval
+        says so.
 
         Raises SpecificationError for a workstream that cannot be run (nothing is journaled then), JobExists for an id
         that has another workstream, RuntimeClosed.
@@ -369,25 +378,29 @@ class Runtime:
         _check_type(workstream, Workstream, "submit takes a Workstream")
         if id is not None:
             check_job_id(id)
+        if by is not None:
+            name_of(by)
         ready = prepare(workstream, self._bodies, durable=self.journal.durable_medium)
         encoded = msgspec.json.encode(ready)
         if id is None:
-            return await self._submit(self._ids.new(), False, ready, encoded, "")
+            return await self._submit(self._ids.new(), False, ready, encoded, "", by)
         while (other := self._submitting.get(id)) is not None:
             await other.wait()
         fingerprint = blake2b(encoded, digest_size=16).hexdigest()
         self._submitting[id] = anyio.Event()
         try:
             known = await self._known(id, fingerprint)
-            return known or await self._submit(id, True, ready, encoded, fingerprint)
+            return known or await self._submit(id, True, ready, encoded, fingerprint, by)
         finally:
             self._submitting.pop(id).set()
 
-    async def _submit(self, job_id: str, given: bool, spec: Workstream, encoded: bytes, fingerprint: str) -> JobHandle:
+    async def _submit(  # noqa: PLR0917 - the parts of a message
+        self, job_id: str, given: bool, spec: Workstream, encoded: bytes, fingerprint: str, by: str | None
+    ) -> JobHandle:
         await self._host.gate()
 
         def make(reply: Reply) -> Message:
-            return Submit(job_id, given, spec, encoded, fingerprint, reply)
+            return Submit(job_id, given, spec, encoded, fingerprint, reply, by)
 
         actor: JobActor = await self._host.ask(make)
         return self._handle(actor)
@@ -468,10 +481,13 @@ class Runtime:
         request_id: the same again is the same command, and nothing is done twice. refuse: says why it cannot be given,
         unless it has taken effect under that key before.
         """
+        told = message
+        if isinstance(message, Approve):
+            told = await with_teams(message, self._host.kernel.entities.get(key), self._bodies, self._host)
         return await self.input(
             type(message).__name__,
             (key, message),
-            lambda reply: Command(key, message, reply),
+            lambda reply: Command(key, told, reply),
             request_id=request_id,
             refuse=refuse,
         )
@@ -493,6 +509,11 @@ class Runtime:
             raise error
         await self._host.gate()
         return await self._host.ask(make)
+
+    def approvals(self) -> list[PendingApproval]:
+        """What waits for people now, of all jobs: for whom, and until when."""
+        self._check_open()
+        return [one for job in self._host.kernel.jobs.values() for one in pending_of(job)]
 
     # -- actors --------------------------------------------------------------------------------------------------------
 

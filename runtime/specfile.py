@@ -16,6 +16,7 @@ import json
 import re
 import tomllib
 from collections.abc import Callable, Sequence
+from datetime import date
 from pathlib import Path
 from typing import Any, cast
 
@@ -62,7 +63,7 @@ def load(path: str | Path, *, functions: Functions | None = None) -> RunFile:
     data, lines, found = _parse(path, _text(path))
     if not isinstance(data, dict | None):
         raise _refused(path, "holds no table of settings", None)
-    layout, mistyped = read({"name": path.stem, **cast("dict[str, Any]", data or {})}, _Layout)
+    layout, mistyped = read(_with_times_as_text({"name": path.stem, **cast("dict[str, Any]", data or {})}), _Layout)
     workstream = Workstream(**{name: getattr(layout, name) for name in Workstream.__struct_fields__})
     workers = layout.workers
     found += mistyped
@@ -75,6 +76,21 @@ def load(path: str | Path, *, functions: Functions | None = None) -> RunFile:
     if found:
         raise SpecificationError(_with_lines(found, lines), str(path))
     return RunFile(_placed(workstream, path.absolute().parent), workers, path)
+
+
+def _with_times_as_text(data: dict[str, Any]) -> dict[str, Any]:
+    """The data with each `wait` as text that TOML or YAML has read as a date, since it need not stand in quotes."""
+
+    def read_as_date(table: Any) -> bool:
+        return isinstance(table, dict) and isinstance(cast("dict[str, Any]", table).get("wait"), date)
+
+    if read_as_date(data):
+        data["wait"] = data["wait"].isoformat()
+    tasks: object = data.get("tasks")
+    for task in cast("list[Any]", tasks) if isinstance(tasks, list) else ():
+        if read_as_date(task):
+            task["wait"] = task["wait"].isoformat()
+    return data
 
 
 def _placed(workstream: Workstream, folder: Path) -> Workstream:

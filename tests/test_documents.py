@@ -127,7 +127,7 @@ def test_the_first_screen_has_twelve_lines_of_python_and_two_commands() -> None:
 SECTIONS = {
     "Workstream": spec.Workstream, "Task": spec.Task, "Retry": spec.Retry, "Defaults": spec.Defaults, "Tool": spec.Tool,
     "Breaker": spec.Breaker, "Check": spec.Check, "Condition": spec.Condition, "Hook": spec.Hook, "Alert": spec.Alert,
-    "Worker": spec.Worker,
+    "Worker": spec.Worker, "Approval": spec.Approval, "Clause": spec.Clause,
 }  # fmt: skip
 
 

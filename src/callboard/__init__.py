@@ -12,13 +12,18 @@ __all__ = [
     "Actor",
     "ActorError",
     "ActorStopped",
+    "Approval",
     "AskCycleError",
     "AskTimeout",
     "Breaker",
     "Check",
     "ChildFailed",
+    "Clause",
     "Condition",
     "Context",
+    "Decision",
+    "DecisionConflict",
+    "DecisionRefused",
     "Defaults",
     "Directive",
     "Dropped",
@@ -42,6 +47,7 @@ __all__ = [
     "NotSerialisable",
     "Notice",
     "Outcome",
+    "PendingApproval",
     "Permanent",
     "ReceiveFailed",
     "Ref",
@@ -83,11 +89,13 @@ _NAMES_BY_MODULE = {
     ),
     "actors.errors": "Permanent RetryAfter TaskCancelled",
     "actors.notices": "Notice",
-    "actors.records": "TaskRecord Transitioned",
+    "actors.protection": "DecisionConflict DecisionRefused",
+    "actors.records": "Decision TaskRecord Transitioned",
     "actors.ref": "Ref",
-    "actors.spec": "Breaker Check Condition Defaults Hook Retry Task Tool Worker Workstream",
+    "actors.spec": "Approval Breaker Check Clause Condition Defaults Hook Retry Task Tool Worker Workstream",
     "actors.strategy": "Directive Restart Strategy Supervision",
     "actors.validate": "SpecificationError",
+    "runtime.approvals": "PendingApproval",
     "runtime.clock": "VirtualClock",
     "runtime.engines.context": "TaskContext",
     "runtime.engines.values": "NotSerialisable",
@@ -119,12 +127,27 @@ if TYPE_CHECKING:
     )
     from .actors.errors import Permanent, RetryAfter, TaskCancelled
     from .actors.notices import Notice
-    from .actors.records import TaskRecord, Transitioned
+    from .actors.protection import DecisionConflict, DecisionRefused
+    from .actors.records import Decision, TaskRecord, Transitioned
     from .actors.ref import Ref
-    from .actors.spec import Breaker, Check, Condition, Defaults, Hook, Retry, Task, Tool, Worker, Workstream
+    from .actors.spec import (
+        Approval,
+        Breaker,
+        Check,
+        Clause,
+        Condition,
+        Defaults,
+        Hook,
+        Retry,
+        Task,
+        Tool,
+        Worker,
+        Workstream,
+    )
     from .actors.strategy import Directive, Restart, Strategy, Supervision
     from .actors.validate import SpecificationError
     from .machines import GuardRejected, InvalidTransitionError, Machine, State, Timed, Transition
+    from .runtime.approvals import PendingApproval
     from .runtime.clock import VirtualClock
     from .runtime.engines.context import TaskContext
     from .runtime.engines.values import NotSerialisable

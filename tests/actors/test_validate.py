@@ -11,8 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from callboard.actors.spec import (
+    Approval,
     Breaker,
     Check,
+    Clause,
     Condition,
     Defaults,
     Hook,
@@ -331,3 +333,72 @@ def test_no_value_whatever_makes_it_raise(task: dict[str, Any], name: Any, tools
     findings(Workstream("w", tasks=[Task(name, **task)], tools=tools))
     findings(Workstream(name, tasks=tools, defaults=name))
     findings(Workstream("w", tasks=[Task("a", command=["x"], retry=Retry(max_attempts=name, wait=tools))]))
+
+
+# -- approvals and waits ----------------------------------------------------------------------------------------------
+
+
+def members(team: str) -> list[str]:
+    return [team]
+
+
+def held(*clauses: Clause, **more: Any) -> str:
+    ((place, told),) = found(Task("a", run=plain, hold=Approval(clauses=list(clauses), **more))).items()
+    return f"{place.removeprefix('tasks[0].hold')} {told.partition(': ')[2]}"
+
+
+def test_good_approvals_and_waits_have_no_findings() -> None:
+    rule = Approval(people=2, clauses=[Clause(person="ana"), Clause(team="ops", people=2, members=members)])
+    assert not found(Task("a", run=plain, hold=rule, wait="2030-01-31T09:00+02:00"), hold=Approval(), wait=5)
+    assert not found(Task("a", run=plain, wait="1h"), deadline="2h")
+
+
+@pytest.mark.parametrize(
+    ("clauses", "told"),
+    [
+        ([Clause()], ".clauses[0] the clause asks for nobody (give person, people or team)"),
+        ([Clause(person="ana", people=2)], ".clauses[0] a clause is about one person, or about people"),
+        ([Clause(person=" ")], ".clauses[0].person is empty"),
+        ([Clause(people=0)], ".clauses[0].people must be at least 1, not 0"),
+        ([Clause(person="ana"), Clause(person="Ana")], ".clauses[1].person 'Ana' is named twice"),
+        ([Clause(people=1, members=members)], ".clauses[0].members says who is in a team, and no team is named"),
+        ([Clause(team="ops")], ".clauses[0] nobody knows who is in team 'ops'"),
+        ([Clause(team="ops", members="no path:")], ".clauses[0].members 'no path:' is no import path"),
+        (
+            [Clause(team="ops", members=members), Clause(team="ops", people=2, members=plain)],
+            ".clauses[1].members team 'ops' has another function in another clause",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_clause_is_told(clauses: list[Clause], told: str) -> None:
+    assert held(*clauses).startswith(told)
+
+
+def test_what_is_wrong_with_an_approval_is_told() -> None:
+    assert held(people=0).startswith(".people must be at least 1, not 0")
+    assert held(expires=0).startswith(".expires a limit of 0")
+    assert held(expires="soon").startswith(".expires 'soon' is not a duration")
+    assert "unknown key 'peopel'" in str(found(Task("a", run=plain, hold={"peopel": 2})))  # type: ignore[arg-type]
+    assert list(found(hold=Approval(people=0))) == ["hold.people"]
+
+
+@pytest.mark.parametrize(
+    ("wait", "told"),
+    [
+        ("2030-01-31T09:00", "says no zone"),
+        ("2030-02-31T09:00Z", "is no point in time"),
+        ("later", "is not a duration"),
+        (0, "a wait of 0 is over before it begins"),
+        (datetime.date(2030, 1, 31), "must be a number or text, not a date"),
+        (True, "must be a number or text, not true or false"),
+    ],
+)
+def test_what_is_wrong_with_a_wait_is_told(wait: Any, told: str) -> None:
+    assert told in one("wait", wait=wait)
+    assert told in found(wait=wait)["wait"]
+
+
+def test_a_wait_that_the_deadline_does_not_let_end_is_a_contradiction() -> None:
+    told = found(Task("a", run=plain, wait="3h"), Task("b", run=plain, wait="1h"), wait="2h", deadline="2h")
+    assert list(told) == ["wait", "tasks[0].wait"]
+    assert "it is not over before the deadline (2h) is" in told["wait"]

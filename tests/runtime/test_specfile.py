@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from callboard.actors.spec import Check, Hook, Retry, Task, Tool, Worker, Workstream
+from callboard.actors.spec import Approval, Check, Clause, Hook, Retry, Task, Tool, Worker, Workstream, moment
 from callboard.actors.validate import Finding, SpecificationError
 from callboard.runtime import specfile, speclines, specyaml
 from callboard.runtime.bodies import Bodies
@@ -571,3 +571,31 @@ def test_yaml_lines_of_values() -> None:
     assert lines == {
         ("a",): 1, ("a", 0): 2, ("a", 0, "b"): 2, ("a", 0, "c"): 3, ("a", 0, "c", 0): 4, ("a", 1): 5, ("a", 1, "d"): 5,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("ending", "text"),
+    [
+        ("toml", 'wait = 2030-01-31T09:00:00+01:00\n[[tasks]]\nname = "a"\ncommand = ["true"]\nwait = {}\n{}'),
+        ("yaml", 'wait: 2030-01-31T09:00:00+01:00\ntasks:\n- {{name: a, command: ["true"], wait: {}, {}}}'),
+        (
+            "json",
+            '{{"wait": "2030-01-31T09:00+01:00", "tasks": [{{"name": "a", "command": ["true"], {1}, "wait": "{0}"}}]}}',
+        ),
+    ],
+)
+def test_approvals_and_waits_are_the_same_in_every_format(tmp_path: Path, ending: str, text: str) -> None:
+    hold = {
+        "toml": 'hold = { people = 2, clauses = [{ person = "ana" }] }',
+        "yaml": "hold: {people: 2, clauses: [{person: ana}]}",
+        "json": '"hold": {"people": 2, "clauses": [{"person": "ana"}]}',
+    }[ending]
+    path = tmp_path / f"w.{ending}"
+    path.write_text(text.format("2030-01-31T08:00:00Z", hold), encoding="utf-8")
+    workstream = specfile.load(path).workstream
+    at = moment(workstream.wait or 0, 0.0)
+    assert at == moment(workstream.tasks[0].wait or 0, 0.0) == 1_896_076_800.0
+    assert workstream.tasks[0].hold == Approval(people=2, clauses=[Clause(person="ana")])
+    path.write_text(text.format("2030-01-31T08:00:00", hold), encoding="utf-8")
+    with pytest.raises(SpecificationError, match="says no zone"):
+        specfile.load(path)

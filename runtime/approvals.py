@@ -1,0 +1,131 @@
+"""Approvals as applications see them: what waits for whom, and who is in a team.
+
+Rules
+-----
+- Who is in a team is asked before the decision is given to its actor, since that may take time: the function that the
+  specification names is called with the team's name, async ones on the loop, plain ones in a thread.
+- A function that raises, is not there, says nothing like a list of names, or takes over `ASKED` seconds counts as "not
+  in the team". Notice of it is given, and it is kept with the decision (`unchecked`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, cast
+
+import anyio
+import anyio.to_thread
+import msgspec
+from msgspec.structs import replace
+
+from ..actors.job import JobActor
+from ..actors.messages import Approve
+from ..actors.names import folded
+from ..actors.protection import HELD, Protected, clauses_of, missing_of
+from ..actors.records import TaskRecord, WorkstreamRecord
+from ..actors.spec import seconds
+from ..actors.task import TaskActor
+from ..actors.workstream import WorkstreamActor
+from .engines.bodies import is_async, takes_context
+from .engines.values import checked
+
+if TYPE_CHECKING:
+    from ..actors.entity import Entity
+    from .bodies import Bodies
+    from .host import Host
+
+ASKED = 10.0
+"""Seconds that a function has to say who is in a team."""
+
+
+class PendingApproval(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that waits for people. Times are UTC epoch seconds.
+
+    kind: "task" or "workstream". missing: the clauses that are not met yet, in words; approved_by: who has approved
+    so far. wait_until: when its wait is over that runs beside. submitted_by: who submitted the job, if that was said.
+    """
+
+    kind: str
+    entity_id: str
+    job_id: str
+    task: str | None
+    missing: list[str]
+    approved_by: list[str]
+    since: float
+    expires_at: float
+    wait_until: float | None = None
+    submitted_by: str | None = None
+
+
+def pending_of(job: JobActor) -> Iterator[PendingApproval]:
+    """What of a living job waits for people now."""
+    stream = job.stream
+    if stream is None:
+        return
+    entities: list[Protected[Any]] = [stream, *stream.tasks]
+    for entity in entities:
+        record: TaskRecord | WorkstreamRecord = entity.record
+        if record.state == HELD:
+            expires = record.hold_until or 0.0
+            yield PendingApproval(
+                kind=record.kind, entity_id=record.id, job_id=record.job_id,
+                task=record.name if isinstance(record, TaskRecord) else None,
+                missing=missing_of(clauses_of(entity.approval), record.decisions),
+                approved_by=[one.by for one in record.decisions if one.by is not None],
+                since=expires - seconds(entity.approval.expires), expires_at=expires,
+                wait_until=record.wait_until, submitted_by=entity.submitter,
+            )  # fmt: skip
+
+
+def name_of(by: object) -> str:
+    """The name of who decides. Raises TypeError and ValueError for what is none."""
+    if not isinstance(by, str):
+        raise TypeError(f"`by` is the name of who decides, not {by!r:.60}")
+    if not by.strip() or len(by) > 200:
+        raise ValueError(f"`by` is the name of who decides: 1 to 200 characters, not {by!r:.60}")
+    return cast("str", checked(by, "the name"))
+
+
+def why_of(reason: object) -> str | None:
+    """The reason that is given for a decision. Raises TypeError for what is no text."""
+    if reason is not None and not isinstance(reason, str):
+        raise TypeError(f"the reason must be a str, not {reason!r:.60}")
+    return cast("str | None", checked(reason, "the reason"))
+
+
+async def with_teams(message: Approve, entity: Entity[Any] | None, bodies: Bodies, host: Host) -> Approve:
+    """The approval, with those teams of the hold that who approves is in."""
+    held = entity.stream if isinstance(entity, JobActor) else entity
+    if not isinstance(held, TaskActor | WorkstreamActor) or held.record.state != HELD:
+        return message
+    asked = {clause.team: clause.members for clause in clauses_of(held.approval) if clause.team is not None}
+    teams: list[str] = []
+    unchecked: list[str] = []
+    for team, members in asked.items():
+        try:
+            with anyio.fail_after(ASKED):
+                names = await _members(bodies.callable_body(members), team)
+        except Exception as error:  # whatever the application's function raises
+            unchecked.append(team)
+            why = f"it took over {ASKED:g} s" if isinstance(error, TimeoutError) else repr(error)
+            text = f"who is in team {team!r} could not be found out by {members!r}: {why}"
+            record = held.record
+            host.notice(
+                "team_unknown", "warning", text, kind=record.kind, entity_id=record.id, job_id=record.job_id,
+                team=team, by=message.by,
+            )  # fmt: skip
+            continue
+        if folded(message.by) in names:
+            teams.append(team)
+    return replace(message, teams=tuple(teams), unchecked=tuple(unchecked))
+
+
+async def _members(func: Callable[..., Any], team: str) -> set[str]:
+    args = (team,) if takes_context(func) else ()
+    if is_async(func):
+        said = await func(*args)
+    else:
+        said = await anyio.to_thread.run_sync(func, *args, abandon_on_cancel=True)
+    if isinstance(said, str) or not isinstance(said, Iterable):
+        raise TypeError(f"it returned {said!r:.60}, and not the names of people")
+    return {folded(name) for name in cast("Iterable[str]", said)}
