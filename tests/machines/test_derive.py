@@ -35,7 +35,7 @@ def tasks(*states: str) -> list[SimpleNamespace]:
         (("completed", "running"), DURING),
         (("failed?", "running"), DURING),
         (("failed", "running"), {"cancelling"}),
-        (("cancelled", "pending"), {"planned", "ready", "cancelling"}),
+        (("cancelled", "pending"), BEFORE | {"cancelling"}),
         (("cancelled", "retrying"), {"cancelling"}),
         (("skipped", "running"), DURING),
         (("completed", "completed"), BEFORE | AFTER),
