@@ -16,6 +16,7 @@ import json
 import re
 import tomllib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import date
 from pathlib import Path
 from typing import Any, cast
@@ -86,10 +87,10 @@ def _with_times_as_text(data: dict[str, Any]) -> dict[str, Any]:
 
     if read_as_date(data):
         data["wait"] = data["wait"].isoformat()
-    tasks: object = data.get("tasks")
-    for task in cast("list[Any]", tasks) if isinstance(tasks, list) else ():
-        if read_as_date(task):
-            task["wait"] = task["wait"].isoformat()
+    with suppress(msgspec.ValidationError):  # else it is told with the rest
+        for task in msgspec.convert(data.get("tasks", []), list[Any]):
+            if read_as_date(task):
+                task["wait"] = task["wait"].isoformat()
     return data
 
 
