@@ -253,11 +253,15 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class Acknowledged(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a command left behind: the entity it was about, in its state at the end of the turn."""
+    """What a command left behind: the entity it was about, in its state at the end of the turn.
+
+    workstream: the state of its workstream, where it was about a job.
+    """
 
     kind: str = ""
     id: str = ""
     state: str = ""
+    workstream: str = ""
 
 
 AnyRecord = (

@@ -45,7 +45,9 @@ class _Keeper:
             kernel.send(self, message)
             return
         assert request is not None  # noqa: S101 - that is why it was sent
-        left = Acknowledged(record.kind, record.id, str(record.state))
+        job = kernel.jobs.get(record.id) if record.kind == "job" else None
+        inner = "" if job is None or job.stream is None else str(job.stream.record.state)
+        left = Acknowledged(record.kind, record.id, str(record.state), inner)
         kernel.turn.extra.append(
             RequestRecord(
                 key=kernel.number(), request_id=request.id, operation=request.operation,

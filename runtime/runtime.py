@@ -412,8 +412,7 @@ class Runtime:
         if record is None:
             for archived in await self._read(self.journal.archived, job_id):
                 raise JobExists(
-                    f"there was a job {job_id!r} ({archived.state}), which was archived in {archived.file}. Use another "
-                    "id."
+                    f"there was a job {job_id!r} ({archived.state}), archived in {archived.file}. Use another id."
                 )
             return None
         if record.fingerprint != fingerprint:

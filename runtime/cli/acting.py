@@ -20,7 +20,7 @@ from .trouble import BAD_INPUT, FAILED, INTERNAL, LATER, Trouble
 if TYPE_CHECKING:
     from ...actors.records import JobRecord, TaskRecord
     from ..control.told import Answered
-    from ..journal.contract import Reader
+    from ..journal.contract import InboxRow, Reader
 
     Found = JobRecord | TaskRecord
 
@@ -59,16 +59,14 @@ class Act:
 
     def on(self, kind: str, target: str, shown: str, arguments: dict[str, Any], *, told: str = "") -> None:
         """Do it. `shown` is the target in words, `told` what is added to the line that says what came of it."""
-        from ..control.client import command, put  # noqa: PLC0415 - sqlite3
-        from ..journal.contract import InboxRow  # noqa: PLC0415
+        from ..control.client import command  # noqa: PLC0415 - sqlite3
         from ..journal.lock import owner_of  # noqa: PLC0415
 
-        row = InboxRow(self.verb, kind, target, self.request_id, arguments, _now())
         owner = owner_of(self.journal)
         if owner is None:
-            put(self.journal, row)
+            self.leave(kind, target, shown, arguments)
             self._later(f"{self.verb} {shown}: nobody runs {self.journal} now. It will take effect at the next start.")
-        answered = command(self.journal, row, self.timeout)
+        answered = command(self.journal, self._row(kind, target, arguments), self.timeout)
         if answered is None:
             if owner_of(self.journal) is None:
                 text = f"{owner} has stopped before it answered. It will take effect at the next start"
@@ -79,6 +77,38 @@ class Act:
         else:
             self.tell(shown, answered, told)
 
+    def leave(self, kind: str, target: str, shown: str, arguments: dict[str, Any]) -> None:
+        """Put it into the inbox of a journal that nobody runs. Raises Trouble where the state does not allow it."""
+        from ..control.client import put  # noqa: PLC0415 - sqlite3
+
+        row = self._row(kind, target, arguments)
+        self._refuse_what_cannot_be(row, shown)
+        put(self.journal, row)
+
+    def _row(self, kind: str, target: str, arguments: dict[str, Any]) -> InboxRow:
+        from ..journal.contract import InboxRow  # noqa: PLC0415
+
+        return InboxRow(self.verb, kind, target, self.request_id, arguments, _now())
+
+    def _refuse_what_cannot_be(self, row: InboxRow, shown: str) -> None:
+        """Refuse what the state of a journal that nobody runs does not allow. Raises Trouble."""
+        from ...machines.audit import MACHINES  # noqa: PLC0415
+        from ..control.verbs import VERBS  # noqa: PLC0415
+        from .reading import reading  # noqa: PLC0415
+
+        verb = VERBS[row.verb]
+        if not verb.stopped:
+            raise Trouble(f"{row.verb} {shown}: nobody runs {self.journal} now, so there is nothing to act on.", FAILED)
+        with reading(self.journal) as reader:
+            known = reader.request(row.request_id) is not None
+            states = [] if known else states_of(reader, row.kind, row.target)
+        if not states or any(verb.event in MACHINES[kind].valid_events(state) for kind, state in states):
+            return
+        told = "; ".join(f"its {kind} is {state}" if kind != row.kind else f"it is {state}" for kind, state in states)
+        allowed = sorted({event for kind, state in states for event in MACHINES[kind].valid_events(state)})
+        possible = f"possible there: {', '.join(allowed)}" if allowed else "nothing leaves that"
+        raise Trouble(f"{row.verb} {shown} is not possible: {told}; {possible}.", FAILED)
+
     def tell(self, shown: str, answered: Answered, told: str = "") -> None:
         """Print what came of it. Raises Trouble for what was refused."""
         code = 0 if answered.refused is None else _CODES.get(answered.refused, INTERNAL)
@@ -88,7 +118,9 @@ class Act:
         if answered.error is not None:
             raise Trouble(f"{shown}: {answered.error}", code)
         if answered.id:
-            typer.echo(f"{answered.kind} {answered.id} {answered.state}{f' ({told})' if told else ''}")
+            inner = answered.workstream if answered.workstream != answered.state else ""
+            state = f"{answered.state}{f', its workstream {inner}' if inner else ''}"
+            typer.echo(f"{answered.kind} {answered.id} {state}{f' ({told})' if told else ''}")
         else:
             typer.echo(f"{shown}: done{f' ({told})' if told else ''}")
 
@@ -106,6 +138,26 @@ class Act:
 
         told = {"request_id": self.request_id, "verb": self.verb, **msgspec.to_builtins(answered), "exit_code": code}
         sys.stdout.write(f"{msgspec.json.encode(told).decode()}\n")
+
+
+def states_of(reader: Reader, kind: str, target: str) -> list[tuple[str, str]]:
+    """The kinds and states of what a command to that target may be about: of a job also its workstream."""
+    if kind == "breaker":
+        return [("breaker", str(breaker.state)) for breaker in reader.breakers() if breaker.name == target]
+    job_id, _, name = target.partition("/")
+    job, runs = reader.job(job_id), reader.workstreams(job_id)
+    if job is None or not runs:
+        return []
+    if name:
+        return [("task", str(task.state)) for task in reader.tasks(runs[-1].key) if task.name == name]
+    return [("job", str(job.state)), ("workstream", str(runs[-1].state))]
+
+
+def address(named: Found) -> str:
+    """How a runtime is told of a job or task."""
+    from ...actors.records import TaskRecord  # noqa: PLC0415
+
+    return f"{named.job_id}/{named.name}" if isinstance(named, TaskRecord) else named.id
 
 
 def find(reader: Reader, target: str, task: str | None = None) -> Found:

@@ -8,6 +8,7 @@ from .archive import archive
 from .audit import audit
 from .cancel import cancel
 from .check import check
+from .control import CONTROLS
 from .diagram import diagram
 from .history import history
 from .init import init
@@ -32,7 +33,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 
-for command in (run, resume, status, history, top, stuck, cancel, check, audit, archive, diagram, init):
+for command in (run, resume, status, history, top, stuck, cancel, *CONTROLS, check, audit, archive, diagram, init):
     app.command(epilog=_CODES)(command)
 
 

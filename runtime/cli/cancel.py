@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .acting import TIMEOUT, Act, AsJson, Reason, RequestId, Target, Timeout, find
+from .acting import TIMEOUT, Act, AsJson, Reason, RequestId, Target, Timeout, address, find
 from .options import JOURNAL, Journal, MaybeTask
 from .trouble import FAILED, Trouble
 
@@ -50,13 +50,6 @@ def cancel(
             _cancel_here(act, named, reason, force)
             return
     act.on(named.kind, address(named), f"{named.kind} {named.id}", {"reason": reason, "force": force}, told=reason)
-
-
-def address(named: Found) -> str:
-    """How a runtime is told of a job or task."""
-    from ...actors.records import TaskRecord  # noqa: PLC0415
-
-    return f"{named.job_id}/{named.name}" if isinstance(named, TaskRecord) else named.id
 
 
 def _cancel_here(act: Act, named: Found, reason: str, force: bool) -> None:

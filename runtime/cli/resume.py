@@ -1,11 +1,18 @@
-"""`callboard resume`: go on with every unfinished job of a journal."""
+"""`callboard resume`: go on with every unfinished job of a journal; `callboard resume JOB`: with one that is paused.
+
+Where a runtime has the journal, that one goes on with the job. Where none has, it is told to, and everything unfinished
+goes on here.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
+from .acting import TIMEOUT, Act, By, Reason, RequestId, Timeout, address, find, login, states_of
+from .control import say
 from .options import JOURNAL, AsJson, Journal, JsonLog, Plain
 
 if TYPE_CHECKING:
@@ -15,8 +22,48 @@ if TYPE_CHECKING:
     from ..runtime import Runtime
 
 
-def resume(journal: Journal = JOURNAL, jsonl: JsonLog = None, as_json: AsJson = False, plain: Plain = False) -> None:
-    """Go on with the unfinished jobs of a journal, with the workers it had."""
+MaybeTarget = Annotated[
+    str | None, typer.Argument(metavar="[JOB]", help="A job's id, or the beginning of it.", show_default=False)
+]
+
+
+def resume(
+    target: MaybeTarget = None,
+    *,
+    journal: Journal = JOURNAL,
+    jsonl: JsonLog = None,
+    as_json: AsJson = False,
+    plain: Plain = False,
+    reason: Reason = "resumed by the user",
+    by: By = None,
+    request_id: RequestId = None,
+    timeout: Timeout = TIMEOUT,
+) -> None:
+    """Go on with a paused job; without one, with all unfinished jobs of a journal, with the workers it had."""
+    if target is not None:
+        act = Act(journal, "resume", request_id=request_id, timeout=timeout, as_json=as_json)
+        if not _said(act, target, reason, by):
+            return
+    _see_all(journal, jsonl, as_json=as_json, plain=plain)
+
+
+def _said(act: Act, target: str, reason: str, by: str | None) -> bool:
+    """Tell a runtime, or the next one, to go on with a job. Returns whether it is to be this one."""
+    from ..journal.lock import owner_of  # noqa: PLC0415
+    from .reading import reading  # noqa: PLC0415
+
+    if owner_of(act.journal) is not None:
+        say(act, target, None, reason=reason, by=by)
+        return False
+    with reading(act.journal) as reader:
+        named = find(reader, target)
+        paused = any(state == "paused" for _, state in states_of(reader, named.kind, address(named)))
+    if paused:
+        act.leave(named.kind, address(named), f"{named.kind} {named.id}", {"reason": reason, "by": by or login()})
+    return True
+
+
+def _see_all(journal: Path, jsonl: Path | None, *, as_json: bool, plain: bool) -> None:
     from ..runtime import Runtime  # noqa: PLC0415 - heavy
     from .functions import refuse_unless_found  # noqa: PLC0415
     from .reading import LIVING, reading, reading_if_used  # noqa: PLC0415

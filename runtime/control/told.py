@@ -11,13 +11,15 @@ from ..requests import RequestIdReused
 class Answered(msgspec.Struct, frozen=True, omit_defaults=True):
     """What came of a command.
 
-    Taken: `kind`, `id` and `state` of the entity, as the command left it. Not: `error` says in words why, `refused`
-    what kind of an error it is (conflict, reused, missing, invalid, broken), with the present state and what it allows.
+    Taken: `kind`, `id` and `state` of the entity, as the command left it, and that of a job's `workstream`. Not taken:
+    `error` says in words why, `refused` what kind of an error it is (conflict, reused, missing, invalid, broken), with
+    the present state and what it allows.
     """
 
     kind: str = ""
     id: str = ""
     state: str = ""
+    workstream: str = ""
     error: str | None = None
     refused: str | None = None
     allowed: list[str] = []

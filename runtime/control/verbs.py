@@ -35,6 +35,8 @@ def _verb(event: str, *kinds: str, arguments: str, method: str = "", stopped: bo
 
 VERBS: dict[str, Verb] = {
     "cancel": _verb("cancel", "job", "task", arguments="reason force"),
+    "pause": _verb("pause", "job", arguments="reason by"),
+    "resume": _verb("resume", "job", arguments="reason by"),
 }
 
 

@@ -168,5 +168,5 @@ async def test_the_key_says_what_the_command_left(open_runtime: Callable[..., Ru
     assert isinstance(record, RequestRecord)
     assert (record.operation, bytes(record.answer)) == (
         Cancel.__name__,
-        b'{"kind":"job","id":"j","state":"cancelled"}',  # at the end of the turn
+        b'{"kind":"job","id":"j","state":"cancelled","workstream":"cancelled"}',  # at the end of the turn
     )

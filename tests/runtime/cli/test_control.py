@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from callboard.actors.spec import Task, Workstream
+from callboard.actors.spec import Task, Worker, Workstream
 from callboard.machines.audit import MACHINES, audit_lines
 from callboard.runtime.cli import stuck as stucks
 from callboard.runtime.handles import JobHandle
@@ -27,7 +27,7 @@ Program = Callable[..., "subprocess.Popen[str]"]
 
 
 class Live:
-    """A runtime on callboard.db in a thread of its own, without workers, and its jobs."""
+    """A runtime on callboard.db in a thread of its own, and its jobs."""
 
     def __init__(self, portal: BlockingPortal, runtime: Runtime) -> None:
         self.portal = portal
@@ -43,10 +43,10 @@ class Live:
 
 
 @contextlib.contextmanager
-def running() -> Iterator[Live]:
+def running(*workers: Worker) -> Iterator[Live]:
     with (
         start_blocking_portal() as portal,
-        portal.wrap_async_context_manager(Runtime("callboard.db", workers=(), drain_deadline=0)) as runtime,
+        portal.wrap_async_context_manager(Runtime("callboard.db", workers=workers, drain_deadline=0)) as runtime,
     ):
         yield Live(portal, runtime)
 
@@ -187,7 +187,7 @@ def test_archive_moves_what_has_ended(cli: Cli, live: Live) -> None:
     assert cli("audit", "callboard.db.archive/a.jsonl").code == 0
     assert "Job a (cancelled) was archived in " in cli("status", "a").err
     assert [json.loads(line)["id"] for line in cli("status", "--json").out.splitlines()] == ["c"]
-    with pytest.raises(JobExists, match="was archived in"):
+    with pytest.raises(JobExists, match="archived in"):
         live.submit("a")
     with pytest.raises(LookupError, match="was archived"):
         live.portal.call(live.runtime.job, "a")
@@ -255,3 +255,55 @@ def test_top_on_a_terminal(live: Live, terminal: Callable[..., Terminal]) -> Non
     screen.press("\x03")
     assert screen.end() == 0
     assert screen.out.count("\x1b[?1049h") == screen.out.count("\x1b[?1049l") == 1
+
+
+# -- pause and resume --------------------------------------------------------------------------------------------------
+
+
+LONG = Task("a", command=["sh", "-c", "[ -e over ] || sleep 1000"])
+ONE = Worker("one", engine="command", capacity=1)
+
+
+@pytest.fixture
+def busy(folder: Path) -> Iterator[Live]:
+    """A runtime whose worker has a long task."""
+    with running(ONE) as live:
+        live.submit("j", LONG, Task("b", command=["true"], depends_on=["a"]))
+        yield live
+
+
+def test_pause_and_resume_a_live_job(cli: Cli, busy: Live) -> None:
+    live = busy
+    told = cli("pause", "j", "--reason", "lunch", "--by", "ana")
+    assert (told.code, told.out) == (0, "job j running, its workstream paused (lunch)\n")
+    (paused,) = [row for row in live.runtime.journal.transitions(job_id="j") if row.event == "pause"]
+    assert (paused.reason, paused.metadata) == ("lunch", {"by": "ana"})
+    assert "s: waits for an operator\n    lunch\n    callboard resume j\n" in cli("stuck", "--older-than", "0").out
+    told = cli("pause", "j")
+    assert (told.code, "'pause' is not possible in state 'paused'" in told.err) == (1, True)
+    told = cli("pause", "j/a")
+    assert (told.code, told.err) == (2, "callboard: pause takes a job, and j@1/a is a task.\n")
+    assert cli("resume", "j").out == "job j running, its workstream executing (resumed by the user)\n"
+
+
+def test_pause_and_resume_a_stopped_journal(cli: Cli, folder: Path) -> None:
+    with running(ONE) as live:
+        live.submit("j", LONG, Task("b", command=["true"], depends_on=["a"]))
+    (folder / "over").touch()
+    told = cli("resume", "nope")
+    assert (told.code, "no job 'nope'" in told.err) == (2, True)
+    told = cli("pause", "j", "--request-id", "r1")
+    assert told.code == 4
+    assert "pause job j: nobody runs callboard.db now. It will take effect at the next start." in told.err
+    with running(ONE) as live:
+        assert live.runtime.journal.workstreams("j")[0].state == "paused"
+    told = cli("pause", "j")
+    assert (told.code, told.err) == (
+        1,
+        "callboard: pause job j is not possible: it is running; its workstream is paused; possible there: "
+        "cancel, cancel_graceful, fail, resume, succeed.\n",
+    )
+    assert cli("pause", "j", "--request-id", "r1").code == 4  # it has taken effect, as it is answered again
+    told = cli("resume", "j", "--plain")
+    assert told.code == 0
+    assert "job j completed (2 completed)" in told.out

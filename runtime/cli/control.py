@@ -1,0 +1,52 @@
+"""`callboard pause JOB` and its like: the commands that say one thing to a job or task of a runtime, or of a journal.
+
+What they may be said to, and what they do, stands in `control/verbs.py` and where it points; here are their words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from .acting import TIMEOUT, Act, AsJson, By, Reason, RequestId, Target, Timeout, address, find, login
+from .options import JOURNAL, Journal, MaybeTask
+from .trouble import Trouble
+
+
+def _control(verb: str, text: str, reason: str) -> Callable[..., None]:
+    """The command of a verb: `text` is its help, `reason` what is kept where none is given."""
+
+    def command(
+        target: Target,
+        task: MaybeTask = None,
+        *,
+        journal: Journal = JOURNAL,
+        reason: Reason = reason,
+        by: By = None,
+        request_id: RequestId = None,
+        timeout: Timeout = TIMEOUT,
+        as_json: AsJson = False,
+    ) -> None:
+        act = Act(journal, verb, request_id=request_id, timeout=timeout, as_json=as_json)
+        say(act, target, task, reason=reason, by=by)
+
+    command.__name__ = verb
+    command.__doc__ = text
+    return command
+
+
+def say(act: Act, target: str, task: str | None, *, reason: str, by: str | None) -> None:
+    """Say a verb to a job or task. Raises Trouble, and typer's Exit."""
+    from ..control.verbs import VERBS  # noqa: PLC0415
+    from .reading import reading  # noqa: PLC0415
+
+    with reading(act.journal) as reader:
+        named = find(reader, target, task)
+    verb = VERBS[act.verb]
+    if named.kind not in verb.methods:
+        kinds = " or a ".join(verb.methods)
+        raise Trouble(f"{act.verb} takes a {kinds}, and {named.id} is a {named.kind}.")
+    arguments = {"reason": reason, "by": by if by is not None else login()}
+    act.on(named.kind, address(named), f"{named.kind} {named.id}", arguments, told=reason)
+
+
+CONTROLS = (_control("pause", "Start nothing more of a job until `resume`; what runs goes on.", "paused by the user"),)
