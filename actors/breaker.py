@@ -82,6 +82,11 @@ class BreakerActor(Entity[BreakerRecord]):
         """Whether its tasks may start freely."""
         return self.record.state == CLOSED
 
+    @property
+    def waiting(self) -> int:
+        """How many tasks wait for it."""
+        return len(self.left) + sum(entry[3].parked_at_tool or entry[3].put_off for entry in self.parked)
+
     def retry_in(self) -> float:
         """Seconds until the cooldown is over."""
         return max(0.0, (self.record.due_at or 0.0) - self.kernel.at)

@@ -44,7 +44,7 @@ from .spec import (
     seconds,
 )
 
-__all__ = ["Finding", "SpecificationError", "findings", "kind_of", "name_problem", "worker_findings"]
+__all__ = ["Finding", "SpecificationError", "findings", "hook_findings", "kind_of", "name_problem", "worker_findings"]
 
 _TOLD = 100  # findings that an error's text lists
 
@@ -104,6 +104,11 @@ def worker_findings(workers: Sequence[Worker]) -> list[Finding]:
             checker.worker(worker, ("workers", index))
 
     return _checked(Workers(list(workers)), Workers, check, None)
+
+
+def hook_findings(hook: Hook) -> list[Finding]:
+    """Everything that is wrong with one hook or check by itself, as it stands under `check`."""
+    return _checked(hook, Hook, lambda checker, value: checker.called(value, ("check",)), None)
 
 
 def kind_of(func: Callable[..., Any]) -> EngineName:

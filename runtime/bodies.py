@@ -151,10 +151,10 @@ def look_in(folder: str) -> None:
         importlib.invalidate_caches()
 
 
-def prepare(workstream: Workstream, bodies: Bodies, *, durable: bool) -> Workstream:
+def prepare(workstream: Workstream, bodies: Bodies, *, durable: bool, source: str | None = None) -> Workstream:
     """Check a workstream whole, and write its functions as names. Raises SpecificationError, all in one.
 
-    durable: whether a restart must be able to find the functions again.
+    durable: whether a restart must be able to find the functions again. source: what it is called in the error.
     """
     if isinstance(cast("object", workstream.folder), str):
         look_in(cast("str", workstream.folder))
@@ -164,7 +164,7 @@ def prepare(workstream: Workstream, bodies: Bodies, *, durable: bool) -> Workstr
     more += _not_for_processes(ready, bodies)
     if found := found + beside(found, more):
         bodies.release(ready)
-        raise SpecificationError(found, f"workstream {short(workstream.name)}")
+        raise SpecificationError(found, source or f"workstream {short(workstream.name)}")
     return ready
 
 

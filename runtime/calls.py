@@ -187,6 +187,34 @@ class Caller:
         else:
             self._after(seconds(hook.timeout), self._time_out_hook, effect.token)
 
+    def check(self, hook: Hook, name: str, ended: Callable[[Outcome], None]) -> int:
+        """Run a check that no entity asked for, and tell `ended` how it ended. Returns its token, by which to stop it.
+
+        Raises BodyNotFound, EngineClosed, OSError, ValueError and TypeError for what cannot be started.
+        """
+        token = self._kernel.number()
+
+        def over(outcome: Outcome) -> None:
+            self._where.pop(token, None)
+            if token in self._late and outcome.status != "ok":
+                text = f"it took longer than {seconds(hook.timeout):g} s and was stopped"
+                error = ErrorInfo(type="timed_out", message=text)
+                outcome = msgspec.structs.replace(outcome, status="failed", error=error)
+            self._late.discard(token)
+            ended(outcome)
+
+        if hook.run is not None:
+            func = hook.run if callable(hook.run) else self._function(hook.run, None)
+            context = TaskContext(task=name, token=token) if takes_context(func) else None
+            engine = kind_of(func)
+            call = Call(token=token, kind="check", func=func, context=context, grace=CHECK_GRACE)
+        else:
+            engine, command = "command", CommandCall(**_words(hook), env=dict(self._marks))
+            call = Call(token=token, kind="check", command=command, grace=CHECK_GRACE)
+        self._run(self.engines[engine], call, over)
+        self._after(seconds(hook.timeout), self._time_out_hook, token)
+        return token
+
     def _time_out_hook(self, token: int) -> None:
         if token in self._where:
             self._late.add(token)

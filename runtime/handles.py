@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 import anyio
 import msgspec
 
-from ..actors.messages import Approve, Cancel, Message, Pause, Reject, Resume
+from ..actors.messages import Approve, Cancel, Message, Pause, Reject, ResetTask, Resume
 from ..actors.protection import refusal
 from ..actors.records import JobRecord, TaskRecord, Transitioned
 from ..machines import InvalidTransitionError
@@ -282,15 +282,30 @@ class TaskHandle:
         """Reject its hold, which cancels it. Raises as `JobHandle.approve`."""
         await self._job.command(self.name, Reject(name_of(by), why_of(reason)), "reject", request_id)
 
+    async def reset(
+        self, *, by: str | None = None, reason: str = "reset by an operator", request_id: str | None = None
+    ) -> None:
+        """Give it one more attempt, where it is parked for itself; returns when that took effect.
+
+        request_id: as for `cancel`. Raises CircuitOpen (which says `retry_in`) where it waits for its tool,
+        InvalidTransitionError where it is not parked.
+        """
+        await self._job.command(self.name, ResetTask(*words(reason, by)), "reset", request_id)
+
 
 def _cancel(reason: object, force: bool) -> Cancel:
     return Cancel(_text(reason), force)
 
 
-def _text(reason: object) -> str:
-    if not isinstance(reason, str):
-        raise TypeError(f"the reason must be a str, not {reason!r}")
-    return str(checked(reason, "the reason"))
+def _text(value: object, what: str = "the reason") -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{what} must be a str, not {value!r}")
+    return str(checked(value, what))
+
+
+def words(reason: object, by: object) -> tuple[str, str | None]:
+    """Why, and who says so, as a journal can hold them. Raises TypeError for what is no text."""
+    return _text(reason), None if by is None else _text(by, "by")
 
 
 class RuntimeClosed(RuntimeError):  # noqa: N818 - a state, as in the standard library's names

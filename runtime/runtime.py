@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from hashlib import blake2b
 from pathlib import Path
@@ -56,10 +56,12 @@ from ..actors.messages import (
 from ..actors.notices import Notice
 from ..actors.records import Transitioned
 from ..actors.ref import Ref
-from ..actors.spec import Defaults, Worker, Workstream
+from ..actors.spec import Alert, Defaults, Tool, Worker, Workstream
 from ..actors.strategy import Supervision
+from ..actors.tools import RUNTIME
 from .approvals import PendingApproval, name_of, pending_of, with_teams
 from .bodies import Bodies, look_in, prepare
+from .breakers import BreakerHandle
 from .calls import Caller, Outputs
 from .clock import Clock, Ids, SystemClock, TimeOrderedIds
 from .control.taker import Taker
@@ -98,7 +100,10 @@ class Runtime:
     the log of transitions. outputs: the folder for the output of commands (by default beside the journal).
     drain_deadline: seconds that running attempts have to end when the runtime is left. keep_requests: seconds that the
     `request_id` of a command is kept (longer where what it was about still lives).
-    Entering raises the errors of `journal.contract`, also for the log, and LogConflict for the log of another journal.
+    tools: what holds of tools whatever workstreams say of them (breaker, max_parallel), or where they say nothing.
+    alerts: whom to tell of errors.
+    Entering raises the errors of `journal.contract`, also for the log, LogConflict for the log of another journal, and
+    SpecificationError for tools and alerts that cannot be.
     """
 
     def __init__(
@@ -107,6 +112,8 @@ class Runtime:
         *,
         workers: Sequence[Worker] | None = None,
         defaults: Defaults | None = None,
+        tools: Mapping[str, Tool] | None = None,
+        alerts: Sequence[Alert] = (),
         jsonl: str | Path | None = None,
         outputs: str | Path | None = None,
         drain_deadline: float = DRAIN_DEADLINE,
@@ -121,6 +128,8 @@ class Runtime:
         self._target = journal
         self._workers = tuple(workers) if workers is not None else default_workers()
         self._defaults = defaults or Defaults()
+        self._tools = dict(tools or {})
+        self._alerts = list(alerts)
         self._jsonl_path = jsonl
         self._outputs = outputs
         self._drain_deadline = drain_deadline
@@ -312,7 +321,9 @@ class Runtime:
     def _begin(self, loaded: Loaded) -> None:
         host = self._host
         outputs = Outputs(self._outputs_folder())
-        host.kernel = make_kernel(host, self._defaults, loaded)
+        said = Workstream(RUNTIME, tools=self._tools, alerts=self._alerts)
+        said = prepare(said, self._bodies, durable=self.journal.durable_medium, source="the runtime's settings")
+        host.kernel = make_kernel(host, self._defaults, loaded, tools=said.tools, alerts=said.alerts)
         host.caller = Caller(
             host.kernel, self._engines, self._bodies, outputs=outputs, tell=host.tell, notice=host.notice,
             after=self._after, journal=self._name,
@@ -513,6 +524,19 @@ class Runtime:
         """What waits for people now, of all jobs: for whom, and until when."""
         self._check_open()
         return [one for job in self._host.kernel.jobs.values() for one in pending_of(job)]
+
+    def breakers(self) -> list[BreakerHandle]:
+        """The circuit breakers of all tools that any workstream has used, or that the runtime was given."""
+        self._check_open()
+        return [BreakerHandle(self, self._host, actor) for actor in self._host.kernel.breakers.values()]
+
+    def breaker(self, tool: str) -> BreakerHandle:
+        """The circuit breaker of a tool. Raises LookupError if there is none (yet)."""
+        handles = {handle.tool: handle for handle in self.breakers()}
+        if tool not in handles:
+            known = ", ".join(sorted(handles)) or "none"
+            raise LookupError(f"no workstream has used a tool {tool!r} yet; there are breakers of: {known}")
+        return handles[tool]
 
     # -- actors --------------------------------------------------------------------------------------------------------
 

@@ -25,7 +25,8 @@ from callboard import load
 from callboard.actors import spec
 
 ROOT = Path(__file__).resolve().parents[1]
-DOCUMENTS = ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "docs/specification.md", "docs/lifecycles.md"]
+PAGES = ["specification", "lifecycles", "breakers"]
+DOCUMENTS = ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", *(f"docs/{page}.md" for page in PAGES)]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 

@@ -12,12 +12,16 @@ __all__ = [
     "Actor",
     "ActorError",
     "ActorStopped",
+    "Alert",
     "Approval",
     "AskCycleError",
     "AskTimeout",
     "Breaker",
+    "BreakerHandle",
     "Check",
+    "CheckFailed",
     "ChildFailed",
+    "CircuitOpen",
     "Clause",
     "Condition",
     "Context",
@@ -87,15 +91,16 @@ _NAMES_BY_MODULE = {
         "ActorError ActorStopped AskCycleError AskTimeout ChildFailed MailboxFull NameTaken NoEventLoop ReceiveFailed"
         " RestartLimitReached"
     ),
-    "actors.errors": "Permanent RetryAfter TaskCancelled",
+    "actors.errors": "CircuitOpen Permanent RetryAfter TaskCancelled",
     "actors.notices": "Notice",
     "actors.protection": "DecisionConflict DecisionRefused",
     "actors.records": "Decision TaskRecord Transitioned",
     "actors.ref": "Ref",
-    "actors.spec": "Approval Breaker Check Clause Condition Defaults Hook Retry Task Tool Worker Workstream",
+    "actors.spec": "Alert Approval Breaker Check Clause Condition Defaults Hook Retry Task Tool Worker Workstream",
     "actors.strategy": "Directive Restart Strategy Supervision",
     "actors.validate": "SpecificationError",
     "runtime.approvals": "PendingApproval",
+    "runtime.breakers": "BreakerHandle CheckFailed",
     "runtime.clock": "VirtualClock",
     "runtime.engines.context": "TaskContext",
     "runtime.engines.values": "NotSerialisable",
@@ -125,12 +130,13 @@ if TYPE_CHECKING:
         ReceiveFailed,
         RestartLimitReached,
     )
-    from .actors.errors import Permanent, RetryAfter, TaskCancelled
+    from .actors.errors import CircuitOpen, Permanent, RetryAfter, TaskCancelled
     from .actors.notices import Notice
     from .actors.protection import DecisionConflict, DecisionRefused
     from .actors.records import Decision, TaskRecord, Transitioned
     from .actors.ref import Ref
     from .actors.spec import (
+        Alert,
         Approval,
         Breaker,
         Check,
@@ -148,6 +154,7 @@ if TYPE_CHECKING:
     from .actors.validate import SpecificationError
     from .machines import GuardRejected, InvalidTransitionError, Machine, State, Timed, Transition
     from .runtime.approvals import PendingApproval
+    from .runtime.breakers import BreakerHandle, CheckFailed
     from .runtime.clock import VirtualClock
     from .runtime.engines.context import TaskContext
     from .runtime.engines.values import NotSerialisable

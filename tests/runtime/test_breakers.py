@@ -1,0 +1,255 @@
+"""Breakers and alerts of a real runtime: what operators see and do, checks before a reset, what survives a restart."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from callboard import (
+    Alert,
+    Breaker,
+    BreakerHandle,
+    CheckFailed,
+    CircuitOpen,
+    Hook,
+    InvalidTransitionError,
+    JobHandle,
+    Notice,
+    NotSerialisable,
+    Runtime,
+    RuntimeClosed,
+    SpecificationError,
+    Task,
+    TaskContext,
+    Tool,
+    VirtualClock,
+    Workstream,
+)
+
+pytestmark = pytest.mark.anyio
+ill = [True]
+told: list[dict[str, Any]] = []
+began: list[anyio.Event] = []
+TOOLS = {"t": Tool(breaker=Breaker(failure_threshold=1, cooldown="1h"))}
+
+
+@pytest.fixture(autouse=True)
+def afresh() -> None:
+    ill[:], told[:], began[:] = [True], [], []
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def open_runtime(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Runtime]:
+    def make(**options: Any) -> Runtime:
+        return Runtime(tmp_path / "state.db" if request.param == "sqlite" else None, **options)
+
+    return make
+
+
+async def use() -> str:
+    if ill[0]:
+        raise ConnectionError("no answer")
+    return "answer"
+
+
+async def page(task: TaskContext) -> None:
+    told.append(task.args)
+
+
+async def healthy() -> bool:
+    return not ill[0]
+
+
+async def never_ends() -> None:
+    began[-1].set()
+    await anyio.sleep_forever()
+
+
+def using(count: int) -> Workstream:
+    tasks = [Task(f"a{n}", run=use, tool="t", optional=True) for n in range(count)]
+    return Workstream("uses", tasks=tasks, max_parallel=1)
+
+
+async def parked(runtime: Runtime, count: int = 2) -> tuple[JobHandle, BreakerHandle]:
+    """A job of which the first task has failed, and so many others wait at the breaker."""
+    job = await runtime.submit(using(count + 1), id="job")
+    breaker = runtime.breaker("t")
+    async for _ in job.events(kind="task", to_state="circuit_open"):
+        if breaker.parked == count:
+            break
+    return job, breaker
+
+
+async def test_an_operator_sees_it_and_resets_it_after_a_check(open_runtime: Callable[..., Runtime]) -> None:
+    async with open_runtime(tools=TOOLS) as runtime:
+        assert [(known.tool, known.state, known.parked) for known in runtime.breakers()] == [("t", "closed", 0)]
+        job, breaker = await parked(runtime)
+        assert (breaker.state, breaker.parked) == ("open", 2)
+        assert 3590 < breaker.retry_in <= 3600
+        assert repr(breaker) == "<BreakerHandle t open>"
+        with pytest.raises(CircuitOpen, match=r"its tool 't' is not healthy. Retry in \d+ s") as refused:
+            await job.task("a1").reset()
+        assert 3590 < refused.value.retry_in <= 3600
+        with pytest.raises(CheckFailed, match="tool 't' was not reset, its check did not pass: it returned"):
+            await breaker.reset(check=Hook(run=healthy))
+        assert breaker.state == "open"
+        ill[0] = False
+        await breaker.reset(check=Hook(run=healthy), by="ana", reason="it was restarted")
+        outcome = await job.wait()
+        assert (breaker.state, breaker.retry_in, breaker.record.reason) == ("closed", 0.0, "it was restarted")
+        assert sorted(outcome.results) == ["a1", "a2"]
+
+
+PRINTS = [sys.executable, "-c", "import sys; print('still restarting'); sys.exit(3)"]
+
+
+@pytest.mark.parametrize(
+    ("check", "says"),
+    [
+        (PRINTS, r"exited with 3 .*still restarting"),
+        ("echo gone; exit 1", "gone"),
+        (["no-such-program-anywhere"], "no-such-program-anywhere"),
+        (Hook(command=["sleep", "60"], timeout=0.1), "it took longer than 0.1 s and was stopped"),
+        (Hook(run=use), "no answer"),
+        (Hook(run=never_ends, timeout=0.05), "it took longer than 0.05 s and was stopped"),
+    ],
+)
+async def test_a_check_that_does_not_pass_says_what_it_printed_and_changes_nothing(check: Any, says: str) -> None:
+    began.append(anyio.Event())
+    async with Runtime(tools=TOOLS) as runtime:
+        breaker = runtime.breaker("t")
+        await breaker.trip()
+        with pytest.raises(CheckFailed, match=says) as failed:
+            await breaker.reset(check=check)
+        assert failed.value.tool == "t"
+        assert breaker.state == "open"
+
+
+async def test_a_check_that_cannot_be_one_is_refused_before_it_runs() -> None:
+    async with Runtime(tools=TOOLS) as runtime:
+        breaker = runtime.breaker("t")
+        with pytest.raises(SpecificationError, match="neither run nor command"):
+            await breaker.reset(check=Hook())
+        with pytest.raises(LookupError, match="no_module_of_ours"):
+            await breaker.reset(check=Hook(run="no_module_of_ours:f"))
+        with pytest.raises(TypeError, match="by must be a str, not 7"):
+            await breaker.reset(by=7)  # type: ignore[arg-type]
+        with pytest.raises(NotSerialisable):
+            await breaker.trip(reason="\ud800")
+        with pytest.raises(ValueError, match="is not a duration"):
+            await breaker.trip(cooldown="soon")
+
+
+async def test_a_check_goes_with_its_caller_and_with_the_runtime() -> None:
+    errors: list[str] = []
+
+    async def reset(breaker: BreakerHandle) -> None:
+        try:
+            await breaker.reset(check=Hook(run=never_ends))
+        except RuntimeClosed as error:
+            errors.append(str(error))
+
+    async with anyio.create_task_group() as outer, Runtime(tools=TOOLS) as runtime:
+        breaker = runtime.breaker("t")
+        await breaker.trip()
+        began.append(anyio.Event())
+        async with anyio.create_task_group() as group:
+            group.start_soon(reset, breaker)
+            await began[-1].wait()
+            group.cancel_scope.cancel()
+        began.append(anyio.Event())
+        outer.start_soon(reset, breaker)
+        await began[-1].wait()
+    assert errors == ["the runtime closed while the check was running: nothing was reset"]
+    assert breaker.state == "open"
+
+
+async def test_a_breaker_that_nobody_has_is_told_with_those_that_are_there() -> None:
+    async with Runtime(tools=TOOLS) as runtime:
+        with pytest.raises(LookupError, match="no workstream has used a tool 'u' yet; there are breakers of: t"):
+            runtime.breaker("u")
+    with pytest.raises(RuntimeClosed):
+        runtime.breakers()
+
+
+async def test_a_breaker_outlives_the_runtime_and_its_cooldown_goes_on_meanwhile(tmp_path: Path) -> None:
+    clock = VirtualClock()
+    async with Runtime(tmp_path / "state.db", tools=TOOLS, clock=clock) as runtime:
+        await parked(runtime)
+    ill[0] = False
+    clock.advance(3000)
+    async with Runtime(tmp_path / "state.db", tools=TOOLS, clock=clock) as runtime:
+        breaker = runtime.breaker("t")
+        assert (breaker.state, round(breaker.retry_in), breaker.parked) == ("open", 600, 2)
+        assert breaker.record.generation == 1
+        clock.advance(600)
+        outcome = await (await runtime.job("job")).wait()
+    assert sorted(outcome.results) == ["a1", "a2"]
+
+
+async def test_a_task_that_is_parked_for_itself_is_reset() -> None:
+    async with Runtime() as runtime:
+        job = await runtime.submit(Workstream("w", tasks=[Task("a", run=use, on_exhausted="park")]))
+        async for _ in job.events(to_state="circuit_open"):
+            break
+        ill[0] = False
+        await job.task("a").reset(by="ana", reason="mended")
+        assert (await job.wait()).ok
+        with pytest.raises(InvalidTransitionError, match="'reset' is not possible in state 'completed'"):
+            await job.task("a").reset()
+
+
+async def test_settings_of_the_runtime_that_cannot_be_are_all_told() -> None:
+    tools = {"t": Tool(max_parallel=0, breaker=Breaker(failure_threshold=0, ignore=[" "]))}
+    with pytest.raises(SpecificationError) as refused:
+        async with Runtime(tools=tools, alerts=[Alert(), Alert(run=page, max_alerts=0, period=0)]):
+            pass
+    text = str(refused.value)
+    assert "in the runtime's settings" in text
+    for said in (
+        "tools.t.max_parallel", "tools.t.breaker.failure_threshold", "tools.t.breaker.ignore[0]: is empty",
+        "an alert has neither run nor command", "alerts[1].max_alerts", "alerts[1].period",
+    ):  # fmt: skip
+        assert said in text, text
+
+
+# -- alerts ------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_function_and_a_command_are_told_and_subscribers_hear_of_it(
+    open_runtime: Callable[..., Runtime], tmp_path: Path
+) -> None:
+    program = "import os, pathlib, sys; pathlib.Path(sys.argv[1]).write_text(os.environ['CALLBOARD_EVENT'])"
+    command = [sys.executable, "-c", program, str(tmp_path / "told.json")]
+    tasks = [Task("a", run=use)]
+    alerts = [Alert(command=command, severity="critical")]
+    async with open_runtime(alerts=[Alert(run=page)]) as runtime:
+        seen = runtime.events(kind="task")
+        job = await runtime.submit(Workstream("w", tasks=tasks, alerts=alerts), id="job")
+        outcome = await job.wait()
+        seen.close()
+        assert outcome.state == "failed"
+    assert [alert["severity"] for alert in told] == ["error", "error", "critical", "error"]
+    assert told[0]["text"].startswith("task job@1/a failed: ConnectionError: no answer")
+    written = json.loads((tmp_path / "told.json").read_text(encoding="utf-8"))
+    assert written["text"].startswith("workstream job@1 failed")
+    assert written["severity"] == "critical"
+    assert runtime.failed_hooks == 0
+
+
+async def test_an_alert_that_fails_changes_nothing_and_is_told() -> None:
+    notices: list[Notice] = []
+    runtime = Runtime(alerts=[Alert(run=use, severity="critical")])
+    runtime.on_trouble = notices.append
+    async with runtime:
+        job = await runtime.submit(Workstream("w", tasks=[Task("a", run=use)]), id="job")
+        assert (await job.wait()).state == "failed"
+    (notice,) = [notice for notice in notices if notice.event == "hook_failed"]
+    assert notice.text.startswith("the alert hook")
+    assert notice.entity_id == "job@1"
