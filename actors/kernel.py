@@ -306,6 +306,7 @@ class Kernel:
             key=self.number(), owner=record.id, event=event, body=msgspec.Raw(msgspec.json.encode(hook)),
             context=msgspec.Raw(msgspec.json.encode(context)), folder=stream.folder, cwd=folder_of(stream, task),
             env={**stream.env, **task.env} if task is not None else stream.env,
+            secrets=[*stream.secrets, *task.secrets] if task is not None else stream.secrets,
         )  # fmt: skip
         self.run_hook(row)
 

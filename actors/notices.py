@@ -10,6 +10,7 @@
 | hooks_abandoned | warning | a graceful cancel was cut short, by its deadline or by force | abandoned, never_ran |
 | partial_output_saved | info | a command that was stopped had written something, which is kept | path, size |
 | processes_left_behind | warning | a descendant of a command left its process group, and holds its output | |
+| secret_in_result | warning | a body returned a secret that it was handed; it was masked | |
 | alert | info | an alert was made, and will be told | about (the entity), level (the severity) |
 | alert_suppressed | warning | an alert was above its limit: the first such one of a period | |
 | alert_broken | error | an alert could not be made | |

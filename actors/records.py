@@ -230,6 +230,7 @@ class OutboxRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     folder: str | None = None  # where its function is found, if not on Python's path
     cwd: str | None = None  # the folder and the variables of its command
     env: dict[str, str] = {}
+    secrets: list[str] = []  # their names
     tries: int = 0
 
 

@@ -209,8 +209,9 @@ class Task(Named, frozen=True, kw_only=True):
     depends_on must end good before it starts; after must only have ended. The four limits (durations):
     queue_timeout (queued until started), timeout (one attempt), heartbeat_timeout (between two heartbeats
     of a body), total_timeout (all attempts together, from first queueing). priority: higher first. args:
-    JSON-able values handed to a function as `task.args` (never pasted into a command line). hold: who must
-    approve before it is queued; wait: how long that takes at least (a duration, or a point in time as ISO 8601 with its
+    JSON-able values handed to a function as `task.args` (never pasted into a command line). secrets: names of
+    values that it is handed when it starts (`task.secrets`, or environment variables), and that are kept nowhere. hold:
+    who must approve before it is queued; wait: how long that takes at least (a duration, or a point in time as ISO 8601 with its
     zone). Both begin when its dependencies are satisfied and its condition is met; both must pass.
 
     cancel_hooks run, in order, when it is cancelled gracefully while it runs, once its body is gone, and before it is
@@ -228,6 +229,7 @@ class Task(Named, frozen=True, kw_only=True):
     expected_exit_codes: list[int] = msgspec.field(default_factory=lambda: [0])
     max_output: int = 1_048_576
     args: dict[str, Any] = {}
+    secrets: list[str] = []
     depends_on: list[str] = []
     after: list[str] = []
     condition: Condition | None = None
@@ -303,6 +305,7 @@ class Workstream(Named, frozen=True, kw_only=True):
     defaults: Defaults = Defaults()
     tools: dict[str, Tool] = {}
     env: dict[str, str] = {}
+    secrets: list[str] = []
     cwd: str | None = None
     checks: list[Check] = []
     cancel_hooks: list[Hook] = []

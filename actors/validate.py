@@ -17,7 +17,7 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import msgspec
@@ -172,6 +172,8 @@ class _Checker:
         for name, tool in spec.tools.items():
             self.tool(tool, ("tools", name))
         self.environment(spec.env, ("env",))
+        if spec.secrets:
+            self.secrets(spec.secrets, spec.env, ("secrets",))
         self.folder(spec.cwd, ("cwd",))
         self.folder(spec.folder, ("folder",))
         for index, check in enumerate(spec.checks):
@@ -192,6 +194,8 @@ class _Checker:
             self.function_settings(task, at)
         else:
             self.command_settings(task, at)
+        if task.secrets:
+            self.secrets(task.secrets, {**task.args, **task.env}, (*at, "secrets"))
         if task.args and (problem := plain_problem(task.args)):
             self.bad((*at, "args"), f"not a JSON value: {problem}", "hand over text, numbers, lists and tables")
         if task.tool is not None and (problem := name_problem(task.tool)):
@@ -456,6 +460,19 @@ class _Checker:
                 self.bad((*at, key), f"{short(key)} cannot be the name of an environment variable")
             if "\0" in value:
                 self.bad((*at, key), "holds a NUL byte, which no environment can")
+
+    def secrets(self, names: Sequence[str], told: Mapping[str, object], at: Path) -> None:
+        """Secrets are names only: what the specification holds is journaled. `told`: what it holds beside them."""
+        for index, name in enumerate(names):
+            if not name or "=" in name or "\0" in name:
+                self.bad((*at, index), f"{short(name)} cannot be the name of an environment variable")
+            elif name in names[:index]:
+                self.bad((*at, index), f"{short(name)} is there twice", "remove it")
+            elif name in told:
+                self.bad(
+                    (*at, index), f"the value of {short(name)} stands in this specification, which is journaled",
+                    "remove the value here: it comes from the program's environment, or Runtime(secrets=...)",
+                )  # fmt: skip
 
     def folder(self, path: str | None, at: Path) -> None:
         if path is not None and (not path.strip() or "\0" in path):

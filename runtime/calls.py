@@ -32,6 +32,7 @@ from .engines.bodies import takes_context
 from .engines.context import TaskContext
 from .engines.contract import Call, CommandCall, Engine, EngineClosed, ErrorInfo, Outcome, ProcessCall
 from .leftovers import JOURNAL_VARIABLE
+from .secrets import Mask, Secrets
 
 if TYPE_CHECKING:
     from ..actors.kernel import Kernel
@@ -60,6 +61,7 @@ class Caller:
         notice: Callable[..., None],
         after: Callable[[float, Callable[[int], object], int], object],
         journal: str,
+        secrets: Secrets,
     ) -> None:
         self._kernel = kernel
         self.engines = engines
@@ -68,6 +70,7 @@ class Caller:
         self._tell = tell
         self._notice = notice  # `Host.notice`
         self._after = after  # calls the function with the number, in so many seconds
+        self._secrets = secrets
         self._marks = {JOURNAL_VARIABLE: journal}
         self._functions: dict[str, Callable[..., Any]] = {}
         self._where: dict[int, Engine] = {}
@@ -96,18 +99,20 @@ class Caller:
         grace = task.limits.kill_grace
         if spec.command is not None:
             path = self._outputs.path(task)
-            command = self._command(task.stream.spec, spec, spec, path=path, env={**spec.env, **self._facts(task)})
+            env = {**spec.env, **self._facts(task)}
+            command = self._command(task.stream.spec, spec, spec, path=path, env=env)
             command = msgspec.structs.replace(
                 command, expected_exit_codes=spec.expected_exit_codes, output_limit=spec.max_output
             )
-            self._run(engine, Call(token=token, command=command, grace=grace), self._command_ended)
+            self._run(engine, Call(token=token, command=command, grace=grace, mask=command.mask), self._command_ended)
             return
         func = self._functions.get(spec.run) or self._function(spec.run, task.stream.spec.folder)
         if task.engine == "process":
             self._start_in_process(engine, task, func, token)
             return
         context = self._context(task, token) if takes_context(func) else None
-        self._run(engine, Call(token=token, func=func, context=context, grace=grace), self._function_ended)
+        mask = self._secrets_of(task.stream.spec, spec)[1] if context is None else context.mask
+        self._run(engine, Call(token=token, func=func, context=context, grace=grace, mask=mask), self._function_ended)
 
     def _start_in_process(self, engine: Engine, task: TaskActor, func: Callable[..., Any], token: int) -> None:
         """Have the process of the worker that took it run the body. Raises BodyNotFound if that could not find it."""
@@ -123,13 +128,14 @@ class Caller:
             self._tell(CallEnded(token, "lost", error_type="worker_lost", error=gone, category="transient"))
             return
         worker = taker.record
+        secrets, mask = self._secrets_of(task.stream.spec, task.spec)
         process = ProcessCall(
             function=name, worker=worker.name, incarnation=worker.run, folder=task.stream.spec.folder,
             output_path=self._outputs.place(task), output_limit=task.spec.max_output,
-            recycle_after=worker.recycle_after,
+            recycle_after=worker.recycle_after, secrets=secrets,
         )  # fmt: skip
         context = self._context(task, token) if takes_context(func) else None
-        call = Call(token=token, process=process, context=context, grace=task.limits.kill_grace)
+        call = Call(token=token, process=process, context=context, grace=task.limits.kill_grace, mask=mask)
         self._run(engine, call, self._process_ended)
 
     def _start_question(self, entity: TaskActor | WorkstreamActor, effect: StartCall) -> None:
@@ -152,15 +158,17 @@ class Caller:
             func = self._function(part.run, stream.spec.folder)
             context = self._about(entity, effect) if takes_context(func) else None
             call = Call(
-                token=effect.token, kind=cast("Any", effect.kind), func=func, context=context, grace=CHECK_GRACE
-            )
+                token=effect.token, kind=cast("Any", effect.kind), func=func, context=context, grace=CHECK_GRACE,
+                mask=self._secrets_of(stream.spec, None if task is None else task.spec)[1],
+            )  # fmt: skip
             self._run(self.engines[kind_of(func)], call, self._question_ended)
             return
         env = {} if task is None else {**task.spec.env, **self._facts(task)}
         if effect.kind == "cancel_hook":
             env["CALLBOARD_EVENT"] = msgspec.json.encode(_cancel_of(entity)).decode()
         command = self._command(stream.spec, task.spec if task else None, part, path=None, env=env)
-        call = Call(token=effect.token, kind=cast("Any", effect.kind), command=command, grace=CHECK_GRACE)
+        kind = cast("Any", effect.kind)
+        call = Call(token=effect.token, kind=kind, command=command, grace=CHECK_GRACE, mask=command.mask)
         ended = self._condition_ended if effect.kind == "condition" else self._question_ended
         self._run(self.engines["command"], call, ended)
 
@@ -171,15 +179,19 @@ class Caller:
         told = msgspec.json.decode(row.context, type=dict[str, Any])
         ended = partial(self._hook_ended, row, hook)
         try:
+            secrets, mask = self._secrets.of(row.secrets) if row.secrets else ({}, None)
             if hook.run is not None:
                 func = self._function(hook.run, row.folder)
-                context = TaskContext(task=told["name"], token=effect.token, job_id=told["job_id"] or "", args=told)
-                call = Call(token=effect.token, kind="hook", func=func, context=context, grace=CHECK_GRACE)
+                context = TaskContext(
+                    task=told["name"], token=effect.token, job_id=told["job_id"] or "", args=told, secrets=secrets,
+                    mask=mask,
+                )  # fmt: skip
+                call = Call(token=effect.token, kind="hook", func=func, context=context, grace=CHECK_GRACE, mask=mask)
                 self._run(self.engines[kind_of(func)], call, ended)
             else:
-                env = {**row.env, "CALLBOARD_EVENT": bytes(row.context).decode(), **self._marks}
-                command = CommandCall(**_words(hook), cwd=row.cwd, env=env)
-                call = Call(token=effect.token, kind="hook", command=command, grace=CHECK_GRACE)
+                env = {**row.env, **secrets, "CALLBOARD_EVENT": bytes(row.context).decode(), **self._marks}
+                command = CommandCall(**_words(hook), cwd=row.cwd, env=env, mask=mask)
+                call = Call(token=effect.token, kind="hook", command=command, grace=CHECK_GRACE, mask=mask)
                 self._run(self.engines["command"], call, ended)
         except (BodyNotFound, EngineClosed, OSError, ValueError, TypeError) as error:
             self._hook_failed(row, hook, str(error))
@@ -234,8 +246,12 @@ class Caller:
 
     def _run(self, engine: Engine, call: Call, ended: Callable[[Outcome], None]) -> None:
         self._where[call.token] = engine
+        beat = self._beat
+        if call.mask is not None:
+            beat = partial(self._beat_masked, call.mask)
+            ended = partial(self._ended_masked, call, ended)
         try:
-            engine.start(call, ended, self._beat)
+            engine.start(call, ended, beat)
         except BaseException:
             del self._where[call.token]
             raise
@@ -254,10 +270,11 @@ class Caller:
 
     def _context(self, task: TaskActor, token: int) -> TaskContext:
         record = task.record
+        secrets, mask = self._secrets_of(task.stream.spec, task.spec)
         return TaskContext(
             task=record.name, token=token, attempt=record.attempt, job_id=record.job_id,
             workstream_id=record.workstream_id, results=_results(task), args=task.spec.args,
-            details=None if record.details is None else msgspec.json.decode(record.details),
+            details=None if record.details is None else msgspec.json.decode(record.details), secrets=secrets, mask=mask,
         )  # fmt: skip
 
     def _about(self, entity: TaskActor | WorkstreamActor, effect: StartCall) -> TaskContext | None:
@@ -268,9 +285,18 @@ class Caller:
         if effect.kind != "cancel_hook":
             return context
         if context is None:
-            context = TaskContext(task=entity.record.name, token=effect.token, job_id=entity.record.job_id)
+            secrets, mask = self._secrets_of(cast("Workstream", spec), None)
+            context = TaskContext(
+                task=entity.record.name, token=effect.token, job_id=entity.record.job_id,
+                workstream_id=entity.record.id, secrets=secrets, mask=mask,
+            )  # fmt: skip
         context.args = _cancel_of(entity)
         return context
+
+    def _secrets_of(self, stream: Workstream, task: Task | None) -> tuple[dict[str, str], Mask | None]:
+        """The secrets that something is handed, and what hides them. Raises SecretMissing."""
+        names = stream.secrets if task is None or not task.secrets else [*stream.secrets, *task.secrets]
+        return self._secrets.of(names) if names else ({}, None)
 
     def _facts(self, task: TaskActor) -> dict[str, str]:
         record, spec = task.record, task.spec
@@ -287,14 +313,27 @@ class Caller:
         self, stream: Workstream, task: Task | None, part: Part, *, path: Path | None, env: dict[str, str]
     ) -> CommandCall:
         words = _words(part)
-        return CommandCall(
-            **words, cwd=folder_of(stream, task), env={**stream.env, **env, **self._marks}, output_path=path
-        )
+        secrets, mask = self._secrets_of(stream, task)
+        env = {**stream.env, **env, **secrets, **self._marks}
+        return CommandCall(**words, cwd=folder_of(stream, task), env=env, output_path=path, mask=mask)
 
     # -- how it ended --------------------------------------------------------------------------------------------------
 
     def _beat(self, token: int, details: Any) -> None:
         self._tell(Beat(token, None if details is None else msgspec.Raw(msgspec.json.encode(details))))
+
+    def _beat_masked(self, mask: Mask, token: int, details: Any) -> None:
+        self._beat(token, mask.value(details))
+
+    def _ended_masked(self, call: Call, ended: Callable[[Outcome], None], outcome: Outcome) -> None:
+        """What comes back from whoever was handed secrets goes on without them."""
+        mask = cast("Mask", call.mask)
+        masked = _masked(outcome, mask)
+        if call.kind == "body" and masked.value != outcome.value:
+            owner = self._owner(call.token)
+            text = f"the result of {owner} held a secret, which was masked: name it where it is needed"
+            self._notice("secret_in_result", "warning", text, **_about(owner))
+        ended(masked)
 
     def _function_ended(self, outcome: Outcome) -> None:
         value = outcome.value
@@ -437,6 +476,16 @@ def _not_started(token: int, error: Exception) -> CallEnded:
     found = not isinstance(error, BodyNotFound)
     kind = type(error).__name__ if found else "body_not_found"
     return CallEnded(token, "failed", None, kind, str(error), permanent=not found, category="permanent")
+
+
+def _masked(outcome: Outcome, mask: Mask) -> Outcome:
+    error = outcome.error
+    if error is not None:
+        error = msgspec.structs.replace(
+            error, message=mask.text(error.message), traceback=mask.text(error.traceback), type=mask.text(error.type)
+        )
+    value, tail = mask.value(outcome.value), mask.text(outcome.output_tail)
+    return msgspec.structs.replace(outcome, value=value, error=error, output_tail=tail)
 
 
 def _about(owner: str | None) -> dict[str, str | None]:

@@ -44,8 +44,9 @@ from .calls import Caller
 from .dispatcher import Dispatcher
 from .handles import closed
 from .journal.contract import Entry, Journal
-from .logs import say_notice
+from .logs import masked_notice, say_notice
 from .observe import Hub
+from .secrets import Secrets
 from .timers import Timer
 
 MAX_BACKLOG = 50_000
@@ -72,6 +73,7 @@ class Host:
         self.journal = journal
         self.random = random
         self.hub = Hub()
+        self.secrets = Secrets(None)
         self.kernel: Kernel
         self.caller: Caller
         self.on_job_over: Callable[[JobActor], None] = lambda _: None
@@ -183,6 +185,8 @@ class Host:
 
     def tell_notice(self, notice: Notice) -> None:
         """Tell of something at once. Raises nothing."""
+        if self.secrets.all is not None:
+            notice = masked_notice(notice, self.secrets.all)
         logged = self.hub.tell_notice(notice)
         if notice.severity != "info" and not self._took(notice) and not logged:
             say_notice(notice)

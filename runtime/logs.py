@@ -13,8 +13,11 @@ import sys
 from contextlib import suppress
 from typing import Any
 
+from msgspec.structs import replace
+
 from ..actors.notices import Notice
 from .imported import imported
+from .secrets import Mask
 
 
 def configured() -> Any:
@@ -30,6 +33,36 @@ def logger(*names: str) -> Any:
     if structlog.is_configured():
         return structlog.get_logger(*names)
     return structlog.wrap_logger(structlog.PrintLogger(sys.stderr))
+
+
+def masked_logger(mask: Mask) -> Any:
+    """A structlog logger whose lines hold no secrets, neither before nor after they are rendered."""
+    import structlog  # noqa: PLC0415 - as above
+
+    settings = structlog.get_config()
+    plain = settings["logger_factory"]() if structlog.is_configured() else structlog.PrintLogger(sys.stderr)
+    *first, last = settings["processors"]
+
+    def before(_: Any, __: str, event: Any) -> Any:
+        return {key: mask.value(value) for key, value in event.items()}
+
+    def rendered(log: Any, method: str, event: Any) -> Any:
+        """What goes to the logger: a text, bytes, or the arguments of its method."""
+        return _masked(mask, last(log, method, event))
+
+    # Exceptions become text first: whoever renders them later would do it behind our back.
+    return structlog.wrap_logger(plain, processors=[structlog.processors.format_exc_info, before, *first, rendered])
+
+
+def _masked(mask: Mask, told: Any) -> Any:
+    if isinstance(told, bytes | bytearray):
+        return mask.text(told.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
+    return mask.value(told)
+
+
+def masked_notice(notice: Notice, mask: Mask) -> Notice:
+    """The notice without secrets."""
+    return replace(notice, text=mask.text(notice.text), facts=mask.value(notice.facts))
 
 
 def write_notice(notice: Notice, log: Any) -> None:

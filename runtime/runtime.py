@@ -80,6 +80,7 @@ from .leftovers import JOURNAL_VARIABLE, kill_leftovers
 from .observe import BUFFER, Hub, Subscription
 from .requests import KEEP_REQUESTS, Requests
 from .runners import RunnerPool
+from .secrets import Secrets, Source
 
 LOOP_CAPACITY = 100
 DRAIN_DEADLINE = 30.0
@@ -98,6 +99,8 @@ class Runtime:
     journal: a path (SQLite), a `Journal`, or None (all in memory). workers: what runs attempts (by default one loop
     worker of capacity 100, and as many thread, process and command slots as there are processors). jsonl: a file for
     the log of transitions. outputs: the folder for the output of commands (by default beside the journal).
+    secrets: where the values of secrets that specifications name come from: a mapping, or a function of the name that
+    answers at once; by default the program's environment.
     drain_deadline: seconds that running attempts have to end when the runtime is left. keep_requests: seconds that the
     `request_id` of a command is kept (longer where what it was about still lives).
     tools: what holds of tools whatever workstreams say of them (breaker, max_parallel), or where they say nothing.
@@ -116,6 +119,7 @@ class Runtime:
         alerts: Sequence[Alert] = (),
         jsonl: str | Path | None = None,
         outputs: str | Path | None = None,
+        secrets: Source | None = None,
         drain_deadline: float = DRAIN_DEADLINE,
         keep_requests: float = KEEP_REQUESTS,
         supervision: Supervision | None = None,
@@ -132,6 +136,7 @@ class Runtime:
         self._alerts = list(alerts)
         self._jsonl_path = jsonl
         self._outputs = outputs
+        self._secrets = Secrets(secrets)
         self._drain_deadline = drain_deadline
         self._keep_requests = keep_requests
         self._supervision = supervision
@@ -225,6 +230,7 @@ class Runtime:
         self._host = Host(self._dispatcher, self.journal, self._bodies, self._random)
         self._host.on_trouble = self.on_trouble
         self._host.hub = self._hub
+        self._host.secrets = self._secrets
         self._requests = Requests(self._host, self.journal, self._read, self._keep_requests)
         self._closing.callback(self._dispatcher.close)
         loaded = await self._open_journal()
@@ -326,7 +332,7 @@ class Runtime:
         host.kernel = make_kernel(host, self._defaults, loaded, tools=said.tools, alerts=said.alerts)
         host.caller = Caller(
             host.kernel, self._engines, self._bodies, outputs=outputs, tell=host.tell, notice=host.notice,
-            after=self._after, journal=self._name,
+            after=self._after, journal=self._name, secrets=host.secrets,
         )  # fmt: skip
         host.on_job_over = self._job_over
         self.recovered = [self._handle(job) for job in host.kernel.jobs.values()]

@@ -25,7 +25,7 @@ from callboard import load
 from callboard.actors import spec
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = ["specification", "lifecycles", "breakers"]
+PAGES = ["specification", "lifecycles", "breakers", "observation"]
 DOCUMENTS = ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", *(f"docs/{page}.md" for page in PAGES)]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 

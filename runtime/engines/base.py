@@ -139,4 +139,4 @@ class BaseEngine(Generic[R]):
         return self._outcome(run, "cancelled", error=ErrorInfo(type="cancelled", message=text))
 
     def _raised(self, run: R, error: BaseException) -> Outcome:
-        return self._outcome(run, "failed", error=describe(error))
+        return self._outcome(run, "failed", error=describe(error, run.call.mask))

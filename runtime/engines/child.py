@@ -31,6 +31,7 @@ import msgspec
 
 from ...actors.errors import TaskCancelled
 from ..bodies import Bodies, BodyNotFound, look_in
+from ..secrets import Mask
 from .bodies import bind, bind_logging
 from .context import TaskContext
 from .contract import Call, ErrorInfo
@@ -138,6 +139,7 @@ class Child:
             context = self._context = TaskContext(
                 task=facts.task, token=begin.token, attempt=facts.attempt, job_id=facts.job_id,
                 workstream_id=facts.workstream_id, results=facts.results, details=facts.details, args=facts.args,
+                secrets=begin.secrets, mask=_mask(begin),
             )  # fmt: skip
             context.attach(lambda details: self._beat(begin.token, details), raises=True)
             bind_logging(logging, context)
@@ -202,11 +204,15 @@ class Child:
         if isinstance(error, BodyNotFound):
             info = ErrorInfo(type="body_not_found", message=str(error), permanent=True, category="permanent")
         else:
-            info = describe(error)
+            info = describe(error, _mask(begin))
         return Done(token, "failed", error=info, duration=duration)
 
 
 _TOLD = "it was told to stop"
+
+
+def _mask(begin: Begin) -> Mask | None:
+    return Mask(begin.secrets.values()) if begin.secrets else None
 
 
 def _flush() -> None:

@@ -13,7 +13,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ...actors.errors import TaskCancelled
-from ..logs import logger
+from ..logs import logger, masked_logger
+from ..secrets import Mask
 from .values import checked
 
 
@@ -26,12 +27,13 @@ class TaskContext:
 
     results: what its dependencies returned, by their names. details: the last heartbeat's details of the
     attempt before (None: there were none). args: the values its specification gives it. token: its fencing
-    token, to be handed to systems that must refuse a late writer.
+    token, to be handed to systems that must refuse a late writer. secrets: the values of those that its specification
+    names, by their names; what comes back from it is masked (`mask`).
     """
 
     __slots__ = (
-        "_beat", "_log", "_raises", "args", "attempt", "cancelled", "details", "job_id", "results", "task",
-        "token", "workstream_id",
+        "_beat", "_log", "_raises", "args", "attempt", "cancelled", "details", "job_id", "mask", "results", "secrets",
+        "task", "token", "workstream_id",
     )  # fmt: skip
 
     def __init__(
@@ -45,6 +47,8 @@ class TaskContext:
         results: dict[str, Any] | None = None,
         details: Any = None,
         args: dict[str, Any] | None = None,
+        secrets: dict[str, str] | None = None,
+        mask: Mask | None = None,
     ) -> None:
         self.task = task
         self.token = token
@@ -54,6 +58,8 @@ class TaskContext:
         self.results: dict[str, Any] = {} if results is None else results
         self.details = details
         self.args: dict[str, Any] = {} if args is None else args
+        self.secrets: dict[str, str] = {} if secrets is None else secrets
+        self.mask = mask
         self.cancelled = False  # the attempt was told to stop
         self._beat: Callable[[Any], None] = _nowhere
         self._raises = False
@@ -77,7 +83,8 @@ class TaskContext:
         Where structlog is not configured it writes to standard error: standard output is the program's.
         """
         if self._log is None:
-            self._log = logger().bind(**self.bound)
+            log = logger() if self.mask is None else masked_logger(self.mask)
+            self._log = log.bind(**self.bound)
         return self._log
 
     @property

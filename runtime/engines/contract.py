@@ -32,6 +32,7 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
+from ..secrets import Mask
 from .context import TaskContext
 
 CallKind = Literal["body", "condition", "check", "cancel_hook", "hook"]
@@ -44,7 +45,7 @@ class CommandCall(msgspec.Struct, frozen=True, kw_only=True):
 
     env is added to the runtime's own environment. Standard input is empty. Both output streams go, in order,
     to `output_path` (None: counted and shown, not kept), of which at most `output_limit` bytes are kept: the
-    head and the tail.
+    head and the tail. mask: hides secrets in all that is kept or shown of it.
     """
 
     argv: list[str] = []
@@ -54,6 +55,7 @@ class CommandCall(msgspec.Struct, frozen=True, kw_only=True):
     expected_exit_codes: list[int] = msgspec.field(default_factory=lambda: [0])
     output_path: Path | None = None
     output_limit: int = 1_048_576
+    mask: Mask | None = None
 
 
 class ProcessCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,6 +63,7 @@ class ProcessCall(msgspec.Struct, frozen=True, kw_only=True):
 
     function: its import path "module:qualified.name". folder: where modules are looked for first. What it prints goes
     to `output_path`, as a command's does, if it prints anything. recycle_after: bodies that one process runs at most.
+    secrets: the values that it is handed, by their names.
     """
 
     function: str
@@ -70,6 +73,7 @@ class ProcessCall(msgspec.Struct, frozen=True, kw_only=True):
     output_path: Path | None = None
     output_limit: int = 1_048_576
     recycle_after: int | None = None
+    secrets: dict[str, str] = {}
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,6 +81,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
 
     token: the fencing token, unique per runtime file, never used twice. grace: seconds between the polite
     stop and the kill. func takes nothing or the context; engines of other kinds use `command` or `process` instead.
+    mask: hides the secrets that it was handed in what is told of it.
     """
 
     token: int
@@ -86,6 +91,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     process: ProcessCall | None = None
     context: TaskContext | None = None
     grace: float = 10.0
+    mask: Mask | None = None
 
 
 class ErrorInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import cast
 
 from ...actors.errors import Permanent, RetryAfter
+from ..secrets import Mask
 from .contract import Category, ErrorInfo
 
 _LONGEST_MESSAGE = 2_000  # characters
@@ -43,17 +44,17 @@ _PASSING = frozenset(
 )  # fmt: skip
 
 
-def describe(error: BaseException) -> ErrorInfo:
-    """Record an exception that a body raised."""
+def describe(error: BaseException, mask: Mask | None = None) -> ErrorInfo:
+    """Record an exception that a body raised. `mask` hides secrets, before texts are cut."""
     parts = list(_members(error))
     delays = [part.seconds for part in parts if isinstance(part, RetryAfter)]
     return ErrorInfo(
         type=type_name(error),
-        message=_message(error),
+        message=_message(error, mask),
         permanent=any(isinstance(part, Permanent) for part in parts),
         retry_after=max(delays, default=None),
         category=_category(parts),
-        traceback=_traceback(error),
+        traceback=_traceback(error, mask),
     )
 
 
@@ -99,14 +100,14 @@ def _category_of(error: BaseException) -> Category:
     return "unknown"
 
 
-def _message(error: BaseException) -> str:
+def _message(error: BaseException, mask: Mask | None) -> str:
     try:
-        return clean(str(error))
+        return clean(str(error) if mask is None else mask.text(str(error)))
     except Exception as broken:
         return f"(its text could not be made: {type(broken).__name__})"
 
 
-def _traceback(error: BaseException) -> str:
+def _traceback(error: BaseException, mask: Mask | None) -> str:
     frames = error.__traceback__
     while frames is not None and frames.tb_frame.f_code.co_filename.startswith(_OURS):
         frames = frames.tb_next
@@ -114,6 +115,8 @@ def _traceback(error: BaseException) -> str:
         text = "".join(traceback.format_exception(type(error), error, frames, limit=-_MOST_FRAMES))
     except Exception as broken:
         return f"(the traceback could not be made: {type(broken).__name__})"
+    if mask is not None:
+        text = mask.text(text)
     if len(text) > _LONGEST_TRACEBACK:
         half = _LONGEST_TRACEBACK // 2
         text = f"{text[:half]}\n... {len(text) - 2 * half} characters left out ...\n{text[-half:]}"

@@ -36,6 +36,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
+from ..secrets import Mask
 from .contract import ErrorInfo, ProcessInfo
 from .lookout import Lookout, Watched
 from .main_module import own_main
@@ -65,6 +66,7 @@ class Job:
         output_path: Path | None,
         output_limit: int,
         recycle_after: int | None,
+        mask: Mask | None = None,
     ) -> None:
         self.begin = begin
         self.seat = seat
@@ -72,6 +74,7 @@ class Job:
         self.output_path = output_path
         self.output_limit = output_limit
         self.recycle_after = recycle_after
+        self.mask = mask
         self.halted = False
         self.output: Output | None = None  # made when there is something to keep
         self.began: float | None = None
@@ -468,9 +471,9 @@ def _environment(marks: Mapping[str, str]) -> dict[str, str]:
 def _keep(job: Job, data: bytes) -> None:
     if job.output is None:
         try:
-            job.output = Output(job.output_path, job.output_limit)
+            job.output = Output(job.output_path, job.output_limit, job.mask)
         except OutputUnwritable:  # the body is not to suffer by it: what it printed is counted
-            job.output = Output(None, job.output_limit)
+            job.output = Output(None, job.output_limit, job.mask)
     job.output.write(data)
 
 

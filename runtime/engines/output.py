@@ -5,6 +5,8 @@ half is a ring: the newest bytes overwrite the oldest. `close` puts the ring in 
 head and tail that says how much was left out. Memory is bounded by the chunk that is written, and by half
 the limit while closing.
 
+Secrets are masked before anything else, so that no file, line or cut ever holds a part of one.
+
 A disk that is full loses output, never the command: the rest is counted, and the tail says so.
 """
 
@@ -13,6 +15,8 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+
+from ..secrets import Mask
 
 _RECENT = 8_192  # bytes kept in memory for the last lines
 _TAIL_LINES = 20
@@ -30,9 +34,10 @@ class Output:
     `last_line` may be asked from any thread; the rest belongs to the engine's.
     """
 
-    def __init__(self, path: Path | None, limit: int) -> None:
+    def __init__(self, path: Path | None, limit: int, mask: Mask | None = None) -> None:
         self.path = path
-        self.size = 0  # bytes written by the command, kept or not
+        self.size = 0  # bytes written by the command, kept or not; where secrets are masked, with the masks
+        self._masked = None if mask is None else mask.stream()
         self.lost: OSError | None = None  # why the file could not be written to its end
         self._limit = max(limit, 1_024)
         self._ring_start = self._limit // 2
@@ -49,6 +54,11 @@ class Output:
 
     def write(self, data: bytes) -> None:
         """Take the next bytes of the command."""
+        if self._masked is not None:
+            data = self._masked.feed(data)
+        self._take(data)
+
+    def _take(self, data: bytes) -> None:
         self.size += len(data)
         self._recent = (self._recent + data)[-_RECENT:]
         if self._file >= 0 and self.lost is None:
@@ -59,6 +69,8 @@ class Output:
 
     def close(self) -> None:
         """Put the kept part in order. A second close does nothing."""
+        if self._masked is not None:
+            self._take(self._masked.end())
         if self._file < 0:
             return
         try:

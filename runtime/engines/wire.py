@@ -48,12 +48,13 @@ class Facts(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Begin(Frame, frozen=True):
-    """Run the function of that import path. `facts` are for one that takes the context."""
+    """Run the function of that import path. `facts` are for one that takes the context, `secrets` by their names."""
 
     token: int
     function: str
     folder: str | None = None
     facts: Facts | None = None
+    secrets: dict[str, str] = {}
 
 
 class Halt(Frame, frozen=True):

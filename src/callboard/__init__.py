@@ -64,6 +64,7 @@ __all__ = [
     "RunFile",
     "Runtime",
     "RuntimeClosed",
+    "SecretMissing",
     "SpecificationError",
     "State",
     "Strategy",
@@ -112,6 +113,7 @@ _NAMES_BY_MODULE = {
     "runtime.observe": "Dropped",
     "runtime.requests": "RequestIdReused",
     "runtime.runtime": "JobExists Runtime",
+    "runtime.secrets": "SecretMissing",
     "runtime.specfile": "RunFile load",
 }
 _MODULES = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names.split()}
@@ -171,6 +173,7 @@ if TYPE_CHECKING:
     from .runtime.observe import Dropped
     from .runtime.requests import RequestIdReused
     from .runtime.runtime import JobExists, Runtime
+    from .runtime.secrets import SecretMissing
     from .runtime.specfile import RunFile, load
 else:  # type checkers would take any name for one of ours, if they saw this
 
