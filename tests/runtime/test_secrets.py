@@ -18,7 +18,19 @@ import hypothesis.strategies as st
 import pytest
 import structlog
 
-from callboard import Check, Condition, Hook, Notice, Retry, Runtime, SpecificationError, Task, TaskContext, Workstream
+from callboard import (
+    Check,
+    Condition,
+    Hook,
+    Notice,
+    Retry,
+    Runtime,
+    SpecificationError,
+    Task,
+    TaskContext,
+    Worker,
+    Workstream,
+)
 from callboard.runtime.cli import main
 from callboard.runtime.secrets import MASK, Mask
 
@@ -121,6 +133,43 @@ async def test_a_secret_is_nowhere_but_with_who_was_handed_it(
     shown = capfd.readouterr()
     assert MASK in shown.out
     assert HIDDEN not in shown.out + shown.err
+
+
+MODULE = """
+import os
+
+def told(task):
+    print("before", task.secrets["KEY"][:5], end="", flush=True)
+    print(task.secrets["KEY"][5:], "after", flush=True)
+    os.write(1, task.secrets["KEY"][:3].encode() + task.secrets["KEY"].encode() + b"x")
+    return task.secrets["KEY"]
+
+def failed():
+    raise ValueError(VALUE * 400)
+"""
+
+
+async def test_a_worker_process_is_handed_secrets_and_tells_none(tmp_path: Path) -> None:
+    (tmp_path / "in_a_process.py").write_text(f"VALUE = {VALUE!r}\n{MODULE}")
+    tasks = [
+        Task(name, run=f"in_a_process:{name}", engine="process", secrets=["KEY"], optional=True)
+        for name in ("told", "failed")
+    ]
+    spec = Workstream("w", folder=str(tmp_path), tasks=tasks)
+    workers = [Worker("w", engine="process", capacity=1)]
+    outputs = tmp_path / "outputs"
+    with anyio.fail_after(30):
+        async with Runtime(workers=workers, secrets={"KEY": VALUE}, outputs=outputs) as runtime:
+            runtime.on_trouble = lambda _: None
+            outcome = await (await runtime.submit(spec)).wait()
+    assert outcome.results == {"told": MASK}
+    told = outcome.tasks["told"]
+    written = {path.name: data.decode() for path, data in files(outputs)}
+    assert written["told.1.log"] == f"before {MASK} after\n{HIDDEN[:3]}{MASK}x"
+    error = str(outcome.tasks["failed"].last_error)
+    assert error.startswith(f"ValueError: {MASK}")
+    kept = [told, error, *written.values()]
+    assert not [text for text in map(str, kept) if HIDDEN in text]
 
 
 async def says(task: TaskContext) -> list[Any]:
