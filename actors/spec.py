@@ -209,10 +209,10 @@ class Task(Named, frozen=True, kw_only=True):
     depends_on must end good before it starts; after must only have ended. The four limits (durations):
     queue_timeout (queued until started), timeout (one attempt), heartbeat_timeout (between two heartbeats
     of a body), total_timeout (all attempts together, from first queueing). priority: higher first. args:
-    JSON-able values handed to a function as `task.args` (never pasted into a command line). secrets: names of
-    values that it is handed when it starts (`task.secrets`, or environment variables), and that are kept nowhere. hold:
-    who must approve before it is queued; wait: how long that takes at least (a duration, or a point in time as ISO 8601 with its
-    zone). Both begin when its dependencies are satisfied and its condition is met; both must pass.
+    JSON-able values handed to a function as `task.args` (never pasted into a command line). secrets: names of values
+    that it is handed when it starts (`task.secrets`, or environment variables), and that are kept nowhere. hold: who
+    must approve before it is queued; wait: how long that takes at least (a duration, or a point in time as ISO 8601
+    with its zone). Both begin when its dependencies are satisfied and its condition is met; both must pass.
 
     cancel_hooks run, in order, when it is cancelled gracefully while it runs, once its body is gone, and before it is
     cancelled; together they have cancel_timeout (duration, 30 s unless set). cleanup_on_cancel: whether they do (seed
