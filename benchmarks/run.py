@@ -1,9 +1,9 @@
-"""All benchmarks of workstreams, one after the other, and the figures that README shows.
+"""All benchmarks of workstreams, one after the other, and the figures that README and docs/figures.md show.
 
     python benchmarks/run.py                               # print the tables
     python benchmarks/run.py --quick
     python benchmarks/run.py --dbos VENV/bin/python        # with the peer, which is installed there
-    python benchmarks/run.py --readme                      # and write them into README.md, between its two marks
+    python benchmarks/run.py --write                       # and write them into docs/figures.md; README gets the first
 
 Give it a machine of its own: the figures beside a neighbour are the neighbour's. So the first line tells what a method
 call and a flush to the disk cost meanwhile. `journal.py` and `kernel.py` measure those parts by themselves.
@@ -30,7 +30,8 @@ import transitions
 import wfcommons
 from common import figures_table, on_disk
 
-README = Path(__file__).parent.parent / "README.md"
+ROOT = Path(__file__).parent.parent
+README, FIGURES = ROOT / "README.md", ROOT / "docs" / "figures.md"
 MARKS = ("<!-- figures -->", "<!-- /figures -->")
 
 
@@ -58,25 +59,26 @@ def engine(*, quick: bool) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
-def measure(*, quick: bool, dbos: str | None) -> str:
-    """All tables, as markdown."""
+def measure(*, quick: bool, dbos: str | None) -> list[str]:
+    """All tables, as markdown: what README shows first, then the rest."""
     with on_disk() as folder:
         head = f"By `python benchmarks/run.py`, the best of several runs, on {machine(folder)}."
         graphs = orchestration.report(folder, quick=quick, dbos=dbos)
         parts = [
             figures_table(one.figures(folder, quick)) for one in (neighbours, growth, startup, wfcommons, transitions)
         ]
-    return "\n\n".join([head, graphs, *parts, engine(quick=quick)])
+    return [f"{head}\n\n{graphs}", *parts, engine(quick=quick)]
 
 
-def write(text: str) -> None:
-    """Put the tables between README's marks. Raises ValueError if they are not there."""
-    readme = README.read_text()
-    before, first, rest = readme.partition(MARKS[0])
+def write(tables: list[str]) -> None:
+    """Put the tables into the documents. Raises ValueError if README has not its two marks."""
+    text = README.read_text()
+    before, first, rest = text.partition(MARKS[0])
     _, last, after = rest.partition(MARKS[1])
     if not first or not last:
         raise ValueError(f"README.md has no {MARKS[0]} and {MARKS[1]}")
-    README.write_text(f"{before}{first}\n{text}\n{last}{after}")
+    README.write_text(f"{before}{first}\n{tables[0]}\n{last}{after}")
+    FIGURES.write_text("\n\n".join(["# Figures", *tables]) + "\n")
 
 
 def main() -> None:
@@ -84,12 +86,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="smaller numbers, fewer rounds")
     parser.add_argument("--dbos", metavar="PYTHON", help="the interpreter of an environment with DBOS")
-    parser.add_argument("--readme", action="store_true", help="write the tables into README.md")
+    parser.add_argument("--write", action="store_true", help="write the tables into docs/figures.md and README.md")
     chosen = parser.parse_args()
-    text = measure(quick=chosen.quick, dbos=chosen.dbos)
-    print(text)
-    if chosen.readme:
-        write(text)
+    tables = measure(quick=chosen.quick, dbos=chosen.dbos)
+    print("\n\n".join(tables))
+    if chosen.write:
+        write(tables)
 
 
 if __name__ == "__main__":
