@@ -352,15 +352,6 @@ class AttemptedTask(CancellableEntity[TaskRecord]):
         self.kernel.effect(StopCall(self.record.token))
         self.wait_until(self.kernel.at + self.limits.kill_grace + STOP_MARGIN)
 
-    def due_running(self) -> None:
-        """The attempt took too long, or its body was silent for too long."""
-        record, now = self.record, self.kernel.at
-        due, limit = self._attempt_due(record.claimed_at or now, self.beat_at)
-        if due > now:  # it has sent a heartbeat since the timer was armed
-            self.wait_until(due)
-            return
-        self.fire(TIME_OUT, replace(record, limit=limit), reason=f"the {limit} limit was reached")
-
     def due_timed_out(self) -> None:
         """The body did not go: abandon it. Its slot is free when the engine has given it up, too."""
         token = self.record.token

@@ -6,6 +6,7 @@ cancelled.
 | `Permanent` | another try cannot help | fails the task at once, whatever its retry policy |
 | `RetryAfter` | try again, but not before so many seconds | uses that delay in place of the backoff |
 | `CircuitOpen` | your command came while the tool is not healthy | is raised by `TaskHandle.reset`, never in a body |
+| `AttemptOver` | too late: this attempt was given up | is raised inside a body, by `task.submit()` |
 | `TaskCancelled` | stop: your task was cancelled | is raised inside a body, by `task.heartbeat()` |
 """
 
@@ -47,6 +48,10 @@ class CircuitOpen(InvalidTransitionError):  # noqa: N818 - a state, as people ca
             f"task: 'reset' was refused in state {str(self.state)!r}, since its tool {self.tool!r} is not healthy. "
             f"Retry in {self.retry_in:.0f} s, or reset the breaker of the tool."
         )
+
+
+class AttemptOver(RuntimeError):  # noqa: N818 - it says what is the matter
+    """A body submits a job although its attempt is over: its result would go nowhere, so nothing of it is taken."""
 
 
 class TaskCancelled(BaseException):

@@ -2,81 +2,195 @@
 
 Rules
 -----
-- It is terminal only when its workstream is, and ends as that did.
-- Its id is the caller's, or made by the runtime; a workstream's id is "JOB@RUN", a task's "JOB@RUN/NAME".
+- It is terminal only when its workstream and its children are, and ends as its workstream did.
+- Its id is the caller's, or made by the runtime; a workstream's id is "JOB@RUN", a task's "JOB@RUN/NAME". A child is
+  submitted by a task of its parent: its id is "PARENT/TASK/NAME", and it is one deeper.
+- Before it runs it takes its slots (`slots.py`), all or none; until then it is pending, and its reason says for what.
+- A child whose task ends other than completed is cancelled, and all children where the workstream does.
+- A workstream that failed is followed by its next run by itself where it says `retry`: the job runs meanwhile, and
+  the due time is in its record. What has ended is never changed: `runs.py`.
+- Its deadline cancels it, wherever it stands. Its workstream watches it while that runs, the job at all other times.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from msgspec.structs import replace
 
 from ..machines import JOB, Event, JobState, WorkstreamState
+from .backoff import delay
 from .entity import Entity
 from .kernel import Kernel
-from .messages import Approve, Cancel, Ended, Message, Pause, Recover, Reject, Resume, Stop, TurnFailed
+from .limits import attempts
+from .messages import (
+    Allocated,
+    Approve,
+    Cancel,
+    ChildOver,
+    Ended,
+    Message,
+    Pause,
+    Recover,
+    Reject,
+    Resume,
+    Stop,
+    TimerFired,
+    TurnFailed,
+)
 from .records import JobRecord, WorkstreamRecord
-from .spec import Workstream
-from .turn import JobOver
+from .runs import NOTHING, Kept, kept_of
+from .spec import Workstream, seconds
+from .turn import NO_ENGINE, JobOver
 from .workstream import WorkstreamActor
+
+if TYPE_CHECKING:
+    from .attempts import AttemptedTask
+
+DEEPEST = 5
+"""How deep a job may be (seed 002): one that no task submitted has depth 0."""
+DEADLINE = "the deadline is over"
 
 
 class JobActor(Entity[JobRecord]):
     """One job."""
 
-    __slots__ = ("encoded", "over", "spec", "stream")
+    __slots__ = ("children", "encoded", "kept", "over", "parent", "past", "spec", "stream")
 
     machine = JOB
+    by_utc = frozenset({JobState.PENDING, JobState.RUNNING})
     receivers: ClassVar[dict[type[Message], str]] = {
-        Approve: "on_decision",
-        Cancel: "on_cancel",
-        Ended: "on_ended",
-        Pause: "on_pause",
-        Resume: "on_pause",
-        Recover: "on_recover",
-        Reject: "on_decision",
-        TurnFailed: "on_turn_failed",
-    }
+        Allocated: "on_allocated", Approve: "on_decision", Cancel: "on_cancel", ChildOver: "on_child_over",
+        Ended: "on_ended", Pause: "on_pause", Recover: "on_recover", Reject: "on_decision", Resume: "on_pause",
+        Stop: "on_stop", TimerFired: "on_timer", TurnFailed: "on_turn_failed",
+    }  # fmt: skip
 
     def __init__(self, kernel: Kernel, record: JobRecord, spec: Workstream, encoded: bytes) -> None:
         super().__init__(kernel, record)
         self.spec = spec
         self.encoded = encoded
         self.stream: WorkstreamActor | None = None
+        self.past: list[WorkstreamActor] = []  # runs before, of which something may still run
+        self.kept = NOTHING  # what its first run begins with
+        self.parent: JobActor | None = None
+        self.children: dict[int, JobActor] = {}  # those that have not ended, by key
         self.over = False  # it has ended, durably: its actors are let go once nothing of it runs
 
     def context(self) -> tuple[str | None, str | None, int | None, str | None]:
         """Its ids for the log."""
         return self.record.id, None, None, None
 
-    def begin(self) -> None:
-        """It has been found good: take what it needs, and run."""
-        self.fire(Event.VALIDATE)
+    # -- beginning -----------------------------------------------------------------------------------------------------
+
+    def begin(self, parent: AttemptedTask | None = None, kept: Kept = NOTHING) -> None:
+        """Find out whether it is good, take what it needs, and run. `parent`: the task that submits it."""
+        self.kept = kept
+        if parent is not None and (why := why_not(parent)):
+            self.fire(Event.CANCEL, reason=why)
+        elif problem := self._problem():
+            self.fire(Event.REJECT, replace(self.record, error=problem), reason=problem)
+        elif not self.record.worker_count:
+            self.fire(Event.VALIDATE)
+            self._allocate()
+        else:
+            lacks = self.kernel.scheduler.reservations.ask(self)
+            self.fire(Event.VALIDATE, reason=lacks, due_at=self.deadline if lacks else None)
+            if not lacks:
+                self._allocate()
+
+    def _problem(self) -> str | None:
+        """Why it could never run, if so."""
+        record = self.record
+        if record.depth > DEEPEST:
+            return f"it would be at depth {record.depth}, and {DEEPEST} is the deepest"
+        if record.run > 1 or record.worker_count:
+            engine_of = self.kernel.port.engine_of
+            for task in self.spec.tasks:
+                if task.name not in self.kept.completed and engine_of(task) == NO_ENGINE:
+                    return f"the function of task {task.name!r} cannot be found: {task.run}"
+        return self.kernel.scheduler.reservations.beyond(self) if record.worker_count else None
+
+    @property
+    def deadline(self) -> float | None:
+        """When it is cancelled (UTC epoch seconds)."""
+        said = self.spec.deadline
+        return None if said is None else self.record.created_at + seconds(said)
+
+    def _allocate(self) -> None:
         self.fire(Event.ALLOCATE, replace(self.record, started_at=self.kernel.at))
+
+    def on_allocated(self, _: Allocated) -> None:
+        """Its slots are there."""
+        if self.record.state == JobState.PENDING:
+            self._allocate()
 
     def entered_running(self) -> None:
         """Run its workstream."""
+        self._run(self.kept)
+        self.kept = NOTHING
+
+    def _run(self, kept: Kept) -> None:
         kernel, record = self.kernel, self.record
         run = WorkstreamRecord(
-            key=kernel.number(), id=f"{record.id}@{record.run}", name=self.spec.name, state=WorkstreamState.PLANNED,
-            run=record.run, created_at=kernel.at, updated_at=kernel.at, job=record.key, job_id=record.id,
+            key=record.stream, id=f"{record.id}@{record.runs}", name=self.spec.name, state=WorkstreamState.PLANNED,
+            run=record.runs, created_at=kernel.at, updated_at=kernel.at, job=record.key, job_id=record.id,
             first_task=kernel.numbers(len(self.spec.tasks)), task_count=len(self.spec.tasks),
         )  # fmt: skip
         self.change(workstream=run.id)
         stream = self.stream = WorkstreamActor(kernel, run, self, self.spec)
         stream.born({"tasks": run.task_count})
-        kernel.turn.specs.append((run.key, self.encoded))
-        stream.begin()
+        stream.begin(kept)
+
+    # -- children ------------------------------------------------------------------------------------------------------
+
+    def adopt(self, child: JobActor) -> None:
+        """Take a job that one of its tasks has submitted."""
+        child.parent = self
+        self.children[child.record.key] = child
+
+    def link(self) -> None:
+        """Find its parent again."""
+        parent = self.kernel.entities.get(self.record.parent or 0)
+        self.parent = parent if isinstance(parent, JobActor) else None
+        if self.parent is not None and not self.ended:
+            self.parent.children[self.record.key] = self
+
+    def task_ended(self, task: AttemptedTask) -> None:
+        """One of its tasks ended other than completed: its children go with it."""
+        reason = f"task {task.record.name!r} of its parent {'failed' if task.record.state == 'failed' else 'ended'}"
+        for child in self.children.values():
+            if child.record.parent_task == task.record.key:
+                self.kernel.send(child, Stop(reason))
+
+    def on_child_over(self, message: ChildOver) -> None:
+        """A child has ended."""
+        self.children.pop(message.key, None)
+        self._settle()
+
+    # -- being stopped -------------------------------------------------------------------------------------------------
 
     def on_cancel(self, message: Cancel) -> None:
         """Cancel it with all that is in it. Raises InvalidTransitionError if that is done already, or it has ended."""
         if not (self.record.state == JobState.CANCELLING and message.force):
             at_once = message.force or not self.knows(Event.CANCEL_GRACEFUL)
             self.fire(Event.CANCEL if at_once else Event.CANCEL_GRACEFUL, reason=message.reason)
+        stop = Stop(message.reason, message.force)
         if self.stream is not None:
-            self.kernel.send(self.stream, Stop(message.reason, message.force))
+            self.kernel.send(self.stream, stop)
+        self._stop_children(stop)
+        self._settle()
+
+    def on_stop(self, message: Stop) -> None:
+        """Its parent is cancelled, or its task: as `on_cancel`, but silent where that says nothing new."""
+        if not self.ended and (message.force or self.record.state != JobState.CANCELLING):
+            self.on_cancel(Cancel(message.reason, message.force))
+
+    def _stop_children(self, stop: Stop) -> None:
+        for child in self.children.values():
+            self.kernel.send(child, stop)
+
+    # -- the end of a run ----------------------------------------------------------------------------------------------
 
     def on_pause(self, message: Pause | Resume) -> None:
         """Pause its workstream, or go on with it. Raises InvalidTransitionError where that is not possible."""
@@ -96,14 +210,83 @@ class JobActor(Entity[JobRecord]):
         """Its workstream is terminal."""
         assert self.stream is not None  # noqa: S101 - it is who says so
         record = self.stream.record
-        if record.state == WorkstreamState.COMPLETED:
+        if record.state != WorkstreamState.COMPLETED:
+            self._stop_children(Stop(f"workstream {record.id} {record.state}"))
+        if record.state == WorkstreamState.FAILED and self._may_retry():
+            self._back_off(self.record.runs - self.record.run + 1)
+        self._settle()
+        self._watch()
+
+    def _may_retry(self) -> bool:
+        record = self.record
+        began = record.runs - record.run + 1
+        return record.state == JobState.RUNNING and began < attempts(self.spec.retry)
+
+    def _back_off(self, n: int) -> None:
+        port, policy = self.kernel.port, self.spec.retry
+        assert policy is not None  # noqa: S101 - else there is one attempt
+        self.change(retry_at=self.kernel.at + delay(policy, n, port.random, None, port.resolve))
+
+    def _settle(self) -> None:
+        """End as the workstream did, once that and all children have ended, and no next run is to come."""
+        stream, state = self.stream, self.record.state
+        if self.ended or self.children or (stream is not None and not stream.ended):
+            return
+        retry_at = self.record.retry_at
+        if state == JobState.CANCELLING:
+            if stream is not None and stream.record.state == WorkstreamState.FAILED and retry_at is None:
+                self.fire(Event.FAIL, replace(self.record, error=stream.record.error), reason=stream.record.error)
+            else:
+                self.fire(Event.COMPLETE, reason=self.record.reason)
+        elif state != JobState.RUNNING or stream is None:
+            return
+        elif retry_at is not None:
+            if retry_at <= self.kernel.at:
+                self._run_again()
+        elif stream.record.state == WorkstreamState.COMPLETED:
             self.fire(Event.SUCCEED)
-        elif record.state == WorkstreamState.FAILED:
-            self.fire(Event.FAIL, replace(self.record, error=record.error), reason=record.error)
+        elif stream.record.state == WorkstreamState.FAILED:
+            self.fire(Event.FAIL, replace(self.record, error=stream.record.error), reason=stream.record.error)
         else:
-            if self.record.state != JobState.CANCELLING:
-                self.fire(Event.CANCEL, reason=record.reason)
-            self.fire(Event.COMPLETE, reason=record.reason)
+            self.fire(Event.CANCEL, reason=stream.record.reason)
+            self.fire(Event.COMPLETE, reason=stream.record.reason)
+
+    def _run_again(self) -> None:
+        """Begin the next run of its workstream by itself."""
+        kernel, stream = self.kernel, self.stream
+        assert stream is not None  # noqa: S101 - it has failed
+        kept = kept_of(self.spec, stream.record, [task.record for task in stream.tasks])
+        if not kernel.drop(stream):
+            self.past.append(stream)
+        self.disarm()
+        self.change(runs=self.record.runs + 1, stream=kernel.number(), retry_at=None, due_at=None)
+        kernel.turn.specs.append((self.record.stream, self.encoded))
+        self._run(kept)
+
+    # -- time ----------------------------------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        """Arm what is due while its workstream has ended and it has not: the next run, its deadline."""
+        if self.record.state != JobState.RUNNING or self.stream is None or not self.stream.ended:
+            return
+        dues = [due for due in (self.record.retry_at, self.deadline) if due is not None and due > self.kernel.at]
+        if dues:
+            self.wait_until(min(dues))
+
+    def on_timer(self, message: TimerFired) -> None:
+        """Its deadline is over, or the backoff before its next run."""
+        if message.epoch != self.record.epoch or self.record.due_at is None:
+            self.kernel.stale += 1
+            return
+        deadline = self.deadline
+        self.change(due_at=None)
+        if deadline is not None and deadline <= self.kernel.at:
+            self.on_stop(Stop(DEADLINE))
+        else:
+            self._settle()  # or once its last child has ended
+            self._watch()
+
+    # -- the end -------------------------------------------------------------------------------------------------------
 
     def entered_completed(self) -> None:
         """It is done."""
@@ -119,19 +302,35 @@ class JobActor(Entity[JobRecord]):
 
     def _end(self) -> None:
         self.change(finished_at=self.kernel.at)
+        if self.record.worker_count:
+            self.kernel.scheduler.reservations.release(self)
+        if self.parent is not None:
+            self.kernel.send(self.parent, ChildOver(self.record.key))
         self.kernel.effect(JobOver(self))
+
+    # -- coming back ---------------------------------------------------------------------------------------------------
 
     def rebuild(self, asked: Mapping[int, int]) -> None:
         """Derive again what is derived. `asked`: the tokens of the questions that are open, by who asked."""
         if self.stream is not None:
             self.stream.rebuild(asked)
+        self.arm_again()
 
     def on_recover(self, message: Recover) -> None:
         """The process that ran it is gone: go on."""
-        if self.stream is not None:
+        if self.stream is not None and not self.stream.ended:
             self.kernel.send(self.stream, message)
 
     def on_turn_failed(self, message: TurnFailed) -> None:
-        """It could not be recovered: its workstream fails, and with that the job."""
-        if self.stream is not None:
+        """It could not be recovered, or its own turn raised: its workstream fails, and with that the job."""
+        if self.stream is not None and not self.stream.ended:
             self.kernel.send(self.stream, message)
+        else:
+            self.on_stop(Stop(f"internal error: {message.error}", force=True))
+
+
+def why_not(task: AttemptedTask) -> str | None:
+    """Why a task may not submit a child any more, if so."""
+    if task.stream.job.record.state != JobState.RUNNING:
+        return f"its parent job is {task.stream.job.record.state}"
+    return None if task.record.state == "running" else f"task {task.record.name!r} of its parent is {task.record.state}"

@@ -29,6 +29,7 @@ from .messages import (
     Command,
     Continue,
     Message,
+    NextRun,
     ProcessStarted,
     Rebuilt,
     Recover,
@@ -41,6 +42,7 @@ from .messages import (
 from .notices import Notice, Severity
 from .records import OutboxRow, Record
 from .requests import keep_request
+from .reservations import Lent
 from .spec import Defaults, Hook, Task, Tool, Workstream
 from .turn import Answer, Call, Effect, Port, Receiver, RunHook, StartCall, StopCall, Tell, Turn, folder_of
 
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
     from .supervisor import SupervisorActor
     from .task import TaskActor
     from .worker import WorkerActor
+    from .workstream import WorkstreamActor
 
 
 ASKED = frozenset({"condition", "check", "cancel_hook"})
@@ -71,6 +74,7 @@ class Kernel:
         self.workers: dict[int, WorkerActor] = {}
         self.calls: dict[int, Call] = {}  # by token: what engines run
         self.slots: dict[int, Call] = {}  # by token: what attempts occupy of workers
+        self.lent: dict[int, Lent] = {}  # by token: what they do not occupy, while they wait for a child
         self.incarnations: dict[str, int] = {}
         self.draining = False
         self.stale = 0
@@ -178,8 +182,8 @@ class Kernel:
         if isinstance(message, TurnFailed):
             self._give_up(message)
         self.rebuild()
-        answers = isinstance(message, Command | Submit)
-        if isinstance(message, Command | Submit):
+        answers = isinstance(message, Command | Submit | NextRun)
+        if isinstance(message, Command | Submit | NextRun):
             self.turn = Turn()
             self.effect(Answer(message.reply, None, error))
             self.port.commit(self.turn)
@@ -251,9 +255,15 @@ class Kernel:
         for breaker in self.breakers.values():
             breaker.clear()
         for job in self.jobs.values():
+            job.children.clear()
+        for job in self.jobs.values():
+            job.link()
+        self.scheduler.reservations.rebuild(self.jobs.values())
+        for job in self.jobs.values():
             job.rebuild(asked)
         for slot in self.slots.values():
             self.scheduler.occupy(cast("TaskActor", self.entities[slot.key]), slot)
+        self.scheduler.reservations.rebuild_line(self.jobs.values())
         for key in self.stuck:
             self.entities[key].disarm_all()
 
@@ -289,6 +299,31 @@ class Kernel:
         if slot is not None:
             self.turn.booked.append((self.slots, token, slot))
             self.send(self.workers.get(slot.worker) or self.scheduler, Release(slot.key, slot))
+        elif (lent := self.lent.pop(token, None)) is not None:
+            self.turn.booked.append((self.lent, token, lent))
+
+    def lend_slot(self, token: int) -> bool:
+        """Let others have what the attempt under `token` occupies, until it wants it back. False if it has nothing."""
+        slot = self.slots.get(token)
+        if slot is None:
+            return False
+        self.free_slot(token)
+        self.note_lent(token, Lent(slot))
+        return True
+
+    def note_lent(self, token: int, lent: Lent) -> None:
+        """Note that a slot is lent, and whether it is wanted back."""
+        self.turn.booked.append((self.lent, token, self.lent.get(token)))
+        self.lent[token] = lent
+
+    def take_back(self, token: int, slot: Call) -> None:
+        """Note that an attempt occupies its slot again."""
+        self.turn.booked += [(self.lent, token, self.lent.pop(token)), (self.slots, token, None)]
+        self.slots[token] = slot
+
+    def job_of(self, task: int) -> JobActor:
+        """The job of a task, by its key."""
+        return cast("TaskActor", self.entities[task]).stream.job
 
     def keep_hook(
         self, entity: Entity[Any], hook: Hook, event: str, stream: Workstream, task: Task | None = None
@@ -359,17 +394,22 @@ class Kernel:
     def let_go(self, job: JobActor) -> None:
         """Let the actors of a job go that has ended durably, once nothing of it runs."""
         job.over = True
-        stream = job.stream
-        if stream is not None:
-            first, last = stream.record.first_task, stream.record.first_task + stream.record.task_count
-            if any(first <= call.key < last or call.key == stream.record.key for call in self.calls.values()):
-                return
-            for task in stream.tasks:
-                self.forget(task)
-            self.forget(stream)
-            self.scheduler.forget(stream.record.key)
+        job.past = [stream for stream in job.past if not self.drop(stream)]
+        if job.past or (job.stream is not None and not self.drop(job.stream)):
+            return
         self.forget(job)
         self.jobs.pop(job.record.id, None)
+
+    def drop(self, stream: WorkstreamActor) -> bool:
+        """Let the actors of a run go that has ended, unless something of it still runs: then False."""
+        first, last = stream.record.first_task, stream.record.first_task + stream.record.task_count
+        if any(first <= call.key < last or call.key == stream.record.key for call in self.calls.values()):
+            return False
+        for task in stream.tasks:
+            self.forget(task)
+        self.forget(stream)
+        self.scheduler.forget(stream.record.key)
+        return True
 
     def forget(self, entity: Entity[Any]) -> None:
         """Let an entity go: it is terminal and durable, or was never committed."""

@@ -24,6 +24,7 @@ from .records import (
     WorkerRecord,
     WorkstreamRecord,
 )
+from .runs import kept_of
 from .scheduler import SchedulerActor
 from .spec import Alert, Defaults, Tool, Workstream
 from .supervisor import SupervisorActor
@@ -36,8 +37,8 @@ class Loaded(msgspec.Struct):
     """What a journal holds of the loaded."""
 
     jobs: list[JobRecord] = []  # not terminal
-    workstreams: list[WorkstreamRecord] = []  # the present run of each of those jobs
-    specs: dict[int, bytes] = {}  # by workstream key
+    workstreams: list[WorkstreamRecord] = []  # the last run of each of those jobs, if it has begun one
+    specs: dict[int, bytes] = {}  # of those jobs, by `JobRecord.stream`
     tasks: list[TaskRecord] = []  # all tasks of those workstreams, ended ones too: dependents need their results
     workers: list[WorkerRecord] = []  # not terminal
     breakers: list[BreakerRecord] = []
@@ -70,26 +71,26 @@ def make_kernel(
         kernel.entities[worker.key] = kernel.workers[worker.key] = WorkerActor(kernel, worker)
     for breaker in loaded.breakers:
         kernel.entities[breaker.key] = kernel.breakers[breaker.name] = BreakerActor(kernel, breaker)
-    streams = {record.job: record for record in loaded.workstreams}
+    streams = {record.job: record for record in sorted(loaded.workstreams, key=lambda run: run.key)}
     tasks: dict[int, list[TaskRecord]] = {}
     for task in loaded.tasks:
         tasks.setdefault(task.workstream, []).append(task)
     for job in loaded.jobs:
-        _load_job(kernel, job, streams[job.key], loaded.specs, tasks)
+        stream = streams.get(job.key)
+        mine = [] if stream is None else sorted(tasks.get(stream.key, []), key=lambda task: task.index)
+        _load_job(kernel, job, stream, loaded.specs[job.stream], mine)
     return kernel
 
 
 def _load_job(
-    kernel: Kernel,
-    record: JobRecord,
-    stream: WorkstreamRecord,
-    specs: dict[int, bytes],
-    tasks: dict[int, list[TaskRecord]],
+    kernel: Kernel, record: JobRecord, stream: WorkstreamRecord | None, encoded: bytes, tasks: list[TaskRecord]
 ) -> None:
-    encoded = specs[stream.key]
     spec = msgspec.json.decode(encoded, type=Workstream)
     job = JobActor(kernel, record, spec, encoded)
-    job.stream = WorkstreamActor(kernel, stream, job, spec)
     kernel.entities[record.key] = kernel.jobs[record.id] = job
+    if stream is None or stream.key != record.stream:  # it is still to begin, perhaps with what the run before left it
+        job.kept = kept_of(spec, stream, tasks, again=record.again, skip=record.skip)
+        return
+    job.stream = WorkstreamActor(kernel, stream, job, spec)
     kernel.entities[stream.key] = job.stream
-    job.stream.load(sorted(tasks.get(stream.key, []), key=lambda task: task.index))
+    job.stream.load(tasks)

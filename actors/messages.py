@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from .records import JobRecord, TaskRecord, WorkstreamRecord
 from .spec import Worker, Workstream
 
 
@@ -44,7 +45,10 @@ class Reply(msgspec.Struct, gc=False, eq=False):
 
 
 class Submit(Message, frozen=True):
-    """Take a job: its id (given or made), its checked workstream and the encoded form that is journaled."""
+    """Take a job: its id (given or made), its checked workstream and the encoded form that is journaled.
+
+    parent: the fencing token of the attempt whose body submits it, if one does: it is a child of that attempt's job.
+    """
 
     job_id: str
     caller_id: bool
@@ -53,6 +57,47 @@ class Submit(Message, frozen=True):
     fingerprint: str
     reply: Reply
     by: str | None = None
+    parent: int = 0
+
+
+class NextRun(Message, frozen=True):
+    """Run a job again that has ended: what is known of it, and what is to be different (names of tasks).
+
+    again: run this task anew, completed or not, and what waits for it. skip: do without this one. parent: as in
+    `Submit`, where the body of its parent submits it again.
+    """
+
+    job: JobRecord
+    workstream: Workstream
+    encoded: bytes
+    stream: WorkstreamRecord | None  # its last run, if it ever began
+    tasks: tuple[TaskRecord, ...]  # of that run
+    reply: Reply
+    again: str | None = None
+    skip: str | None = None
+    reason: str | None = None
+    by: str | None = None
+    parent: int = 0
+
+
+class SkipTask(Message, frozen=True):
+    """To a pending task: do not run; your dependents go on as if you had completed."""
+
+    reason: str | None = None
+    by: str | None = None
+
+
+class Lend(Message, frozen=True):
+    """The body under this token waits for a child job: it occupies nothing meanwhile, and its clock stands still."""
+
+    token: int
+
+
+class Regain(Message, frozen=True):
+    """The body under this token goes on: answer when it has its slot again."""
+
+    token: int
+    reply: Reply
 
 
 class Cancel(Message, frozen=True):
@@ -162,7 +207,10 @@ class Beat(Message, frozen=True):
 
 
 class TimerFired(Message, frozen=True):
-    """A timer of an entity is due. `epoch` is that of the state which armed it (0: it outlives states, a deadline)."""
+    """A timer of an entity is due. `epoch` is that of the state which armed it (0: it outlives states, a deadline).
+
+    Key 0 stands for the scheduler: reservations may be idle.
+    """
 
     key: int
     epoch: int
@@ -294,6 +342,18 @@ class Started(Child, frozen=True):
 
 class Ended(Child, frozen=True):
     """A task of the workstream, or the job's workstream, is terminal."""
+
+
+class ChildOver(Child, frozen=True):
+    """To a job: a child job of yours is terminal."""
+
+
+class Allocated(Message, frozen=True):
+    """To a pending job: you have your slots."""
+
+
+class Regained(Assign, frozen=True):
+    """To a worker, then to its task: the attempt occupies you again, after it had lent its slot."""
 
 
 class Verdict(Message, frozen=True):

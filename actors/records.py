@@ -56,7 +56,11 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
 
 
 class JobRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """One submission. `fingerprint` binds the caller's id to what was submitted under it."""
+    """One submission. `fingerprint` binds the caller's id to what was submitted under it.
+
+    A job that is run again is a new incarnation under the same key and id: its `run` is the number of the workstream
+    run that it began with, its `seq` counts from 1 again.
+    """
 
     kind: ClassVar[str] = "job"
 
@@ -65,6 +69,17 @@ class JobRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=False)
     by: str | None = None  # who submitted it, where that was said
     workstream: str | None = None  # its present workstream's id
     error: str | None = None
+    runs: int = 1  # the number of its present workstream's run
+    stream: int = 0  # key of its present workstream, given before there is one: its specification is kept under it
+    retry_at: float | None = None  # when its failed workstream's next run begins by itself
+    worker_count: int = 0  # slots it reserves; 0: none
+    again: str | None = None  # of a further incarnation: the task that it was asked to run anew,
+    skip: tuple[str, str] | None = None  # and the one to do without, and why
+    # of a child
+    parent: int | None = None  # key of the job whose task submitted it
+    parent_id: str | None = None
+    parent_task: int | None = None  # key of that task
+    depth: int = 0  # 0 for a job that no task submitted
 
 
 class Cancellation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):

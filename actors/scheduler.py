@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ..machines import TaskState, WorkstreamState
 from .kernel import Kernel
-from .messages import TRIP, Assign, Message, Queued, Release, Unroutable
+from .messages import TRIP, Assign, Message, Queued, Release, TimerFired, Unroutable
+from .reservations import Reservation, Reservations
 from .turn import NO_ENGINE, Call
 
 if TYPE_CHECKING:
@@ -64,11 +65,20 @@ class Pool(Gate):
 class Lane:
     """The queued tasks of a workstream that wait for the same things."""
 
-    __slots__ = ("at", "gates", "heap", "key", "paused", "pool", "tool")
+    __slots__ = ("at", "gates", "heap", "key", "paused", "pool", "reserved", "tool")
 
-    def __init__(self, pool: Pool, gates: tuple[Gate, ...], tool: str | None, *, paused: bool) -> None:
+    def __init__(
+        self,
+        pool: Pool,
+        gates: tuple[Gate, ...],
+        tool: str | None,
+        reserved: tuple[Reservation, ...],
+        *,
+        paused: bool,
+    ) -> None:
         self.pool = pool
         self.gates = gates
+        self.reserved = reserved  # whose slots its tasks may use, whatever else is free
         self.tool = tool
         self.paused = paused  # its workstream is: it stands nowhere
         self.heap: list[tuple[Key, int, TaskActor]] = []  # (key, ticket, task)
@@ -93,10 +103,12 @@ class SchedulerActor:
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
         self.stopped = False
+        self.reservations = Reservations(kernel, self)
         self.clear()
 
     def clear(self) -> None:
         """Forget everything, to be told again."""
+        self.reservations.clear()
         self.ready: Waiting = []
         self.lanes: dict[int, dict[tuple[object, ...], Lane]] = {}  # by workstream
         self.pools: dict[tuple[str, frozenset[str]], Pool] = {}
@@ -119,6 +131,8 @@ class SchedulerActor:
                     self.kernel.send(task, Unroutable(_nobody(pool)))
         elif isinstance(message, Release):
             self._free(message.slot)
+        elif isinstance(message, TimerFired):
+            self.reservations.yield_idle()
         self.match()
 
     def forget(self, stream: int) -> None:
@@ -126,6 +140,7 @@ class SchedulerActor:
         self.streams.pop(stream, None)
         for lane in self.lanes.pop(stream, {}).values():
             at, lane.at = lane.at, None
+            lane.reserved = ()
             lane.heap.clear()
             while at and at[0][2].at is not at:  # behind a gate that never opens, nobody else would
                 heappop(at)
@@ -155,16 +170,20 @@ class SchedulerActor:
             if lane.pool in new:
                 for _, task in lane.tasks():
                     self.kernel.send(task, Unroutable(None))
+        self.reservations.enrolled(worker.record.engine)
         self.match()
 
     def retire(self, worker: WorkerActor) -> None:
         """A worker takes no more tasks. What it still runs no longer counts for its pools."""
+        self.reservations.retire(worker)
         for pool in worker.pools:
             pool.workers.remove(worker)
             pool.free.pop(worker, None)
             pool.limit -= worker.record.capacity
             pool.used -= worker.used
         worker.pools = []
+        if self.reservations.at_work:
+            self.reservations.collect()
 
     def tell_unroutable(self) -> None:
         """Tell the queued tasks that none of the workers could run."""
@@ -186,8 +205,9 @@ class SchedulerActor:
 
     def occupy(self, task: TaskActor, slot: Call) -> None:
         """Count an attempt that runs already (after a rebuild)."""
-        slot.gates = self._gates(task)
-        self._count(slot, +1)
+        slot.gates, slot.share = self._gates(task), None
+        if not (self.reservations.granted and self.reservations.occupy(slot, task.stream.job)):
+            self.count(slot, +1)
 
     def withdraw(self, tool: str) -> list[TaskActor]:
         """Take the tasks of a tool out of the queue, at once. They come back by `Queued`, to their old places."""
@@ -233,11 +253,14 @@ class SchedulerActor:
         if lane is None:
             gates = self._gates(task)
             paused = task.stream.record.state == WorkstreamState.PAUSED
-            lane = lanes[name] = Lane(cast("Pool", gates[0]), gates, spec.tool, paused=paused)
+            reserved = self.reservations.of(task.stream.job) if self.reservations.granted else ()
+            lane = lanes[name] = Lane(cast("Pool", gates[0]), gates, spec.tool, reserved, paused=paused)
+            for reservation in reserved:
+                reservation.lanes.append(lane)
         return lane
 
     def _gates(self, task: TaskActor) -> tuple[Gate, ...]:
-        gates: list[Gate] = [self._pool(task.engine, frozenset(task.spec.capabilities))]
+        gates: list[Gate] = [self.pool(task.engine, frozenset(task.spec.capabilities))]
         if (limit := task.stream.spec.max_parallel) is not None:
             gates.append(self.streams.setdefault(task.record.workstream, Gate(limit)))
         tool = task.spec.tool
@@ -247,7 +270,8 @@ class SchedulerActor:
             gates.append(gate)
         return tuple(gates)
 
-    def _pool(self, engine: str, capabilities: frozenset[str]) -> Pool:
+    def pool(self, engine: str, capabilities: frozenset[str]) -> Pool:
+        """The pool of the workers with an engine and capabilities."""
         pool = self.pools.get((engine, capabilities))
         if pool is None:
             pool = self.pools[engine, capabilities] = Pool(engine, capabilities)
@@ -271,18 +295,21 @@ class SchedulerActor:
                 continue
             first = lane.top()
             if first == key:
-                for gate in lane.gates:
+                taken = self.reservations.held_for(lane) if lane.reserved else None
+                for gate in lane.gates if taken is None else lane.gates[1:]:
                     if gate.used >= gate.limit:
                         self._stand(lane, key, gate.waiting)
                         break
                 else:
-                    self._give(lane, heappop(lane.heap)[2])
+                    self._give(lane, heappop(lane.heap)[2], taken)
                     self._again(lane, lane.top())
                 self._wake_others(lane)
             else:
                 self._again(lane, first)
                 if first is None:
                     self._wake_others(lane)
+        if self.reservations.at_work:
+            self.reservations.look()
 
     def _again(self, lane: Lane, first: Key | None) -> None:
         """Put the lane back among the ready ones with its present first task, if it has one."""
@@ -291,27 +318,38 @@ class SchedulerActor:
         else:
             self._stand(lane, first, self.ready)
 
-    def _give(self, lane: Lane, task: TaskActor) -> None:
+    def _give(self, lane: Lane, task: TaskActor, taken: tuple[Reservation, WorkerActor] | None) -> None:
         task.ticket = 0
-        worker = next(iter(lane.pool.free))
+        worker = next(iter(lane.pool.free)) if taken is None else taken[1]
         key = task.record.key
         slot = Call(key, "body", 0, worker.record.key, lane.gates, task.record.id)
-        self._count(slot, +1)
+        if lane.reserved:
+            self.reservations.use(slot, lane.reserved, taken)
+        else:
+            self.count(slot, +1)
         self.kernel.send(worker, Assign(key, slot))
 
     def _free(self, slot: Call) -> None:
-        self._count(slot, -1)
+        if slot.share is None:
+            self.count(slot, -1)
+        else:
+            self.reservations.give_back(slot, slot.share)
         for gate in slot.gates[1:]:
             if gate.waiting:
                 self._wake(gate)
+        if self.reservations.at_work:
+            self.reservations.collect()
 
-    def _count(self, slot: Call, change: int) -> None:
+    def count(self, slot: Call, change: int) -> None:
         """Let a slot be taken (+1) or free (-1), in its worker, in all its pools and at its other gates."""
         for gate in slot.gates[1:]:
             gate.used += change
         worker = self.kernel.workers.get(slot.worker)
-        if worker is None:
-            return
+        if worker is not None:
+            self.room(worker, change)
+
+    def room(self, worker: WorkerActor, change: int) -> None:
+        """Let so many slots of a worker be taken (+) or free (-), in all its pools."""
         worker.used += change
         room = worker.used < worker.record.capacity
         for pool in worker.pools:
@@ -328,6 +366,19 @@ class SchedulerActor:
         for gate in lane.gates:
             if gate.waiting and gate.used < gate.limit:
                 self._wake(gate)
+
+    def ready_again(self, lane: Lane) -> None:
+        """Let a lane look again that is parked at a gate: what it waits for may be there for it alone."""
+        if lane.at is not None and lane.at is not self.ready:
+            self._stand(lane, lane.key, self.ready)
+
+    def somebody_waits(self) -> bool:
+        """Whether a task waits for a worker that is at its limit."""
+        return any(
+            lane.at is pool.waiting and lane.top() is not None
+            for pool in self.pools.values()
+            for _, _, lane in pool.waiting
+        )
 
     def _wake(self, gate: Gate) -> None:
         """Ready the best lane that is parked at a gate."""

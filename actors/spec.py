@@ -30,6 +30,8 @@ _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _WHOLE = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+")
 _DATE = re.compile(r"\d{4}-\d")
+MOST_SLOTS = 10
+"""The most slots that a job may reserve (seed 002)."""
 LONGEST = 100 * 365 * 86400.0
 """The longest duration accepted, in seconds (a hundred years): beyond it due times lose their meaning."""
 
@@ -287,8 +289,9 @@ class Defaults(Spec, frozen=True, kw_only=True):
 class Workstream(Named, frozen=True, kw_only=True):
     """A graph of tasks that is run as one.
 
-    max_parallel: attempts of this workstream at the same time. deadline (duration, from its creation): it
-    is cancelled then, with that reason. hold, wait: as a task's, before any task of it begins. checks: the final
+    max_parallel: attempts of this workstream at the same time. worker_count: slots (1 to 10) that its job reserves for
+    itself and its children before it begins, all or none. deadline (duration, from its job's creation): it is cancelled
+    then, with that reason. retry: a failed run is followed by another by itself, after a backoff. hold, wait: as a task's, before any task of it begins. checks: the final
     validation, run when every task has ended well enough. cancel_hooks: run, in order, when it is cancelled gracefully
     (not when it fails), once all its tasks have ended and before it is cancelled; together they have the cancel_timeout
     of its defaults. folder: where the modules of its functions are looked for first; a specification file's own folder,
@@ -298,9 +301,11 @@ class Workstream(Named, frozen=True, kw_only=True):
     tasks: list[Task] = []
     folder: str | None = None
     max_parallel: int | None = None
+    worker_count: int | None = None
     deadline: Duration | None = None
     hold: Approval | None = None
     wait: Duration | None = None
+    retry: Retry | None = None
     priority: int = 0
     defaults: Defaults = Defaults()
     tools: dict[str, Tool] = {}

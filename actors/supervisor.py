@@ -12,19 +12,23 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from ..machines import Event, JobState, WorkerState
+from ..machines import Event, WorkerState
 from . import tools
-from .job import JobActor
+from .errors import AttemptOver
 from .kernel import Kernel
+from .lending import lend, regain
 from .messages import (
     RECOVER,
     Barrier,
     CallEnded,
     Cancel,
     Drain,
+    Lend,
     Message,
+    NextRun,
     Rebuilt,
     Recover,
+    Regain,
     Registered,
     StartWorkers,
     StopWorkers,
@@ -34,7 +38,8 @@ from .messages import (
     WorkerBeat,
     WorkerDied,
 )  # fmt: skip
-from .records import AttemptRecord, JobRecord, OutboxRow, WorkerRecord
+from .records import AttemptRecord, OutboxRow, WorkerRecord
+from .submissions import next_run, submit
 from .turn import Answer, StopCall
 from .worker import WorkerActor
 
@@ -53,8 +58,8 @@ class SupervisorActor:
             case TimerFired(key=key) | TurnFailed(key=key) | Recover(key=key) if key:
                 if (entity := self.kernel.entities.get(key)) is not None:
                     entity.receive(message)
-            case Submit():
-                self._submit(message)
+            case Submit() | NextRun():
+                self._take_job(message)
             case CallEnded(token=token):
                 self.kernel.end_call(token)
                 if not (self.kernel.draining and message.status == "cancelled"):
@@ -72,6 +77,12 @@ class SupervisorActor:
                 self._drain(message)
             case Recover():
                 self._recover()
+            case Lend():
+                lend(self.kernel, message)
+            case Regain():
+                regain(self.kernel, message)
+            case TimerFired(key=0):
+                self.kernel.scheduler.receive(message)
             case Rebuilt():
                 self._go_on()
             case Registered():
@@ -87,23 +98,20 @@ class SupervisorActor:
         for token, slot in list(kernel.slots.items()):
             if slot.key in kernel.stuck and token not in kernel.calls:
                 kernel.free_slot(token)
+        kernel.scheduler.reservations.collect()
         kernel.scheduler.match()
         for breaker in kernel.breakers.values():
             breaker.go_on()
 
-    def _submit(self, message: Submit) -> None:
-        kernel = self.kernel
-        record = JobRecord(
-            key=kernel.number(), id=message.job_id, name=message.workstream.name, state=JobState.SUBMITTED,
-            created_at=kernel.at, updated_at=kernel.at, fingerprint=message.fingerprint, caller_id=message.caller_id,
-            by=message.by,
-        )  # fmt: skip
-        job = JobActor(kernel, record, message.workstream, message.encoded)
-        kernel.jobs[record.id] = job
-        job.born()
-        tools.provide(kernel, message.workstream, record.id)
-        job.begin()
-        kernel.effect(Answer(message.reply, job))
+    def _take_job(self, message: Submit | NextRun) -> None:
+        """Take a job, or its next run; one whose attempt is over is refused."""
+        try:
+            if isinstance(message, Submit):
+                submit(self.kernel, message)
+            else:
+                next_run(self.kernel, message)
+        except AttemptOver as refusal:
+            self.kernel.effect(Answer(message.reply, None, refusal))
 
     def _start_workers(self, message: StartWorkers) -> None:
         kernel = self.kernel

@@ -31,10 +31,10 @@ from .attempts import (
     TIMED_OUT,
     TOOL,
     VALIDATING,
-    AttemptedTask,
 )  # fmt: skip
 from .checks import SAID
 from .errors import CircuitOpen
+from .lending import LendingTask
 from .limits import breaker_of
 from .messages import (
     READY,
@@ -51,10 +51,12 @@ from .messages import (
     Queued,
     Ready,
     Recover,
+    Regained,
     Reject,
     Reset,
     ResetTask,
     Skip,
+    SkipTask,
     Stop,
     TimerFired,
     Trip,
@@ -75,7 +77,7 @@ RUNS = frozenset({RUNNING, TIMED_OUT, S.RECOVERING})
 PROTECTED = frozenset({S.HELD, S.WAITING})
 
 
-class TaskActor(Protected[TaskRecord], AttemptedTask):
+class TaskActor(Protected[TaskRecord], LendingTask):
     """One task of a workstream."""
 
     __slots__ = ()
@@ -84,8 +86,8 @@ class TaskActor(Protected[TaskRecord], AttemptedTask):
     receivers: ClassVar[dict[type[Message], str]] = {
         Approve: "on_approve", Assign: "on_assign", Beat: "on_beat", CallEnded: "on_call_ended", Cancel: "on_cancel",
         Drain: "on_drain", Permit: "on_permit", ProcessStarted: "on_process_started", Ready: "on_ready",
-        Recover: "on_recover", Reject: "on_reject", Reset: "on_reset", ResetTask: "on_reset_task", Skip: "on_skip",
-        Stop: "on_stop", TimerFired: "on_timer", Trip: "on_trip", TurnFailed: "on_turn_failed",
+        Recover: "on_recover", Reject: "on_reject", Regained: "on_regained", Reset: "on_reset",
+        ResetTask: "on_reset_task", Skip: "on_skip", SkipTask: "on_skip_task", Stop: "on_stop", TimerFired: "on_timer", Trip: "on_trip", TurnFailed: "on_turn_failed",
         Unroutable: "on_unroutable",
     }  # fmt: skip
 
@@ -342,6 +344,14 @@ class TaskActor(Protected[TaskRecord], AttemptedTask):
         changed = replace(self.record, standing=message.standing, finished_at=self.kernel.at)
         self.fire(Event.SKIP, changed, reason=message.reason, metadata={"standing": message.standing})
 
+    def on_skip_task(self, message: SkipTask) -> None:
+        """An operator does without it. Raises InvalidTransitionError unless it is pending."""
+        changed = replace(self.record, standing=GOOD, finished_at=self.kernel.at)
+        told = {"standing": GOOD} | ({} if message.by is None else {"by": message.by})
+        self.fire(Event.SKIP, changed, reason=message.reason or "skipped by an operator", metadata=told)
+        self.kernel.stop_call(self.last_call, force=True)
+        self.last_call = 0
+
     def on_cancel(self, message: Cancel) -> None:
         """Cancel: gracefully where the state knows it, else at once; `force` is the harder stop."""
         reason = message.reason
@@ -481,6 +491,8 @@ class TaskActor(Protected[TaskRecord], AttemptedTask):
         if self.record.probe or self.record.previous_state == HALF_OPEN:
             self._tell_breaker("returned")
         self.change(standing=Standing.BAD, finished_at=self.kernel.at, worker=None, worker_id=None)
+        if (job := self.stream.job).children:
+            job.task_ended(self)
 
     def _end(self, hooks: list[Hook], event: str) -> None:
         for hook in hooks:

@@ -27,6 +27,7 @@ from .spec import Task, Workstream
 if TYPE_CHECKING:
     from .entity import Entity
     from .job import JobActor
+    from .reservations import Lent, Share
     from .scheduler import Gate
 
 NO_ENGINE = "none"
@@ -182,7 +183,7 @@ class Turn:
         self.extra: list[AnyRecord] = []  # attempts and outbox rows
         self.specs: list[tuple[int, bytes]] = []
         self.outbox_done: list[int] = []
-        self.booked: list[tuple[dict[int, Call], int, Call | None]] = []  # a book changed, where, and what was there
+        self.booked: list[tuple[dict[int, Any], int, Call | Lent | None]] = []  # a book, where, and what was there
         self.effects: list[Effect] = []
         self.leftover: JobActor | None = None  # a job that is over and may now be let go
 
@@ -207,3 +208,4 @@ class Call(msgspec.Struct, gc=False):
     worker: int = 0  # key of the worker whose slot it is, if any
     gates: tuple[Gate, ...] = ()  # the limits it counts against
     task_id: str = ""
+    share: Share | None = None  # of reservations

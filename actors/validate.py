@@ -28,6 +28,7 @@ from .holds import protection_findings
 from .names import folded, name_problem
 from .schema import Finding, Path, beside, clipped, plain_problem, read, short, sound, where
 from .spec import (
+    MOST_SLOTS,
     Alert,
     Breaker,
     Check,
@@ -165,8 +166,12 @@ class _Checker:
         if problem := name_problem(spec.name):
             self.bad(("name",), f"the name {short(spec.name)} {problem}")
         self.at_least(("max_parallel",), spec.max_parallel, 1)
+        if spec.worker_count is not None and not 1 <= spec.worker_count <= MOST_SLOTS:
+            self.bad(("worker_count",), f"must be 1 to {MOST_SLOTS}, not {spec.worker_count}")
         self.limit(("deadline",), spec.deadline)
         protection_findings(self, spec, ())
+        if spec.retry is not None:
+            self.retry(spec.retry, ("retry",))
         self.defaults(spec.defaults, ("defaults",))
         self.names(list(spec.tools), ("tools",), "tool", keyed=True)
         for name, tool in spec.tools.items():

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from ..machines import WORKER, Event, WorkerState
 from .entity import Entity
 from .kernel import Kernel
-from .messages import Assign, Cancel, Message, Queued, Recover, Release, StartWorkers, WorkerBeat, WorkerDied
+from .messages import Assign, Cancel, Message, Queued, Recover, Regained, Release, StartWorkers, WorkerBeat, WorkerDied
 from .records import WorkerRecord
 from .spec import EngineName, Worker
 
@@ -38,6 +38,7 @@ class WorkerActor(Entity[WorkerRecord]):
     machine = WORKER
     receivers: ClassVar[dict[type[Message], str]] = {
         Assign: "on_assign",
+        Regained: "on_assign",
         Release: "on_release",
         Cancel: "on_cancel",
         Recover: "on_recover",

@@ -8,6 +8,7 @@ Rules
   follows from the records, so a crash in between loses nothing.
 - The first critical bad end fails it: what runs is cancelled, nothing else starts, except clean-up tasks: those whose
   edges are all `after`. It ends when every task has.
+- A further run creates its tasks in one turn, those first that it has of the run before.
 - What fails while its tasks are still being created fails it when they are; a cancel ends it at once, with those it
   has.
 """
@@ -42,6 +43,7 @@ from .messages import (
 from .pausing import PausableStream
 from .protection import Protected, how_it_ended
 from .records import Decision, TaskRecord, WorkstreamRecord
+from .runs import NOTHING, Kept
 from .spec import Approval, Check, Hook, Task, seconds
 from .stopping import CHUNK, PAUSED, PROTECTED
 from .task import TaskActor
@@ -70,19 +72,22 @@ class WorkstreamActor(Protected[WorkstreamRecord], PausableStream):
 
     # -- tasks come into being -----------------------------------------------------------------------------------------
 
-    def begin(self) -> None:
-        """Create the tasks, and start what can start."""
+    def begin(self, kept: Kept = NOTHING) -> None:
+        """Create the tasks, and start what can start. `kept`: what a further run has of the one before."""
         if self.spec.deadline is not None:
-            due = self.record.created_at + seconds(self.spec.deadline)
-            self.change(deadline_at=due)
+            self.change(deadline_at=self.job.deadline)
             self._arm_deadline()
-        self._create_some()
+        self._create_some(kept)
 
-    def _create_some(self) -> None:
+    def _create_some(self, kept: Kept = NOTHING) -> None:
         first = len(self.tasks)
-        for index in range(first, min(first + CHUNK, len(self.spec.tasks))):
+        last = len(self.spec.tasks) if self.record.run > 1 else min(first + CHUNK, len(self.spec.tasks))
+        for index in range(first, last):
             spec = self.spec.tasks[index]
             limits = self.resolver.of(spec)
+            if (done := kept.completed.get(spec.name)) is not None:
+                self._carry_over(index, spec, limits, done)
+                continue
             task = self._make(self._new_record(index, spec, limits), limits)
             told = {
                 "depends_on": len(spec.depends_on) + len(spec.after), "optional": spec.optional,
@@ -90,9 +95,11 @@ class WorkstreamActor(Protected[WorkstreamRecord], PausableStream):
             }  # fmt: skip
             task.born(told)
         self.change(tasks_created=len(self.tasks))
-        if self.open < len(self.tasks):  # some have been cancelled already, while these were being made
-            for ended in (task for task in self.tasks[:first] if task.ended):
+        if self.open < len(self.tasks):  # some were carried over, or cancelled already while these were being made
+            for ended in (task for task in self.tasks if task.ended):
                 self._settle_all(ended, first)
+        for name, why in kept.skipped.items():
+            self.kernel.send(self.tasks[self.names[name]], Skip(GOOD, why))
         if len(self.tasks) < len(self.spec.tasks):
             self.kernel.port.later(Continue(self.record.key))
         else:
@@ -107,6 +114,17 @@ class WorkstreamActor(Protected[WorkstreamRecord], PausableStream):
             optional=spec.optional, max_attempts=limits.max_attempts, max_losses=limits.max_losses,
             on_loss=limits.on_loss, on_exhausted=limits.on_exhausted,
         )  # fmt: skip
+
+    def _carry_over(self, index: int, spec: Task, limits: Limits, done: TaskRecord) -> None:
+        """A task that completed in the run before stands as completed in this one."""
+        record = replace(
+            self._new_record(index, spec, limits), state=TaskState.COMPLETED, standing=GOOD, ready=True, unmet=0,
+            finished_at=self.kernel.at, reason=f"carried over from {done.id}", result=done.result,
+            exit_code=done.exit_code, output_path=done.output_path, output_size=done.output_size,
+            execution_ms=done.execution_ms, validation_ms=done.validation_ms,
+        )  # fmt: skip
+        self._make(record, limits).born({"carried_over": done.id, "optional": spec.optional})
+        self.open -= 1
 
     def _make(self, record: TaskRecord, limits: Limits) -> TaskActor:
         """The actor of a task, new or loaded, counted as not ended and waiting for all its edges."""

@@ -272,7 +272,7 @@ class Auditor:
             self.find("unknown_transition", f"was created by {event.trigger!r}, not by {CREATE!r}", event)
         if event.entity_seq != 1:
             self.find("gap", f"its creation has number {event.entity_seq}, not 1", event)
-        if machine is not None and event.to_state != machine.initial:
+        if machine is not None and event.to_state != machine.initial and not _carried_over(event):
             self.find("wrong_start", f"was created in {event.to_state}, not in {machine.initial!s}", event)
         return entity
 
@@ -328,6 +328,8 @@ class Auditor:
             return self._parents.get(("workstream", event.workstream_id))
         if event.kind == "workstream" and event.job_id is not None:
             return self._parents.get(("job", event.job_id))
+        if event.kind == "job" and isinstance(parent := event.metadata.get("parent_id"), str):
+            return self._parents.get(("job", parent))
         return None
 
     def _broken(self, event: TransitionEvent, broken: Iterator[Broken]) -> None:
@@ -368,6 +370,11 @@ def merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
         else:
             kept.append((first, last))
     return kept
+
+
+def _carried_over(event: TransitionEvent) -> bool:
+    """Whether it is a task that had completed in the run before."""
+    return event.kind == "task" and event.run > 1 and event.to_state == "completed" and "carried_over" in event.metadata
 
 
 def _owner(job: str | None, workstream: str | None) -> str:

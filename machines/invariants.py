@@ -13,6 +13,8 @@ What the metadata of a line may hold
 ------------------------------------
 - A task's creation: `depends_on` (a number), `optional`, `max_attempts`, `max_losses`. Its bad ends:
   `failed_attempts`, `lost_attempts` (both after it), `granted`. Its skip: `standing`.
+  The creation of one that a further run has of the run before, in `completed`: `carried_over`, the id it has there.
+- A job's creation: `parent_id`, `depth`, where a task of that job submitted it.
 - A worker's creation: `capacity`. Its other lines: `assigned` (after it).
 """
 
@@ -41,6 +43,7 @@ class Entity:
         "bad",
         "children",
         "depends_on",
+        "depth",
         "ended_children",
         "entity_id",
         "job_id",
@@ -72,6 +75,7 @@ class Entity:
         self.live = 0  # children that have not ended
         self.ended_children = 0
         self.bad = 0  # children that a completed parent must not have
+        self.depth: int | None = None  # of a child job
         # Of a task or worker; None and False where the log does not say.
         self.at_most: int | None = None  # a task's attempts, or a worker's capacity
         self.max_losses: int | None = None
@@ -125,11 +129,20 @@ def created(entity: Entity, event: TransitionEvent) -> Iterator[Broken]:
     if (parent := entity.parent) is not None:
         parent.children.append(entity)
         parent.live += not entity.ended
+        parent.ended_children += entity.ended
+        if entity.kind == "job":
+            yield from _child(entity, parent, known)
         if parent.ended:
             yield (
                 "alive_in_ended",
                 f"was created in {parent.kind} {parent.entity_id}, which is {parent.state}",
             )
+
+
+def _child(job: Entity, parent: Entity, known: Mapping[str, Any]) -> Iterator[Broken]:
+    depth = job.depth = _figure(known, "depth")
+    if depth is not None and depth != (parent.depth or 0) + 1:
+        yield "wrong_depth", f"is at depth {depth}, and its parent {parent.entity_id} at {parent.depth or 0}"
 
 
 def moved(entity: Entity, event: TransitionEvent, *, was_ended: bool) -> Iterator[Broken]:

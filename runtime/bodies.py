@@ -220,6 +220,7 @@ def _rewrite(workstream: Workstream, change: Change) -> Workstream:
     defaults = workstream.defaults
     return msgspec.structs.replace(
         workstream,
+        retry=_with_wait(workstream.retry, ("retry",), change),
         defaults=msgspec.structs.replace(defaults, retry=_with_wait(defaults.retry, ("defaults", "retry"), change)),
         tools={
             name: msgspec.structs.replace(tool, retry=_with_wait(tool.retry, ("tools", name, "retry"), change))

@@ -169,6 +169,8 @@ class MemoryJournal:
     def _keep_job(self, record: JobRecord) -> None:
         self._jobs[record.key] = record
         self._job_keys[record.id] = record.key
+        if record.finished_at is None:
+            self._ended_tasks -= self._ended.pop(record.key, 0)  # it runs again
         if record.finished_at is not None and record.key not in self._ended:
             tasks = sum(self._workstreams[run].task_count for run in self._runs.get(record.key, ()))
             self._ended[record.key] = tasks
@@ -190,12 +192,11 @@ class MemoryJournal:
 
     def _load(self) -> Loaded:
         jobs = [job for job in self._jobs.values() if job.finished_at is None]
-        runs = (self._workstreams[key] for job in jobs for key in self._runs.get(job.key, ()))
-        workstreams = [run for run in runs if run.finished_at is None]
+        workstreams = [self._workstreams[self._runs[job.key][-1]] for job in jobs if job.key in self._runs]
         return Loaded(
             jobs=jobs,
             workstreams=workstreams,
-            specs={run.key: self._specs[run.key] for run in workstreams if run.key in self._specs},
+            specs={job.stream: self._specs[job.stream] for job in jobs if job.stream in self._specs},
             tasks=[task for run in workstreams for task in self._tasks_of(run)],
             workers=[worker for worker in self._workers.values() if worker.finished_at is None],
             breakers=list(self._breakers.values()),

@@ -202,11 +202,12 @@ class SqliteReader:
             incarnations=dict(self._rows("SELECT name, max(run) FROM worker_records GROUP BY name")),
         )
         runs = self._records(_WORKSTREAM, f"SELECT {_RECORD} FROM {_LIVING_WORKSTREAMS} ORDER BY key")
-        loaded.workstreams = [run for run in runs if run.finished_at is None]
+        loaded.workstreams = list({run.job: run for run in runs}.values())
         for run in loaded.workstreams:
-            if (spec := self.spec(run.key)) is not None:
-                loaded.specs[run.key] = spec
             loaded.tasks += self._tasks_of(run)
+        for job in loaded.jobs:
+            if (spec := self.spec(job.stream)) is not None:
+                loaded.specs[job.stream] = spec
         loaded.last_key, loaded.last_seq = self._rows("SELECT last_key, last_seq FROM meta")[0]
         return loaded
 

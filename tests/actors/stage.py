@@ -158,15 +158,16 @@ class Stage:
 
     @staticmethod
     def _living(kept: Kept) -> Loaded:
-        live = {job.key for job in kept.of(JobRecord) if job.finished_at is None}
-        streams = [stream for stream in kept.of(WorkstreamRecord) if stream.job in live]
+        live = {job.key: job for job in kept.of(JobRecord) if job.finished_at is None}
+        runs = sorted((stream for stream in kept.of(WorkstreamRecord) if stream.job in live), key=lambda run: run.key)
+        streams = list({stream.job: stream for stream in runs}.values())
         keys = {stream.key for stream in streams}
         ended = {"shutdown", "failed", "terminated"}
         attempts = [attempt for attempt in kept.of(AttemptRecord) if attempt.ended_at is None]
         return Loaded(
-            jobs=[job for job in kept.of(JobRecord) if job.key in live],
+            jobs=list(live.values()),
             workstreams=streams,
-            specs={key: spec for key, spec in kept.specs.items() if key in keys},
+            specs={job.stream: kept.specs[job.stream] for job in live.values()},
             tasks=[task for task in kept.of(TaskRecord) if task.workstream in keys],
             workers=[worker for worker in kept.of(WorkerRecord) if worker.state not in ended],
             breakers=kept.of(BreakerRecord),

@@ -1,0 +1,101 @@
+"""A task whose body waits for a child job: it lends its slot, and its clock stands still.
+
+Rules
+-----
+- What waits occupies nothing: the slot, and its place at every limit, is anybody's until the body goes on. It goes on
+  once its worker has room again (`reservations.py`). So a child can always run, where its parent had the only slot.
+- The limit of the attempt, and that between heartbeats, stand still meanwhile; the child has its own. The limit over
+  all attempts does not.
+- Nothing of it is kept: a body that is gone waits for nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from msgspec.structs import replace
+
+from ..machines import Event
+from .attempts import RUNNING, AttemptedTask
+from .messages import Lend, Regain, Regained
+from .reservations import Lent
+from .turn import Answer
+
+if TYPE_CHECKING:
+    from .kernel import Kernel
+
+
+class LendingTask(AttemptedTask):
+    """A task as far as it lends its slot."""
+
+    __slots__ = ("lent_at", "stood", "stood_token")
+
+    def lend(self) -> None:
+        """The body waits: it occupies nothing."""
+        record = self.record
+        if record.state != RUNNING or not self.kernel.lend_slot(record.token):
+            return
+        self.lent_at = self.kernel.at
+        self.disarm()
+        total = self._total_due()
+        self.change(due_at=None, limit=None if total is None else "total")
+        if total is not None:
+            self.wait_until(total)
+
+    def regain(self, message: Regain) -> None:
+        """The body wants to go on: when its worker has room."""
+        kernel, token = self.kernel, message.token
+        lent = kernel.lent.get(token)
+        if lent is None or self.record.state != RUNNING:
+            kernel.effect(Answer(message.reply))
+            return
+        kernel.note_lent(token, Lent(lent.slot, message.reply))
+        kernel.scheduler.reservations.wants_back()
+
+    def on_regained(self, _: Regained) -> None:
+        """The body goes on, with the time that it had left."""
+        if self.record.state != RUNNING:
+            return
+        now = self.kernel.at
+        self.beat_at = now
+        self.stood = self._stood() + now - self.lent_at
+        self.stood_token = self.record.token
+        due, limit = self._attempt_due((self.record.claimed_at or now) + self.stood, now)
+        self.change(limit=limit)
+        self.wait_until(due)
+
+    def _stood(self) -> float:
+        """Seconds for which the clock of the present attempt has stood still."""
+        return self.stood if getattr(self, "stood_token", 0) == self.record.token else 0.0
+
+    def due_running(self) -> None:
+        """The attempt took too long, or its body was silent for too long."""
+        record, now = self.record, self.kernel.at
+        if record.token in self.kernel.lent:
+            self.fire(Event.TIME_OUT, replace(record, limit="total"), reason="the total limit was reached")
+            return
+        due, limit = self._attempt_due((record.claimed_at or now) + self._stood(), self.beat_at)
+        if due > now:  # it has sent a heartbeat since the timer was armed
+            self.wait_until(due)
+            return
+        self.fire(Event.TIME_OUT, replace(record, limit=limit), reason=f"the {limit} limit was reached")
+
+
+def lend(kernel: Kernel, message: Lend) -> None:
+    """A body waits for a child."""
+    if (task := _task(kernel, message.token)) is not None:
+        task.lend()
+
+
+def regain(kernel: Kernel, message: Regain) -> None:
+    """A body goes on. It is answered when it may."""
+    task = _task(kernel, message.token)
+    if task is None:
+        kernel.effect(Answer(message.reply))
+    else:
+        task.regain(message)
+
+
+def _task(kernel: Kernel, token: int) -> LendingTask | None:
+    call = kernel.calls.get(token)
+    return None if call is None or call.kind != "body" else cast("LendingTask", kernel.entities[call.key])

@@ -1,0 +1,110 @@
+"""How jobs come into being: submitted, submitted by a task of another, and run again.
+
+Rules
+-----
+- A child is submitted under the fencing token of the attempt whose body does so. An attempt that is over is refused.
+- The same child submitted again, by a later attempt or a later run of its task, is the same job: the runtime finds it
+  by its id, and only asks here for what is new: a first submission, or the next run of one that did not complete.
+- A job that is run again has the key and the id it had, a new incarnation, and its specification once more: what
+  it has ended as stays in the history.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from msgspec.structs import replace
+
+from ..machines import JOB, InvalidTransitionError, JobState
+from . import tools
+from .attempts import AttemptedTask
+from .errors import AttemptOver
+from .job import JobActor
+from .messages import NextRun, Submit
+from .records import JobRecord
+from .runs import NOTHING, Kept, kept_of
+from .turn import Answer
+
+if TYPE_CHECKING:
+    from .kernel import Kernel
+
+
+def submit(kernel: Kernel, message: Submit) -> None:
+    """Take a new job. Raises AttemptOver if the attempt that submits it is over."""
+    parent = _attempt(kernel, message.parent)
+    spec = message.workstream
+    record = JobRecord(
+        key=kernel.number(), id=message.job_id, name=spec.name, state=JobState.SUBMITTED, created_at=kernel.at,
+        updated_at=kernel.at, fingerprint=message.fingerprint, caller_id=message.caller_id, stream=kernel.number(),
+        worker_count=spec.worker_count or 0, by=message.by,
+    )  # fmt: skip
+    if parent is not None:
+        record = _child(record, parent)
+    job = JobActor(kernel, record, spec, message.encoded)
+    _begin(kernel, job, parent, {})
+    kernel.effect(Answer(message.reply, job))
+
+
+def next_run(kernel: Kernel, message: NextRun) -> None:
+    """Run a job again. Answers InvalidTransitionError where its state does not allow it."""
+    before = message.job
+    word = "skip" if message.skip is not None else "retry"
+    if (known := kernel.jobs.get(before.id)) is not None:  # somebody was faster
+        kernel.effect(Answer(message.reply, None, _refusal(known.record.state, word)))
+        return
+    parent = _attempt(kernel, message.parent)
+    named = message.again is not None or message.skip is not None
+    if before.state == JobState.COMPLETED and not named:
+        kernel.effect(Answer(message.reply, None, _refusal(before.state, word)))
+        return
+    run = before.runs + 1
+    skip = None if message.skip is None else (message.skip, message.reason or "skipped by an operator")
+    record = JobRecord(
+        key=before.key, id=before.id, name=before.name, state=JobState.SUBMITTED, run=run, runs=run,
+        created_at=kernel.at, updated_at=kernel.at, fingerprint=before.fingerprint, caller_id=before.caller_id,
+        stream=kernel.number(), worker_count=before.worker_count, again=message.again, skip=skip,
+        parent_id=before.parent_id, depth=before.depth, by=before.by,
+    )  # fmt: skip
+    if parent is not None:
+        record = _child(record, parent)
+    kept = kept_of(message.workstream, message.stream, message.tasks, again=record.again, skip=record.skip)
+    job = JobActor(kernel, record, message.workstream, message.encoded)
+    told = {name: value for name, value in (("reason", message.reason), ("by", message.by)) if value is not None}
+    _begin(kernel, job, parent, {"after_run": before.runs, **told}, kept)
+    kernel.done(message.reply, job, job)
+
+
+def _begin(
+    kernel: Kernel, job: JobActor, parent: AttemptedTask | None, told: dict[str, object], kept: Kept = NOTHING
+) -> None:
+    record = job.record
+    kernel.jobs[record.id] = job
+    kernel.turn.specs.append((record.stream, job.encoded))
+    if parent is not None:
+        parent.stream.job.adopt(job)
+        told |= {"parent_id": record.parent_id, "depth": record.depth}
+    if record.worker_count:
+        told["worker_count"] = record.worker_count
+    job.born(told or None)
+    tools.provide(kernel, job.spec, record.id)
+    job.begin(parent, kept)
+
+
+def _child(record: JobRecord, parent: AttemptedTask) -> JobRecord:
+    job = parent.stream.job.record
+    return replace(record, parent=job.key, parent_id=job.id, parent_task=parent.record.key, depth=job.depth + 1)
+
+
+def _attempt(kernel: Kernel, token: int) -> AttemptedTask | None:
+    """The task whose body runs under a token; None for no token. Raises AttemptOver for one that is over."""
+    if not token:
+        return None
+    call = kernel.calls.get(token)
+    task = None if call is None or call.kind != "body" else kernel.entities.get(call.key)
+    if task is None or task.record.token != token:
+        raise AttemptOver("the attempt that submits this job is over: nothing of it is taken any more")
+    return cast("AttemptedTask", task)
+
+
+def _refusal(state: str, word: str) -> InvalidTransitionError:
+    return InvalidTransitionError(JOB.name, state, word, frozenset(JOB.valid_events(state)))

@@ -1,0 +1,322 @@
+"""Slots that jobs reserve: all or none, first come first served; and jobs never wait for each other for ever."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from random import Random
+
+import msgspec
+import pytest
+from tests.actors.jobs_help import child, goes_on, job_record, living, waits
+from tests.actors.stage import Stage, flow, hangs, task
+
+from callboard.actors.messages import TurnFailed
+from callboard.actors.records import JobRecord, TaskRecord, WorkerRecord
+from callboard.actors.spec import Task, Worker, Workstream
+from callboard.machines import TaskState
+
+
+def stage_of(loop: int, *more: Worker) -> Stage:
+    stage = Stage(workers=(Worker("loop", engine="loop", capacity=loop), *more))
+    for name in ("a", "b", "c", "d"):
+        stage.scripts[name] = hangs
+    return stage
+
+
+def wants(count: int | None, *names: str) -> Workstream:
+    return flow(*(task(name) for name in names or ("a",)), worker_count=count)
+
+
+def end(stage: Stage, job_id: str, *names: str) -> None:
+    for name in names or ("a",):
+        stage.end(stage.task(name, job_id).token)
+    stage.settle()
+
+
+def running(stage: Stage) -> int:
+    return sum(record.state == "running" for record in stage.kept.of(TaskRecord))
+
+
+def test_two_jobs_that_each_want_more_than_half_run_one_after_the_other() -> None:
+    stage = stage_of(4)
+    stage.submit(wants(3), "one")
+    stage.submit(wants(3), "two")
+    assert [stage.state(name) for name in ("one", "two")] == ["running", "pending"]
+    assert job_record(stage, "two").reason == "waits for 3 slots of the engine 'loop'"
+    end(stage, "one")
+    assert [stage.state(name) for name in ("one", "two")] == ["completed", "running"]
+    end(stage, "two")
+    assert not stage.kernel.scheduler.reservations.at_work
+    assert stage.audit() == []
+
+
+def test_first_come_first_served() -> None:
+    stage = stage_of(4)
+    for job_id, count in (("one", 3), ("two", 2), ("three", 1)):
+        stage.submit(wants(count), job_id)
+    assert [stage.state(name) for name in ("one", "two", "three")] == ["running", "pending", "pending"]
+    assert job_record(stage, "three").reason == "waits for 1 slots of the engine 'loop', behind 1 other jobs"
+    end(stage, "one")
+    assert [stage.state(name) for name in ("two", "three")] == ["running", "running"]
+
+
+def test_nobody_else_has_a_reserved_slot_and_its_job_may_have_more() -> None:
+    stage = stage_of(4)
+    stage.submit(wants(2, "a"), "one")
+    stage.submit(wants(None, "a", "b", "c", "d"), "two")
+    assert sum(state == "running" for state in stage.states("two").values()) == 2
+    end(stage, "one")
+    assert sum(state == "running" for state in stage.states("two").values()) == 4
+    stage = stage_of(4)
+    stage.submit(wants(1, "a", "b", "c", "d"), "one")
+    assert running(stage) == 4  # a floor, not a cap
+
+
+def test_a_slot_that_comes_free_goes_back_to_its_reservation() -> None:
+    stage = stage_of(2)
+    stage.submit(flow(task("a"), task("b", "a"), worker_count=2), "one")
+    stage.submit(wants(None, "c"), "two")
+    end(stage, "one", "a")
+    assert (stage.states("one")["b"], stage.states("two")["c"]) == ("running", "queued")
+
+
+@pytest.mark.parametrize(
+    ("spec", "why"),
+    [
+        (wants(5), "it wants 5 slots of the engine 'loop', and there are 4"),
+        (flow(Task("x", command=["x"], shell=False), worker_count=1), "it wants 1 slots of the engine 'command', and"),
+        (flow(task("a", capabilities=["gpu"]), worker_count=1), "it wants 1 slots of the engine 'loop', and there are"),
+    ],
+)
+def test_what_is_beyond_any_capacity_is_rejected(spec: Workstream, why: str) -> None:
+    stage = stage_of(4)
+    stage.submit(spec)
+    assert stage.path("job") == ["submitted", "failed"]
+    assert (job_record(stage).error or "").startswith(why)
+    assert stage.over == ["job"]
+    assert stage.audit() == []
+
+
+def test_a_pending_job_is_cancelled_by_a_word_and_by_its_deadline() -> None:
+    stage = stage_of(2)
+    stage.submit(wants(2), "one")
+    two = stage.submit(wants(2), "two")
+    stage.submit(msgspec.structs.replace(wants(2), deadline=60), "three")
+    assert stage.cancel(two) is None
+    assert stage.path("two") == ["submitted", "pending", "cancelled"]
+    stage.advance(60)
+    assert stage.path("three") == ["submitted", "pending", "cancelled"]
+    assert job_record(stage, "three").reason == "the deadline is over"
+    assert not stage.kernel.scheduler.reservations.line
+    assert stage.audit() == []
+
+
+def test_the_first_in_line_lets_nothing_pass_that_came_later() -> None:
+    stage = stage_of(2)
+    stage.submit(wants(None, "a", "b"), "one")
+    stage.submit(wants(2), "two")
+    stage.submit(wants(None, "c"), "three")
+    end(stage, "one", "a")
+    assert stage.states("three") == {"c": "queued"}  # what came free is set aside
+    end(stage, "one", "b")
+    assert stage.state("two") == "running"
+    end(stage, "two")
+    assert stage.states("three") == {"c": "running"}
+    assert stage.audit() == []
+
+
+def test_children_draw_on_the_slots_of_their_parent() -> None:
+    stage = stage_of(4)
+    stage.submit(wants(3, "a"), "one")
+    stage.submit(wants(None, "b", "c", "d"), "two")  # the rest
+    child(stage, stage.task("a", "one").token, wants(2, "b", "c"), "one/a/x")
+    assert stage.states("one/a/x") == {"b": "running", "c": "running"}
+    assert sum(state == "running" for state in stage.states("two").values()) == 1
+    end(stage, "one/a/x", "b", "c")
+    assert sum(state == "running" for state in stage.states("two").values()) == 1  # they are the parent's again
+    end(stage, "one")
+    assert sum(state == "running" for state in stage.states("two").values()) == 3
+    assert stage.audit() == []
+
+
+def test_a_child_whose_parent_has_enough_waits_in_no_line() -> None:
+    stage = stage_of(4)
+    stage.submit(wants(3, "a"), "one")
+    stage.submit(wants(4, "b"), "two")
+    child(stage, stage.task("a", "one").token, wants(2, "b"), "one/a/x")
+    assert [stage.state(name) for name in ("two", "one/a/x")] == ["pending", "running"]
+
+
+def test_two_parents_whose_children_each_want_what_the_other_has() -> None:
+    stage = stage_of(10)
+    for job_id in ("one", "two"):
+        stage.submit(wants(5, "a"), job_id)
+    for job_id in ("one", "two"):
+        token = stage.task("a", job_id).token
+        child(stage, token, wants(8, "b"), f"{job_id}/a/x")
+        waits(stage, token)
+    assert [stage.state(name) for name in ("one/a/x", "two/a/x")] == ["pending", "pending"]
+    stage.advance(1)
+    assert [stage.state(name) for name in ("one/a/x", "two/a/x")] == ["running", "pending"]
+    end(stage, "one/a/x", "b")
+    assert goes_on(stage, stage.task("a", "one").token)
+    end(stage, "one")
+    assert stage.state("two/a/x") == "running"
+    end(stage, "two/a/x", "b")
+    assert goes_on(stage, stage.task("a", "two").token)
+    end(stage, "two")
+    assert [stage.state(name) for name in ("one", "two")] == ["completed", "completed"]
+    assert stage.audit() == []
+
+
+def test_two_parents_whose_children_each_want_the_engine_that_the_other_has() -> None:
+    stage = stage_of(1, Worker("command", engine="command", capacity=1))
+    stage.scripts["x"] = hangs
+    words = Task("x", command=["x"])
+    stage.submit(wants(1, "a"), "one")
+    stage.submit(flow(words, worker_count=1), "two")
+    token = stage.task("a", "one").token
+    child(stage, token, flow(words), "one/a/x")
+    waits(stage, token)
+    other = stage.task("x", "two").token
+    child(stage, other, wants(None, "b"), "two/x/x")
+    waits(stage, other)
+    stage.advance(1)
+    assert (stage.states("one/a/x"), stage.states("two/x/x")) == ({"x": "running"}, {"b": "running"})
+    end(stage, "two/x/x", "b")
+    assert not goes_on(stage, other)
+    end(stage, "one/a/x", "x")
+    assert goes_on(stage, token)
+    end(stage, "one")
+    end(stage, "two", "x")
+    assert [stage.state(name) for name in ("one", "two")] == ["completed", "completed"]
+    assert stage.audit() == []
+
+
+def test_a_reservation_in_which_nothing_runs_yields_and_comes_back() -> None:
+    stage = stage_of(2)
+    stage.submit(flow(task("a"), Task("b", run="m:f", after=["a"], retry=None), worker_count=2), "one")
+    token = stage.task("a", "one").token
+    stage.submit(wants(None, "c", "d"), "two")
+    assert stage.states("two") == {"c": "queued", "d": "queued"}
+    waits(stage, token)
+    stage.advance(0.9)
+    assert stage.states("two") == {"c": "queued", "d": "queued"}
+    stage.advance(0.1)
+    assert stage.states("two") == {"c": "running", "d": "running"}
+    assert not goes_on(stage, token)
+    end(stage, "two", "c")
+    assert stage.states("one")["a"] == "running"
+    end(stage, "two", "d")
+    stage.submit(wants(None, "c"), "three")
+    assert stage.states("three") == {"c": "queued"}  # both are reserved again
+    assert stage.audit() == []
+
+
+def test_a_reservation_is_whole_again_after_a_restart_and_who_waits_keeps_the_place() -> None:
+    stage = stage_of(4)
+    stage.submit(wants(3), "one")
+    stage.submit(wants(3), "two")
+    stage.submit(wants(1), "three")
+    stage.submit(wants(None, "a", "b"), "four")
+    after = stage.after_crash()
+    after.advance(1)
+    assert [after.state(name) for name in ("one", "two", "three")] == ["running", "pending", "pending"]
+    assert running(after) == 1  # the fourth is set aside
+    end(after, "one")
+    assert [after.state(name) for name in ("two", "three")] == ["running", "running"]
+    assert after.audit() == []
+
+
+def test_an_undone_turn_loses_no_reservation() -> None:
+    stage = stage_of(4)
+    one = stage.submit(wants(2), "one")
+    stage.submit(wants(3), "two")
+    stage.kernel.run(TurnFailed(-1, "nothing"))
+    stage.kernel.rebuild()
+    mine = stage.kernel.scheduler.reservations.granted[one.record.key]
+    assert (mine.active, mine.held and next(iter(mine.held.values())), mine.missing) == (1, 1, {})
+    assert next(iter(stage.kernel.scheduler.reservations.line.values())).job is living(stage, "two")
+    end(stage, "one")
+    assert stage.state("two") == "running"
+    assert stage.audit() == []
+
+
+def test_what_was_reserved_on_a_worker_that_goes_is_had_elsewhere() -> None:
+    stage = stage_of(2, Worker("other", engine="loop", capacity=2))
+    stage.submit(wants(2), "one")
+    worker = next(worker for worker in stage.kernel.workers.values() if worker.record.name == "loop")
+    stage.cancel(worker)  # it drains
+    mine = next(iter(stage.kernel.scheduler.reservations.granted.values()))
+    assert {held.record.name: count for held, count in mine.held.items()} == {"other": 1}
+    end(stage, "one")
+    assert {w.record.name: w.used for w in stage.kernel.workers.values()} == {"other": 0}
+    assert stage.audit() == []
+
+
+# -- any trees ---------------------------------------------------------------------------------------------------------
+
+
+def trees(random: Random, stage: Stage, engines: list[str]) -> Iterator[int]:
+    """Random jobs whose bodies submit children and wait for them, played at random until all have ended."""
+    roots = [f"r{number}" for number in range(random.randint(1, 5))]
+    kinds = {"loop": task, "command": lambda name: Task(name, command=["x"])}
+
+    def spec() -> Workstream:
+        tasks = [kinds[random.choice(engines)](f"t{number}") for number in range(random.randint(1, 3))]
+        most = min(worker.capacity or 1 for worker in stage.workers)
+        count = random.choice([None, None, random.randint(1, most)])
+        return flow(*tasks, worker_count=count)
+
+    for number in range(3):
+        stage.scripts[f"t{number}"] = hangs
+    children: dict[int, list[str]] = {}
+    waiting: set[int] = set()
+    for _ in range(1000):
+        yield running(stage)
+        if roots and random.random() < 0.3:
+            stage.submit(spec(), roots.pop())
+            continue
+        bodies = [r for r in stage.kept.of(TaskRecord) if r.state == TaskState.RUNNING and r.token in stage.running]
+        for record in list(bodies):
+            if record.token in waiting:
+                bodies.remove(record)
+                ended = all(job_record(stage, child_id).finished_at for child_id in children[record.token])
+                if ended and (goes_on(stage, record.token) or record.token not in stage.kernel.lent):
+                    waiting.discard(record.token)
+        if not bodies:
+            if not roots and all(job.finished_at for job in stage.kept.of(JobRecord)):
+                return
+            stage.advance(1)  # what is reserved and idle is yielded
+            continue
+        record = random.choice(bodies)
+        mine = children.setdefault(record.token, [])
+        depth = job_record(stage, record.job_id).depth
+        if len(mine) < 2 and depth < 3 and random.random() < 0.4:
+            child_id = f"{record.job_id}/{record.name}/{len(mine)}-{record.token}"
+            mine.append(child_id)
+            child(stage, record.token, spec(), child_id)
+        elif mine and not all(job_record(stage, child_id).finished_at for child_id in mine):
+            waiting.add(record.token)
+            waits(stage, record.token)
+        else:
+            stage.end(record.token)
+            stage.settle()
+    raise AssertionError("it does not end")
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_trees_of_jobs_end_and_never_exceed_a_capacity(seed: int) -> None:
+    random = Random(seed)
+    engines = random.choice([["loop"], ["loop", "command"]])
+    workers = tuple(Worker(engine, engine=engine, capacity=random.randint(1, 4)) for engine in engines)  # type: ignore[arg-type]
+    stage = Stage(workers=workers)
+    for _ in trees(random, stage, engines):
+        for worker in stage.kernel.workers.values():
+            assert 0 <= worker.used <= worker.record.capacity
+            assert worker.record.assigned <= worker.used
+    assert all(job.state == "completed" for job in stage.kept.of(JobRecord))
+    assert {worker.assigned for worker in stage.kept.of(WorkerRecord)} == {0}
+    assert {worker.used for worker in stage.kernel.workers.values()} == {0}
+    assert not stage.kernel.lent
+    assert stage.audit() == []

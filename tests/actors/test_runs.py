@@ -1,0 +1,279 @@
+"""Further runs: what has ended is never changed; what completed is carried over; the rest runs again (DESIGN 5.15)."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from tests.actors.jobs_help import again, job_record
+from tests.actors.stage import Stage, fails, flow, hangs, task
+
+from callboard.actors.job import JobActor
+from callboard.actors.messages import ResetTask, SkipTask
+from callboard.actors.records import TaskRecord, WorkstreamRecord
+from callboard.actors.spec import Condition, Retry, Task, Workstream
+from callboard.machines import InvalidTransitionError
+
+CHAIN = flow(task("a"), task("b", "a"), task("c", "b"))
+
+
+def failed(spec: Workstream = CHAIN, at: str = "b") -> Stage:
+    """A job that has failed at one of its tasks; the others return their names."""
+    stage = Stage()
+    for one in spec.tasks:
+        raw = msgspec.Raw(msgspec.json.encode(one.name))
+        stage.scripts[one.name] = lambda call, entity, raw=raw: {"value": raw}  # type: ignore[misc]
+    works, stage.scripts[at] = stage.scripts[at], fails("no")
+    stage.submit(spec)
+    stage.scripts[at] = works
+    return stage
+
+
+def of_run(stage: Stage, run: int) -> dict[str, TaskRecord]:
+    return {record.name: record for record in stage.kept.of(TaskRecord) if record.run == run}
+
+
+def test_a_retry_runs_what_did_not_complete_and_carries_over_what_did() -> None:
+    stage = failed()
+    assert job_record(stage).state == "failed"
+    before = {record.id: record for record in stage.kept.of(TaskRecord) + stage.kept.of(WorkstreamRecord)}
+    stage.started.clear()
+    again(stage, reason="the disk is mended", by="ana")
+    assert stage.bodies() == ["b", "c"]
+    assert stage.state() == "completed"
+    second = of_run(stage, 2)
+    assert {name: str(record.state) for name, record in second.items()} == dict.fromkeys("abc", "completed")
+    assert second["a"].id == "job@2/a"
+    assert bytes(second["a"].result or b"") == b'"a"'
+    assert second["a"].reason == "carried over from job@1/a"
+    after = {record.id: record for record in stage.kept.of(TaskRecord) + stage.kept.of(WorkstreamRecord)}
+    assert {name: after[name] for name in before} == before  # what has ended is never changed
+    assert stage.path("job") == [*["submitted", "pending", "running", "failed"], *["submitted", "pending", "running"],
+                                 "completed"]  # fmt: skip
+    created = next(t for t in stage.kept.transitions if t.entity_id == "job" and t.run == 2)
+    assert created.metadata == {"after_run": 1, "reason": "the disk is mended", "by": "ana"}
+    assert stage.audit() == []
+
+
+def test_a_retry_of_one_task_takes_what_waits_for_it_along() -> None:
+    stage = failed(flow(task("a"), task("b", "a"), task("c", "b"), task("x"), task("z", "c")), at="z")
+    stage.started.clear()
+    again(stage, again="b")
+    assert stage.bodies() == ["b", "c", "z"]
+    assert stage.audit() == []
+
+
+def test_a_completed_job_runs_again_only_from_a_task_that_is_named() -> None:
+    stage = Stage()
+    stage.submit(CHAIN)
+    refusal = again(stage)
+    assert isinstance(refusal, InvalidTransitionError)
+    assert str(refusal).startswith("job: 'retry' is not possible in state 'completed'")
+    again(stage, again="c")
+    assert stage.bodies() == ["a", "b", "c", "c"]
+    assert stage.audit() == []
+
+
+def test_clean_up_runs_again_with_what_it_cleans_up_after() -> None:
+    stage = failed(flow(task("a"), task("b", "a"), Task("tidy", run="m:f", after=["b"])))
+    assert stage.states()["tidy"] == "completed"
+    stage.started.clear()
+    again(stage)
+    assert stage.bodies() == ["b", "tidy"]
+    assert stage.audit() == []
+
+
+def test_skip_lets_the_next_run_do_without_a_task() -> None:
+    stage = failed()
+    stage.started.clear()
+    again(stage, skip="b", reason="done by hand")
+    assert stage.bodies() == ["c"]
+    second = of_run(stage, 2)["b"]
+    assert (second.state, second.standing, second.reason) == ("skipped", "good", "done by hand")
+    assert stage.state() == "completed"
+    assert stage.audit() == []
+
+
+def test_what_an_operator_skipped_stays_skipped_and_what_a_condition_skipped_is_asked_again() -> None:
+    stage = Stage()
+    stage.scripts |= {"a.condition": lambda call, entity: {"value": False}, "b": fails("no"), "d": fails("no")}
+    stage.submit(flow(Task("a", run="m:f", condition=Condition(run="m:f")), task("b"), task("d")))
+    again(stage, skip="b")
+    assert stage.state() == "failed"
+    stage.started.clear()
+    stage.scripts.clear()
+    again(stage)
+    assert sorted(stage.bodies()) == ["a", "d"]
+    assert of_run(stage, 3)["b"].state == "skipped"
+    assert stage.audit() == []
+
+
+def test_a_cancelled_run_leaves_nothing_to_the_next() -> None:
+    stage = Stage()
+    stage.scripts["b"] = hangs
+    job = stage.submit(CHAIN)
+    stage.cancel(job)
+    stage.scripts.clear()
+    stage.started.clear()
+    again(stage)
+    assert stage.bodies() == ["a", "b", "c"]
+    assert stage.state() == "completed"
+    assert stage.audit() == []
+
+
+def test_a_run_with_everything_carried_over_is_only_validated() -> None:
+    stage = failed(flow(task("a"), task("b")))
+    again(stage, skip="b")
+    assert stage.path("job@2") == ["planned", "ready", "validating", "completed"]
+    assert stage.audit() == []
+
+
+def test_two_at_once_are_one() -> None:
+    stage = failed()
+    stage.scripts["b"] = hangs
+    again(stage)
+    assert isinstance(again(stage), InvalidTransitionError)
+    assert job_record(stage).run == 2
+
+
+def test_a_run_whose_function_is_gone_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = failed()
+    monkeypatch.setattr(stage, "engine_of", lambda task: "none")
+    again(stage)
+    assert job_record(stage).error == "the function of task 'b' cannot be found: m:f"
+    assert stage.path("job")[-2:] == ["submitted", "failed"]
+    monkeypatch.undo()
+    again(stage)
+    assert stage.state() == "completed"
+    assert stage.audit() == []
+
+
+# -- in the present run ------------------------------------------------------------------------------------------------
+
+
+def test_a_pending_task_is_skipped_at_once_and_counts_as_good() -> None:
+    stage = Stage()
+    stage.scripts["a"] = hangs
+    stage.submit(CHAIN)
+    assert stage.command(stage.actor("b"), SkipTask("done by hand", "ana")) is None
+    assert stage.states() == {"a": "running", "b": "skipped", "c": "completed"}
+    stage.end(stage.token("a"))
+    stage.settle()
+    assert stage.state() == "completed"
+    assert stage.audit() == []
+
+
+def test_a_running_task_is_not_skipped() -> None:
+    stage = Stage()
+    stage.scripts["a"] = hangs
+    stage.submit(CHAIN)
+    assert isinstance(stage.command(stage.actor("a"), SkipTask()), InvalidTransitionError)
+    assert stage.states()["a"] == "running"
+
+
+def test_the_condition_of_a_task_that_is_skipped_is_asked_no_more() -> None:
+    stage = Stage()
+    stage.scripts["a.condition"] = hangs
+    stage.submit(flow(Task("a", run="m:f", condition=Condition(run="m:f"))))
+    assert stage.command(stage.actor("a"), SkipTask()) is None
+    assert stage.state() == "completed"
+    assert not stage.running
+    assert stage.audit() == []
+
+
+def test_a_parked_task_is_retried_by_a_word() -> None:
+    stage = Stage()
+    stage.scripts["a"] = hangs
+    stage.submit(flow(task("a", on_loss="park")))
+    stage = stage.after_crash()
+    assert (stage.states()["a"], stage.task("a").parked) == ("circuit_open", "lost")
+    assert stage.command(stage.actor("a"), ResetTask("looked", "ana")) is None
+    assert stage.states()["a"] == "running"
+    assert isinstance(stage.command(stage.actor("a"), ResetTask("again")), InvalidTransitionError)
+    assert stage.audit() == []
+
+
+# -- by itself ---------------------------------------------------------------------------------------------------------
+
+AGAIN = msgspec.structs.replace(CHAIN, retry=Retry(max_attempts=3, base_delay=10, jitter=0))
+
+
+def failing() -> tuple[Stage, JobActor]:
+    stage = Stage()
+    stage.scripts["b"] = fails("no")
+    return stage, stage.submit(AGAIN)
+
+
+def test_a_failed_workstream_is_run_again_by_itself_after_a_backoff() -> None:
+    stage, job = failing()
+    assert (stage.state(), job.record.retry_at) == ("running", stage.time + 10)
+    stage.advance(9.9)
+    assert stage.bodies() == ["a", "b"]
+    stage.advance(0.1)
+    assert stage.bodies() == ["a", "b", "b"]
+    stage.advance(19.9)
+    del stage.scripts["b"]
+    stage.advance(0.1)
+    assert stage.state() == "completed"
+    assert stage.bodies() == ["a", "b", "b", "b", "c"]
+    assert stage.path("job") == ["submitted", "pending", "running", "completed"]
+    assert not stage.kernel.entities.keys() - {worker.record.key for worker in stage.kernel.workers.values()}
+    assert stage.audit() == []
+
+
+def test_it_gives_up_after_so_many_runs() -> None:
+    stage, _ = failing()
+    stage.advance(100)
+    assert stage.bodies() == ["a", "b", "b", "b"]
+    assert job_record(stage).error == "task 'b' failed: no"
+    assert stage.audit() == []
+    again(stage)  # and begins to count anew
+    assert (job_record(stage).run, job_record(stage).runs, stage.state()) == (4, 4, "running")
+    stage.advance(100)
+    assert stage.bodies() == ["a", *["b"] * 6]
+    assert stage.audit() == []
+
+
+def test_a_cancel_and_a_deadline_end_the_backoff() -> None:
+    stage, job = failing()
+    assert stage.cancel(job) is None
+    assert stage.path("job")[-2:] == ["cancelling", "cancelled"]
+    assert not [timer for _, _, timer, _ in stage.timers if timer.armed]
+    assert stage.audit() == []
+    stage = Stage()
+    stage.scripts["b"] = fails("no")
+    stage.submit(msgspec.structs.replace(AGAIN, deadline=15))
+    stage.advance(14)  # the second run has failed, the third is due at 30
+    assert stage.state() == "running"
+    stage.advance(1)
+    assert (stage.state(), job_record(stage).reason) == ("cancelled", "the deadline is over")
+    assert stage.audit() == []
+
+
+@pytest.mark.parametrize("turns", range(1, 24))
+def test_a_crash_anywhere_in_two_runs_leads_to_the_same_end(turns: int) -> None:
+    stage, _ = failing()
+    stage.scripts["b"] = lambda call, entity: {} if entity.record.run > 1 else fails("no")(call, entity)
+    stage.advance(10)
+    assert stage.state() == "completed"
+    if turns > len(stage.kept.turns):
+        return
+    after = stage.after_crash(turns)
+    if any(True for _ in after.kept.of(WorkstreamRecord)):
+        after.advance(10)
+        assert after.state() == "completed"
+    assert after.audit() == []
+
+
+@pytest.mark.parametrize("turns", range(12))
+def test_a_crash_anywhere_in_a_run_that_was_asked_for_leads_to_the_same_end(turns: int) -> None:
+    stage = failed()
+    had = len(stage.kept.turns)
+    again(stage, again="a", reason="from the start")
+    if had + turns > len(stage.kept.turns):
+        return
+    after = stage.after_crash(had + turns)
+    if job_record(after).run == 1:
+        again(after, again="a")
+    after.advance(1)
+    assert after.state() == "completed"
+    assert after.audit() == []
