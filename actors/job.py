@@ -255,7 +255,7 @@ class JobActor(Entity[JobRecord]):
         """Begin the next run of its workstream by itself."""
         kernel, stream = self.kernel, self.stream
         assert stream is not None  # noqa: S101 - it has failed
-        kept = kept_of(self.spec, stream.record, [task.record for task in stream.tasks])
+        kept = kept_of(self.spec, stream.record, [task.record for task in stream.tasks], kernel.defaults)
         if not kernel.drop(stream):
             self.past.append(stream)
         self.disarm()

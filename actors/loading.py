@@ -89,7 +89,7 @@ def _load_job(
     job = JobActor(kernel, record, spec, encoded)
     kernel.entities[record.key] = kernel.jobs[record.id] = job
     if stream is None or stream.key != record.stream:  # it is still to begin, perhaps with what the run before left it
-        job.kept = kept_of(spec, stream, tasks, again=record.again, skip=record.skip)
+        job.kept = kept_of(spec, stream, tasks, kernel.defaults, again=record.again, skip=record.skip)
         return
     job.stream = WorkstreamActor(kernel, stream, job, spec)
     kernel.entities[stream.key] = job.stream

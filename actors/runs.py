@@ -6,7 +6,8 @@ Rules
   JOB@2/NAME. The history of the run before stays.
 - A task that completed is carried over with its result, unless what it waited for runs again, or it was asked for. One
   that an operator skipped stays skipped. All others run again, with all of their attempts.
-- Of a cancelled run nothing is carried over, except where its workstream keeps a checkpoint.
+- Of a cancelled run it is carried over only where its `checkpoint` is on. What a body saved as its checkpoint is given
+  to the next run of its task, unless that was asked for by name: then it begins from nothing.
 - O(tasks + edges), without recursion.
 """
 
@@ -17,15 +18,20 @@ from collections.abc import Sequence
 import msgspec
 
 from ..machines import Standing, TaskState, WorkstreamState
+from .limits import LimitsResolver
 from .records import TaskRecord, WorkstreamRecord
-from .spec import Workstream
+from .spec import Defaults, Workstream
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """What a next run begins with, by the names of tasks: records of those completed, and why others are skipped."""
+    """What a next run begins with, by the names of tasks.
+
+    completed: the records of those that are carried over; skipped: why; saved: checkpoints of others.
+    """
 
     completed: dict[str, TaskRecord] = {}
     skipped: dict[str, str] = {}
+    saved: dict[str, msgspec.Raw] = {}
 
 
 NOTHING = Kept()
@@ -35,6 +41,7 @@ def kept_of(
     spec: Workstream,
     stream: WorkstreamRecord | None,
     tasks: Sequence[TaskRecord],
+    defaults: Defaults,
     *,
     again: str | None = None,
     skip: tuple[str, str] | None = None,
@@ -42,21 +49,26 @@ def kept_of(
     """What the run after `stream` keeps of it. again: a task that runs anew. skip: one that does not, and why."""
     completed: dict[str, TaskRecord] = {}
     skipped: dict[str, str] = {}
-    if stream is not None and stream.state != WorkstreamState.CANCELLED:
-        for task in tasks:
-            if task.state == TaskState.COMPLETED:
+    saved: dict[str, msgspec.Raw] = {}
+    limits = LimitsResolver(spec, defaults)
+    cancelled = stream is not None and stream.state == WorkstreamState.CANCELLED
+    for task in tasks:
+        if task.state == TaskState.SKIPPED and task.standing == Standing.GOOD:
+            skipped[task.name] = task.reason or "skipped in the run before"
+        elif task.state == TaskState.COMPLETED:
+            if not cancelled or limits.of(spec.tasks[task.index]).checkpoint:
                 completed[task.name] = task
-            elif task.state == TaskState.SKIPPED and task.standing == Standing.GOOD:
-                skipped[task.name] = task.reason or "skipped in the run before"
+        elif task.checkpoint is not None:
+            saved[task.name] = task.checkpoint
     if again is not None:
-        completed.pop(again, None)
-        skipped.pop(again, None)
+        for kept in (completed, skipped, saved):
+            kept.pop(again, None)
     if skip is not None:
         completed.pop(skip[0], None)
         skipped[skip[0]] = skip[1]
     for name in _downstream(spec, [t.name for t in spec.tasks if t.name not in completed and t.name not in skipped]):
         completed.pop(name, None)
-    return Kept(completed, skipped)
+    return Kept(completed, skipped, saved)
 
 
 def _downstream(spec: Workstream, names: list[str]) -> set[str]:

@@ -289,13 +289,13 @@ class Defaults(Spec, frozen=True, kw_only=True):
 class Workstream(Named, frozen=True, kw_only=True):
     """A graph of tasks that is run as one.
 
-    max_parallel: attempts of this workstream at the same time. worker_count: slots (1 to 10) that its job reserves for
-    itself and its children before it begins, all or none. deadline (duration, from its job's creation): it is cancelled
-    then, with that reason. retry: a failed run is followed by another by itself, after a backoff. hold, wait: as a task's, before any task of it begins. checks: the final
-    validation, run when every task has ended well enough. cancel_hooks: run, in order, when it is cancelled gracefully
-    (not when it fails), once all its tasks have ended and before it is cancelled; together they have the cancel_timeout
-    of its defaults. folder: where the modules of its functions are looked for first; a specification file's own folder,
-    set on loading.
+    max_parallel: attempts of this workstream at the same time. worker_count: slots (1 to 10) that its job reserves
+    for itself and its children before it begins, all or none. deadline (duration, from its job's creation): it is
+    cancelled then, with that reason. retry: a failed run is followed by another by itself, after a backoff. hold,
+    wait: as a task's, before any task of it begins. checks: the final validation, run when every task has ended well
+    enough. cancel_hooks: run, in order, when it is cancelled gracefully (not when it fails), once all its tasks have
+    ended and before it is cancelled; together they have the cancel_timeout of its defaults. folder: where the modules
+    of its functions are looked for first; a specification file's own folder, set on loading.
     """
 
     tasks: list[Task] = []

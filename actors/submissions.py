@@ -67,7 +67,9 @@ def next_run(kernel: Kernel, message: NextRun) -> None:
     )  # fmt: skip
     if parent is not None:
         record = _child(record, parent)
-    kept = kept_of(message.workstream, message.stream, message.tasks, again=record.again, skip=record.skip)
+    kept = kept_of(
+        message.workstream, message.stream, message.tasks, kernel.defaults, again=record.again, skip=record.skip
+    )
     job = JobActor(kernel, record, message.workstream, message.encoded)
     told = {name: value for name, value in (("reason", message.reason), ("by", message.by)) if value is not None}
     _begin(kernel, job, parent, {"after_run": before.runs, **told}, kept)

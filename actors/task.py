@@ -87,8 +87,8 @@ class TaskActor(Protected[TaskRecord], LendingTask):
         Approve: "on_approve", Assign: "on_assign", Beat: "on_beat", CallEnded: "on_call_ended", Cancel: "on_cancel",
         Drain: "on_drain", Permit: "on_permit", ProcessStarted: "on_process_started", Ready: "on_ready",
         Recover: "on_recover", Reject: "on_reject", Regained: "on_regained", Reset: "on_reset",
-        ResetTask: "on_reset_task", Skip: "on_skip", SkipTask: "on_skip_task", Stop: "on_stop", TimerFired: "on_timer", Trip: "on_trip", TurnFailed: "on_turn_failed",
-        Unroutable: "on_unroutable",
+        ResetTask: "on_reset_task", Skip: "on_skip", SkipTask: "on_skip_task", Stop: "on_stop",
+        TimerFired: "on_timer", Trip: "on_trip", TurnFailed: "on_turn_failed", Unroutable: "on_unroutable",
     }  # fmt: skip
 
     # -- getting going -----------------------------------------------------------------------------------------------

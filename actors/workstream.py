@@ -88,7 +88,10 @@ class WorkstreamActor(Protected[WorkstreamRecord], PausableStream):
             if (done := kept.completed.get(spec.name)) is not None:
                 self._carry_over(index, spec, limits, done)
                 continue
-            task = self._make(self._new_record(index, spec, limits), limits)
+            record = self._new_record(index, spec, limits)
+            if (saved := kept.saved.get(spec.name)) is not None:
+                record = replace(record, checkpoint=saved)
+            task = self._make(record, limits)
             told = {
                 "depends_on": len(spec.depends_on) + len(spec.after), "optional": spec.optional,
                 "max_attempts": limits.max_attempts, "max_losses": limits.max_losses,

@@ -32,7 +32,7 @@ def archive(
     """
     import msgspec  # noqa: PLC0415
 
-    from ..journal.archive import is_movable, move  # noqa: PLC0415
+    from ..journal.archive import file_of, is_movable, move  # noqa: PLC0415
     from .reading import reading  # noqa: PLC0415
     from .spans import span  # noqa: PLC0415
     from .words import took  # noqa: PLC0415
@@ -49,7 +49,7 @@ def archive(
             moved += 1
             if not dry_run:
                 _make(folder)
-            file = folder / f"{job.id}.jsonl" if dry_run else move(journal, reader, job, folder, now)
+            file = file_of(folder, job.id) if dry_run else move(journal, reader, job, folder, now)
             if as_json:
                 told = {"id": job.id, "state": job.state, "file": str(file), "moved": not dry_run}
                 typer.echo(msgspec.json.encode(told).decode())

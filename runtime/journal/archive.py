@@ -8,7 +8,7 @@ Rules:
   the log tells them. `callboard audit` reads it.
 - The journal keeps the job's id, so that it is not given again, and the numbers of its transitions, which are then no
   gap. Keys of commands stay for their time.
-- A job is moved only when all that belongs to it has ended, its hooks too.
+- A job is moved only when all that belongs to it has ended, its hooks too, and its parent.
 """
 
 from __future__ import annotations
@@ -52,8 +52,15 @@ def is_movable(job: JobRecord, reader: SqliteReader, busy: set[str]) -> bool:
     """Whether all of a job has ended. `busy`: the ids of the entities whose hooks are still to run."""
     if job.finished_at is None or job.id in busy:
         return False
+    if job.parent_id is not None and (parent := reader.job(job.parent_id)) is not None and parent.finished_at is None:
+        return False  # a further attempt of the task that submitted it asks for it
     runs = reader.workstreams(job.id)
     return not any(owner.startswith(f"{run.id}/") or owner == run.id for run in runs for owner in busy)
+
+
+def file_of(folder: Path, job_id: str) -> Path:
+    """The file that a job is moved into. That of a child job has its parent's id in front, with "+" for "/"."""
+    return folder / f"{job_id.replace('/', '+')}.jsonl"
 
 
 def move(journal: Path, reader: SqliteReader, job: JobRecord, folder: Path, now: float) -> Path:
@@ -63,7 +70,7 @@ def move(journal: Path, reader: SqliteReader, job: JobRecord, folder: Path, now:
     attempts = [attempt for task in tasks if task.attempt for attempt in reader.attempts(task.id)]
     rows = list(reader.transitions(job_id=job.id))
     specs = [msgspec.Raw(reader.spec(run.key) or b"null") for run in runs]
-    file = folder.absolute() / f"{job.id}.jsonl"
+    file = file_of(folder.absolute(), job.id)
     first = _First(Archive(job, runs, specs, tasks, attempts, now, len(rows)))
     _write(file, first, rows)
     numbers = merged((row.seq, row.seq) for row in rows)

@@ -15,7 +15,7 @@ from callboard.actors.spec import Workstream
 
 def child(stage: Stage, token: int, spec: Workstream, job_id: str) -> Any:
     """Submit a job as the body under a token does. Returns the answer: the job, or a refusal."""
-    stage.send(Submit(job_id, True, spec, msgspec.json.encode(spec), "", Reply(None), token))
+    stage.send(Submit(job_id, True, spec, msgspec.json.encode(spec), "", Reply(None), parent=token))
     return _answer(stage)
 
 

@@ -107,15 +107,16 @@ def test_what_an_operator_skipped_stays_skipped_and_what_a_condition_skipped_is_
     assert stage.audit() == []
 
 
-def test_a_cancelled_run_leaves_nothing_to_the_next() -> None:
+@pytest.mark.parametrize(("checkpoint", "runs"), [(None, ["b", "c"]), (True, ["b", "c"]), (False, ["a", "b", "c"])])
+def test_of_a_cancelled_run_that_is_kept_whose_checkpoint_is_on(checkpoint: bool | None, runs: list[str]) -> None:
     stage = Stage()
     stage.scripts["b"] = hangs
-    job = stage.submit(CHAIN)
+    job = stage.submit(flow(task("a", checkpoint=checkpoint), task("b", "a"), task("c", "b")))
     stage.cancel(job)
     stage.scripts.clear()
     stage.started.clear()
     again(stage)
-    assert stage.bodies() == ["a", "b", "c"]
+    assert stage.bodies() == runs
     assert stage.state() == "completed"
     assert stage.audit() == []
 

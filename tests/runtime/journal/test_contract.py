@@ -90,13 +90,13 @@ def test_the_living_come_back_and_the_ended_do_not(bench: Bench) -> None:
     breaker = BreakerRecord(key=8, id="cc", name="cc", state="open", created_at=1.0, cooldown=0.1)
     hook = OutboxRow(key=9, owner="ws-11", event="on_completed", body=raw({"run": "a:b"}), context=raw({}))
     bench.write(
-        entry(job(1), ws, *tasks, seq=1, specs=[(2, b'{"name":"release"}')]),
+        entry(job(1, stream=2), ws, *tasks, seq=1, specs=[(2, b'{"name":"release"}')]),
         entry(claim, attempt(50, tasks[0], ended_at=2.0, end="succeeded"), idle, gone, breaker, hook),
         entry(job(10, state="completed", finished_at=9.0), ended, task(12, ended), specs=[(11, b"{}")]),
     )
     loaded = bench.again()
     assert loaded == Loaded(
-        jobs=[job(1)], workstreams=[ws], specs={2: b'{"name":"release"}'}, tasks=tasks, workers=[idle],
+        jobs=[job(1, stream=2)], workstreams=[ws], specs={2: b'{"name":"release"}'}, tasks=tasks, workers=[idle],
         breakers=[breaker], attempts=[claim], outbox=[hook], last_key=50, last_seq=4,
         incarnations={"loop": 2},
     )  # fmt: skip
