@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 TARGET = "JOB or JOB/TASK"
 Target = Annotated[str, typer.Argument(metavar="JOB[/TASK]", help="A job's id (or its beginning), or a task of it.")]
 Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; it is kept with the transition.")]
+MaybeReason = Annotated[
+    str | None, typer.Option("--reason", metavar="TEXT", help="Why; it is kept with the transition.")
+]
 By = Annotated[str | None, typer.Option("--by", metavar="NAME", help="Who says so (default: the login name).")]
 RequestId = Annotated[
     str | None, typer.Option("--request-id", metavar="KEY", help="The same again is the same command, done once.")

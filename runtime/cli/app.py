@@ -6,6 +6,7 @@ import typer
 
 from .archive import archive
 from .audit import audit
+from .breaker import breaker
 from .cancel import cancel
 from .check import check
 from .control import CONTROLS
@@ -35,6 +36,9 @@ app = typer.Typer(
 
 for command in (run, resume, status, history, top, stuck, cancel, *CONTROLS, check, audit, archive, diagram, init):
     app.command(epilog=_CODES)(command)
+
+
+app.add_typer(breaker, name="breaker", epilog=_CODES)
 
 
 def _version(wanted: bool) -> None:

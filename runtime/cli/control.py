@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from .acting import TIMEOUT, Act, AsJson, By, Reason, RequestId, Target, Timeout, address, find, login
+from .acting import TIMEOUT, Act, AsJson, By, MaybeReason, RequestId, Target, Timeout, address, find, login
 from .options import JOURNAL, Journal, MaybeTask
 from .trouble import Trouble
 
 
-def _control(verb: str, text: str, reason: str) -> Callable[..., None]:
+def _control(verb: str, text: str, reason: str | None) -> Callable[..., None]:
     """The command of a verb: `text` is its help, `reason` what is kept where none is given."""
 
     def command(
@@ -20,7 +20,7 @@ def _control(verb: str, text: str, reason: str) -> Callable[..., None]:
         task: MaybeTask = None,
         *,
         journal: Journal = JOURNAL,
-        reason: Reason = reason,
+        reason: MaybeReason = reason,
         by: By = None,
         request_id: RequestId = None,
         timeout: Timeout = TIMEOUT,
@@ -34,7 +34,7 @@ def _control(verb: str, text: str, reason: str) -> Callable[..., None]:
     return command
 
 
-def say(act: Act, target: str, task: str | None, *, reason: str, by: str | None) -> None:
+def say(act: Act, target: str, task: str | None, *, reason: str | None, by: str | None) -> None:
     """Say a verb to a job or task. Raises Trouble, and typer's Exit."""
     from ..control.verbs import VERBS  # noqa: PLC0415
     from .reading import reading  # noqa: PLC0415
@@ -46,7 +46,11 @@ def say(act: Act, target: str, task: str | None, *, reason: str, by: str | None)
         kinds = " or a ".join(verb.methods)
         raise Trouble(f"{act.verb} takes a {kinds}, and {named.id} is a {named.kind}.")
     arguments = {"reason": reason, "by": by if by is not None else login()}
-    act.on(named.kind, address(named), f"{named.kind} {named.id}", arguments, told=reason)
+    act.on(named.kind, address(named), f"{named.kind} {named.id}", arguments, told=reason or "")
 
 
-CONTROLS = (_control("pause", "Start nothing more of a job until `resume`; what runs goes on.", "paused by the user"),)
+CONTROLS = (
+    _control("approve", "Approve what is held: a task, or the workstream of a job.", None),
+    _control("reject", "Reject what is held, which cancels it: a task, or the workstream of a job.", None),
+    _control("pause", "Start nothing more of a job until `resume`; what runs goes on.", "paused by the user"),
+)

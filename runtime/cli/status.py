@@ -24,17 +24,17 @@ def status(job_id: MaybeJobId = None, journal: Journal = JOURNAL, as_json: AsJso
             jobs = reader.jobs(limit=_MOST)
             told = [(job, tasks_of(reader, job)) for job in jobs]
             if as_json:
-                _json([_job(job, tasks) for job, tasks in told])
+                as_lines([_job(job, tasks) for job, tasks in told])
             else:
-                _table(("job", "workstream", "state", "done", "began", "took", "error"), [_row(*one) for one in told])
+                table(("job", "workstream", "state", "done", "began", "took", "error"), [_row(*one) for one in told])
             return
         job = find_job(reader, job_id)
         tasks = tasks_of(reader, job)
         if as_json:
-            _json([_job(job, tasks), *(_task(task) for task in tasks)])
+            as_lines([_job(job, tasks), *(_task(task) for task in tasks)])
             return
         _job_told(reader, job)
-        _table(("task", "state", "attempt", "took", "exit", "told"), [_task_row(task, job.id) for task in tasks])
+        table(("task", "state", "attempt", "took", "exit", "told"), [_task_row(task, job.id) for task in tasks])
 
 
 def _job_told(reader: Reader, job: JobRecord) -> None:
@@ -105,14 +105,15 @@ def _told(record: JobRecord | TaskRecord) -> dict[str, Any]:
     }
 
 
-def _json(rows: list[dict[str, Any]]) -> None:
+def as_lines(rows: list[dict[str, Any]]) -> None:
+    """Print rows as JSON, one a line."""
     import msgspec  # noqa: PLC0415
 
     for row in rows:
         sys.stdout.write(f"{msgspec.json.encode(row).decode()}\n")
 
 
-def _table(head: tuple[str, ...], rows: list[list[str]]) -> None:
+def table(head: tuple[str, ...], rows: list[list[str]]) -> None:
     """Print columns; on a terminal the last one is cut to what fits, so that a row stays a line."""
     from shutil import get_terminal_size  # noqa: PLC0415
 

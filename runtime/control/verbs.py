@@ -37,6 +37,10 @@ VERBS: dict[str, Verb] = {
     "cancel": _verb("cancel", "job", "task", arguments="reason force"),
     "pause": _verb("pause", "job", arguments="reason by"),
     "resume": _verb("resume", "job", arguments="reason by"),
+    "approve": _verb("approve", "job", "task", arguments="reason by"),
+    "reject": _verb("reject", "job", "task", arguments="reason by"),
+    "reset": _verb("reset", "breaker", "task", arguments="reason by"),
+    "trip": _verb("trip", "breaker", arguments="reason by cooldown"),
 }
 
 
@@ -61,7 +65,12 @@ async def _task(runtime: Runtime, name: str) -> Any:
     return (await runtime.job(job)).task(task)
 
 
+async def _breaker(runtime: Runtime, name: str) -> Any:
+    return runtime.breaker(name)
+
+
 _TARGETS: dict[str, Callable[[Runtime, str], Awaitable[Any]]] = {  # Any: handles have their verbs in common only
     "job": _job,
     "task": _task,
+    "breaker": _breaker,
 }
