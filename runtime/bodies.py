@@ -17,10 +17,7 @@ in this process only |
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import Callable, Sequence
-from types import MethodType, ModuleType
 from typing import Any, TypeVar, cast
 
 import msgspec
@@ -29,22 +26,13 @@ from ..actors.backoff import WaitError, encode_wait, is_strategy
 from ..actors.schema import Finding, Path, beside, did_you_mean, read, short, where
 from ..actors.spec import Alert, Approval, Check, Condition, Hook, Retry, Task, Workstream
 from ..actors.validate import SpecificationError, findings, kind_of
-from .engines.bodies import takes_context
-from .imported import imported
+from .functions import BodyNotFound, NoPath, follow, look_in, path_of, wants_too_much
 
 __all__ = ["Bodies", "BodyNotFound", "NoPath", "kind_of", "look_in", "path_of", "prepare"]
 
 Body = Callable[..., Any]
 F = TypeVar("F", bound=Body)
 Part = TypeVar("Part", Alert, Check, Condition, Hook)
-
-
-class BodyNotFound(LookupError):  # noqa: N818 - it says what happened
-    """There is no function of that path or name. The text says what is missing, and what to do."""
-
-
-class NoPath(ValueError):  # noqa: N818 - it says what happened
-    """The function has no path that leads back to it. Make it a module's function, or register it."""
 
 
 class Bodies:
@@ -88,7 +76,7 @@ class Bodies:
     def resolve(self, name: str) -> Body:
         """The function of that path or name. Raises BodyNotFound. Imports its module if need be."""
         if ":" in name:
-            return _follow(name)
+            return follow(name)
         func = self._registered.get(name) or self._local.get(name)
         if func is None:
             advice = did_you_mean(name, list(self._registered)) or 'write functions as "module:function"'
@@ -119,36 +107,9 @@ class Bodies:
     def callable_body(self, name: str) -> Body:
         """As `resolve`, and hold the function to what a body may ask for: nothing, or one argument."""
         func = self.resolve(name)
-        if problem := _wants_too_much(func):
+        if problem := wants_too_much(func):
             raise BodyNotFound(problem)
         return func
-
-
-def path_of(func: Body) -> str:
-    """The import path "module:qualified.name" of a function. Raises NoPath if it does not lead back to it."""
-    module = getattr(func, "__module__", None)
-    name = getattr(func, "__qualname__", None)
-    if not isinstance(module, str) or not isinstance(name, str):
-        raise NoPath(f"{func!r} has no name of its own: a restart could not find it. {_REMEDY}")
-    if "<" in name:
-        what = "a lambda" if name.endswith("<lambda>") else f"{name!r}, which is made inside a function,"
-        raise NoPath(f"{what} cannot be found again after a restart. {_REMEDY}")
-    try:
-        found: object = sys.modules[module]
-        for step in name.split("."):
-            found = getattr(found, step)
-    except (KeyError, AttributeError):
-        found = None
-    if found is func or (isinstance(func, MethodType) and found == func):
-        return f"{module}:{name}"
-    raise NoPath(f'"{module}:{name}" is not {func!r}: a restart would find something else. {_REMEDY}')
-
-
-def look_in(folder: str) -> None:
-    """Let modules be found in a folder first: that of a specification file."""
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
-        importlib.invalidate_caches()
 
 
 def prepare(workstream: Workstream, bodies: Bodies, *, durable: bool, source: str | None = None) -> Workstream:
@@ -197,7 +158,7 @@ def journalable(workstream: Workstream, bodies: Bodies, *, durable: bool) -> tup
                 return encode_wait(body)
             if not callable(body):
                 return body
-            if problem := _wants_too_much(body):
+            if problem := wants_too_much(body):
                 found.append(Finding(where(path), problem))
                 return body
             told = bodies.name_of(body, durable=durable)
@@ -211,7 +172,6 @@ def journalable(workstream: Workstream, bodies: Bodies, *, durable: bool) -> tup
     return _rewrite(workstream, name), found
 
 
-_REMEDY = "Define it at the top level of a module, or register it (@runtime.task)"
 Change = Callable[[object, Path], object]
 
 
@@ -279,49 +239,3 @@ def _with_members(rule: Approval | None, at: Path, change: Change) -> Approval |
         for index, clause in enumerate(rule.clauses)
     ]
     return msgspec.structs.replace(rule, clauses=clauses)
-
-
-def _wants_too_much(func: Body) -> str | None:
-    try:
-        takes_context(func)
-    except TypeError as error:
-        return str(error)
-    return None
-
-
-def _follow(path: str) -> Body:
-    module_name, _, names = path.partition(":")
-    found: object = _module(module_name, path)
-    for step in names.split("."):
-        try:
-            found = getattr(found, step)
-        except AttributeError:
-            known = [name for name in dir(found) if not name.startswith("_")]
-            advice = did_you_mean(step, known) or f"its folder, if it is the right one, is {_file(found)}"
-            raise BodyNotFound(f"{path!r}: there is no {step!r} in {_title(found)}; {advice}") from None
-    if not callable(found):
-        raise BodyNotFound(f"{path!r} is no function, but {found!r:.60}")
-    return found
-
-
-def _module(name: str, path: str) -> ModuleType:
-    if (module := imported(name)) is not None:
-        return cast("ModuleType", module)
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
-            text = f"there is no module {error.name!r}; install it, or put it beside the specification file"
-        else:
-            text = f"module {name!r} imports {error.name!r}, which is not there"
-    except (Exception, SystemExit) as error:  # a module may raise whatever it likes while it is imported
-        text = f"module {name!r} cannot be imported: {type(error).__name__}: {error}"
-    raise BodyNotFound(f"{path!r}: {text}")
-
-
-def _title(owner: object) -> str:
-    return f"module {owner.__name__!r}" if isinstance(owner, ModuleType) else f"{owner!r:.60}"
-
-
-def _file(owner: object) -> str:
-    return str(getattr(owner, "__file__", None) or "not known")

@@ -30,7 +30,7 @@ from typing import Any
 import msgspec
 
 from ...actors.errors import TaskCancelled
-from ..bodies import Bodies, BodyNotFound, look_in
+from ..functions import BodyNotFound, follow, look_in, wants_too_much
 from ..secrets import Mask
 from .bodies import bind, bind_logging
 from .context import TaskContext
@@ -53,7 +53,6 @@ class Child:
         self._line = line
         self._sending = threading.Lock()
         self._todo: SimpleQueue[Begin | None] = SimpleQueue()
-        self._bodies = Bodies()
         self._main: tuple[str, str] | None = None
         self._main_loaded = False
         self._halted: set[int] = set()  # tokens that are to end
@@ -168,7 +167,10 @@ class Child:
                 text = f"{begin.function!r}: the program cannot be loaded here: {type(error).__name__}: {error}"
                 raise BodyNotFound(text) from error
             self._main_loaded = True
-        return self._bodies.callable_body(begin.function)
+        func = follow(begin.function)
+        if problem := wants_too_much(func):
+            raise BodyNotFound(problem)
+        return func
 
     def _beat(self, token: int, details: Any) -> None:
         """In the body: a frame is sent whole, whatever signal comes meanwhile."""

@@ -26,7 +26,7 @@ from .contract import Category, ErrorInfo
 _LONGEST_MESSAGE = 2_000  # characters
 _LONGEST_TRACEBACK = 8_000  # characters: its head and tail
 _MOST_FRAMES = 40
-_OURS = str(Path(__file__).resolve().parent.parent)
+_OURS = tuple({str(path.parent.parent) for path in (Path(__file__), Path(__file__).resolve())})  # behind a link, too
 
 _TRANSIENT = (ConnectionError, TimeoutError, RetryAfter, InterruptedError, BlockingIOError)
 _PERMANENT = (

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import os
+import stat
+import subprocess
+import sys
 import time
+from pathlib import Path
+from typing import Any
 
 from callboard.actors.errors import TaskCancelled
 from callboard.runtime.engines.context import TaskContext
+from callboard.runtime.engines.wire import Done, packed
 
 
 def quick() -> str:
@@ -28,3 +36,89 @@ def stubborn(task: TaskContext) -> None:
     while True:
         with contextlib.suppress(TaskCancelled):
             time.sleep(60)
+
+
+def told(task: TaskContext) -> dict[str, Any]:
+    """All that the context holds."""
+    return {
+        "task": task.task, "token": task.token, "attempt": task.attempt, "job_id": task.job_id,
+        "workstream_id": task.workstream_id, "results": task.results, "details": task.details, "args": task.args,
+    }  # fmt: skip
+
+
+def own_pid() -> int:
+    return os.getpid()
+
+
+def busy(task: TaskContext) -> None:
+    """Pure Python that never gives way, and is never done."""
+    task.heartbeat("alive")
+    try:
+        while True:
+            sum(range(1000))
+    finally:
+        print("cleaned up")
+
+
+def exits() -> None:
+    print("last words")
+    os._exit(3)
+
+
+def crashes() -> None:
+    ctypes.string_at(0)
+
+
+def leaves() -> None:
+    sys.exit("not here")
+
+
+def interrupted() -> None:
+    raise KeyboardInterrupt
+
+
+def returns_a_set() -> set[int]:
+    return {1}
+
+
+async def never_awaited() -> None: ...
+
+
+def returns_a_coroutine() -> Any:
+    return never_awaited()
+
+
+def prints() -> None:
+    print("to stdout")
+    print("to stderr", file=sys.stderr)
+    os.write(1, b"straight\n")
+    subprocess.run(["echo", "from a command"], check=True)
+    print("no newline", end="")
+
+
+def surroundings() -> dict[str, Any]:
+    """What a process has of its runtime's: descriptors, variables, and those of what it starts."""
+    kinds: dict[str, str] = {}
+    for entry in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # that by which the folder is read
+            kinds[entry.name] = str(entry.readlink()).partition(":")[0]
+    seen = subprocess.run(["env"], capture_output=True, text=True, check=True).stdout
+    started = subprocess.run(["ls", "/proc/self/fd"], capture_output=True, text=True, check=True).stdout
+    return {"own": kinds, "inherited": len(started.split()), "env": seen, "cwd": str(Path.cwd())}
+
+
+def forges(task: TaskContext) -> str:
+    """Says through the process's line that another attempt is done; or what is no frame at all."""
+    line = next(fd for fd in range(3, 64) if _is_socket(fd))
+    frame = packed(Done(task.token + 1, "ok", "forged")) if task.args.get("whole") else b"\x03\x00\x00\x00abc"
+    os.write(line, frame)
+    while not task.args.get("whole"):
+        time.sleep(60)
+    return "own"
+
+
+def _is_socket(descriptor: int) -> bool:
+    try:
+        return stat.S_ISSOCK(os.fstat(descriptor).st_mode)
+    except OSError:
+        return False

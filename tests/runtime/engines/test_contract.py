@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from pathlib import Path
 from typing import Any
@@ -132,6 +134,51 @@ async def test_a_token_runs_once_at_a_time(name: str, tmp_path: Path) -> None:
         await running(bench, 1)
         bench.engine.stop(1)
         assert (await bench.record.outcome(1)).status == "cancelled"
+
+
+async def test_a_heartbeat_comes_with_its_token_and_details(name: str, tmp_path: Path) -> None:
+    async with open_bench(name, tmp_path) as bench:
+        bench.start(3, "patient")
+        await running(bench, 3)
+        expected = [] if name == "command" else [(3, "alive")]
+        assert bench.record.beats[:1] == expected
+        assert bench.record.threads <= {threading.get_ident()}
+        bench.engine.stop(3)
+        await bench.record.outcome(3)
+
+
+async def test_a_worker_that_lives_answers_with_what_runs_there(name: str, tmp_path: Path) -> None:
+    async with open_bench(name, tmp_path) as bench:
+        assert bench.engine.probe("w-0", 1) == ()
+        bench.start(2, "patient")
+        await running(bench, 2)
+        answer = bench.engine.probe("w-0", 1)
+        if name == "process":
+            assert answer is None
+            await bench.record.until(lambda: bench.record.alive)
+            assert bench.record.alive == [("w-0", 1, (2,))]
+        else:
+            assert answer == (2,)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+async def test_a_death_from_outside_is_told_once(name: str, tmp_path: Path, number: int) -> None:
+    if name not in PROCESSES:
+        return  # they die with this program, and nobody is left to be told
+    async with open_bench(name, tmp_path) as bench:
+        bench.start(2, "patient")
+        await running(bench, 2)
+        os.kill(bench.record.started[2].pid, number)
+        outcome = await bench.record.outcome(2)
+        assert outcome.error is not None
+        assert signal.Signals(number).name in outcome.error.message
+        if name == "command":
+            assert (outcome.status, outcome.error.type) == ("failed", "killed_by_signal")
+        else:
+            assert (outcome.status, outcome.error.type) == ("lost", "worker_lost")
+            assert [died[:2] for died in bench.record.died] == [("w-0", 1)]
+        bench.start(3, "quick")
+        assert (await bench.record.outcome(3)).status == "ok"
 
 
 async def test_many_calls_end_exactly_once(name: str, tmp_path: Path) -> None:

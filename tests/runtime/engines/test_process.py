@@ -1,0 +1,320 @@
+"""Worker processes: what they are given, how they end, and how they are replaced. The loop does not matter here."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.processes import runs, stopped
+
+from callboard.runtime.engines.context import TaskContext
+from callboard.runtime.engines.contract import Call, Outcome
+from callboard.runtime.engines.process import ProcessEngine
+from callboard.runtime.engines.wire import Unpacker
+
+from .helpers import Bench, Record, open_bench, process_call, until
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """One loop: what is tested here happens in the keeper's thread and in processes."""
+    return "asyncio"
+
+
+async def ended(bench: Bench, behaviour: str, token: int = 1, *, grace: float = 10.0, **more: Any) -> Outcome:
+    """Run a body without a context to its end."""
+    bench.start_call(Call(token=token, process=process_call(behaviour, token, **more), grace=grace))
+    return await bench.record.outcome(token)
+
+
+async def begun(bench: Bench, token: int) -> int:
+    """Wait for a body's first heartbeat. Returns its process."""
+    await bench.record.until(lambda: any(beat[0] == token for beat in bench.record.beats))
+    return bench.record.started[token].pid
+
+
+async def test_the_context_arrives_whole(tmp_path: Path) -> None:
+    given_one = TaskContext(
+        task="t", token=1, attempt=3, job_id="j", workstream_id="w", results={"a": [1, {"b": None}]},
+        details={"at": 0.5}, args={"n": 2**63 - 1, "s": "é"},
+    )  # fmt: skip
+    async with open_bench("process", tmp_path) as bench:
+        bench.start_call(Call(token=1, process=process_call("told"), context=given_one))
+        outcome = await bench.record.outcome(1)
+    assert outcome.value == {
+        name: getattr(given_one, name)
+        for name in ("task", "token", "attempt", "job_id", "workstream_id", "results", "details", "args")
+    }
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "kind", "says"),
+    [
+        ("leaves", "SystemExit", "not here"),
+        ("interrupted", "KeyboardInterrupt", ""),
+        ("returns_a_set", "result_not_serialisable", "set"),
+        ("returns_a_coroutine", "TypeError", "coroutine"),
+        ("not_there", "body_not_found", "there is no 'not_there' in module"),
+    ],
+)
+async def test_what_a_body_does_is_its_own_failure(tmp_path: Path, behaviour: str, kind: str, says: str) -> None:
+    async with open_bench("process", tmp_path) as bench:
+        outcome = await ended(bench, behaviour)
+        assert outcome.error is not None
+        assert (outcome.status, outcome.error.type) == ("failed", kind)
+        assert says in outcome.error.message
+        assert (await ended(bench, "own_pid", 3)).value == bench.record.started[1].pid  # the process goes on
+
+
+async def test_a_traceback_comes_as_text(tmp_path: Path) -> None:
+    async with open_bench("process", tmp_path) as bench:
+        error = (await ended(bench, "failing")).error
+    assert error is not None
+    assert error.traceback.startswith("Traceback")
+    assert 'raise LookupError("told to fail")' in error.traceback
+    assert "child.py" not in error.traceback
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "says"), [("exits", "exited with 3: last words"), ("crashes", "was killed by SIGSEGV")]
+)
+async def test_a_process_that_dies_loses_its_body_and_is_a_dead_worker(
+    tmp_path: Path, behaviour: str, says: str
+) -> None:
+    async with open_bench("process", tmp_path) as bench:
+        outcome = await ended(bench, behaviour, 2)
+        assert outcome.error is not None
+        assert (outcome.status, outcome.error.type) == ("lost", "worker_lost")
+        assert says in outcome.error.message
+        assert [(name, run) for name, run, _ in bench.record.died] == [("w-0", 1)]
+        # That incarnation runs nothing again, and says nothing; the next one does.
+        bench.engine.probe("w-0", 1)
+        assert (await ended(bench, "quick", 4)).status == "lost"
+        assert not bench.record.alive
+        assert (await ended(bench, "quick", 6, incarnation=2)).status == "ok"
+        assert (await ended(bench, "quick", 8, incarnation=1)).status == "lost"
+        assert len(bench.record.died) == 1
+
+
+async def test_an_idle_process_that_dies_is_noticed(tmp_path: Path) -> None:
+    async with open_bench("process", tmp_path) as bench:
+        pid = (await ended(bench, "own_pid")).value
+        began = time.monotonic()
+        os.kill(pid, signal.SIGKILL)
+        await bench.record.until(lambda: bench.record.died)
+        assert time.monotonic() - began < 1
+        ((worker, incarnation, reason),) = bench.record.died
+        assert (worker, incarnation) == ("w-1", 1)
+        assert "SIGKILL" in reason
+
+
+async def test_a_busy_body_is_no_dead_worker_and_a_frozen_process_does_not_answer(tmp_path: Path) -> None:
+    async with open_bench("process", tmp_path) as bench:
+        bench.start(2, "busy")
+        pid = await begun(bench, 2)
+        bench.engine.probe("w-0", 1)
+        await bench.record.until(lambda: bench.record.alive)
+        assert bench.record.alive == [("w-0", 1, (2,))]
+        os.kill(pid, signal.SIGSTOP)
+        await until(lambda: stopped(pid))
+        for _ in range(3):
+            bench.engine.probe("w-0", 1)
+        assert (await ended(bench, "quick", 3)).status == "ok"  # another worker is not held up
+        assert len(bench.record.alive) == 1
+        os.kill(pid, signal.SIGCONT)
+        await bench.record.until(lambda: len(bench.record.alive) == 2)  # what it owes it answers once
+        os.kill(pid, signal.SIGSTOP)
+        bench.engine.kill_worker("w-0", 1)
+        assert (await bench.record.outcome(2)).status == "lost"
+        assert not bench.record.died  # it was asked for
+        await until(lambda: not runs(pid))
+
+
+async def test_a_busy_body_is_told_by_a_signal_and_its_process_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "out" / "busy.log"
+    async with open_bench("process", tmp_path) as bench:
+        call = Call(
+            token=2, process=process_call("busy", output_path=path), context=TaskContext(task="busy", token=2),
+            grace=0.4,
+        )  # fmt: skip
+        bench.start_call(call)
+        pid = await begun(bench, 2)
+        bench.engine.stop(2)
+        outcome = await bench.record.outcome(2)
+        assert outcome.status == "cancelled"
+        assert path.read_text() == "cleaned up\n"
+        assert (await ended(bench, "own_pid", 4)).value != pid
+        assert not bench.record.died
+
+
+async def test_one_that_catches_even_that_is_killed_at_the_end_of_its_grace(tmp_path: Path) -> None:
+    async with open_bench("process", tmp_path) as bench:
+        bench.start(2, "stubborn", grace=0.2)
+        pid = await begun(bench, 2)
+        bench.engine.stop(2)
+        assert (await bench.record.outcome(2)).status == "cancelled"
+        assert not runs(pid)
+        assert (await ended(bench, "quick", 4)).status == "ok"
+        assert not bench.record.died
+
+
+async def test_what_waits_for_a_process_can_be_cancelled(tmp_path: Path) -> None:
+    async with open_bench("process", tmp_path) as bench:
+        bench.start(2, "patient")
+        bench.start(4, "quick")
+        bench.start(6, "quick")
+        bench.engine.stop(4)
+        assert (await bench.record.outcome(4)).status == "cancelled"
+        bench.engine.stop(2)
+        assert (await bench.record.outcome(6)).status == "ok"
+
+
+async def test_what_is_printed_is_kept_as_of_a_command(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "out.log"
+    async with open_bench("process", tmp_path) as bench:
+        outcome = await ended(bench, "prints", output_path=path)
+        text = path.read_text()
+        assert sorted(text.splitlines()) == sorted(
+            ["to stdout", "to stderr", "straight", "from a command", "no newline"]
+        )
+        assert (outcome.output_path, outcome.output_size) == (str(path), len(text))
+        assert outcome.output_tail.endswith("no newline")
+        silent = await ended(bench, "quick", 3, output_path=tmp_path / "none.log")
+        assert (silent.output_path, silent.output_size, silent.output_tail) == (None, None, "")
+        assert not (tmp_path / "none.log").exists()
+        capped = await ended(bench, "prints", 5, output_path=Path("/dev/null/nowhere"))
+        assert (capped.status, capped.output_path) == ("ok", None)
+        assert capped.output_size == len(text)
+
+
+async def test_a_process_is_recycled_after_so_many_bodies(tmp_path: Path) -> None:
+    async with open_bench("process", tmp_path) as bench:
+        pids = [(await ended(bench, "own_pid", token, recycle_after=2)).value for token in range(2, 12, 2)]
+        assert pids[0] == pids[1] != pids[2] == pids[3] != pids[4]
+        assert not bench.record.died
+        await until(lambda: not any(map(runs, pids[:4])))
+
+
+async def test_a_process_inherits_nothing_but_its_line_and_its_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", "somewhere")
+    locked = os.open(tmp_path / "lock", os.O_CREAT | os.O_RDWR)
+    os.set_inheritable(locked, True)
+    try:
+        async with open_bench("process", tmp_path) as bench:
+            found = (await ended(bench, "surroundings", 9)).value
+    finally:
+        os.close(locked)
+    kinds = {int(fd): kind for fd, kind in found["own"].items()}
+    assert kinds.pop(0) == "/dev/null"
+    assert kinds.pop(1) == kinds.pop(2) == "pipe"
+    assert "socket" in kinds.values()
+    assert not any("lock" in kind for kind in kinds.values())
+    assert found["inherited"] == 4  # of `ls`: the three streams, and the folder it reads
+    variables = dict(line.partition("=")[::2] for line in found["env"].splitlines())
+    assert variables["PYTHONPATH"] == "somewhere"
+    assert variables["CALLBOARD_TOKEN"] == "9"
+    assert not any(name.startswith("CALLBOARD_") for name in variables if name != "CALLBOARD_TOKEN")
+    assert found["cwd"] == str(Path.cwd())
+
+
+async def test_a_frame_of_another_attempt_changes_nothing(tmp_path: Path) -> None:
+    async with open_bench("process", tmp_path) as bench:
+        context = TaskContext(task="t", token=2, args={"whole": True})
+        bench.start_call(Call(token=2, process=process_call("forges"), context=context))
+        assert (await bench.record.outcome(2)).value == "own"
+        assert set(bench.record.outcomes) == {2}
+
+
+async def test_a_process_that_says_what_cannot_be_understood_is_a_dead_worker(tmp_path: Path) -> None:
+    async with open_bench("process", tmp_path) as bench:
+        bench.start_call(Call(token=2, process=process_call("forges"), context=TaskContext(task="t", token=2)))
+        outcome = await bench.record.outcome(2)
+        assert outcome.status == "lost"
+        assert "cannot be understood" in bench.record.died[0][2]
+
+
+async def test_a_process_that_cannot_be_started_is_a_dead_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "no-python"))
+    async with open_bench("process", tmp_path) as bench:
+        outcome = await ended(bench, "quick", 2)
+        assert outcome.status == "lost"
+        assert "no-python" in bench.record.died[0][2]
+
+
+async def test_a_process_that_does_not_come_up_in_time_is_a_dead_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = tmp_path / "slow-python"
+    slow.write_text("#!/bin/sh\nexec sleep 60\n")
+    slow.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(slow))
+    record = Record()
+    engine = ProcessEngine(died=record.worker_died, start_limit=0.2)
+    await engine.open()
+    engine.start(Call(token=1, process=process_call("quick", 1)), record.ended, record.beat)
+    assert (await record.outcome(1)).status == "lost"
+    assert "did not start within 0.2 s" in record.died[0][2]
+    await engine.close(1)
+
+
+async def test_a_worker_is_stopped_after_what_it_runs(tmp_path: Path) -> None:
+    async with open_bench("process", tmp_path) as bench:
+        bench.engine.stop_worker("w-0", 1, 1.0)  # nobody knows of it yet
+        bench.start(2, "patient")
+        pid = await begun(bench, 2)
+        bench.engine.stop_worker("w-0", 1, 60.0)
+        bench.start(4, "quick")
+        assert (await bench.record.outcome(4)).status == "lost"  # it takes nothing new
+        assert runs(pid)
+        bench.engine.stop(2)
+        assert (await bench.record.outcome(2)).status == "cancelled"
+        await until(lambda: not runs(pid))
+        # One that does not end in time is killed, and its body lost.
+        bench.start(3, "stubborn")
+        pid = await begun(bench, 3)
+        bench.engine.stop_worker("w-1", 1, 0.1)
+        assert (await bench.record.outcome(3)).status == "lost"
+        await until(lambda: not runs(pid))
+        assert not bench.record.died
+
+
+async def test_a_new_incarnation_ends_the_one_before(tmp_path: Path) -> None:
+    async with open_bench("process", tmp_path) as bench:
+        bench.start(2, "stubborn")
+        pid = await begun(bench, 2)
+        bench.engine.start_worker("w-0", 2)
+        assert (await bench.record.outcome(2)).status == "lost"
+        await until(lambda: not runs(pid))
+        bench.engine.probe("w-0", 2)
+        await bench.record.until(lambda: bench.record.alive == [("w-0", 2, ())])  # without a process
+
+
+async def test_nothing_is_left_when_it_is_closed(tmp_path: Path) -> None:
+    async with open_bench("process", tmp_path) as bench:
+        pids = [(await ended(bench, "own_pid", token)).value for token in (1, 2)]
+        await bench.engine.close(1)
+        assert not any(map(runs, pids))
+
+
+@given(st.lists(st.binary(max_size=40), max_size=8), st.lists(st.integers(1, 30), min_size=1))
+def test_frames_come_whole_however_they_were_cut(bodies: list[bytes], sizes: list[int]) -> None:
+    data = b"".join(len(body).to_bytes(4, "little") + body for body in bodies)
+    unpacker, got, at = Unpacker(), [], 0
+    for index in range(len(data)):
+        size = sizes[index % len(sizes)]
+        got += unpacker.feed(data[at : at + size])
+        at += size
+    assert got == bodies
