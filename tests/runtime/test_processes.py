@@ -85,13 +85,14 @@ async def test_a_killed_process_loses_an_attempt_and_the_next_one_runs_elsewhere
 async def test_a_body_that_takes_too_long_times_out_and_its_process_is_replaced() -> None:
     async with Runtime(workers=(Worker("one", engine="process"),)) as runtime:
         tasks = [
-            body("busy", bodies.busy, timeout=0.5, kill_grace=0.2, optional=True),
+            body("warm", bodies.own_pid),  # else a slow start would be what takes too long
+            body("busy", bodies.busy, depends_on=["warm"], timeout=0.5, kill_grace=0.2, optional=True),
             body("next", bodies.own_pid, after=["busy"]),
         ]
         job = await runtime.submit(Workstream("w", tasks=tasks))
         outcome = await job.wait()
         assert (outcome.tasks["busy"].error_type, outcome.tasks["busy"].limit) == ("timed_out", "attempt")
-        assert outcome.results["next"] != outcome.tasks["busy"].pid
+        assert outcome.results["warm"] == outcome.tasks["busy"].pid != outcome.results["next"]
 
 
 async def test_a_body_that_no_process_could_find_is_refused_at_once() -> None:
