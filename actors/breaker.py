@@ -207,7 +207,7 @@ class BreakerActor(Entity[BreakerRecord]):
             self.left += [entry[3] for entry in self.parked if entry[3].put_off]
             self.parked = [entry for entry in self.parked if not entry[3].put_off]
             heapify(self.parked)
-        if self.left and not self.failed:
+        if self.left:
             self.on_continue()
 
     def entered_half_open(self) -> None:
@@ -233,8 +233,8 @@ class BreakerActor(Entity[BreakerRecord]):
 
     def on_turn_failed(self, message: TurnFailed) -> None:
         """Its last turn was undone: look again after another cooldown, and not before."""
-        self.failed = True
         if self.record.state == OPEN:
+            self.failed = True
             self.wait_until(self.kernel.at + self.record.cooldown)
         elif self.record.state == CLOSED and self.parked:
             self.on_trip(TripBreaker(f"internal error: {message.error}"))

@@ -294,7 +294,7 @@ class TaskActor(Protected[TaskRecord], LendingTask):
     def on_permit(self, _: Permit) -> None:
         """It may probe its tool."""
         if self.parked_at_tool:
-            self.fire(Event.COOL_DOWN)
+            self.fire(Event.COOL_DOWN, metadata={"tool": self.spec.tool})
         else:
             self._tell_breaker("returned")
 

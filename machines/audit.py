@@ -39,7 +39,7 @@ not_derived          warning  at the end of the log, a workstream is in a state 
 
 Broken invariants, all errors: `alive_in_ended`, `completed_with_bad`, `dependencies_unmet`,
 `started_out_of_turn`, `too_many_attempts`, `attempt_backwards`, `no_attempt`, `other_attempt`, `no_worker`,
-`other_worker`, `over_capacity`, `wrong_assignment`; see `invariants`.
+`other_worker`, `over_capacity`, `wrong_assignment`, `two_probes`; see `invariants`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from .breaker import BREAKER
-from .invariants import Broken, Entity, at_end, at_rest, created, moved
+from .invariants import PROBED, Broken, Entity, Probes, at_end, at_rest, created, moved
 from .job import JOB
 from .log import CREATE, TransitionEvent
 from .machine import Machine
@@ -157,6 +157,7 @@ class Auditor:
         self._without = dict(merged(without))
         self._sparse = False  # an archive: the numbers of others are missing
         self._entities: dict[tuple[str, str, int], Entity] = {}
+        self._probes = Probes()
         self._parents: dict[tuple[str, str], Entity] = {}  # the latest run of each job and workstream
         self._findings: list[AuditFinding] = []
         self._keys: set[str] = set()  # what was told of unknown keys
@@ -292,6 +293,8 @@ class Auditor:
         was_ended = entity.ended
         entity.state, entity.seq = event.to_state, event.entity_seq
         self._broken(event, moved(entity, event, was_ended=was_ended))
+        if event.kind in PROBED:
+            self._broken(event, self._probes.take(entity, event))
 
     def _row(self, machine: Machine, event: TransitionEvent) -> None:
         source = event.from_state or ""

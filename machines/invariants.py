@@ -15,6 +15,7 @@ What the metadata of a line may hold
   `failed_attempts`, `lost_attempts` (both after it), `granted`. Its skip: `standing`.
   The creation of one that a further run has of the run before, in `completed`: `carried_over`, the id it has there.
 - A job's creation: `parent_id`, `depth`, where a task of that job submitted it.
+- A task's permit (`cool_down`): `tool`, whose probe it is.
 - A worker's creation: `capacity`. Its other lines: `assigned` (after it).
 """
 
@@ -111,6 +112,11 @@ _NOT_BEGUN: Final = frozenset(
 # Where a workstream lets its tasks start: the first start is what makes it executing; in `cancelling` only those that
 # clean up.
 _STARTS: Final = frozenset({WorkstreamState.READY, WorkstreamState.EXECUTING, WorkstreamState.CANCELLING})
+PROBED: Final = frozenset({"task", "breaker"})
+"""The kinds of entities that `Probes` takes."""
+_PROBING: Final = frozenset(
+    {TaskState.HALF_OPEN, TaskState.RUNNING, TaskState.TIMED_OUT, TaskState.RECOVERING, TaskState.CANCELLING}
+)
 _CLAIMED_FROM: Final = frozenset({TaskState.QUEUED, TaskState.HALF_OPEN})
 
 
@@ -236,6 +242,25 @@ _CHECKS: Final[Mapping[str, Callable[[Entity, TransitionEvent], Iterator[Broken]
     "task": _task,
     "worker": _worker,
 }
+
+
+class Probes:
+    """Who probes each tool: at most one task, for as long as it has the permit of the breaker's present period."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, Entity] = {}
+
+    def take(self, entity: Entity, event: TransitionEvent) -> Iterator[Broken]:
+        """Check a line of a task or a breaker, the entity being in its new state already."""
+        if event.kind == "breaker":  # what was permitted before says nothing any more
+            self._of.pop(event.entity_id, None)
+            return
+        tool = event.metadata.get("tool") if event.to_state == TaskState.HALF_OPEN else None
+        if isinstance(tool, str):
+            other = self._of.get(tool)
+            if other is not None and other is not entity and other.state in _PROBING:
+                yield "two_probes", f"probes tool {tool}, while {other.entity_id} does (it is {other.state})"
+            self._of[tool] = entity
 
 
 def at_end(entity: Entity) -> Iterator[Broken]:

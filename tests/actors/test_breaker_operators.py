@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from tests.actors.stage import Stage, fails, flow, hangs, task
 from tests.actors.test_breaker import AGAIN, TOOLS, opened, use
 
 from callboard.actors.breaker import CHUNK, BreakerActor
 from callboard.actors.errors import CircuitOpen
-from callboard.actors.messages import Command, Reply, ResetBreaker, ResetTask, TripBreaker
+from callboard.actors.messages import Command, Continue, Reply, ResetBreaker, ResetTask, TripBreaker
 from callboard.actors.spec import Breaker, Retry, Task, Tool, Worker
+from callboard.actors.task import TaskActor
 from callboard.machines import InvalidTransitionError
 
 ONE = (Worker("w", engine="loop", capacity=1),)
@@ -378,3 +381,44 @@ def test_ten_thousand_parked_tasks_cost_nothing() -> None:
     assert len(timers) == 2  # the cooldown's, and the limit of what runs
     stage.advance(3599)
     assert len(stage.kept.turns) == inputs
+
+
+# -- when a turn of it raises ------------------------------------------------------------------------------------------
+
+
+def test_a_task_that_cannot_be_told_fails_and_the_others_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    trip = TaskActor._trip
+
+    def broken(self: TaskActor, *args: Any, **more: Any) -> None:
+        if self.record.name == "a510":
+            raise RuntimeError("no")
+        trip(self, *args, **more)
+
+    monkeypatch.setattr(TaskActor, "_trip", broken)
+    stage = crowd(CHUNK + 20)
+    stage.command(breaker(stage), TRIP)
+    assert stage.task("a510").state == "failed"
+    assert sorted(set(stage.states().values())) == ["circuit_open", "failed"]
+    stage.command(breaker(stage), RESET)
+    free(stage)
+    assert stage.state() == "completed"
+
+
+def test_a_breaker_that_cannot_go_on_opens_and_looks_again_after_a_cooldown(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = crowd(CHUNK + 20)
+    stage.command(breaker(stage), TRIP)
+    go_on, raised = BreakerActor.on_continue, []
+
+    def broken(self: BreakerActor, *args: Any) -> None:
+        if args and not raised:
+            raised.append(self)
+            raise RuntimeError("no")
+        go_on(self, *args)
+
+    monkeypatch.setitem(BreakerActor._receive, Continue, broken)
+    stage.command(breaker(stage), RESET)
+    assert (stage.breaker.state, stage.breaker.reason) == ("open", "internal error: RuntimeError: no")
+    assert set(stage.states().values()) == {"circuit_open"}
+    free(stage)
+    stage.advance(60)
+    assert stage.state() == "completed"

@@ -538,6 +538,34 @@ class Streamed:
             yield msgspec.json.encode(entry | {"seq": number, "entity_seq": number}) + b"\n"
 
 
+def probing() -> Log:
+    """A log in which one task probes a tool, and another is parked at it."""
+    log = Log().add("job", "job", "-> submitted").add("workstream", "ws", "-> planned")
+    for name in "ab":
+        log.add("task", name, "-> pending").add("task", name, "pending enqueue queued")
+        log.add("task", name, "queued trip circuit_open")
+    log.add("breaker", "t", "-> closed")
+    log.add("breaker", "t", "closed trip open", severity="error").add("breaker", "t", "open cool_down half_open")
+    log.add("task", "a", "circuit_open cool_down half_open", metadata={"tool": "t"})
+    return log
+
+
+def test_a_tool_has_at_most_one_probe() -> None:
+    again = {"metadata": {"tool": "t"}}
+    log = probing().add("task", "b", "circuit_open cool_down half_open", **again)
+    found = [finding for finding in log.findings() if finding.kind == "two_probes"]
+    assert [finding.text for finding in found] == ["task b: probes tool t, while a does (it is half_open)"]
+
+    back = probing().add("task", "a", "half_open cancel cancelled")
+    back.add("task", "b", "circuit_open cool_down half_open", **again)
+    assert "two_probes" not in back.kinds()
+
+    tripped = probing().add("breaker", "t", "half_open trip open", severity="error")
+    tripped.add("breaker", "t", "open cool_down half_open")
+    tripped.add("task", "b", "circuit_open cool_down half_open", **again)
+    assert "two_probes" not in tripped.kinds()
+
+
 def test_memory_does_not_grow_with_the_lines() -> None:
     def peak(run: Callable[[], list[AuditFinding]]) -> int:
         tracemalloc.start()
