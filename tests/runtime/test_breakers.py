@@ -253,3 +253,24 @@ async def test_an_alert_that_fails_changes_nothing_and_is_told() -> None:
     (notice,) = [notice for notice in notices if notice.event == "hook_failed"]
     assert notice.text.startswith("the alert hook")
     assert notice.entity_id == "job@1"
+
+
+async def leaks(task: TaskContext) -> None:
+    raise ConnectionError(f"refused: {task.secrets['KEY']}")
+
+
+async def test_an_alert_shows_no_secret_and_is_handed_those_of_its_workstream() -> None:
+    told_secrets: list[str] = []
+
+    async def pages(task: TaskContext) -> None:
+        told.append(task.args)
+        told_secrets.append(task.secrets["KEY"])
+
+    async with Runtime(alerts=[Alert(run=page)], secrets={"KEY": "xyz-12345"}) as runtime:
+        tasks = [Task("a", run=leaks)]
+        stream = Workstream("w", tasks=tasks, secrets=["KEY"], alerts=[Alert(run=pages, severity="critical")])
+        await (await runtime.submit(stream)).wait()
+    assert len(told) == 5
+    assert "xyz" not in str(told)
+    assert "refused: ***" in told[0]["text"]
+    assert told_secrets == ["xyz-12345"]
