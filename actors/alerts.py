@@ -80,6 +80,7 @@ class Alerter:
 
     def look(self, turn: Turn) -> None:
         """Have told what went wrong in a turn. Raises nothing."""
+        others, turn.effects = turn.effects, []  # alerts go first: the end of a job lets its functions go
         try:
             for event in turn.transitions:
                 if event.severity in LOUD:
@@ -87,6 +88,7 @@ class Alerter:
                         self._tell(watch, spec, event)
         except Exception as error:
             self.kernel.notice("alert_broken", "error", f"an alert could not be made: {error!r}")
+        turn.effects += others
 
     def _watches(self, event: Transitioned) -> Iterator[tuple[Watch, Workstream | None]]:
         for watch in self._own.of(event.severity):
