@@ -302,6 +302,20 @@ def test_workers() -> None:
     }
 
 
+def test_workers_with_processes() -> None:
+    pool = Worker("pool", engine="process", capacity=2, recycle_after=10)
+    assert worker_findings([pool]) == []
+    assert [(one.name, one.capacity, one.recycle_after) for one in pool.each()] == [
+        ("pool-1", 1, 10),
+        ("pool-2", 1, 10),
+    ]
+    assert Worker("one", engine="process").each() == [Worker("one", engine="process")]
+    told = worker_findings(
+        [pool, Worker("POOL-2", engine="loop", recycle_after=1), Worker("x", engine="process", recycle_after=0)]
+    )
+    assert {f.where for f in told} == {"workers[1].recycle_after", "workers[2].recycle_after", "workers[0].name"}
+
+
 def test_the_error_lists_all_with_advice() -> None:
     error = SpecificationError(findings(Workstream("w", tasks=[Task("a"), Task("b", command="x y")])), "w.toml")
     lines = str(error).splitlines()

@@ -130,6 +130,14 @@ def test_a_drain_claims_nothing_more_and_lets_run_what_runs() -> None:
     assert stage.stops == []
 
 
+def test_one_with_processes_is_as_many_as_it_has_room_for() -> None:
+    stage = Stage(workers=(Worker("pool", engine="process", capacity=2),))
+    assert [(w.record.id, w.record.capacity) for w in stage.kernel.workers.values()] == [
+        ("pool-1#1", 1),
+        ("pool-2#1", 1),
+    ]
+
+
 def test_engines_are_told_apart() -> None:
     stage = Stage(workers=(*ONE, Worker("c", engine="command", capacity=1)))
     stage.submit(flow(Task("a", command=["true"]), task("b")))

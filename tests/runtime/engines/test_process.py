@@ -144,7 +144,7 @@ async def test_a_busy_body_is_told_by_a_signal_and_its_process_replaced(tmp_path
     async with open_bench("process", tmp_path) as bench:
         call = Call(
             token=2, process=process_call("busy", output_path=path), context=TaskContext(task="busy", token=2),
-            grace=0.4,
+            grace=2.0,
         )  # fmt: skip
         bench.start_call(call)
         pid = await begun(bench, 2)
