@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from ..actors.records import OutboxRow
     from ..actors.task import TaskActor
     from ..actors.workstream import WorkstreamActor
+    from .children import Children
 
 Part = Task | Check | Condition | Hook
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
@@ -62,6 +63,7 @@ class Caller:
         after: Callable[[float, Callable[[int], object], int], object],
         journal: str,
         secrets: Secrets,
+        children: Children,
     ) -> None:
         self._kernel = kernel
         self.engines = engines
@@ -71,6 +73,7 @@ class Caller:
         self._notice = notice  # `Host.notice`
         self._after = after  # calls the function with the number, in so many seconds
         self._secrets = secrets
+        self._children = children
         self._marks = {JOURNAL_VARIABLE: journal}
         self._functions: dict[str, Callable[..., Any]] = {}
         self._where: dict[int, Engine] = {}
@@ -275,6 +278,7 @@ class Caller:
             task=record.name, token=token, attempt=record.attempt, job_id=record.job_id,
             workstream_id=record.workstream_id, results=_results(task), args=task.spec.args,
             details=None if record.details is None else msgspec.json.decode(record.details), secrets=secrets, mask=mask,
+            children=self._children,
         )  # fmt: skip
 
     def _about(self, entity: TaskActor | WorkstreamActor, effect: StartCall) -> TaskContext | None:
@@ -425,7 +429,7 @@ class Outputs:
     def place(self, task: TaskActor) -> Path:
         """The file for the present attempt's output; its folder may not exist yet."""
         record = task.record
-        return self.folder / record.job_id / str(record.run) / f"{record.name}.{record.attempt}.log"
+        return self._folder(record.job_id, record.run) / f"{record.name}.{record.attempt}.log"
 
     def write_results(self, task: TaskActor, results: dict[str, Any]) -> Path:
         """Write the dependencies' results for a command to read. Raises OSError where that cannot be done."""
@@ -435,9 +439,17 @@ class Outputs:
         return path
 
     def _made(self, job_id: str, run: int) -> Path:
-        folder = self.folder / job_id / str(run)
+        folder = self._folder(job_id, run)
         folder.mkdir(parents=True, exist_ok=True)
         return folder
+
+    def _folder(self, job_id: str, run: int) -> Path:
+        """That of a run; those of child jobs lie in the folder "children" of their parent's."""
+        root, *steps = job_id.split("/")
+        folder = self.folder / root
+        for task, name in zip(steps[::2], steps[1::2], strict=True):
+            folder = folder / "children" / task / name
+        return folder / str(run)
 
 
 def _words(part: Part) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 import anyio
 import msgspec
 
-from ..actors.messages import Approve, Cancel, Message, Pause, Reject, ResetTask, Resume
+from ..actors.messages import Approve, Cancel, Message, Pause, Reject, ResetTask, Resume, SkipTask
 from ..actors.protection import refusal
 from ..actors.records import JobRecord, TaskRecord, Transitioned
 from ..machines import InvalidTransitionError
@@ -165,12 +165,76 @@ class JobHandle:
 
     async def resume(
         self, reason: str = "resumed by the user", *, by: str | None = None, request_id: str | None = None
-    ) -> None:
-        """Go on with it; returns when that is durable. request_id: as for `cancel`.
+    ) -> JobHandle:
+        """Go on with it: with a paused one, or, in its next run, with one that failed or was cancelled.
 
-        Raises InvalidTransitionError unless it is paused.
+        Returns the handle of what goes on, when that is durable. request_id: as for `cancel`. Raises
+        InvalidTransitionError for a job that is neither.
         """
-        await self.command(None, Resume(_text(reason), by), "resume", request_id)
+        if self._living:
+            await self.command(None, Resume(_text(reason), by), "resume", request_id)
+            return self
+        return await self._run_again("resume", reason=reason, by=by, request_id=request_id)
+
+    async def retry(
+        self,
+        task: str | None = None,
+        reason: str = "retried by the user",
+        *,
+        by: str | None = None,
+        request_id: str | None = None,
+    ) -> JobHandle:
+        """Run it again, once it has ended: a next run in which completed tasks are carried over with their results.
+
+        task: run this one anew, completed or not, with all that waits for it; of a living job, give it one more attempt
+        where it is parked. Returns the handle of the next run, when it is durable; this one stays that of the run it
+        was. request_id: as for `cancel`. Raises InvalidTransitionError while it lives (but for a parked task), or if
+        it completed and no task is named; LookupError for a task that it does not have.
+        """
+        if task is not None and self._living:
+            await self.command(task, ResetTask(*words(reason, by)), "retry", request_id)
+            return self
+        return await self._run_again("retry", again=task, reason=reason, by=by, request_id=request_id)
+
+    async def skip(
+        self,
+        task: str,
+        reason: str = "skipped by an operator",
+        *,
+        by: str | None = None,
+        request_id: str | None = None,
+    ) -> JobHandle:
+        """Do without a task, as if it had completed: in this run while it is pending, else in a next one.
+
+        Returns the handle of the run that does, when it is durable. request_id: as for `cancel`. Raises
+        InvalidTransitionError for a task that is under way in a living job, LookupError if there is none of that name.
+        """
+        if self._living:
+            await self.command(task, SkipTask(*words(reason, by)), "skip", request_id)
+            return self
+        return await self._run_again("skip", skip=task, reason=reason, by=by, request_id=request_id)
+
+    async def _run_again(self, word: str, *, reason: str, by: str | None, **asked: Any) -> JobHandle:
+        reason, by = words(reason, by)
+        return await self._runtime.run_again(self.id, word, reason=reason, by=by, **asked)
+
+    @property
+    def _living(self) -> bool:
+        return self._outcome is None and self._actor is not None and not self._actor.over and not self._actor.ended
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has ended, durably."""
+        return self._outcome is not None
+
+    @property
+    def parent(self) -> str | None:
+        """The id of the job whose task submitted it; None if none did."""
+        return self.id.rsplit("/", 2)[0] if "/" in self.id else None
+
+    async def children(self) -> list[JobHandle]:
+        """The jobs that its tasks have submitted, living and ended, oldest first."""
+        return await self._runtime.children_of(self.id)
 
     async def command(self, task: str | None, message: Message, event: str, request_id: str | None) -> Any:
         """For its own verbs and those of its tasks: give it, or one of them, a command. `event` is what it tries."""
@@ -292,6 +356,18 @@ class TaskHandle:
         """
         await self._job.command(self.name, ResetTask(*words(reason, by)), "reset", request_id)
 
+    async def retry(
+        self, reason: str = "retried by the user", *, by: str | None = None, request_id: str | None = None
+    ) -> JobHandle:
+        """Run it again: `JobHandle.retry` with its name."""
+        return await self._job.retry(self.name, reason, by=by, request_id=request_id)
+
+    async def skip(
+        self, reason: str = "skipped by an operator", *, by: str | None = None, request_id: str | None = None
+    ) -> JobHandle:
+        """Do without it: `JobHandle.skip` with its name."""
+        return await self._job.skip(self.name, reason, by=by, request_id=request_id)
+
 
 def _cancel(reason: object, force: bool) -> Cancel:
     return Cancel(_text(reason), force)
@@ -306,6 +382,10 @@ def _text(value: object, what: str = "the reason") -> str:
 def words(reason: object, by: object) -> tuple[str, str | None]:
     """Why, and who says so, as a journal can hold them. Raises TypeError for what is no text."""
     return _text(reason), None if by is None else _text(by, "by")
+
+
+class JobExists(ValueError):  # noqa: N818 - it says what is the matter
+    """There is a job of that id with another workstream. Use another id, or submit what was submitted."""
 
 
 class RuntimeClosed(RuntimeError):  # noqa: N818 - a state, as in the standard library's names

@@ -54,7 +54,7 @@ from ..actors.messages import (
     WorkerDied,
 )
 from ..actors.notices import Notice
-from ..actors.records import Transitioned
+from ..actors.records import JobRecord, Transitioned
 from ..actors.ref import Ref
 from ..actors.spec import Alert, Defaults, Tool, Worker, Workstream
 from ..actors.strategy import Supervision
@@ -63,6 +63,7 @@ from .approvals import PendingApproval, name_of, pending_of, with_teams
 from .bodies import Bodies, look_in, prepare
 from .breakers import BreakerHandle
 from .calls import Caller, Outputs
+from .children import Children
 from .clock import Clock, Ids, SystemClock, TimeOrderedIds
 from .control.taker import Taker
 from .dispatcher import Dispatcher
@@ -72,13 +73,14 @@ from .engines.loop import LoopEngine
 from .engines.process import ProcessEngine
 from .engines.thread import ThreadEngine
 from .filters import Event, Filters, wanted_by
-from .handles import JobHandle, RuntimeClosed, closed, outcome_of
+from .handles import JobExists, JobHandle, RuntimeClosed, closed, outcome_of
 from .host import Host
 from .journal import open_journal
 from .journal.contract import Entry, Health, Journal
 from .leftovers import JOURNAL_VARIABLE, kill_leftovers
 from .observe import BUFFER, Hub, Subscription
 from .requests import KEEP_REQUESTS, Requests
+from .reruns import run_again
 from .runners import RunnerPool
 from .secrets import Secrets, Source
 
@@ -87,10 +89,6 @@ DRAIN_DEADLINE = 30.0
 CLOSING = 5.0
 """Seconds that each step of closing may take once nothing is waited for any more."""
 F = TypeVar("F", bound=Callable[..., Any])
-
-
-class JobExists(ValueError):  # noqa: N818 - it says what is the matter
-    """There is a job of that id with another workstream. Use another id, or submit what was submitted."""
 
 
 class Runtime:
@@ -143,7 +141,7 @@ class Runtime:
         self._clock = clock or SystemClock()
         self._random = random or Random()  # noqa: S311 - jitter, not secrets
         self._ids = ids or TimeOrderedIds(self._clock, self._random)
-        self._bodies = Bodies()
+        self.bodies = Bodies()
         self._handles: dict[str, WeakSet[JobHandle]] = {}  # of the living jobs, by their ids
         self._submitting: dict[str, anyio.Event] = {}
         self._engines: dict[str, Engine] = {}
@@ -227,20 +225,21 @@ class Runtime:
         runners = RunnerPool(group)
         self._dispatcher = Dispatcher(clock=self._clock, runners=runners, supervision=self._supervision)
         self.journal = _journal_of(self._target)
-        self._host = Host(self._dispatcher, self.journal, self._bodies, self._random)
+        self._host = Host(self._dispatcher, self.journal, self.bodies, self._random)
         self._host.on_trouble = self.on_trouble
         self._host.hub = self._hub
         self._host.secrets = self._secrets
-        self._requests = Requests(self._host, self.journal, self._read, self._keep_requests)
+        self._requests = Requests(self._host, self.journal, self.read, self._keep_requests)
         self._closing.callback(self._dispatcher.close)
         loaded = await self._open_journal()
+        self._children = Children(self, self._host, runners)
         await self._open_engines(runners)
         if loaded.attempts:
             await anyio.to_thread.run_sync(kill_leftovers, loaded.attempts, self._name)
         self._begin(loaded)
         group.start_soon(self._serve)
         self._running = self._open = True
-        taker = Taker(self, self._host, self._requests, self._read)
+        taker = Taker(self, self._host, self._requests, self.read)
         await taker.take()  # what was put into the inbox while nobody ran it comes before anything runs
         self._host.tell(StartWorkers(self._workers))
         await self._host.barrier()
@@ -328,11 +327,11 @@ class Runtime:
         host = self._host
         outputs = Outputs(self._outputs_folder())
         said = Workstream(RUNTIME, tools=self._tools, alerts=self._alerts)
-        said = prepare(said, self._bodies, durable=self.journal.durable_medium, source="the runtime's settings")
+        said = prepare(said, self.bodies, durable=self.journal.durable_medium, source="the runtime's settings")
         host.kernel = make_kernel(host, self._defaults, loaded, tools=said.tools, alerts=said.alerts)
         host.caller = Caller(
-            host.kernel, self._engines, self._bodies, outputs=outputs, tell=host.tell, notice=host.notice,
-            after=self._after, journal=self._name, secrets=host.secrets,
+            host.kernel, self._engines, self.bodies, outputs=outputs, tell=host.tell, notice=host.notice,
+            after=self._after, journal=self._name, secrets=host.secrets, children=self._children,
         )  # fmt: skip
         host.on_job_over = self._job_over
         self.recovered = [self._handle(job) for job in host.kernel.jobs.values()]
@@ -372,7 +371,7 @@ class Runtime:
 
         Tasks of recovered jobs wait for functions that are not there (until their `unroutable_timeout`).
         """
-        self._bodies.register(func)
+        self.bodies.register(func)
         if self._open:
             self._host.tell(Registered())
         return func
@@ -397,7 +396,7 @@ class Runtime:
             check_job_id(id)
         if by is not None:
             name_of(by)
-        ready = prepare(workstream, self._bodies, durable=self.journal.durable_medium)
+        ready = prepare(workstream, self.bodies, durable=self.journal.durable_medium)
         encoded = msgspec.json.encode(ready)
         if id is None:
             return await self._submit(self._ids.new(), False, ready, encoded, "", by)
@@ -425,9 +424,9 @@ class Runtime:
     async def _known(self, job_id: str, fingerprint: str) -> JobHandle | None:
         """The job that has this id already. Raises JobExists if it is another one."""
         actor = self._host.kernel.jobs.get(job_id)
-        record = actor.record if actor is not None else await self._read(self.journal.job, job_id)
+        record = actor.record if actor is not None else await self.read(self.journal.job, job_id)
         if record is None:
-            for archived in await self._read(self.journal.archived, job_id):
+            for archived in await self.read(self.journal.archived, job_id):
                 raise JobExists(
                     f"there was a job {job_id!r} ({archived.state}), archived in {archived.file}. Use another id."
                 )
@@ -446,17 +445,45 @@ class Runtime:
         actor = self._host.kernel.jobs.get(job_id)
         if actor is not None:
             return self._handle(actor)
-        record = await self._read(self.journal.job, job_id)
-        runs = await self._read(self.journal.workstreams, job_id)
+        record = await self.read(self.journal.job, job_id)
         if record is None:
-            for archived in await self._read(self.journal.archived, job_id):
+            for archived in await self.read(self.journal.archived, job_id):
                 raise LookupError(f"job {job_id!r} ({archived.state}) was archived in {archived.file}")
-        if record is None or not runs:
             raise LookupError(f"there is no job {job_id!r} in this journal")
-        tasks = await self._read(self.journal.tasks, runs[-1].key)
+        tasks = await self.read(self.journal.tasks, record.stream)  # of its last run; none if it never began
         return JobHandle(self, job_id, None, outcome_of(record, tasks), key=record.key)
 
-    async def _read(self, question: Callable[..., Any], *args: Any) -> Any:
+    def living(self, job_id: str) -> JobActor | None:
+        """The actor of a job that has not ended, or not durably yet."""
+        actor = self._host.kernel.jobs.get(job_id)
+        return None if actor is None or actor.over else actor
+
+    async def ended(self, job_id: str) -> JobRecord | None:
+        """The record of a job that has ended, durably; None while it lives. Raises LookupError if there is none, but
+        for a child's id: that may be submitted yet.
+        """
+        actor = self._host.kernel.jobs.get(job_id)
+        if actor is not None and actor.ended:
+            await self._host.barrier()  # its end is durable then
+        if self.living(job_id) is not None:
+            return None
+        record: JobRecord | None = await self.read(self.journal.job, job_id)
+        if record is None and "/" not in job_id:
+            raise LookupError(f"there is no job {job_id!r} in this journal")
+        return record
+
+    async def run_again(self, job_id: str, word: str, **asked: Any) -> JobHandle:
+        """For the handles: have an ended job run again (`reruns.run_again`). Returns the handle of that run."""
+        await run_again(self, job_id, word, **asked)
+        return await self.job(job_id)
+
+    async def children_of(self, job_id: str) -> list[JobHandle]:
+        """For the handles: the child jobs of a job, living and ended, oldest first."""
+        found = await self.read(self.journal.children, job_id)
+        return [await self.job(record.id) for record in found]
+
+    async def read(self, question: Callable[..., Any], *args: Any) -> Any:
+        """Ask the journal something, where that may block in a thread."""
         if self.journal.durable_medium:
             return await anyio.to_thread.run_sync(question, *args)
         return question(*args)
@@ -499,7 +526,7 @@ class Runtime:
         """
         told = message
         if isinstance(message, Approve):
-            told = await with_teams(message, self._host.kernel.entities.get(key), self._bodies, self._host)
+            told = await with_teams(message, self._host.kernel.entities.get(key), self.bodies, self._host)
         return await self.input(
             type(message).__name__,
             (key, message),

@@ -29,8 +29,8 @@ def check(journal: Journal = JOURNAL) -> None:
     with reading(journal) as reader:
         records = list(_records(reader))  # before the transitions: a runtime may be adding to both
         auditor = Auditor(without=[numbers for job in reader.archived() for numbers in job.numbers])
-        states: dict[tuple[str, int], str] = {}
-        wanted = {(record.id, record.seq) for record in records}
+        states: dict[tuple[str, int, int], str] = {}
+        wanted = {(record.id, record.run, record.seq) for record in records}
         count = 0
         for event in reader.transitions():
             count += 1
@@ -38,11 +38,11 @@ def check(journal: Journal = JOURNAL) -> None:
                 auditor.take(msgspec.convert(log_line(event), TransitionEvent, from_attributes=True))
             except msgspec.ValidationError as error:
                 auditor.find("bad_schema", str(error))
-            if (event.entity_id, event.entity_seq) in wanted:
-                states[event.entity_id, event.entity_seq] = event.to_state
+            if (event.entity_id, event.run, event.entity_seq) in wanted:
+                states[event.entity_id, event.run, event.entity_seq] = event.to_state
     found = auditor.finish()
     for record in records:
-        last = states.get((record.id, record.seq))
+        last = states.get((record.id, record.run, record.seq))
         if last is None:
             text = f"the record says {record.seq} transitions, and there are fewer"
             found.append(AuditFinding("error", "record_without_transition", text, entity_id=record.id))

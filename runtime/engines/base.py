@@ -57,7 +57,7 @@ class BaseEngine(Generic[R]):
             return False
         run.stopped = True
         if run.call.context is not None:
-            run.call.context.cancelled = True
+            run.call.context.cancel()
         self._stop(run, force=force)
         return True
 

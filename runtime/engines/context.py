@@ -10,12 +10,16 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...actors.errors import TaskCancelled
 from ..logs import logger, masked_logger
 from ..secrets import Mask
 from .values import checked
+
+if TYPE_CHECKING:
+    from ...actors.spec import Workstream
+    from ..children import ChildJob, Children
 
 
 def _nowhere(details: Any) -> None:
@@ -32,8 +36,8 @@ class TaskContext:
     """
 
     __slots__ = (
-        "_beat", "_log", "_raises", "args", "attempt", "cancelled", "details", "job_id", "mask", "results", "secrets",
-        "task", "token", "workstream_id",
+        "_beat", "_children", "_log", "_raises", "_when_cancelled", "args", "attempt", "cancelled", "details", "job_id",
+        "mask", "results", "secrets", "task", "token", "workstream_id",
     )  # fmt: skip
 
     def __init__(
@@ -49,6 +53,7 @@ class TaskContext:
         args: dict[str, Any] | None = None,
         secrets: dict[str, str] | None = None,
         mask: Mask | None = None,
+        children: Children | None = None,
     ) -> None:
         self.task = task
         self.token = token
@@ -64,6 +69,8 @@ class TaskContext:
         self._beat: Callable[[Any], None] = _nowhere
         self._raises = False
         self._log: Any = None
+        self._children = children
+        self._when_cancelled: Callable[[], object] | None = None
 
     def heartbeat(self, details: Any = None) -> None:
         """Say that the body is alive, and keep `details` (any JSON-able value) for the next attempt.
@@ -75,6 +82,40 @@ class TaskContext:
         self._beat(None if details is None else checked(details, "the heartbeat's details"))
         if self.cancelled and self._raises:
             raise TaskCancelled(f"the task {self.task!r} was cancelled")
+
+    async def submit(self, workstream: Workstream, *, name: str) -> ChildJob:
+        """Submit a child job of this task's job, known by the task and `name`; returns when it is durable.
+
+        A later attempt, or run, of this task that submits it again finds the same job. It is one deeper (5 is the
+        deepest), and is cancelled if this task ends other than completed. Its slots are its parent's first.
+
+        Raises SpecificationError, JobExists for another workstream under the same name, ValueError for a name that
+        cannot be one, AttemptOver where this attempt has been given up, RuntimeError where no child can be submitted
+        (from a hook, or from another process).
+        """
+        return await self._known_children().submit(self, workstream, name)
+
+    def submit_blocking(self, workstream: Workstream, *, name: str) -> ChildJob:
+        """The same for a plain function in a thread. Raises TaskCancelled if its task is cancelled meanwhile."""
+        children = self._known_children()
+        return children.blocking(self, lambda: children.submit(self, workstream, name))
+
+    def _known_children(self) -> Children:
+        if self._children is None:
+            raise RuntimeError(f"{self.task!r} cannot submit jobs here: a body on the event loop or in a thread can")
+        return self._children
+
+    def when_cancelled(self, do: Callable[[], object]) -> None:
+        """For the runtime: what is done, on the loop, when the attempt is told to stop; at once if it has been."""
+        self._when_cancelled = do
+        if self.cancelled:
+            do()
+
+    def cancel(self) -> None:
+        """For engines, on the loop: the attempt is told to stop."""
+        self.cancelled = True
+        if self._when_cancelled is not None:
+            self._when_cancelled()
 
     @property
     def log(self) -> Any:

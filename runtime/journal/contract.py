@@ -130,6 +130,10 @@ class Reader(Protocol):
         """Jobs, newest first; only those in `states` where given."""
         ...
 
+    def children(self, job_id: str) -> list[JobRecord]:
+        """The jobs that tasks of that one have submitted, oldest first."""
+        ...
+
     def workstreams(self, job_id: str) -> list[WorkstreamRecord]:
         """The runs of a job, oldest first."""
         ...

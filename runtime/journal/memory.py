@@ -222,6 +222,10 @@ class MemoryJournal:
         newest = (self._jobs[key] for key in sorted(self._jobs, reverse=True))
         return list(islice((job for job in newest if not states or job.state in states), limit))
 
+    def children(self, job_id: str) -> list[JobRecord]:
+        """The jobs that tasks of that one have submitted, of those still kept, oldest first."""
+        return [self._jobs[key] for key in sorted(self._jobs) if self._jobs[key].parent_id == job_id]
+
     def workstreams(self, job_id: str) -> list[WorkstreamRecord]:
         """The runs of a job, oldest first."""
         runs = self._runs.get(self._job_keys.get(job_id, 0), ())

@@ -105,6 +105,13 @@ class SqliteReader:
         sql = f"SELECT {_RECORD} FROM job_records {only} ORDER BY key DESC LIMIT ?"
         return self._records(_JOB, sql, *states, limit)
 
+    def children(self, job_id: str) -> list[JobRecord]:
+        """The jobs that tasks of that one have submitted, oldest first."""
+        named = "SELECT key FROM names WHERE name > ? AND name < ?"  # ids that begin with "JOB/": "0" is next to "/"
+        sql = f"SELECT {_RECORD} FROM job_records WHERE key IN ({named}) ORDER BY key"
+        found = self._records(_JOB, sql, f"job:{job_id}/", f"job:{job_id}0")
+        return [job for job in found if job.parent_id == job_id]
+
     def workstreams(self, job_id: str) -> list[WorkstreamRecord]:
         """The runs of a job, oldest first."""
         sql = f"SELECT {_RECORD} FROM workstream_records WHERE job = ? ORDER BY key"

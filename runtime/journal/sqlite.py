@@ -188,6 +188,10 @@ class SqliteJournal:
         """Jobs, newest first; only those in `states` where given."""
         return self.reader.jobs(states=states, limit=limit)
 
+    def children(self, job_id: str) -> list[JobRecord]:
+        """The jobs that tasks of that one have submitted, oldest first."""
+        return self.reader.children(job_id)
+
     def workstreams(self, job_id: str) -> list[WorkstreamRecord]:
         """The runs of a job, oldest first."""
         return self.reader.workstreams(job_id)

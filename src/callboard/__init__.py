@@ -16,11 +16,13 @@ __all__ = [
     "Approval",
     "AskCycleError",
     "AskTimeout",
+    "AttemptOver",
     "Breaker",
     "BreakerHandle",
     "Check",
     "CheckFailed",
     "ChildFailed",
+    "ChildJob",
     "CircuitOpen",
     "Clause",
     "Condition",
@@ -92,7 +94,7 @@ _NAMES_BY_MODULE = {
         "ActorError ActorStopped AskCycleError AskTimeout ChildFailed MailboxFull NameTaken NoEventLoop ReceiveFailed"
         " RestartLimitReached"
     ),
-    "actors.errors": "CircuitOpen Permanent RetryAfter TaskCancelled",
+    "actors.errors": "AttemptOver CircuitOpen Permanent RetryAfter TaskCancelled",
     "actors.notices": "Notice",
     "actors.protection": "DecisionConflict DecisionRefused",
     "actors.records": "Decision TaskRecord Transitioned",
@@ -102,17 +104,18 @@ _NAMES_BY_MODULE = {
     "actors.validate": "SpecificationError",
     "runtime.approvals": "PendingApproval",
     "runtime.breakers": "BreakerHandle CheckFailed",
+    "runtime.children": "ChildJob",
     "runtime.clock": "VirtualClock",
     "runtime.engines.context": "TaskContext",
     "runtime.engines.values": "NotSerialisable",
-    "runtime.handles": "JobFailed JobHandle Outcome RuntimeClosed TaskHandle",
+    "runtime.handles": "JobExists JobFailed JobHandle Outcome RuntimeClosed TaskHandle",
     "runtime.journal.contract": (
         "JournalCorrupt JournalError JournalLocked JournalMissing JournalTooNew JournalUnwritable"
     ),
     "runtime.jsonl": "LogConflict",
     "runtime.observe": "Dropped",
     "runtime.requests": "RequestIdReused",
-    "runtime.runtime": "JobExists Runtime",
+    "runtime.runtime": "Runtime",
     "runtime.secrets": "SecretMissing",
     "runtime.specfile": "RunFile load",
 }
@@ -132,7 +135,7 @@ if TYPE_CHECKING:
         ReceiveFailed,
         RestartLimitReached,
     )
-    from .actors.errors import CircuitOpen, Permanent, RetryAfter, TaskCancelled
+    from .actors.errors import AttemptOver, CircuitOpen, Permanent, RetryAfter, TaskCancelled
     from .actors.notices import Notice
     from .actors.protection import DecisionConflict, DecisionRefused
     from .actors.records import Decision, TaskRecord, Transitioned
@@ -157,10 +160,11 @@ if TYPE_CHECKING:
     from .machines import GuardRejected, InvalidTransitionError, Machine, State, Timed, Transition
     from .runtime.approvals import PendingApproval
     from .runtime.breakers import BreakerHandle, CheckFailed
+    from .runtime.children import ChildJob
     from .runtime.clock import VirtualClock
     from .runtime.engines.context import TaskContext
     from .runtime.engines.values import NotSerialisable
-    from .runtime.handles import JobFailed, JobHandle, Outcome, RuntimeClosed, TaskHandle
+    from .runtime.handles import JobExists, JobFailed, JobHandle, Outcome, RuntimeClosed, TaskHandle
     from .runtime.journal.contract import (
         JournalCorrupt,
         JournalError,
@@ -172,7 +176,7 @@ if TYPE_CHECKING:
     from .runtime.jsonl import LogConflict
     from .runtime.observe import Dropped
     from .runtime.requests import RequestIdReused
-    from .runtime.runtime import JobExists, Runtime
+    from .runtime.runtime import Runtime
     from .runtime.secrets import SecretMissing
     from .runtime.specfile import RunFile, load
 else:  # type checkers would take any name for one of ours, if they saw this

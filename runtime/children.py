@@ -1,0 +1,178 @@
+"""Child jobs: what `TaskContext.submit` does, and what a body waits on.
+
+Rules
+-----
+- A child is known by its task and a name: its id is "PARENT/TASK/NAME". Submitted again, by a later attempt or a later
+  run of its task, it is the same job: one that lives is joined, one that completed is not run again, one that failed
+  or was cancelled begins its next run, which has what completed in the last one.
+- The body that waits for a child has lent its slot, and its clock stands still; it goes on with its slot.
+- Several children may be waited for at once: the body counts as waiting until it waits for none.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Awaitable, Callable
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import anyio
+import msgspec
+
+from ..actors.errors import TaskCancelled
+from ..actors.messages import Lend, Message, Regain, Reply, Submit
+from ..actors.names import name_problem
+from ..actors.spec import Workstream
+from .bodies import prepare
+from .handles import JobExists, JobHandle, Outcome
+from .reruns import load
+from .runners import BodyCancelled, RunnerPool
+
+if TYPE_CHECKING:
+    from .engines.context import TaskContext
+    from .host import Host
+    from .runtime import Runtime
+
+T = TypeVar("T")
+_LOCAL = re.compile(rb"(<locals>[^\"]*)#\d+")  # a function inside a function: another one for each attempt
+
+
+class Children:
+    """Submits and awaits the child jobs of running bodies."""
+
+    def __init__(self, runtime: Runtime, host: Host, runners: RunnerPool) -> None:
+        self.runtime = runtime
+        self._host = host
+        self._runners = runners
+        self._waits: dict[int, int] = {}  # by token: for how many children a body waits
+        self._submitting: dict[str, anyio.Event] = {}
+
+    async def submit(self, context: TaskContext, workstream: Workstream, name: str) -> ChildJob:
+        """`TaskContext.submit`."""
+        if problem := name_problem(name):
+            raise ValueError(f"{name!r:.80} cannot be the name of a child job: it {problem}")
+        job_id = f"{context.job_id}/{context.task}/{name}"
+        while (other := self._submitting.get(job_id)) is not None:
+            await other.wait()
+        self._submitting[job_id] = anyio.Event()
+        try:
+            handle = await self._submit(context.token, workstream, job_id)
+        finally:
+            self._submitting.pop(job_id).set()
+        return ChildJob(self, handle, context)
+
+    async def _submit(self, token: int, workstream: Workstream, job_id: str) -> JobHandle:
+        runtime = self.runtime
+        spec = prepare(workstream, runtime.bodies, durable=runtime.journal.durable_medium)
+        encoded = msgspec.json.encode(spec)
+        fingerprint = blake2b(_LOCAL.sub(rb"\1", encoded), digest_size=16).hexdigest()
+        ended = await runtime.ended(job_id)
+        living = runtime.living(job_id)
+        known = ended if living is None else living.record
+        if known is not None and known.fingerprint != fingerprint:
+            raise JobExists(
+                f"there is a child job {job_id!r} already, with another workstream ({known.state} now). Use another "
+                "name, or submit under one name what does not change from attempt to attempt."
+            )
+        if living is not None or (ended is not None and ended.state == "completed"):
+            return await runtime.job(job_id)
+        loaded = None if ended is None else await load(runtime, ended)
+
+        def make(reply: Reply) -> Message:
+            if loaded is None:
+                return Submit(job_id, True, spec, encoded, fingerprint, reply, parent=token)
+            return loaded.again(reply, reason="its parent submitted it again", parent=token)
+
+        await runtime.input("submit", job_id, make)
+        return await runtime.job(job_id)
+
+    # -- waiting -------------------------------------------------------------------------------------------------------
+
+    async def wait(self, handle: JobHandle, token: int) -> Outcome:
+        """`ChildJob.wait`."""
+        if not handle.ended:
+            self._waits[token] = self._waits.get(token, 0) + 1
+            if self._waits[token] == 1:
+                self._host.tell(Lend(token))
+            try:
+                await handle.wait()
+            except BaseException:
+                if self._over(token):
+                    self._host.tell(Regain(token, Reply(_unheard)))
+                raise
+            if self._over(token):
+                await self._host.ask(lambda reply: Regain(token, reply))
+        return await handle.wait()
+
+    def _over(self, token: int) -> bool:
+        """One wait less. True if the body waits for nothing any more."""
+        left = self._waits.pop(token) - 1
+        if left:
+            self._waits[token] = left
+        return not left
+
+    # -- threads -------------------------------------------------------------------------------------------------------
+
+    def blocking(self, context: TaskContext, func: Callable[[], Awaitable[T]]) -> T:
+        """Run `func` on the event loop, and wait in this thread. Raises TaskCancelled if the task is, meanwhile."""
+        done = threading.Event()
+        found: list[T] = []
+        errors: list[BaseException] = []
+
+        def over(value: T | None, error: BaseException | None) -> None:
+            if error is None:
+                found.append(value)  # type: ignore[arg-type] # None only where T is that
+            else:
+                errors.append(error)
+            done.set()
+
+        def begin() -> None:
+            try:
+                running = self._runners.submit(func, over)
+            except Exception as error:  # the pool is closing
+                over(None, error)
+                return
+            context.when_cancelled(running.cancel)
+
+        self._host.dispatcher.call_threadsafe(begin)
+        done.wait()
+        if errors:
+            if isinstance(errors[0], BodyCancelled):
+                raise TaskCancelled(f"the task {context.task!r} was cancelled")
+            raise errors[0]
+        return found[0]
+
+
+class ChildJob:
+    """A child job, as the body that submitted it sees it. `job` is its handle."""
+
+    def __init__(self, children: Children, job: JobHandle, context: TaskContext) -> None:
+        self._children = children
+        self._context = context
+        self.job = job
+
+    def __repr__(self) -> str:
+        return f"<ChildJob {self.job.id} {self.job.state}>"
+
+    @property
+    def id(self) -> str:
+        """Its id: "PARENT/TASK/NAME"."""
+        return self.job.id
+
+    @property
+    def state(self) -> str:
+        """Its present state."""
+        return self.job.state
+
+    async def wait(self) -> Outcome:
+        """Wait for its end. Meanwhile this body occupies no slot, and its clock stands still."""
+        return await self._children.wait(self.job, self._context.token)
+
+    def wait_blocking(self) -> Outcome:
+        """The same for a plain function. Raises TaskCancelled if its task is cancelled meanwhile."""
+        return self._children.blocking(self._context, self.wait)
+
+
+def _unheard(value: Any, error: Exception | None) -> None:
+    """Nobody waits for the answer: the body has moved on."""

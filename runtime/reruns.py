@@ -1,0 +1,96 @@
+"""Further runs of jobs that have ended: what is loaded of them, and asked for (DESIGN 5.15).
+
+Rules
+-----
+- A job that has ended is not in memory: its record, its specification and its last run's tasks come from the journal.
+- A command is judged by what the job is when it is given; two at once are one, and the other one is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ..actors.messages import Message, NextRun, Reply
+from ..actors.records import JobRecord, TaskRecord, WorkstreamRecord
+from ..actors.schema import did_you_mean
+from ..actors.spec import Workstream
+from ..machines import InvalidTransitionError
+from ..machines.job import JOB
+from .bodies import look_in
+
+if TYPE_CHECKING:
+    from .runtime import Runtime
+
+
+class Loaded(msgspec.Struct):
+    """An ended job."""
+
+    job: JobRecord
+    encoded: bytes
+    spec: Workstream
+    stream: WorkstreamRecord | None
+    tasks: list[TaskRecord]
+
+    def again(self, reply: Reply, **asked: Any) -> NextRun:
+        """The message that has it run again."""
+        return NextRun(self.job, self.spec, self.encoded, self.stream, tuple(self.tasks), reply, **asked)
+
+
+async def load(runtime: Runtime, record: JobRecord) -> Loaded:
+    """What the journal holds of an ended job. Raises LookupError where it no longer has its specification."""
+    journal = runtime.journal
+    encoded = await runtime.read(journal.spec, record.stream)
+    if encoded is None:
+        raise LookupError(f"the journal no longer has the specification of job {record.id!r}")
+    spec = msgspec.json.decode(encoded, type=Workstream)
+    if spec.folder is not None:
+        look_in(spec.folder)
+    runs = await runtime.read(journal.workstreams, record.id)
+    tasks = await runtime.read(journal.tasks, runs[-1].key) if runs else []
+    return Loaded(record, encoded, spec, runs[-1] if runs else None, tasks)
+
+
+async def run_again(
+    runtime: Runtime,
+    job_id: str,
+    word: str,
+    *,
+    again: str | None = None,
+    skip: str | None = None,
+    reason: str | None = None,
+    by: str | None = None,
+    request_id: str | None = None,
+) -> None:
+    """Have an ended job run again; returns when that is durable. `word` is the user's, for errors.
+
+    Raises LookupError for a job or task that is not there, InvalidTransitionError for a job that has not ended, and for
+    one that completed where no task is named.
+    """
+    record, loaded = await runtime.ended(job_id), None
+    if record is not None:
+        loaded = await load(runtime, record)
+        _find(loaded.spec, again or skip)
+    living = runtime.living(job_id)
+
+    def refuse() -> Exception | None:
+        state = living.record.state if living is not None else "" if record is None else record.state
+        if loaded is not None and (state != "completed" or again or skip):
+            return None
+        return InvalidTransitionError(JOB.name, state, word, frozenset(JOB.valid_events(state)))
+
+    def make(reply: Reply) -> Message:
+        assert loaded is not None  # noqa: S101 - else it is refused
+        return loaded.again(reply, again=again, skip=skip, reason=reason, by=by)
+
+    asked: Callable[[Reply], Message] = make
+    await runtime.input(word, (job_id, again, skip, reason, by), asked, request_id=request_id, refuse=refuse)
+
+
+def _find(spec: Workstream, name: str | None) -> None:
+    names = [task.name for task in spec.tasks]
+    if name is not None and name not in names:
+        advice = did_you_mean(name, names) or f"it has: {', '.join(names[:20]) or 'none'}"
+        raise LookupError(f"there is no task {name!r}; {advice}")

@@ -1,0 +1,252 @@
+"""Child jobs, reserved slots and further runs, as an application uses them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from callboard import (
+    InvalidTransitionError,
+    JobExists,
+    JobFailed,
+    JobHandle,
+    Retry,
+    Runtime,
+    Task,
+    TaskContext,
+    Worker,
+    Workstream,
+)
+from callboard.machines.audit import AuditFinding, Auditor
+from callboard.runtime.journal.reader import SqliteReader
+
+pytestmark = pytest.mark.anyio
+
+LOOP = (Worker("loop", engine="loop", capacity=1), Worker("threads", engine="thread", capacity=1))
+calls: list[str] = []
+broken: set[str] = set()
+
+
+@pytest.fixture(autouse=True)
+def afresh() -> None:
+    calls.clear()
+    broken.clear()
+
+
+async def leaf(task: TaskContext) -> str:
+    calls.append(task.task)
+    if task.task in broken:
+        raise ValueError("no")
+    return f"{task.task} of {task.job_id}"
+
+
+def plain_leaf(task: TaskContext) -> str:
+    return f"{task.task} of {task.job_id}"
+
+
+async def sleeps() -> None:
+    await anyio.sleep_forever()
+
+
+LEAVES = Workstream("leaves", tasks=[Task("x", run=leaf), Task("y", run=leaf, depends_on=["x"])])
+
+
+async def spawns(task: TaskContext) -> Any:
+    child = await task.submit(LEAVES, name="leaves")
+    calls.append(f"attempt {task.attempt}")
+    outcome = (await child.wait()).raise_for_state()
+    if task.attempt < task.args.get("attempts", 1):
+        raise ValueError("again")
+    return [child.id, outcome.results]
+
+
+def plainly_spawns(task: TaskContext) -> Any:
+    child = task.submit_blocking(Workstream("leaf", tasks=[Task("x", run=plain_leaf)]), name="leaf")
+    return child.wait_blocking().results["x"]
+
+
+async def spawns_two(task: TaskContext) -> int:
+    done = []
+
+    async def one(name: str) -> None:
+        child = await task.submit(LEAVES, name=name)
+        done.append(await child.wait())
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(one, "a")
+        group.start_soon(one, "b")
+    return sum(outcome.ok for outcome in done)
+
+
+async def spawns_for_ever(task: TaskContext) -> None:
+    child = await task.submit(Workstream("w", tasks=[Task("s", run=sleeps)]), name="s")
+    await child.wait()
+
+
+def plainly_spawns_for_ever(task: TaskContext) -> None:
+    child = task.submit_blocking(Workstream("w", tasks=[Task("s", run=sleeps)]), name="s")
+    child.wait_blocking()
+
+
+async def changes(task: TaskContext) -> None:
+    await task.submit(LEAVES, name="one")
+    with pytest.raises(JobExists, match="with another workstream"):
+        await task.submit(Workstream("other", tasks=[Task("x", run=leaf)]), name="one")
+    with pytest.raises(ValueError, match="cannot be the name of a child job: it holds '/'"):
+        await task.submit(LEAVES, name="a/b")
+
+
+def audited(path: Path) -> list[AuditFinding]:
+    import msgspec
+
+    from callboard.machines import TransitionEvent
+    from callboard.runtime.jsonl import log_line
+
+    auditor = Auditor()
+    reader = SqliteReader(path)
+    for event in reader.transitions():
+        auditor.take(msgspec.convert(log_line(event), TransitionEvent, from_attributes=True))
+    reader.close()
+    return auditor.finish()
+
+
+def flow(run: Any, **more: Any) -> Workstream:
+    return Workstream("flow", tasks=[Task("t", run=run, **more)])
+
+
+async def until(job: JobHandle, state: str, *, task: str = "s") -> None:
+    async for event in job.events():
+        if getattr(event, "to_state", None) == state and event.entity_id.endswith(f"/{task}"):
+            return
+
+
+async def test_a_child_runs_in_the_only_slot_while_its_parent_waits(tmp_path: Path) -> None:
+    async with Runtime(tmp_path / "j.db", workers=LOOP) as runtime:
+        job = await runtime.submit(flow(spawns), id="job")
+        outcome = await job.wait()
+        assert outcome.results["t"] == ["job/t/leaves", {"x": "x of job/t/leaves", "y": "y of job/t/leaves"}]
+        (child,) = await job.children()
+        assert (child.id, child.parent, job.parent, child.state) == ("job/t/leaves", "job", None, "completed")
+        assert (await runtime.job("job/t/leaves")).state == "completed"
+    assert audited(tmp_path / "j.db") == []
+
+
+async def test_a_retry_finds_the_same_child(tmp_path: Path) -> None:
+    async with Runtime(tmp_path / "j.db", workers=LOOP) as runtime:
+        retry = Retry(max_attempts=3, base_delay=0)
+        job = await runtime.submit(flow(spawns, retry=retry, args={"attempts": 3}), id="job")
+        assert (await job.wait()).ok
+        assert calls == ["attempt 1", "x", "y", "attempt 2", "attempt 3"]
+        assert len(await job.children()) == 1
+    assert audited(tmp_path / "j.db") == []
+
+
+async def test_a_child_that_failed_goes_on_in_its_next_run() -> None:
+    async with Runtime(workers=LOOP) as runtime:
+        broken.add("y")
+        job = await runtime.submit(flow(spawns), id="job")
+        assert (await job.wait()).state == "failed"
+        broken.clear()
+        calls.clear()
+        again = await job.retry()
+        assert (await again.wait()).ok
+        assert calls == ["attempt 1", "y"]
+        assert (await job.wait()).state == "failed"  # this handle stays that of the run it was
+
+
+async def test_a_plain_function_submits_and_waits_in_its_thread(tmp_path: Path) -> None:
+    async with Runtime(tmp_path / "j.db", workers=LOOP) as runtime:
+        job = await runtime.submit(flow(plainly_spawns), id="job")
+        assert (await job.wait()).results == {"t": "x of job/t/leaf"}
+    assert audited(tmp_path / "j.db") == []
+
+
+async def test_two_children_at_once_with_one_slot() -> None:
+    async with Runtime(workers=LOOP) as runtime:
+        job = await runtime.submit(flow(spawns_two))
+        assert (await job.wait()).results == {"t": 2}
+        assert len(calls) == 4
+
+
+@pytest.mark.parametrize("run", [spawns_for_ever, plainly_spawns_for_ever])
+async def test_a_cancel_takes_a_waiting_body_and_its_child_along(run: Any) -> None:
+    async with Runtime(workers=LOOP) as runtime:
+        events = runtime.events()
+        job = await runtime.submit(flow(run), id="job")
+        async for event in events:
+            if event.entity_id == "job/t/s@1/s" and event.to_state == "running":  # type: ignore[union-attr]
+                break
+        await job.cancel()
+        assert (await job.wait()).state == "cancelled"
+        assert (await runtime.job("job/t/s")).state == "cancelled"
+
+
+async def test_a_name_stands_for_one_workstream() -> None:
+    async with Runtime(workers=LOOP) as runtime:
+        (await (await runtime.submit(flow(changes))).wait()).raise_for_state()
+
+
+async def test_a_hook_submits_nothing() -> None:
+    context = TaskContext(task="t", token=1)
+    with pytest.raises(RuntimeError, match="'t' cannot submit jobs here"):
+        await context.submit(LEAVES, name="x")
+
+
+# -- further runs ------------------------------------------------------------------------------------------------------
+
+
+async def test_a_failed_job_runs_again_also_after_a_restart(tmp_path: Path) -> None:
+    broken.add("y")
+    async with Runtime(tmp_path / "j.db") as runtime:
+        job = await runtime.submit(LEAVES, id="job")
+        with pytest.raises(JobFailed):
+            (await job.wait()).raise_for_state()
+    broken.clear()
+    calls.clear()
+    async with Runtime(tmp_path / "j.db") as runtime:
+        job = await runtime.job("job")
+        again = await job.retry(reason="mended", by="ana", request_id="r1")
+        outcome = await again.wait()
+        assert (outcome.results, calls) == ({"x": "x of job", "y": "y of job"}, ["y"])
+        assert (await job.retry(reason="mended", by="ana", request_id="r1")).state == "completed"
+        assert calls == ["y"]  # the same request again is the same run
+        with pytest.raises(InvalidTransitionError, match="'retry' is not possible in state 'completed'"):
+            await again.retry()
+        assert (await (await again.retry("x")).wait()).ok
+        assert calls == ["y", "x", "y"]
+        with pytest.raises(LookupError, match="there is no task 'z'"):
+            await again.retry("z")
+    assert audited(tmp_path / "j.db") == []
+
+
+async def test_skip_and_resume() -> None:
+    async with Runtime() as runtime:
+        broken.add("x")
+        job = await runtime.submit(LEAVES, id="job")
+        await job.wait()
+        again = await job.task("x").skip("done by hand", by="ana")
+        assert (await again.wait()).results == {"y": "y of job"}
+        assert again.task_record("x").reason == "done by hand"
+        other = await runtime.submit(flow(sleeps), id="other")
+        await other.cancel()
+        assert (await other.wait()).state == "cancelled"
+        resumed = await other.resume()
+        with pytest.raises(InvalidTransitionError):
+            await resumed.retry()
+        await resumed.cancel()
+
+
+async def test_a_job_waits_for_its_slots_and_says_so() -> None:
+    async with Runtime(workers=(Worker("loop", engine="loop", capacity=2),)) as runtime:
+        one = await runtime.submit(Workstream("one", worker_count=2, tasks=[Task("s", run=sleeps)]))
+        two = await runtime.submit(Workstream("two", worker_count=2, tasks=[Task("x", run=leaf)]))
+        assert (two.state, two.record.reason) == ("pending", "waits for 2 slots of the engine 'loop'")
+        await one.cancel()
+        assert (await two.wait()).ok
+        three = await runtime.submit(Workstream("three", worker_count=3, tasks=[Task("x", run=leaf)]), id="three")
+        outcome = await three.wait()
+        assert (outcome.state, outcome.error) == ("failed", "it wants 3 slots of the engine 'loop', and there are 2")
+        assert (await runtime.job("three")).tasks() == []
