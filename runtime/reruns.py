@@ -49,7 +49,7 @@ async def load(runtime: Runtime, record: JobRecord) -> Loaded:
     if spec.folder is not None:
         look_in(spec.folder)
     runs = await runtime.read(journal.workstreams, record.id)
-    tasks = await runtime.read(journal.tasks, runs[-1].key) if runs else []
+    tasks: list[TaskRecord] = await runtime.read(journal.tasks, runs[-1].key) if runs else []
     return Loaded(record, encoded, spec, runs[-1] if runs else None, tasks)
 
 

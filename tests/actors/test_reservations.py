@@ -260,10 +260,10 @@ def test_what_was_reserved_on_a_worker_that_goes_is_had_elsewhere() -> None:
 def trees(random: Random, stage: Stage, engines: list[str]) -> Iterator[int]:
     """Random jobs whose bodies submit children and wait for them, played at random until all have ended."""
     roots = [f"r{number}" for number in range(random.randint(1, 5))]
-    kinds = {"loop": task, "command": lambda name: Task(name, command=["x"])}
 
     def spec() -> Workstream:
-        tasks = [kinds[random.choice(engines)](f"t{number}") for number in range(random.randint(1, 3))]
+        names = [f"t{number}" for number in range(random.randint(1, 3))]
+        tasks = [task(name) if random.choice(engines) == "loop" else Task(name, command=["x"]) for name in names]
         most = min(worker.capacity or 1 for worker in stage.workers)
         count = random.choice([None, None, random.randint(1, most)])
         return flow(*tasks, worker_count=count)

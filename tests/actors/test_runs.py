@@ -136,9 +136,13 @@ def test_two_at_once_are_one() -> None:
     assert job_record(stage).run == 2
 
 
+def nowhere(_: Task) -> str:
+    return "none"
+
+
 def test_a_run_whose_function_is_gone_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     stage = failed()
-    monkeypatch.setattr(stage, "engine_of", lambda task: "none")
+    monkeypatch.setattr(stage, "engine_of", nowhere)
     again(stage)
     assert job_record(stage).error == "the function of task 'b' cannot be found: m:f"
     assert stage.path("job")[-2:] == ["submitted", "failed"]

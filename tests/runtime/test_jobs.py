@@ -12,7 +12,7 @@ from callboard import (
     InvalidTransitionError,
     JobExists,
     JobFailed,
-    JobHandle,
+    Outcome,
     Retry,
     Runtime,
     Task,
@@ -69,7 +69,7 @@ def plainly_spawns(task: TaskContext) -> Any:
 
 
 async def spawns_two(task: TaskContext) -> int:
-    done = []
+    done: list[Outcome] = []
 
     async def one(name: str) -> None:
         child = await task.submit(LEAVES, name=name)
@@ -115,12 +115,6 @@ def audited(path: Path) -> list[AuditFinding]:
 
 def flow(run: Any, **more: Any) -> Workstream:
     return Workstream("flow", tasks=[Task("t", run=run, **more)])
-
-
-async def until(job: JobHandle, state: str, *, task: str = "s") -> None:
-    async for event in job.events():
-        if getattr(event, "to_state", None) == state and event.entity_id.endswith(f"/{task}"):
-            return
 
 
 async def test_a_child_runs_in_the_only_slot_while_its_parent_waits(tmp_path: Path) -> None:
