@@ -15,6 +15,7 @@ Rules (DESIGN sections 7 and 8)
 from __future__ import annotations
 
 import traceback
+from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
@@ -78,6 +79,7 @@ class Kernel:
         self.incarnations: dict[str, int] = {}
         self.draining = False
         self.stale = 0
+        self.rejected: Counter[tuple[str, str, str]] = Counter()  # commands that a state did not allow
         self.key = 0
         self.seq = 0
         self.at = port.now()
@@ -162,6 +164,7 @@ class Kernel:
         except InvalidTransitionError as refusal:
             if self.turn.before or self.turn.queue:  # half of it is done already
                 raise
+            self.rejected[refusal.machine, str(refusal.state), str(refusal.event)] += 1
             self.effect(Answer(reply, None, refusal))
         else:
             self.done(reply, entity)

@@ -45,6 +45,7 @@ from .dispatcher import Dispatcher
 from .handles import closed
 from .journal.contract import Entry, Journal
 from .logs import masked_notice, say_notice
+from .metrics import Counting
 from .observe import Hub
 from .secrets import Secrets
 from .timers import Timer
@@ -74,6 +75,7 @@ class Host:
         self.random = random
         self.hub = Hub()
         self.secrets = Secrets(None)
+        self.counting = Counting()
         self.kernel: Kernel
         self.caller: Caller
         self.on_job_over: Callable[[JobActor], None] = lambda _: None
@@ -220,17 +222,27 @@ class Host:
         """Do what has become durable, in order."""
         pending, durable = self._pending, self.journal.durable
         told = self.hub.wanted
+        batch: list[Transitioned] = []
         while pending and pending[0][0] <= durable:
             _, effects, transitions = pending.popleft()
-            if told and transitions:
-                self.hub.publish(transitions)
+            if transitions:
+                batch += transitions
+                if told:
+                    self.hub.publish(transitions)
             for effect in effects:
                 if type(effect) is StartCall:  # the most frequent one first
                     self.caller.start(effect)
                 else:
                     self._do(effect)
+        if batch:
+            self.counting.count(batch)
         if self._moved is not None:
             self._moved.set()
+
+    @property
+    def waiting(self) -> int:
+        """Messages that wait for the kernel."""
+        return len(self._inbox.urgent) + len(self._inbox.data)
 
     def _do(self, effect: Effect) -> None:
         match effect:

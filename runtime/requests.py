@@ -42,6 +42,7 @@ class Requests:
 
     def __init__(self, host: Host, journal: Journal, read: Callable[..., Awaitable[Any]], keep: float) -> None:
         self.rows: dict[str, int] = {}  # of the inbox, by the keys of the commands that came by them and are in flight
+        self.asked = 0  # commands that came with a key
         self.hits = 0  # commands that were answered from what is kept
         self._host = host
         self._journal = journal
@@ -88,6 +89,7 @@ class Requests:
                 over()
 
     async def _is_known(self, request_id: str, operation: str, fingerprint: str) -> bool:
+        self.asked += 1
         record: RequestRecord | None = await self._read(self._journal.request, request_id)
         if record is None or not self._is_kept(record):
             return False

@@ -78,6 +78,7 @@ from .host import Host
 from .journal import open_journal
 from .journal.contract import Entry, Health, Journal
 from .leftovers import JOURNAL_VARIABLE, kill_leftovers
+from .metrics import Metrics, snapshot
 from .observe import BUFFER, Hub, Subscription
 from .requests import KEEP_REQUESTS, Requests
 from .reruns import run_again
@@ -586,6 +587,15 @@ class Runtime:
     def hub(self) -> Hub:
         """Where transitions are told."""
         return self._hub
+
+    def metrics(self) -> Metrics:
+        """What it has done since it was entered, and what it looks like now. May be asked in any thread.
+
+        Raises RuntimeClosed before it was entered.
+        """
+        if not hasattr(self, "_host"):
+            raise RuntimeClosed("the runtime was not entered: use it inside `async with Runtime(...)`")
+        return snapshot(self._host, self._requests.asked, self._requests.hits)
 
     @property
     def health(self) -> Health:

@@ -45,13 +45,16 @@ class Timers:
     due has to sleep shorter.
     """
 
-    __slots__ = ("_on_earliest", "_sequence", "_tombstones", "heap")
+    __slots__ = ("_on_earliest", "_sequence", "_tombstones", "fired", "heap", "late", "latest")
 
     def __init__(self, on_earliest: Callable[[], object] | None = None) -> None:
         self._on_earliest = on_earliest
         # Others may look whether there is anything in it, and what is due first: a call costs more than the look.
         self.heap: list[tuple[float, int, Timer]] = []
         self._sequence = 0
+        self.fired = 0
+        self.late = 0.0  # seconds between due and fired, of all together
+        self.latest = 0.0  # the most that it was of one
         self._tombstones = 0
 
     def __len__(self) -> int:
@@ -107,6 +110,10 @@ class Timers:
             timer.action = None
             timer.args = ()
             fired += 1
+            late = now - timer.due
+            self.late += late
+            self.latest = max(self.latest, late)
+            self.fired += 1
             action(*args)
         return fired
 

@@ -85,6 +85,15 @@ class Health(msgspec.Struct, frozen=True):
     since: float | None = None
 
 
+class Commits(msgspec.Struct):
+    """What was committed since the journal was opened: batches, the transitions in them, seconds that it took."""
+
+    commits: int = 0
+    transitions: int = 0
+    seconds: float = 0.0
+    slowest: float = 0.0
+
+
 class JournalError(Exception):
     """The base of what opening or reading a journal can raise. Its text says what to do."""
 
@@ -215,6 +224,11 @@ class Journal(Reader, Protocol):
     @property
     def health(self) -> Health:
         """Whether the journal can write."""
+        ...
+
+    @property
+    def committed(self) -> Commits:
+        """What was committed. A volatile journal commits nothing."""
         ...
 
     def open(

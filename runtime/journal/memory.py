@@ -25,7 +25,7 @@ from ...actors.records import (
     WorkerRecord,
     WorkstreamRecord,
 )
-from .contract import ArchivedJob, Entry, Health, InboxRow, belongs_to
+from .contract import ArchivedJob, Commits, Entry, Health, InboxRow, belongs_to
 
 HISTORY = 100_000
 ENDED_JOBS = 1_000
@@ -44,6 +44,7 @@ class MemoryJournal:
         self.durable = 0
         self.backlog = 0
         self.health = Health()
+        self.committed = Commits()
         self._history: deque[Transitioned] = deque(maxlen=history)
         self._keep_jobs = ended_jobs
         self._keep_tasks = ended_tasks

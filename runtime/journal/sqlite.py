@@ -25,7 +25,7 @@ from ...actors.records import (
     WorkstreamRecord,
 )
 from .batch import check
-from .contract import ArchivedJob, Entry, Health, InboxRow, JournalError
+from .contract import ArchivedJob, Commits, Entry, Health, InboxRow, JournalError
 from .lock import Lock
 from .reader import SqliteReader
 from .schema import check_place, connect_writer, prepare, refusing
@@ -83,6 +83,11 @@ class SqliteJournal:
     def health(self) -> Health:
         """Whether the journal can write."""
         return Health() if self._writer is None else self._writer.health
+
+    @property
+    def committed(self) -> Commits:
+        """What was committed."""
+        return Commits() if self._writer is None else self._writer.committed
 
     @property
     def commits(self) -> int:

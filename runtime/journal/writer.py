@@ -24,7 +24,7 @@ from queue import SimpleQueue
 
 from ...actors.records import Transitioned
 from .batch import Batch
-from .contract import Entry, Health
+from .contract import Commits, Entry, Health
 from .lock import Lock
 from .schema import COMMIT, code_of, connect_writer
 
@@ -74,6 +74,7 @@ class Writer:
         self.handed = 0  # the last entry handed over
         self.health = Health()
         self.commits = 0
+        self.committed = Commits()
         self._path = path
         self._lock = lock
         self._session = session
@@ -170,7 +171,7 @@ class Writer:
 
     def _write(self, batch: Batch) -> bool:
         """Commit a batch, however often it takes. False if it was given up because the writer has to stop."""
-        delay = FIRST_DELAY
+        delay, began = FIRST_DELAY, self._clock()
         while not self._try(batch):
             if self._stopping.is_set():
                 if self._clock() >= self._deadline:
@@ -182,6 +183,7 @@ class Writer:
         self.commits += 1
         self.written += len(batch.transitions)
         self._since = self._clock()
+        self._count(len(batch.transitions), self._since - began)
         self.durable = batch.number
         self.health = Health()
         self._move()
@@ -190,6 +192,13 @@ class Writer:
             with contextlib.suppress(Exception):  # what watches the journal never stops it
                 self._after_commit(batch.transitions)
         return True
+
+    def _count(self, transitions: int, took: float) -> None:
+        committed = self.committed
+        committed.commits += 1
+        committed.transitions += transitions
+        committed.seconds += took
+        committed.slowest = max(committed.slowest, took)
 
     def _try(self, batch: Batch) -> bool:
         try:

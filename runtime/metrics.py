@@ -1,0 +1,206 @@
+"""Metrics: plain counters of what has become durable, and what a runtime looks like at this moment.
+
+Rules
+-----
+- Counting costs next to nothing: once per batch, on the loop, over what was committed. Whatever can be read when
+  somebody asks (workers, breakers, queues) is not counted at all.
+- A snapshot may be asked for in any thread. Counters only grow while a runtime is open, and begin at 0 with each.
+- Time in a state is known of entities that entered it since this runtime was opened.
+- Names, types and units for the outside are in docs/observation.md; `prometheus.py` and `otel.py` tell them on.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ..actors.records import Transitioned
+from ..machines.audit import MACHINES
+
+if TYPE_CHECKING:
+    from .host import Host
+
+BOUNDS = (0.001, 0.01, 0.1, 1.0, 10.0, 60.0, 300.0, 1_800.0, 3_600.0, 86_400.0)
+"""Upper bounds of the classes of time in a state, in seconds; what is longer is in one more."""
+Pair = tuple[str, str | None, str, str]
+"""A transition's kind of entity, from where, to where, and its severity."""
+
+_TERMINAL = frozenset(
+    (kind, state) for kind, machine in MACHINES.items() for state in machine.states if machine.is_terminal(state)
+)
+
+
+class StateMetrics(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of those that were in a state.
+
+    entered, left: how often; seconds: spent there by those that left, `timed` of them, in the classes of `BOUNDS`.
+    ordinary: how many left by a transition that is no warning or worse. next_state: where most went.
+    """
+
+    entered: int
+    left: int
+    timed: int
+    seconds: float
+    classes: tuple[int, ...]
+    ordinary: int
+    next_state: str | None
+
+    @property
+    def average(self) -> float | None:
+        """Seconds in the state, on average."""
+        return self.seconds / self.timed if self.timed else None
+
+    @property
+    def success_rate(self) -> float | None:
+        """The share that left in the ordinary way."""
+        return self.ordinary / self.left if self.left else None
+
+
+class Metrics(msgspec.Struct, frozen=True, kw_only=True):
+    """A runtime at one moment. Counts are since it was opened; times are in seconds.
+
+    transitions: how often each was taken. states: by kind and state. rejected: commands that a state did not allow, by
+    machine, state and event. stale: messages under an old fencing token. requests, request_hits: commands that came
+    with a `request_id`, and those of them that were answered from what is kept. inbox: messages that wait for the
+    lifecycle actors; ready: actors that have mail. commits, committed: batches and the transitions in them;
+    commit_seconds: spent writing them, slowest_commit: the longest; backlog: transitions not yet durable. breakers:
+    states by tool. workers: how many are in each (engine, state); slots, slots_used: what they could and do run.
+    timers_fired, timers_late: how many, and the seconds that the loop was late for all of them together;
+    latest_timer: the most that it was. failed_hooks, unlogged: hooks that failed, lines that the log would not take.
+    """
+
+    transitions: dict[Pair, int]
+    states: dict[tuple[str, str], StateMetrics]
+    rejected: dict[tuple[str, str, str], int]
+    stale: int
+    requests: int
+    request_hits: int
+    inbox: int
+    ready: int
+    commits: int
+    committed: int
+    commit_seconds: float
+    slowest_commit: float
+    backlog: int
+    breakers: dict[str, str]
+    workers: dict[tuple[str, str], int]
+    slots: dict[str, int]
+    slots_used: dict[str, int]
+    timers_fired: int
+    timers_late: float
+    latest_timer: float
+    failed_hooks: int
+    unlogged: int
+
+    @property
+    def request_hit_rate(self) -> float | None:
+        """The share of commands with a `request_id` that were answered from what is kept."""
+        return self.request_hits / self.requests if self.requests else None
+
+
+class _Count:
+    """One kind of transition: how often it was taken, and how long those had been in the state that they left."""
+
+    __slots__ = ("classes", "moves", "number", "seconds", "terminal", "timed")
+
+    def __init__(self, pair: Pair) -> None:
+        kind, source, target, _ = pair
+        self.number = self.timed = 0
+        self.seconds = 0.0
+        self.classes = [0] * (len(BOUNDS) + 1)
+        self.moves = source != target
+        self.terminal = (kind, target) in _TERMINAL
+
+
+class Counting:
+    """Counts transitions."""
+
+    def __init__(self) -> None:
+        self._counts: dict[Pair, _Count] = {}
+        self._since: dict[str, float] = {}  # when the living entities entered their present state
+
+    def count(self, transitions: Sequence[Transitioned]) -> None:
+        """Count a batch. The hot path: half a microsecond a transition."""
+        counts, since, bounds = self._counts, self._since, BOUNDS
+        for row in transitions:
+            pair = (row.kind, row.from_state, row.to_state, row.severity)
+            try:
+                count = counts[pair]
+            except KeyError:
+                count = counts[pair] = _Count(pair)
+            count.number += 1
+            if not count.moves:
+                continue
+            entity, at = row.entity_id, row.at
+            if entity in since:
+                spent = at - since[entity]
+                count.timed += 1
+                count.seconds += spent
+                count.classes[bisect_left(bounds, spent)] += 1
+                if count.terminal:
+                    del since[entity]
+                    continue
+            if not count.terminal:
+                since[entity] = at
+
+    @property
+    def pairs(self) -> dict[Pair, int]:
+        """How often each transition was taken."""
+        return {pair: count.number for pair, count in self._counts.copy().items()}
+
+    def states(self) -> dict[tuple[str, str], StateMetrics]:
+        """What became of those that were in each state."""
+        entered: Counter[tuple[str, str]] = Counter()
+        left: Counter[tuple[str, str]] = Counter()
+        ordinary: Counter[tuple[str, str]] = Counter()
+        went: dict[tuple[str, str], Counter[str]] = {}
+        times: dict[tuple[str, str], list[_Count]] = {}
+        for (kind, source, target, severity), count in self._counts.copy().items():
+            if not count.moves:
+                continue
+            entered[kind, target] += count.number
+            if source is not None:
+                left[kind, source] += count.number
+                ordinary[kind, source] += count.number if severity == "info" else 0
+                went.setdefault((kind, source), Counter())[target] += count.number
+                times.setdefault((kind, source), []).append(count)
+        told: dict[tuple[str, str], StateMetrics] = {}
+        for key in entered | left:
+            (most, _), *_ = went[key].most_common(1) if key in went else [(None, 0)]
+            told[key] = StateMetrics(
+                entered=entered[key], left=left[key], timed=sum(count.timed for count in times.get(key, ())),
+                seconds=sum(count.seconds for count in times.get(key, ())),
+                classes=tuple(
+                    sum(count.classes[place] for count in times.get(key, ())) for place in range(len(BOUNDS) + 1)
+                ),
+                ordinary=ordinary[key], next_state=most,
+            )  # fmt: skip
+        return told
+
+
+def snapshot(host: Host, requests: int, request_hits: int) -> Metrics:
+    """What a runtime looks like now."""
+    kernel, journal, dispatcher, counting = host.kernel, host.journal, host.dispatcher, host.counting
+    workers: Counter[tuple[str, str]] = Counter()
+    slots: Counter[str] = Counter()
+    used: Counter[str] = Counter()
+    for worker in list(kernel.workers.values()):
+        record = worker.record
+        workers[record.engine, str(record.state)] += 1
+        slots[record.engine] += record.capacity
+        used[record.engine] += worker.used
+    timers, commits = dispatcher.timers, journal.committed
+    return Metrics(
+        transitions=counting.pairs, states=counting.states(), rejected=dict(kernel.rejected), stale=kernel.stale,
+        requests=requests, request_hits=request_hits, inbox=host.waiting, ready=len(dispatcher.ready),
+        commits=commits.commits, committed=commits.transitions, commit_seconds=commits.seconds,
+        slowest_commit=commits.slowest, backlog=journal.backlog,
+        breakers={name: str(breaker.record.state) for name, breaker in list(kernel.breakers.items())},
+        workers=dict(workers), slots=dict(slots), slots_used=dict(used), timers_fired=timers.fired,
+        timers_late=timers.late, latest_timer=timers.latest, failed_hooks=host.caller.failed_hooks,
+        unlogged=host.hub.unlogged,
+    )  # fmt: skip

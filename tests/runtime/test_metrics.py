@@ -1,0 +1,88 @@
+"""Metrics: what is counted, and what it costs nobody."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from callboard import InvalidTransitionError, Retry, Runtime, RuntimeClosed, Task, VirtualClock, Workstream
+
+pytestmark = pytest.mark.anyio
+
+
+async def one() -> int:
+    return 1
+
+
+failures: list[int] = []
+
+
+async def fails_once() -> int:
+    if failures:
+        return failures.pop()
+    failures.append(2)
+    raise ConnectionError("not yet")
+
+
+async def test_everything_is_counted(tmp_path: Path) -> None:
+    failures.clear()
+    clock = VirtualClock()
+    runtime = Runtime(tmp_path / "state.db", clock=clock)
+    with pytest.raises(RuntimeClosed):
+        runtime.metrics()
+    with anyio.fail_after(20):
+        async with runtime:
+            events = runtime.events(task="again", to_state="retrying")
+            tasks = [
+                Task("one", run=one, tool="compiler"),
+                Task("again", run=fails_once, retry=Retry(max_attempts=2, base_delay=5.0, jitter=0.0)),
+            ]
+            job = await runtime.submit(Workstream("w", tasks=tasks), id="j")
+            await anext(events)
+            clock.advance(5.0)
+            await job.wait()
+            for request in ("r1", "r1"):
+                other: Any = await runtime.submit(Workstream("o", tasks=[Task("one", run=one)]), id=request)
+                await other.wait()
+            with pytest.raises(InvalidTransitionError):
+                await job.cancel()
+            told = runtime.metrics()
+    assert told.transitions["task", "running", "retrying", "warning"] == 1
+    assert told.transitions["task", "validating", "completed", "info"] == 3
+    running, retrying = told.states["task", "running"], told.states["task", "retrying"]
+    assert (running.entered, running.left, running.timed) == (4, 4, 4)
+    assert (running.success_rate, running.next_state) == (0.75, "validating")
+    assert (retrying.seconds, retrying.average, retrying.next_state) == (5.0, 5.0, "queued")
+    assert sum(retrying.classes) == 1
+    assert told.states["task", "completed"].success_rate is None
+    assert told.breakers == {"compiler": "closed"}
+    assert told.workers["loop", "idle"] == 1
+    assert (told.slots["loop"], told.slots_used["loop"]) == (100, 0)
+    assert told.commits > 2
+    assert told.committed >= sum(told.transitions.values()) > 20
+    assert told.slowest_commit <= told.commit_seconds
+    assert (told.inbox, told.ready, told.backlog, told.stale, told.timers_fired > 0) == (0, 0, 0, 0, True)
+
+
+async def test_what_a_state_does_not_allow_is_counted() -> None:
+    started = anyio.Event()
+
+    async def runs() -> None:
+        started.set()
+        await anyio.sleep_forever()
+
+    async with Runtime() as runtime:
+        runtime.task(runs)
+        tasks = [Task("quick", run=one), Task("a", run=runs, depends_on=["quick"])]
+        job = await runtime.submit(Workstream("w", tasks=tasks), id="j")
+        await started.wait()
+        with pytest.raises(InvalidTransitionError):
+            await job.task("quick").cancel()
+        for _ in range(2):
+            await job.cancel(request_id="r1")
+        told = runtime.metrics()
+    assert told.rejected == {("task", "completed", "cancel_graceful"): 1}
+    assert (told.requests, told.request_hits, told.request_hit_rate) == (2, 1, 0.5)
