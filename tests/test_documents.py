@@ -5,6 +5,9 @@ Fences that are run, each in a copy of the checkout:
 - `console`: each line after `$ ` in one shell, in which every command must end with 0. What is shown must come out so;
   numbers and ids may differ, lines that begin with a time are not compared, and `...` leaves some out.
 - `toml`: as a specification file.
+
+Two kinds are looked at elsewhere: `terminal` is a session at two terminals (tests/runtime/cli/test_sessions.py), and of
+`sh` only that its commands exist.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from callboard import load
 from callboard.actors import spec
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = ["specification", "lifecycles", "breakers", "observation"]
+PAGES = ["specification", "lifecycles", "breakers", "observation", "sessions", "recovery"]
 DOCUMENTS = ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", *(f"docs/{page}.md" for page in PAGES)]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
@@ -106,7 +109,7 @@ def test_a_specification_is_accepted(block: Block, tmp_path: Path) -> None:
 
 
 def test_every_fence_is_of_a_kind_that_is_looked_at() -> None:
-    known = {"", "python", "console", "console main", "console tests", "toml", "mermaid"}
+    known = {"", "python", "console", "console main", "console tests", "toml", "mermaid", "sh", "terminal"}
     assert {block.info for block in BLOCKS} <= known
 
 
@@ -156,8 +159,12 @@ def test_the_command_line_is_what_the_readme_says() -> None:
     shown = run(["callboard", "--help"], ROOT)
     commands = set(re.findall(r"^  (\w+)  +\w", shown.partition("Commands:")[2], re.MULTILINE))
     assert told == commands
+    named = {found for block in BLOCKS for found in re.findall(r"^callboard (\w+)", block.text, re.MULTILINE)}
+    assert named <= commands
     codes = re.findall(r"^\| (\d+) \| ", README, re.MULTILINE)
-    assert codes == re.findall(r"(\d+) (?:completed|failed|bad|an error|cancelled)", shown)
+    assert codes == re.findall(
+        r"(\d+) (?:completed|failed|bad|an error|not in effect|cancelled)", " ".join(shown.split())
+    )
 
 
 # -- links -------------------------------------------------------------------------------------------------------------

@@ -119,7 +119,7 @@ class Act:
             self._json(answered, code)
             raise typer.Exit(code)
         if answered.error is not None:
-            raise Trouble(f"{shown}: {answered.error}", code)
+            raise Trouble(f"{shown}: {answered.error.removeprefix(f'{answered.kind}: ')}", code)
         if answered.id:
             inner = answered.workstream if answered.workstream != answered.state else ""
             state = f"{answered.state}{f', its workstream {inner}' if inner else ''}"
@@ -147,8 +147,8 @@ def states_of(reader: Reader, kind: str, target: str) -> list[tuple[str, str]]:
     """The kinds and states of what a command to that target may be about: of a job also its workstream."""
     if kind == "breaker":
         return [("breaker", str(breaker.state)) for breaker in reader.breakers() if breaker.name == target]
-    job_id, _, name = target.partition("/")
-    job, runs = reader.job(job_id), reader.workstreams(job_id)
+    job_id, _, name = ("", "", "") if kind == "job" else target.rpartition("/")
+    job, runs = reader.job(job_id or target), reader.workstreams(job_id or target)
     if job is None or not runs:
         return []
     if name:
@@ -167,13 +167,17 @@ def find(reader: Reader, target: str, task: str | None = None) -> Found:
     """The job or task that "JOB", "JOB/TASK" or "JOB@RUN/TASK" means. Raises Trouble."""
     from .reading import find_job, find_task  # noqa: PLC0415
 
-    job_id, slash, name = target.partition("/")
-    job_id, at, run = job_id.partition("@")
-    job = find_job(reader, job_id)
-    if at and run != str(job.run):
-        raise Trouble(
-            f"{target!r:.80} is of run {run:.10}; job {job.id} is in run {job.run}: only that can be acted on."
-        )
+    job = reader.job(target)  # a child job's id has slashes too
+    head, slash, name = ("", "", "") if job is not None else target.rpartition("/")
+    if job is None:
+        job = reader.job(head or target)
+    if job is None:
+        head, at, run = (head or target).rpartition("@")
+        job = find_job(reader, head if at and run.isdecimal() else head + at + run)
+        if at and run.isdecimal() and run != str(job.run):
+            raise Trouble(
+                f"{target!r:.80} is of run {run:.10}; job {job.id} is in run {job.run}: only that can be acted on."
+            )
     if slash and task is not None:
         raise Trouble(f"{target!r:.80} names a task already; {task!r:.80} is one too many.")
     wanted = name if slash else task

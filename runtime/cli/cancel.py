@@ -68,13 +68,15 @@ async def _cancel(act: Act, named: Found, reason: str, force: bool) -> None:
 async def _cancelled(runtime: Runtime, act: Act, named: Found, reason: str, force: bool) -> None:
     import anyio  # noqa: PLC0415
 
+    from ...actors.records import TaskRecord  # noqa: PLC0415
     from ...machines import InvalidTransitionError  # noqa: PLC0415
     from ..control.told import Answered, answer_to  # noqa: PLC0415
     from ..requests import RequestIdReused  # noqa: PLC0415
     from .ending import summary  # noqa: PLC0415
 
     shown = f"{named.kind} {named.id}"
-    job_id, _, task = address(named).partition("/")
+    task = named.name if isinstance(named, TaskRecord) else ""
+    job_id = named.job_id if isinstance(named, TaskRecord) else named.id
     job = await runtime.job(job_id)
     try:
         if not task:

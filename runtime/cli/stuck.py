@@ -142,7 +142,9 @@ def _tasks(reader: Reader, run: WorkstreamRecord, job_id: str) -> Iterator[dict[
             yield _one(task, target, _pending(task, spec(), living, run, job_id))
             continue
         what, command = _TASK[task.state]
-        if task.state == "queued" and not task.routable:
+        if task.state in {"queued", "half_open"} and run.state == "paused":
+            what, command = "its workstream, which is paused", f"callboard resume {job_id}"
+        elif task.state == "queued" and not task.routable:
             what = "a worker that could run it: there is none"
         if task.state == "circuit_open" and task.parked in {"exhausted", "lost"}:
             what, command = f"an operator: it is parked since its tries are {task.parked}", "callboard retry TARGET"

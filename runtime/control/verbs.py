@@ -61,7 +61,7 @@ async def _job(runtime: Runtime, name: str) -> Any:
 
 
 async def _task(runtime: Runtime, name: str) -> Any:
-    job, _, task = name.partition("/")
+    job, _, task = name.rpartition("/")  # a child job has its parent's id in front
     return (await runtime.job(job)).task(task)
 
 
