@@ -321,7 +321,7 @@ class SystemRef(Struct, gc=False, eq=False):
     """The cell of a part of the runtime: two lanes without bound, a plain `receive`, no supervision."""
 
     host: Host
-    receive: Callable[[Any], None]
+    receive: Callable[[Any], object]
     name: str
     urgent: deque[Any]  # control inputs, handled first
     data: deque[Any]

@@ -213,7 +213,7 @@ class Batches(Turns):
         return bool(self._calls) or cell.control is not None
 
     def _run_system(self, cell: SystemRef, limit: int) -> int:
-        """Hand a part of the runtime its messages."""
+        """Hand a part of the runtime its messages. One that had much to do, and says so, counts as all of them."""
         self.current = None
         receive, urgent, data = cell.receive, cell.urgent, cell.data
         handled = 0
@@ -227,7 +227,8 @@ class Batches(Turns):
                 return handled
             handled += 1
             try:
-                receive(message)
+                if receive(message):
+                    handled = limit
             except Exception as error:
                 self.ready.append(cell)
                 self.on_error(error)

@@ -122,8 +122,11 @@ class Dispatcher(Batches):
             stop_timeout=stop_timeout,
         )
 
-    def spawn_system(self, receive: Callable[[Any], None], name: str) -> SystemRef:
-        """A cell for a part of the runtime: unbounded, two lanes, and what it raises goes to `on_error`."""
+    def spawn_system(self, receive: Callable[[Any], object], name: str) -> SystemRef:
+        """A cell for a part of the runtime: unbounded, two lanes, and what it raises goes to `on_error`.
+
+        `receive` returns True when it had much to do: the clock is then looked at before the next message.
+        """
         system = SystemRef(self, receive, name, deque(), deque(), SYSTEM)
         self._systems.append(system)
         return system

@@ -20,7 +20,7 @@ import anyio
 
 from ..actors.job import JobActor
 from ..actors.kernel import Kernel
-from ..actors.messages import Barrier, Message, Reply, Request, TimerFired, WorkerBeat
+from ..actors.messages import Barrier, Continue, Message, Reply, Request, TimerFired, WorkerBeat
 from ..actors.notices import Notice, Severity
 from ..actors.records import Transitioned
 from ..actors.spec import Task
@@ -52,6 +52,8 @@ from .timers import Timer
 
 MAX_BACKLOG = 50_000
 """Transitions that may wait for the disk before the gate closes."""
+EFFECTS_AT_ONCE = 500
+"""So many effects are released in a row, at least those of one turn, before the dispatcher looks at its clock."""
 LONGEST_SLEEP = 60.0
 
 
@@ -97,8 +99,9 @@ class Host:
         """Give the kernel an input."""
         self._inbox.tell(message)
 
-    def _receive(self, message: Message) -> None:
+    def _receive(self, message: Message) -> bool:
         self.kernel.run(message)
+        return type(message) is Continue  # which is a part of something long
 
     def _after_slice(self) -> float | None:
         self.journal.flush()
@@ -219,12 +222,17 @@ class Host:
     # -- effects -------------------------------------------------------------------------------------------------------
 
     def release(self) -> None:
-        """Do what has become durable, in order."""
+        """Do what has become durable, in order; of very much a part, so that others get their turn in between."""
         pending, durable = self._pending, self.journal.durable
         told = self.hub.wanted
         batch: list[Transitioned] = []
+        left = EFFECTS_AT_ONCE
         while pending and pending[0][0] <= durable:
+            if left <= 0:
+                self.dispatcher.soon(self.release)
+                break
             _, effects, transitions = pending.popleft()
+            left -= len(effects)
             if transitions:
                 batch += transitions
                 if told:

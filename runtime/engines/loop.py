@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextvars
 import time
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from inspect import isawaitable
@@ -21,6 +22,7 @@ from .contract import Beat, Call, Ended
 from .crossing import LoopLine
 
 _TURNS = 3  # of the loop, for a cancelled body to unwind
+_STOPS_AT_ONCE = 100  # bodies that are told to stop in one turn of the loop: all of them unwind in the next
 
 
 class _LoopRun(Run, kw_only=True, eq=False):
@@ -36,6 +38,9 @@ class LoopEngine(BaseEngine[_LoopRun]):
         super().__init__(clock=clock)
         self._pool = pool
         self._base = contextvars.copy_context()
+        self._stops = 0  # in this turn of the loop
+        self._stopping = False  # a look at what is left to stop is on its way
+        self._to_stop: deque[tuple[_LoopRun, bool]] = deque()
 
     def start(self, call: Call, ended: Ended, beat: Beat) -> None:
         """Run the call's function. Raises EngineClosed, or ValueError for a token that is running."""
@@ -62,10 +67,29 @@ class LoopEngine(BaseEngine[_LoopRun]):
             self._end(run, self._raised(run, error))
 
     def _stop(self, run: _LoopRun, *, force: bool) -> None:
+        line = self._line or LoopLine()
+        if self._stops < _STOPS_AT_ONCE:
+            self._stop_now(line, run, force)
+        else:
+            self._to_stop.append((run, force))
+        if not self._stopping:
+            self._stopping = True
+            line.post(self._stop_more, line)
+
+    def _stop_more(self, line: LoopLine) -> None:
+        """The loop has turned: stop the next ones."""
+        self._stops = 0
+        self._stopping = bool(self._to_stop)
+        while self._to_stop and self._stops < _STOPS_AT_ONCE:
+            self._stop_now(line, *self._to_stop.popleft())
+        if self._stopping:
+            line.post(self._stop_more, line)
+
+    def _stop_now(self, line: LoopLine, run: _LoopRun, force: bool) -> None:
+        self._stops += 1
         if run.running is not None:
             run.running.cancel()
         if force:
-            line = self._line or LoopLine()
             line.post(self._abandon_after, line, run, _TURNS)
 
     def _abandon_after(self, line: LoopLine, run: _LoopRun, turns: int) -> None:
