@@ -47,6 +47,8 @@ INTERNAL = "internal_error"
 """The `error_type` of a task whose own actor failed."""
 TOOL, EXHAUSTED, LOST = "tool", "exhausted", "lost"
 """Why a task is parked (`record.parked`)."""
+BEATS = frozenset({RUNNING, TIMED_OUT, CANCELLING})
+"""The states in which a body may still say how far it is: also when it has been told to stop."""
 STOP_MARGIN = 1.0
 """Seconds that an engine has beyond the kill grace to say that the body is gone."""
 _PLAIN_TOOL = Tool()
@@ -193,12 +195,17 @@ class AttemptedTask(CancellableEntity[TaskRecord]):
 
     def on_beat(self, message: Beat) -> None:
         """The body is alive, and may have said how far it is."""
-        if message.token != self.record.token or self.record.state != RUNNING:
+        record = self.record
+        says = message.details is not None or message.saved is not None
+        wanted = record.state == RUNNING or (says and record.state in BEATS and record.claimed_at is not None)
+        if message.token != record.token or not wanted:
             self.kernel.stale += 1
             return
         self.beat_at = self.kernel.at
         if message.details is not None:
             self.change(details=message.details)
+        if message.saved is not None and self.limits.checkpoint:
+            self.change(checkpoint=message.saved)
 
     def on_process_started(self, message: ProcessStarted) -> None:
         """Keep the process's identity, so that one which outlives a crash can be found and killed."""
@@ -227,11 +234,13 @@ class AttemptedTask(CancellableEntity[TaskRecord]):
             else:  # whoever ran it stopped it, unasked
                 self._failed(ended, end="lost")
         elif state == TIMED_OUT:
+            self._tell_partial(ended)
             self._failed(ended, end="timed_out")
         else:
             if record.claimed_at is not None:  # else its end was journaled when the body was abandoned
                 self._journal_attempt(ended, end="cancelled")
             if state == CANCELLING and not self.hooks_run:
+                self._tell_partial(ended)
                 self.change(
                     claimed_at=None, last_error=ended.error or record.last_error,
                     error_type=ended.error_type or record.error_type, exit_code=ended.exit_code,
@@ -246,6 +255,13 @@ class AttemptedTask(CancellableEntity[TaskRecord]):
         if self.record.state == RUNNING:
             self.fire(Event.RECOVER, reason=ended.error)
         self._failed(ended, end="lost")
+
+    def _tell_partial(self, ended: CallEnded) -> None:
+        """What the command had written when it was stopped is kept."""
+        path, size = ended.output_path, ended.output_size
+        if path is not None and size:
+            text = f"{self.record.id} was stopped: the {size} bytes that it had written are in {path}"
+            self.kernel.notice("partial_output_saved", "info", text, self, path=path, size=size)
 
     def tell_abandoned(self, token: int, slot: Call) -> None:
         """Its engine has given a body up that did not stop; the worker's place is free for others."""

@@ -200,10 +200,11 @@ class ProcessStarted(Message, frozen=True):
 
 
 class Beat(Message, frozen=True):
-    """A body's heartbeat. `details` are kept for the next attempt."""
+    """A body's heartbeat. `details` are kept for the next attempt, `saved` (a checkpoint) for the next run as well."""
 
     token: int
     details: msgspec.Raw | None
+    saved: msgspec.Raw | None = None
 
 
 class TimerFired(Message, frozen=True):

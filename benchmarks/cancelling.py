@@ -56,10 +56,12 @@ async def cancel(case: str, count: int, folder: Path) -> list[str]:
     probe = Probe()
     async with Runtime(journal, workers=workers) as runtime, anyio.create_task_group() as beside:
         tasks = [Task(f"t{number}", run=waits) for number in range(count)]
-        job = await runtime.submit(Workstream("many", tasks=tasks))
         running = min(count, workers[0].capacity or 0)
-        while sum(task.state == "running" for task in job.tasks()) < running:
-            await anyio.sleep(0.05)
+        started = runtime.events(size=10 * count, notices=False, kind="task", to_state="running")
+        job = await runtime.submit(Workstream("many", tasks=tasks))
+        for _ in range(running):
+            await anext(started)
+        started.close()
         gc.collect()
         beside.start_soon(probe.watch)
         await checkpoint()

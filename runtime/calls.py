@@ -29,7 +29,7 @@ from ..actors.spec import Check, Condition, Hook, Task, Workstream, seconds
 from ..actors.turn import RunHook, StartCall, folder_of
 from .bodies import Bodies, BodyNotFound, NoPath, kind_of, look_in, path_of
 from .engines.bodies import takes_context
-from .engines.context import TaskContext
+from .engines.context import Saved, TaskContext
 from .engines.contract import Call, CommandCall, Engine, EngineClosed, ErrorInfo, Outcome, ProcessCall
 from .leftovers import JOURNAL_VARIABLE
 from .secrets import Mask, Secrets
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 Part = Task | Check | Condition | Hook
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
+STOPPED = frozenset({"cancelled", "abandoned"})
 CHECK_GRACE = 5.0
 """Seconds between the polite stop of a check, condition or hook and its kill."""
 
@@ -278,6 +279,7 @@ class Caller:
             task=record.name, token=token, attempt=record.attempt, job_id=record.job_id,
             workstream_id=record.workstream_id, results=_results(task), args=task.spec.args,
             details=None if record.details is None else msgspec.json.decode(record.details), secrets=secrets, mask=mask,
+            saved=None if record.checkpoint is None else msgspec.json.decode(record.checkpoint),
             children=self._children,
         )  # fmt: skip
 
@@ -324,10 +326,14 @@ class Caller:
     # -- how it ended --------------------------------------------------------------------------------------------------
 
     def _beat(self, token: int, details: Any) -> None:
-        self._tell(Beat(token, None if details is None else msgspec.Raw(msgspec.json.encode(details))))
+        if isinstance(details, Saved):
+            self._tell(Beat(token, None, msgspec.Raw(msgspec.json.encode(details.value))))
+        else:
+            self._tell(Beat(token, None if details is None else msgspec.Raw(msgspec.json.encode(details))))
 
     def _beat_masked(self, mask: Mask, token: int, details: Any) -> None:
-        self._beat(token, mask.value(details))
+        told = Saved(mask.value(details.value)) if isinstance(details, Saved) else mask.value(details)
+        self._beat(token, told)
 
     def _ended_masked(self, call: Call, ended: Callable[[Outcome], None], outcome: Outcome) -> None:
         """What comes back from whoever was handed secrets goes on without them."""
@@ -348,8 +354,17 @@ class Caller:
         self._function_ended(msgspec.structs.replace(outcome, output_tail="") if outcome.output_tail else outcome)
 
     def _command_ended(self, outcome: Outcome) -> None:
+        if outcome.status in STOPPED and outcome.output_path is not None and not self._keeps_output(outcome.token):
+            Path(outcome.output_path).unlink(missing_ok=True)
+            outcome = msgspec.structs.replace(outcome, output_path=None)
         value = {"exit_code": outcome.exit_code, "output": outcome.output_tail}
         self._ended(outcome, msgspec.Raw(msgspec.json.encode(value)))
+
+    def _keeps_output(self, token: int) -> bool:
+        """Whether what a command wrote is kept, which was stopped before its end."""
+        call = self._kernel.calls.get(token)
+        task = None if call is None else self._kernel.entities.get(call.key)
+        return task is None or cast("TaskActor", task).limits.save_partial_output
 
     def _question_ended(self, outcome: Outcome) -> None:
         self._ended(outcome, outcome.value)

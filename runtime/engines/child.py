@@ -33,7 +33,7 @@ from ...actors.errors import TaskCancelled
 from ..functions import BodyNotFound, follow, look_in, wants_too_much
 from ..secrets import Mask
 from .bodies import bind, bind_logging
-from .context import TaskContext
+from .context import Saved, TaskContext
 from .contract import Call, ErrorInfo
 from .failures import describe
 from .main_module import load_main
@@ -137,8 +137,8 @@ class Child:
         if (facts := begin.facts) is not None:
             context = self._context = TaskContext(
                 task=facts.task, token=begin.token, attempt=facts.attempt, job_id=facts.job_id,
-                workstream_id=facts.workstream_id, results=facts.results, details=facts.details, args=facts.args,
-                secrets=begin.secrets, mask=_mask(begin),
+                workstream_id=facts.workstream_id, results=facts.results, details=facts.details, saved=facts.saved,
+                args=facts.args, secrets=begin.secrets, mask=_mask(begin),
             )  # fmt: skip
             context.attach(lambda details: self._beat(begin.token, details), raises=True)
             bind_logging(logging, context)
@@ -175,7 +175,8 @@ class Child:
     def _beat(self, token: int, details: Any) -> None:
         """In the body: a frame is sent whole, whatever signal comes meanwhile."""
         self._interruptible = False
-        self._send(Said(token, details))
+        saved = isinstance(details, Saved)
+        self._send(Said(token, details.value if saved else details, saved))
         self._interruptible = True
         if self._interrupted:
             raise TaskCancelled(_TOLD)

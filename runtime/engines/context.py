@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from ...actors.errors import TaskCancelled
 from ..logs import logger, masked_logger
 from ..secrets import Mask
@@ -26,18 +28,25 @@ def _nowhere(details: Any) -> None:
     """A heartbeat before the start or after the end of the attempt."""
 
 
+class Saved(msgspec.Struct, frozen=True):
+    """What a body saved by `TaskContext.checkpoint`, on its way to the runtime as heartbeats go."""
+
+    value: Any
+
+
 class TaskContext:
     """The facts of one attempt, handed to a body that takes an argument.
 
     results: what its dependencies returned, by their names. details: the last heartbeat's details of the
-    attempt before (None: there were none). args: the values its specification gives it. token: its fencing
-    token, to be handed to systems that must refuse a late writer. secrets: the values of those that its specification
-    names, by their names; what comes back from it is masked (`mask`).
+    attempt before (None: there were none). saved: the last checkpoint of the attempts before (None: there was none).
+    args: the values its specification gives it. token: its fencing token, to be handed to systems that must refuse a
+    late writer. secrets: the values of those that its specification names, by their names; what comes back from it is
+    masked (`mask`).
     """
 
     __slots__ = (
         "_beat", "_children", "_log", "_raises", "_when_cancelled", "args", "attempt", "cancelled", "details", "job_id",
-        "mask", "results", "secrets", "task", "token", "workstream_id",
+        "mask", "results", "saved", "secrets", "task", "token", "workstream_id",
     )  # fmt: skip
 
     def __init__(
@@ -50,6 +59,7 @@ class TaskContext:
         workstream_id: str = "",
         results: dict[str, Any] | None = None,
         details: Any = None,
+        saved: Any = None,
         args: dict[str, Any] | None = None,
         secrets: dict[str, str] | None = None,
         mask: Mask | None = None,
@@ -62,6 +72,7 @@ class TaskContext:
         self.workstream_id = workstream_id
         self.results: dict[str, Any] = {} if results is None else results
         self.details = details
+        self.saved = saved
         self.args: dict[str, Any] = {} if args is None else args
         self.secrets: dict[str, str] = {} if secrets is None else secrets
         self.mask = mask
@@ -80,6 +91,19 @@ class TaskContext:
         details.
         """
         self._beat(None if details is None else checked(details, "the heartbeat's details"))
+        self._stop_if_cancelled()
+
+    def checkpoint(self, value: Any) -> None:
+        """Save how far the body is (any JSON-able value but None): the next attempt, or run, finds it as `saved`.
+
+        It is kept as soon as the runtime hears of it, also while the body is being cancelled, and stays when the task
+        is cancelled, fails or is interrupted. Nothing is kept where the task says `checkpoint = false`. Counts as a
+        heartbeat, and raises as that does.
+        """
+        self._beat(Saved(checked(value, "the checkpoint")))
+        self._stop_if_cancelled()
+
+    def _stop_if_cancelled(self) -> None:
         if self.cancelled and self._raises:
             raise TaskCancelled(f"the task {self.task!r} was cancelled")
 

@@ -8,7 +8,7 @@ The contract, which one test file holds every engine to:
   not wait for the body's manners.
 - Whatever a body does (raises anything, returns anything, never ends) is an outcome, never an engine's error.
 - `beat(token, details)` is called on the loop, for heartbeats of calls that are not over; beats in quick
-  succession may be given as one, the last.
+  succession may be given as one, the last; a checkpoint (`details` is a `Saved`) is no heartbeat in this.
 - A worker is an incarnation (`worker`, `incarnation`) that calls are run by. `probe` asks whether it lives: an engine
   that runs bodies inside of this process answers with the tokens of all that it runs; one with processes of its own
   answers None, and the process's answer comes later, or never. A call whose worker died under it ends as `lost`.

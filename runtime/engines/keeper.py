@@ -37,6 +37,7 @@ from typing import Literal, Protocol
 import msgspec
 
 from ..secrets import Mask
+from .context import Saved
 from .contract import ErrorInfo, ProcessInfo
 from .lookout import Lookout, Watched
 from .main_module import own_main
@@ -406,9 +407,9 @@ class Keeper(Lookout[Seat]):
 
     def _heard(self, seat: Seat, frame: FromProcess) -> None:
         match frame:
-            case Said(token=token, details=details):
+            case Said(token=token, details=details, saved=saved):
                 if seat.job is not None and seat.job.token == token:
-                    self._listener.job_said(seat.job, details)
+                    self._listener.job_said(seat.job, Saved(details) if saved else details)
             case Done():
                 self._done(seat, frame)
             case Alive(tokens=tokens):

@@ -24,12 +24,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from functools import partial
 
 import anyio
 import msgspec
 
 from .base import BaseEngine, Run
+from .beats import Beats
 from .contract import Beat, Call, Ended, Outcome, ProcessCall, ProcessInfo
 from .crossing import LoopLine
 from .keeper import Job, Keeper, Seat
@@ -43,8 +44,7 @@ _CLOSING = 3.0  # seconds that the keeper's thread may take to end
 
 class _ProcessRun(Run, kw_only=True, eq=False):
     job: Job
-    details: Any = None  # of the latest heartbeat
-    beating: bool = False  # a heartbeat is on its way to the loop
+    beats: Beats = msgspec.field(default_factory=Beats)
 
 
 class ProcessEngine(BaseEngine[_ProcessRun]):
@@ -170,10 +170,9 @@ class ProcessEngine(BaseEngine[_ProcessRun]):
             self._tell_started(token, info)
 
     def job_said(self, run: _ProcessRun) -> None:
-        """The body's heartbeat: of many in a row, the last."""
-        run.beating = False
+        """The body's heartbeats: many in a row are one."""
         if self._runs.get(run.call.token) is run:
-            run.beat(run.call.token, run.details)
+            run.beats.pass_on(partial(run.beat, run.call.token))
 
     def run_of(self, job: Job) -> _ProcessRun | None:
         """The run of a job, if it is not over."""
@@ -226,11 +225,8 @@ class _Hearing:
 
     def job_said(self, job: Job, details: object) -> None:
         run = self._engine.run_of(job)
-        if run is not None:
-            run.details = details
-            if not run.beating:
-                run.beating = True
-                self._post(self._engine.job_said, run)
+        if run is not None and run.beats.take(details):
+            self._post(self._engine.job_said, run)
 
     def job_done(self, job: Job, done: Done) -> None:
         self._post(self._engine.job_done, job, done)
@@ -254,5 +250,5 @@ def _facts(call: Call) -> Facts | None:
         return None
     return Facts(
         task=task.task, attempt=task.attempt, job_id=task.job_id, workstream_id=task.workstream_id,
-        results=task.results, details=task.details, args=task.args,
+        results=task.results, details=task.details, saved=task.saved, args=task.args,
     )  # fmt: skip

@@ -20,8 +20,11 @@ from inspect import iscoroutine
 from queue import SimpleQueue
 from typing import Any
 
+import msgspec
+
 from ...actors.errors import TaskCancelled
 from .base import BaseEngine, Run
+from .beats import Beats
 from .bodies import bind, bind_logging
 from .contract import Beat, Call, Ended
 from .crossing import LoopLine
@@ -32,8 +35,7 @@ _IDLE = 32  # free threads that are kept
 class _ThreadRun(Run, kw_only=True, eq=False):
     context: contextvars.Context
     line: LoopLine
-    details: Any = None  # of the latest heartbeat
-    beating: bool = False  # a heartbeat is on its way to the loop
+    beats: Beats = msgspec.field(default_factory=Beats)
     abandoned: bool = False
 
 
@@ -138,13 +140,10 @@ class ThreadEngine(BaseEngine[_ThreadRun]):
             super()._abandon(run)
 
     def _beat(self, run: _ThreadRun, details: Any) -> None:
-        """In the body's thread: many heartbeats in a row become one message, the last."""
-        run.details = details
-        if not run.beating:
-            run.beating = True
+        """In the body's thread."""
+        if run.beats.take(details):
             run.line.post(self._pass_on, run)
 
     def _pass_on(self, run: _ThreadRun) -> None:
-        run.beating = False
         if self._runs.get(run.call.token) is run:
-            run.beat(run.call.token, run.details)
+            run.beats.pass_on(partial(run.beat, run.call.token))

@@ -44,6 +44,7 @@ class Facts(msgspec.Struct, frozen=True, omit_defaults=True):
     workstream_id: str = ""
     results: dict[str, Any] = {}
     details: Any = None
+    saved: Any = None
     args: dict[str, Any] = {}
 
 
@@ -76,10 +77,11 @@ class Up(Frame, frozen=True):
 
 
 class Said(Frame, frozen=True):
-    """A heartbeat of the body."""
+    """A heartbeat of the body; or, if `saved`, its checkpoint."""
 
     token: int
     details: Any = None
+    saved: bool = False
 
 
 class Done(Frame, frozen=True):

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 from tests.actors.stage import Script, Stage, fails, flow, hangs, task
 
-from callboard.actors.messages import RECOVER, Drain, TurnFailed
+from callboard.actors.messages import RECOVER, Beat, Drain, TurnFailed
 from callboard.actors.spec import Check, Defaults, Hook, Retry
 from callboard.machines import InvalidTransitionError
 
@@ -559,3 +560,58 @@ def test_a_turn_that_fails_while_a_workstreams_hook_runs() -> None:
     stage.send(TurnFailed(stage.stream.key, "ValueError: ours"))
     assert stage.stream.state == "cancelled"
     assert idle(stage)
+
+
+# -- what a stopped task leaves ----------------------------------------------------------------------------------------
+
+
+def beat(stage: Stage, **said: Any) -> None:
+    raw = {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in said.items()}
+    stage.send(Beat(stage.token("a"), raw.get("details"), raw.get("saved")))
+
+
+def test_a_checkpoint_is_kept_also_while_the_body_stops_and_a_late_one_is_not() -> None:
+    stage = running()
+    stage.stubborn.add("a")
+    beat(stage, saved=[1], details="half")
+    beat(stage, details="more")
+    stage.cancel(stage.actor("a"))
+    beat(stage, saved=[1, 2])
+    token = stage.token("a")
+    stage.end(token, "cancelled")
+    stage.settle()
+    stage.send(Beat(token, None, msgspec.Raw(b"[3]")))
+    record = stage.task("a")
+    assert (record.state, record.checkpoint, record.details) == (
+        "cancelled", msgspec.Raw(b"[1,2]"), msgspec.Raw(b'"more"'),
+    )  # fmt: skip
+
+
+def test_a_checkpoint_outlives_a_crash() -> None:
+    stage = running()
+    beat(stage, saved=7)
+    again = stage.after_crash()
+    again.advance(0)
+    assert again.task("a").checkpoint == msgspec.Raw(b"7")
+    assert again.task("a").attempt == 2
+
+
+def test_no_checkpoint_is_kept_where_that_is_off() -> None:
+    stage = running(checkpoint=False)
+    beat(stage, saved=7, details=8)
+    assert (stage.task("a").checkpoint, stage.task("a").details) == (None, msgspec.Raw(b"8"))
+
+
+@pytest.mark.parametrize("way", ["cancelled", "timed out"])
+def test_what_a_stopped_command_had_written_is_kept_and_told(way: str) -> None:
+    stage = running(timeout=60)
+    stage.stubborn.add("a")
+    if way == "cancelled":
+        stage.cancel(stage.actor("a"))
+    else:
+        stage.advance(60)
+    stage.end(stage.token("a"), "cancelled", output_path="/out/a.1.log", output_size=12)
+    stage.settle()
+    assert (stage.task("a").output_path, stage.task("a").output_size) == ("/out/a.1.log", 12)
+    (notice,) = [notice for notice in stage.notices if notice.event == "partial_output_saved"]
+    assert (notice.severity, notice.facts) == ("info", {"path": "/out/a.1.log", "size": 12})

@@ -13,7 +13,17 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from callboard import Hook, Runtime, Task, TaskContext, VirtualClock, Worker, Workstream
+from callboard import (
+    Hook,
+    InvalidTransitionError,
+    Retry,
+    Runtime,
+    Task,
+    TaskContext,
+    VirtualClock,
+    Worker,
+    Workstream,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -180,3 +190,85 @@ async def test_a_thread_body_that_never_ends_is_abandoned_and_its_place_is_free(
 
 def plain() -> int:
     return 1
+
+
+async def saves(task: TaskContext) -> None:
+    scenes[-1].told.append((task.attempt, task.saved, task.details))
+    task.checkpoint({"rows": task.attempt * 10})
+    task.heartbeat("counting")
+    if task.attempt == 1:
+        raise ValueError("once more")
+    scenes[-1].began.set()
+    try:
+        await anyio.sleep_forever()
+    finally:
+        task.checkpoint({"rows": 25})
+
+
+def saves_in_a_thread(task: TaskContext) -> None:
+    for row in range(100):
+        task.checkpoint(row)
+        task.heartbeat()
+    task.heartbeat("done")
+    task.heartbeat()
+
+
+async def test_the_next_attempt_finds_what_was_saved_and_so_does_who_looks_after_a_cancel(
+    open_runtime: Callable[..., Runtime], scene: Scene
+) -> None:
+    with anyio.fail_after(20):
+        async with open_runtime() as runtime:
+            again = Retry(max_attempts=2, base_delay=0)
+            tasks = [Task("a", run=saves, retry=again), Task("b", run=saves_in_a_thread)]
+            job = await runtime.submit(Workstream("w", tasks=tasks))
+            events = job.events(notices=False)
+            await scene.began.wait()
+            async for event in events:
+                if event.entity_id.endswith("/b") and event.to_state == "completed":
+                    break
+            events.close()
+            await job.cancel()
+            records = (await job.wait()).tasks
+    assert scene.told == [(1, None, None), (2, {"rows": 10}, "counting")]
+    assert (records["a"].state, bytes(records["a"].checkpoint or b"")) == ("cancelled", b'{"rows":25}')
+    assert [bytes(raw or b"") for raw in (records["b"].checkpoint, records["b"].details)] == [b"99", b'"done"']
+
+
+@pytest.mark.parametrize("kept", [True, False])
+async def test_the_output_of_a_stopped_command_is_kept_or_not(
+    open_runtime: Callable[..., Runtime], tmp_path: Path, kept: bool
+) -> None:
+    notices: list[Any] = []
+    with anyio.fail_after(20):
+        async with open_runtime(outputs=tmp_path / "outputs") as runtime:
+            task = Task("a", command=SLEEPS, save_partial_output=kept)
+            job = await runtime.submit(Workstream("w", tasks=[task]), id="j")
+            while "half" not in job.output("a"):
+                await anyio.sleep(0.002)  # nothing tells that a command has written something
+            events = runtime.events(event="partial_output_saved")
+            await job.cancel()
+            record = (await job.wait()).tasks["a"]
+            events.close()
+            notices = [notice async for notice in events]
+    path = tmp_path / "outputs" / "j" / "1" / "a.1.log"
+    assert path.exists() is kept
+    assert record.output_path == (str(path) if kept else None)
+    assert [notice.facts for notice in notices] == ([{"path": str(path), "size": 11}] if kept else [])
+
+
+async def test_a_job_is_paused_and_goes_on(open_runtime: Callable[..., Runtime], scene: Scene) -> None:
+    with anyio.fail_after(20):
+        async with open_runtime() as runtime:
+            job = await runtime.submit(
+                Workstream("w", tasks=[Task("a", run=waits, optional=True), Task("b", run=plain, after=["a"])])
+            )
+            await scene.began.wait()
+            await job.pause("lunch", by="ana")
+            with pytest.raises(InvalidTransitionError):
+                await job.pause()
+            await job.task("a").cancel()
+            assert job.task("b").record.state == "pending"
+            await job.resume()
+            assert (await job.wait()).ok
+            with pytest.raises(InvalidTransitionError):
+                await job.resume()
