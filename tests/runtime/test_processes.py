@@ -14,7 +14,7 @@ from tests.processes import runs
 from tests.runtime.engines import process_bodies as bodies
 from tests.runtime.engines.helpers import until
 
-from callboard import Runtime, SpecificationError, Task, Worker, Workstream
+from callboard import Retry, Runtime, SpecificationError, Task, Worker, Workstream
 from callboard.actors.records import AttemptRecord, Transitioned
 from callboard.runtime.handles import JobHandle
 from callboard.runtime.leftovers import kill_leftovers
@@ -216,3 +216,11 @@ def test_a_worker_process_that_was_left_behind_is_killed() -> None:
 def environment() -> dict[str, str]:
     """One in which programs import what is tested."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+
+
+async def test_what_a_body_saved_is_kept_for_its_next_attempt() -> None:
+    async with Runtime(workers=POOL) as runtime:
+        again = Retry(max_attempts=2, base_delay=0)
+        job = await runtime.submit(Workstream("w", tasks=[body("a", bodies.saves, retry=again)]))
+        record = (await job.wait()).tasks["a"]
+    assert (record.state, bytes(record.checkpoint or b"")) == ("completed", b'[99,"done"]')
