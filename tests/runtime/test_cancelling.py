@@ -128,24 +128,30 @@ async def test_a_body_that_swallows_or_raises_is_cancelled_and_not_tried_again(
 
 WRITES = "import time; print('half of it', end='', flush=True); open('ready', 'w').close(); time.sleep(60)"
 IGNORES = (
-    "import signal, time, pathlib; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
-    "pathlib.Path('ready').touch(); time.sleep(60)"
+    "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); open('ready', 'w').close(); time.sleep(60)"
 )
 
 
 async def test_a_hook_that_ignores_sigterm_is_killed_at_the_deadline_and_the_next_never_runs(
     open_runtime: Callable[..., Runtime], scene: Scene, tmp_path: Path
 ) -> None:
-    stubborn = Hook(command=[sys.executable, "-c", IGNORES], timeout="200ms")
+    os.mkfifo(tmp_path / "ready")
+    stubborn = Hook(command=[sys.executable, "-c", IGNORES], timeout=20)
     troubles: list[str] = []
-    runtime = open_runtime()
+    clock = VirtualClock()
+    runtime = open_runtime(clock=clock)
     runtime.on_trouble = lambda notice: troubles.append(notice.text)
     with anyio.fail_after(20):
         async with runtime:
-            task = Task("a", run=waits, cancel_hooks=[stubborn, Hook(run=notes)], cancel_timeout="500ms")
+            task = Task("a", run=waits, cancel_hooks=[stubborn, Hook(run=notes)], cancel_timeout=23)
             job = await runtime.submit(Workstream("w", cwd=str(tmp_path), tasks=[task]), id="j")
             await scene.began.wait()
             await job.cancel()
+            await anyio.to_thread.run_sync((tmp_path / "ready").read_bytes)  # until it has opened the other end
+            clock.advance(20)  # it is told to stop, and does not
+            await anyio.wait_all_tasks_blocked()
+            assert job.task("a").record.state == "cancelling"
+            clock.advance(3)
             record = (await job.wait()).tasks["a"]
             await runtime.drain(10)
     assert record.state == "cancelled"
