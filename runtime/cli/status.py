@@ -43,8 +43,11 @@ def _job_told(reader: Reader, job: JobRecord) -> None:
     runs = reader.workstreams(job.id)
     spent = words.duration(job, time.time())
     print(f"job {job.id}: {job.name}, {job.state}" + (f", {words.took(spent)}" if spent is not None else ""))
-    if runs:
-        print(f"workstream {runs[-1].id}: {runs[-1].state}")
+    for run in runs:
+        told = f": {words.one_line(run.error or run.reason or '', 200)}" if run is not runs[-1] else ""
+        print(f"workstream {run.id}: {run.state}{told}".rstrip(": "))
+    for child in reader.children(job.id):
+        print(f"child job {child.id}: {child.state}")
     if reason := job.error or job.reason:
         print(words.one_line(reason, 500))
 

@@ -189,7 +189,9 @@ class MemoryJournal:
                 for task in _task_keys(self._workstreams.pop(run)):
                     self._tasks.pop(task, None)
                     self._attempts.pop(task, None)
-            del self._job_keys[self._jobs.pop(job).id]
+            record = self._jobs.pop(job)
+            self._specs.pop(record.stream, None)  # of one that never began
+            del self._job_keys[record.id]
 
     def _load(self) -> Loaded:
         jobs = [job for job in self._jobs.values() if job.finished_at is None]

@@ -109,7 +109,19 @@ TRANSITION_FIELDS = (
 )  # fmt: skip
 _AT = _iso(f"json_extract(one.value, '$[{TRANSITION_FIELDS.index('at')}]')")
 _VIEWS = (
-    _view("jobs", "job_records", {**_ENTITY, "workstream_id": _get("workstream"), "error": _get("error")})
+    _view(
+        "jobs",
+        "job_records",
+        {
+            **_ENTITY,
+            "workstream_id": _get("workstream"),
+            "error": _get("error"),
+            "parent_job_id": _get("parent_id"),
+            "depth": _get("depth", "0"),
+            "worker_count": _get("worker_count", "0"),
+            "runs": _get("runs", "1"),
+        },
+    )
     + _view(
         "workstreams",
         "workstream_records",

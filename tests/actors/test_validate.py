@@ -224,6 +224,8 @@ def test_one_mistake_gives_one_finding(field: str, given: dict[str, Any], words:
 def test_mistakes_outside_of_tasks() -> None:
     told = found(
         max_parallel=0,
+        worker_count=11,
+        retry=Retry(max_attempts=0),
         deadline="x",
         env={"": "x"},
         checks=[Check()],
@@ -233,6 +235,8 @@ def test_mistakes_outside_of_tasks() -> None:
     )
     assert set(told) == {
         "max_parallel",
+        "worker_count",
+        "retry.max_attempts",
         "deadline",
         "env['']",
         "checks[0]",

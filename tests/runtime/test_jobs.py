@@ -21,6 +21,8 @@ from callboard import (
     Workstream,
 )
 from callboard.machines.audit import AuditFinding, Auditor
+from callboard.runtime.cli.check import check
+from callboard.runtime.cli.status import status
 from callboard.runtime.journal.reader import SqliteReader
 
 pytestmark = pytest.mark.anyio
@@ -89,6 +91,20 @@ async def spawns_for_ever(task: TaskContext) -> None:
 def plainly_spawns_for_ever(task: TaskContext) -> None:
     child = task.submit_blocking(Workstream("w", tasks=[Task("s", run=sleeps)]), name="s")
     child.wait_blocking()
+
+
+held: list[anyio.Event] = []
+
+
+async def waits_if_held() -> None:
+    if held:
+        held[0].set()
+        await anyio.sleep_forever()
+
+
+async def spawns_a_waiter(task: TaskContext) -> None:
+    child = await task.submit(Workstream("w", tasks=[Task("s", run=waits_if_held)]), name="w")
+    (await child.wait()).raise_for_state()
 
 
 async def changes(task: TaskContext) -> None:
@@ -244,3 +260,42 @@ async def test_a_job_waits_for_its_slots_and_says_so() -> None:
         outcome = await three.wait()
         assert (outcome.state, outcome.error) == ("failed", "it wants 3 slots of the engine 'loop', and there are 2")
         assert (await runtime.job("three")).tasks() == []
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_check_finds_nothing_in_a_journal_with_children_and_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "j.db"
+    broken.add("y")
+    async with Runtime(path) as runtime:
+        job = await runtime.submit(flow(spawns), id="job")
+        await job.wait()
+        broken.clear()
+        again = await job.retry()
+        await again.wait()
+        await (await again.retry("t")).wait()
+    check(path)
+    assert capsys.readouterr().out.endswith(": consistent\n")
+    status("job", path)
+    told = capsys.readouterr().out
+    assert "workstream job@1: failed: task 't' failed" in told
+    assert "workstream job@3: completed\n" in told
+    assert "child job job/t/leaves: completed\n" in told
+
+
+async def test_a_killed_runtime_goes_on_with_parents_and_children(tmp_path: Path) -> None:
+    path = tmp_path / "j.db"
+    with anyio.CancelScope() as scope:
+        async with Runtime(path, workers=LOOP, drain_deadline=0) as runtime:
+            held.append(anyio.Event())
+            job = await runtime.submit(flow(spawns_a_waiter), id="job")
+            await held[0].wait()
+            scope.cancel()
+            await job.wait()
+    held.clear()
+    async with Runtime(path, workers=LOOP) as runtime:
+        (job,) = [job for job in runtime.recovered if job.id == "job"]
+        assert {one.id for one in runtime.recovered} == {"job", "job/t/w"}
+        assert (await job.wait()).ok
+    assert audited(path) == []

@@ -324,3 +324,37 @@ def sorted_by_key(loaded: Loaded) -> Loaded:
 def test_shut_writes_what_was_never_flushed(bench: Bench) -> None:
     bench.journal.append(entry(job(1), seq=1))
     assert bench.again().jobs == [job(1)]
+
+
+def test_a_job_that_is_run_again_lives_again_with_its_last_run(bench: Bench) -> None:
+    first = workstream(2, 1, 1, state="failed", finished_at=2.0)
+    second = workstream(4, 1, 1, run=2)
+    failed = task(3, first, state="failed", finished_at=2.0)
+    bench.write(
+        entry(job(1, stream=2, state="failed", finished_at=2.0), first, failed, seq=1, specs=[(2, b"{}")]),
+        entry(job(1, stream=4, run=2, runs=2), second, task(5, second), specs=[(4, b"{}")]),
+    )
+    loaded = bench.again()
+    assert [(record.key, record.run) for record in loaded.jobs] == [(1, 2)]
+    assert (loaded.workstreams, loaded.specs) == ([second], {4: b"{}"})
+    assert [record.key for record in loaded.tasks] == [5]
+    assert [run.key for run in bench.journal.workstreams("job-1")] == [2, 4]
+    assert [record.key for record in bench.journal.tasks(2)] == [3]
+
+
+def test_a_job_that_has_not_begun_lives_and_has_its_specification(bench: Bench) -> None:
+    bench.write(entry(job(1, stream=2, state="pending"), seq=1, specs=[(2, b"{}")]))
+    loaded = bench.again()
+    assert (len(loaded.jobs), loaded.workstreams, loaded.specs) == (1, [], {2: b"{}"})
+
+
+def test_the_children_of_a_job(bench: Bench) -> None:
+    child = job(2, parent_id="job-1", parent=1)
+    bench.write(
+        entry(
+            job(1), msgspec.structs.replace(child, id="job-1/t/x"), job(3),
+            msgspec.structs.replace(child, key=4, id="job-1/t/x/t/y", parent_id="job-1/t/x"), seq=1,
+        )
+    )  # fmt: skip
+    assert [record.id for record in bench.journal.children("job-1")] == ["job-1/t/x"]
+    assert [record.id for record in bench.journal.children("job-1/t/x")] == ["job-1/t/x/t/y"]
