@@ -43,6 +43,12 @@ S = TaskState
 PENDING, QUEUED, RUNNING, VALIDATING, HALF_OPEN = S.PENDING, S.QUEUED, S.RUNNING, S.VALIDATING, S.HALF_OPEN
 TIMED_OUT, CANCELLING = S.TIMED_OUT, S.CANCELLING
 START, SUCCEED, FAIL, TIME_OUT, REQUEUE = Event.START, Event.SUCCEED, Event.FAIL, Event.TIME_OUT, Event.REQUEUE
+LOSSES = frozenset({"lost", "exhausted"})
+"""The ends of an attempt that are no fault of its body's."""
+PASSES = frozenset({"transient", "resources"})
+"""The categories of errors that may pass by themselves."""
+WORKER_LOST = "worker_lost"
+"""The `error_type` of an attempt whose worker died, or did not come back."""
 INTERNAL = "internal_error"
 """The `error_type` of a task whose own actor failed."""
 TOOL, EXHAUSTED, LOST = "tool", "exhausted", "lost"
@@ -109,6 +115,11 @@ class AttemptedTask(CancellableEntity[TaskRecord]):
         return (token == self.record.token and state == RUNNING) or (
             token == self.last_call and state in {PENDING, VALIDATING, CANCELLING}
         )
+
+    def holds(self, token: int) -> bool:
+        """Whether the attempt under `token` is its present one, and may run."""
+        record = self.record
+        return token == record.token and record.worker is not None
 
     def job_over(self) -> JobActor | None:
         """Its job, if that is over but could not be let go yet."""
@@ -199,13 +210,19 @@ class AttemptedTask(CancellableEntity[TaskRecord]):
         says = message.details is not None or message.saved is not None
         wanted = record.state == RUNNING or (says and record.state in BEATS and record.claimed_at is not None)
         if message.token != record.token or not wanted:
-            self.kernel.stale += 1
+            self._stale_beat(message.token)
             return
         self.beat_at = self.kernel.at
         if message.details is not None:
             self.change(details=message.details)
         if message.saved is not None and self.limits.checkpoint:
             self.change(checkpoint=message.saved)
+
+    def _stale_beat(self, token: int) -> None:
+        """A body that is over for us says that it runs: have it killed, unless it is being stopped already."""
+        self.kernel.stale += 1
+        if not self.holds(token):
+            self.kernel.stop_call(token, force=True)
 
     def on_process_started(self, message: ProcessStarted) -> None:
         """Keep the process's identity, so that one which outlives a crash can be found and killed."""
@@ -218,27 +235,25 @@ class AttemptedTask(CancellableEntity[TaskRecord]):
     def _body_ended(self, ended: CallEnded) -> None:
         record = self.record
         if ended.token != record.token:
-            self.kernel.stale += 1
+            self._refuse(ended)
             self.kernel.free_slot(ended.token)
             return
         state = record.state
-        if ended.status == "lost" and state in (RUNNING, S.RECOVERING):
-            self._worker_died(ended)
-        elif state == RUNNING:
+        if state == RUNNING:
             if ended.status == "ok":
                 self._succeeded(ended)
-            elif ended.status in SAID:
-                self._failed(ended, end="failed")
-            elif self.kernel.draining:
-                self._give_back()
-            else:  # whoever ran it stopped it, unasked
-                self._failed(ended, end="lost")
+            else:
+                self._ended_badly(ended)
         elif state == TIMED_OUT:
             self._tell_partial(ended)
             self._failed(ended, end="timed_out")
+        elif state == S.RECOVERING:
+            self.heard_of(ended)
         else:
-            if record.claimed_at is not None:  # else its end was journaled when the body was abandoned
+            if record.claimed_at is not None:  # else its end was journaled when the body was abandoned, or lost
                 self._journal_attempt(ended, end="cancelled")
+            elif ended.status in SAID and record.error_type == WORKER_LOST:
+                self._refuse(ended)
             if state == CANCELLING and not self.hooks_run:
                 self._tell_partial(ended)
                 self.change(
@@ -250,11 +265,31 @@ class AttemptedTask(CancellableEntity[TaskRecord]):
         if self.record.state != VALIDATING:
             self.validated()
 
-    def _worker_died(self, ended: CallEnded) -> None:
-        """Its worker is known to be dead: nobody can come back for it."""
-        if self.record.state == RUNNING:
+    def _ended_badly(self, ended: CallEnded) -> None:
+        """A running body did not return."""
+        if ended.status in SAID:
+            self._failed(ended, end="failed")
+        elif ended.status == "lost":  # its worker is known to be dead: nobody can come back for it
             self.fire(Event.RECOVER, reason=ended.error)
-        self._failed(ended, end="lost")
+            self._failed(ended, end="lost")
+        elif self.kernel.draining:
+            self._give_back()
+        else:  # whoever ran it stopped it, unasked
+            self._failed(ended, end="lost")
+
+    def _refuse(self, ended: CallEnded) -> None:
+        """It is the end of an attempt that was given up before."""
+        self.kernel.stale += 1
+        text = f"an end ({ended.status}) of {self.record.id} under fencing token {ended.token} is stale: refused"
+        self.kernel.notice("stale_message", "warning", text, self, message="CallEnded", token=ended.token)
+
+    def heard_of(self, ended: CallEnded) -> None:
+        """What came of an attempt whose worker did not answer."""
+        raise NotImplementedError
+
+    def passing(self, ended: CallEnded) -> str:
+        """What failed may pass: see what that means. Returns how the attempt ended."""
+        raise NotImplementedError
 
     def _tell_partial(self, ended: CallEnded) -> None:
         """What the command had written when it was stopped is kept."""
@@ -308,8 +343,10 @@ class AttemptedTask(CancellableEntity[TaskRecord]):
 
     def _failed(self, ended: CallEnded, *, end: str) -> None:
         """Decide what a bad end leads to: another attempt, the parking place, or the end."""
+        if end == "failed" and ended.category in PASSES:
+            end = self.passing(ended)
         record, now = self.record, self.kernel.at
-        lost = end == "lost"
+        lost = end in LOSSES
         error, kind = ended.error or ended.status, ended.error_type
         if end == "timed_out":
             kind = "timed_out"
@@ -348,7 +385,7 @@ class AttemptedTask(CancellableEntity[TaskRecord]):
         self.fire(FAIL, changed, failure, reason=error, metadata=told, due_at=due)
 
     def _lost(self, reason: str = "runtime_restarted") -> None:
-        ended = CallEnded(self.record.token, "lost", error=reason, error_type="worker_lost", category="transient")
+        ended = CallEnded(self.record.token, "lost", error=reason, error_type=WORKER_LOST, category="transient")
         self._failed(ended, end="lost")
 
     def _give_back(self) -> None:

@@ -150,6 +150,10 @@ class Entity(Generic[RecordT]):
         """Whether what was to start under `token` should still start."""
         return False
 
+    def holds(self, token: int) -> bool:  # noqa: ARG002 - only tasks have attempts
+        """Whether the attempt under `token` is its present one, and may run."""
+        return False
+
     def job_over(self) -> JobActor | None:
         """Its job, if that is over but could not be let go yet."""
         return None

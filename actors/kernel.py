@@ -36,6 +36,7 @@ from .messages import (
     Recover,
     Release,
     Reply,
+    StartWorkers,
     Submit,
     TimerFired,
     TurnFailed,
@@ -72,7 +73,8 @@ class Kernel:
         self.entities: dict[int, Entity[Any]] = {}
         self.jobs: dict[str, JobActor] = {}
         self.breakers: dict[str, BreakerActor] = {}
-        self.workers: dict[int, WorkerActor] = {}
+        self.workers: dict[int, WorkerActor] = {}  # the living ones
+        self.named: dict[str, WorkerActor] = {}  # the last incarnation of each, ended or not
         self.calls: dict[int, Call] = {}  # by token: what engines run
         self.slots: dict[int, Call] = {}  # by token: what attempts occupy of workers
         self.lent: dict[int, Lent] = {}  # by token: what they do not occupy, while they wait for a child
@@ -140,6 +142,8 @@ class Kernel:
             kind = type(message).__name__
             text = f"a {kind} under fencing token {message.token} is stale: refused"
             self.notice("stale_message", "warning", text, message=kind, token=message.token)
+            if not isinstance(message, CallEnded):  # it lives, and should not
+                self.effect(StopCall(message.token, force=True))
             return
         if isinstance(message, ProcessStarted) and call.kind != "body":
             return  # only attempts are journaled with their process
@@ -185,10 +189,11 @@ class Kernel:
         if isinstance(message, TurnFailed):
             self._give_up(message)
         self.rebuild()
-        answers = isinstance(message, Command | Submit | NextRun)
-        if isinstance(message, Command | Submit | NextRun):
+        reply = message.reply if isinstance(message, Command | Submit | NextRun | StartWorkers) else None
+        answers = reply is not None
+        if reply is not None:
             self.turn = Turn()
-            self.effect(Answer(message.reply, None, error))
+            self.effect(Answer(reply, None, error))
             self.port.commit(self.turn)
         text = f"{type(error).__name__}: {error}"
         culprit = self._culprit(actor)
@@ -250,6 +255,12 @@ class Kernel:
             for entity in entities
             if entity.record.kind == "worker" and not entity.ended
         }
+        self.named = {}
+        for entity in entities:
+            if entity.record.kind == "worker":
+                known = self.named.get(entity.record.name)
+                if known is None or known.record.run < entity.record.run:
+                    self.named[entity.record.name] = cast("WorkerActor", entity)
         asked = {call.key: token for token, call in self.calls.items() if call.kind in ASKED}
         for entity in entities:
             entity.disarm_all()

@@ -2,7 +2,8 @@
 
 Rules:
 - Numbers are seconds and counts; every value that has a default (DESIGN section 4) is filled in.
-- A failure is retried only when the task, its tool or its workstream says `retry`; otherwise there is one attempt.
+- A failure is retried only when the task, its tool or its workstream says `retry`; otherwise there is one attempt. The
+  one exception are errors that pass (a broken connection): three attempts in all, unless the task must not run twice.
 - `max_attempts = max_retries + 1` (DESIGN 5.7).
 - Equal questions give the same object, so that 100,000 tasks that say nothing of their own share one.
 """
@@ -25,6 +26,7 @@ KILL_GRACE = 10.0
 RECOVERY_TIMEOUT = 60.0
 MAX_ATTEMPTS = 5
 MAX_LOSSES = 3
+PASSING_ATTEMPTS = 3
 CANCEL_TIMEOUT = 30.0
 NO_TOOLS: Mapping[str, Tool] = MappingProxyType({})
 
@@ -46,6 +48,7 @@ class Limits(msgspec.Struct, frozen=True):
     max_losses: int
     on_loss: OnLoss
     on_exhausted: OnExhausted
+    tries_passing: bool  # nothing was said of retries, and it may run twice: errors that pass are tried again
     cancel_timeout: float
     cleanup_on_cancel: bool
     save_partial_output: bool
@@ -91,6 +94,7 @@ class LimitsResolver:
             max_error_repeats=said("max_error_repeats"),
             max_losses=MAX_LOSSES if (losses := said("max_losses")) is None else losses,
             on_loss=said("on_loss") or "rerun",
+            tries_passing=retry is None and said("on_loss") in {None, "rerun"},
             on_exhausted=said("on_exhausted") or "fail",
             cancel_timeout=_number(said("cancel_timeout"), CANCEL_TIMEOUT),
             cleanup_on_cancel=said("cleanup_on_cancel") is not False,

@@ -26,7 +26,7 @@ from .records import (
 )
 from .runs import kept_of
 from .scheduler import SchedulerActor
-from .spec import Alert, Defaults, Tool, Workstream
+from .spec import Alert, Defaults, HealthChecks, Tool, Workstream
 from .supervisor import SupervisorActor
 from .turn import Port
 from .worker import WorkerActor
@@ -56,11 +56,12 @@ def make_kernel(
     *,
     tools: Mapping[str, Tool] = NO_TOOLS,
     alerts: Sequence[Alert] = (),
+    health: HealthChecks | None = None,
 ) -> Kernel:
     """Make a kernel with its root and its scheduler, and with what was loaded."""
     kernel = Kernel(port, defaults, tools)
     kernel.alerter = Alerter(kernel, alerts)
-    kernel.supervisor = SupervisorActor(kernel)
+    kernel.supervisor = SupervisorActor(kernel, health or HealthChecks())
     kernel.scheduler = SchedulerActor(kernel)
     kernel.key = loaded.last_key
     kernel.seq = loaded.last_seq
@@ -68,7 +69,8 @@ def make_kernel(
     kernel.supervisor.outbox = list(loaded.outbox)
     kernel.supervisor.attempts = list(loaded.attempts)
     for worker in loaded.workers:
-        kernel.entities[worker.key] = kernel.workers[worker.key] = WorkerActor(kernel, worker)
+        actor = WorkerActor(kernel, worker)
+        kernel.entities[worker.key] = kernel.workers[worker.key] = kernel.named[worker.name] = actor
     for breaker in loaded.breakers:
         kernel.entities[breaker.key] = kernel.breakers[breaker.name] = BreakerActor(kernel, breaker)
     streams = {record.job: record for record in sorted(loaded.workstreams, key=lambda run: run.key)}

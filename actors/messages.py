@@ -258,9 +258,39 @@ class Registered(Message, frozen=True):
 
 
 class StartWorkers(Message, frozen=True):
-    """Make an incarnation of each of these workers."""
+    """Make an incarnation of each of these workers. With a `reply` it is a command, answered with the one worker."""
 
     workers: tuple[Worker, ...]
+    reply: Reply | None = None
+
+
+class PauseWorker(Message, frozen=True):
+    """To a worker: take nothing new, and finish what you run."""
+
+    reason: str
+    by: str | None = None
+
+
+class ResumeWorker(Message, frozen=True):
+    """To a worker: take tasks again."""
+
+    reason: str
+    by: str | None = None
+
+
+class ShutDownWorker(Message, frozen=True):
+    """To a worker: finish what you run, within `deadline` seconds (None: the setting), and end."""
+
+    reason: str
+    by: str | None = None
+    deadline: float | None = None
+
+
+class TerminateWorker(Message, frozen=True):
+    """To a worker: end at once; what you run is lost."""
+
+    reason: str
+    by: str | None = None
 
 
 class StopWorkers(Message, frozen=True):
@@ -309,6 +339,25 @@ class Release(Message, frozen=True):
 
     key: int
     slot: Any
+
+
+class Exhausted(Message, frozen=True):
+    """To a worker: a body on you ran out of memory, disk or descriptors."""
+
+    reason: str
+
+
+class Silent(Message, frozen=True):
+    """To a task: the worker of your attempt does not answer."""
+
+    token: int
+    reason: str
+
+
+class Back(Message, frozen=True):
+    """To a task: the worker of your attempt answers again, and runs it still."""
+
+    token: int
 
 
 class Unroutable(Message, frozen=True):

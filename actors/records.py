@@ -189,7 +189,9 @@ class WorkerRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
     assigned: int = 0
     paused: bool = False
     draining: bool = False
-    missed: int = 0
+    missed: int = 0  # health checks not answered, in a row
+    drain_until: float | None = None  # when what runs on a draining one is stopped
+    resume_at: float | None = None  # when a pause for want of resources is over
     recycle_after: int | None = None  # attempts that one process of it runs
 
 

@@ -26,6 +26,7 @@ from .reservations import Reservation, Reservations
 from .turn import NO_ENGINE, Call
 
 if TYPE_CHECKING:
+    from .spec import Worker
     from .task import TaskActor
     from .worker import WorkerActor
 
@@ -60,6 +61,10 @@ class Pool(Gate):
     def suits(self, worker: WorkerActor) -> bool:
         """Whether the worker can run this pool's tasks."""
         return worker.record.engine == self.engine and self.capabilities <= worker.capabilities
+
+    def suits_spec(self, worker: Worker) -> bool:
+        """Whether a worker that is started as this could."""
+        return worker.engine == self.engine and self.capabilities <= frozenset(worker.capabilities)
 
 
 class Lane:
@@ -127,7 +132,7 @@ class SchedulerActor:
                 self.kernel.send(task, TRIP)
             else:
                 pool = self.restore(task)
-                if not pool.workers:
+                if not pool.workers and not self._may_come(pool):
                     self.kernel.send(task, Unroutable(_nobody(pool)))
         elif isinstance(message, Release):
             self._free(message.slot)
@@ -169,7 +174,8 @@ class SchedulerActor:
         for lane in self._lanes():
             if lane.pool in new:
                 for _, task in lane.tasks():
-                    self.kernel.send(task, Unroutable(None))
+                    if not task.record.routable:
+                        self.kernel.send(task, Unroutable(None))
         self.reservations.enrolled(worker.record.engine)
         self.match()
 
@@ -188,9 +194,16 @@ class SchedulerActor:
     def tell_unroutable(self) -> None:
         """Tell the queued tasks that none of the workers could run."""
         for lane in self._lanes():
-            if not lane.pool.workers:
+            if not lane.pool.workers and not self._may_come(lane.pool):
                 for _, task in lane.tasks():
                     self.kernel.send(task, Unroutable(_nobody(lane.pool)))
+
+    def _may_come(self, pool: Pool) -> bool:
+        """Whether a worker that could run the pool's tasks takes none now, but may do so again."""
+        kernel = self.kernel
+        return any(worker.comes_back and pool.suits(worker) for worker in kernel.workers.values()) or any(
+            pool.suits_spec(spec) for spec in kernel.supervisor.health.coming.values()
+        )
 
     def _join(self, pool: Pool, worker: WorkerActor) -> None:
         worker.pools.append(pool)

@@ -18,6 +18,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from .strategy import Supervision
+
 Duration = float | str
 Body = Any
 """A function, or its import path "module:function". (msgspec knows no union with a callable; validate.py checks.)"""
@@ -338,3 +340,30 @@ class Worker(Named, frozen=True, kw_only=True):
             return [self]
         numbers = range(1, (self.capacity or 1) + 1)
         return [msgspec.structs.replace(self, name=f"{self.name}-{number}", capacity=1) for number in numbers]
+
+
+class HealthChecks(Spec, frozen=True, kw_only=True):
+    """How a runtime watches its workers. All but `misses` and `restarts` are durations.
+
+    interval: between two health checks of a worker that has a process of its own; misses: checks in a row that it may
+    not answer before it is unresponsive; expire: how long it may stay so before it is given up. start_timeout: until a
+    worker is ready; drain_deadline: what runs on one that is shut down has so long. cooldown: a worker that ran out of
+    memory, disk or descriptors takes nothing new for so long. loop_blocked: an event loop that did not turn for so long
+    is told of (0: never). restarts: how often, and after what delays, dead workers are replaced.
+    """
+
+    interval: Duration = 10.0
+    misses: int = 3
+    expire: Duration = 300.0
+    start_timeout: Duration = 30.0
+    drain_deadline: Duration = 30.0
+    cooldown: Duration = 10.0
+    loop_blocked: Duration = 1.0
+    restarts: Supervision = Supervision()
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant. Raises ValueError."""
+        if self.misses < 1:
+            raise ValueError(f"HealthChecks: misses={self.misses}: at least 1")
+        if seconds(self.interval) <= 0:
+            raise ValueError(f"HealthChecks: interval={self.interval!r}: above 0 seconds")

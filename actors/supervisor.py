@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from ..machines import Event, WorkerState
+from ..machines import WORKER, InvalidTransitionError, WorkerState
 from . import tools
 from .errors import AttemptOver
+from .health import HealthWatch
 from .kernel import Kernel
 from .lending import lend, regain
 from .messages import (
@@ -39,22 +40,26 @@ from .messages import (
     WorkerDied,
 )  # fmt: skip
 from .records import AttemptRecord, OutboxRow, WorkerRecord
+from .spec import HealthChecks, Worker
 from .submissions import next_run, submit
 from .turn import Answer, StopCall
-from .worker import WorkerActor
+from .worker import CLOSED, WorkerActor
 
 
 class SupervisorActor:
     """The root. It has no lifecycle of its own."""
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: Kernel, health: HealthChecks) -> None:
         self.kernel = kernel
+        self.health = HealthWatch(kernel, health)
         self.attempts: list[AttemptRecord] = []  # claims without an end, found at start
         self.outbox: list[OutboxRow] = []  # rows found at start
 
     def receive(self, message: Message) -> None:  # noqa: PLR0912 - one branch per input
         """Act on an input that is for nobody else."""
         match message:
+            case TimerFired(key=-1, epoch=key):
+                self.health.due(key)
             case TimerFired(key=key) | TurnFailed(key=key) | Recover(key=key) if key:
                 if (entity := self.kernel.entities.get(key)) is not None:
                     entity.receive(message)
@@ -69,8 +74,9 @@ class SupervisorActor:
             case WorkerBeat(worker=name, incarnation=run) | WorkerDied(worker=name, incarnation=run):
                 self._about_worker(name, run, message)
             case StopWorkers():
+                self.kernel.scheduler.stopped = True
                 for worker in list(self.kernel.workers.values()):
-                    self.kernel.send(worker, Cancel("the runtime closed"))
+                    self.kernel.send(worker, Cancel(CLOSED))
             case Barrier():
                 self.kernel.effect(Answer(message.reply))
             case Drain():
@@ -115,26 +121,49 @@ class SupervisorActor:
 
     def _start_workers(self, message: StartWorkers) -> None:
         kernel = self.kernel
-        for spec in (one for worker in message.workers for one in worker.each()):
-            run = kernel.incarnations.get(spec.name, 0) + 1
-            kernel.incarnations[spec.name] = run
-            capacity = spec.capacity or 1
-            record = WorkerRecord(
-                key=kernel.number(), id=f"{spec.name}#{run}", name=spec.name, state=WorkerState.INITIALIZING, run=run,
-                created_at=kernel.at, updated_at=kernel.at, engine=spec.engine, capacity=capacity,
-                capabilities=spec.capabilities, recycle_after=spec.recycle_after,
-            )  # fmt: skip
-            worker = WorkerActor(kernel, record)
-            kernel.workers[record.key] = worker
-            worker.born({"capacity": capacity})
-            worker.fire(Event.REGISTER)
+        specs = [one for worker in message.workers for one in worker.each()]
+        for spec in specs:
+            before = kernel.named.get(spec.name)
+            if before is not None and not before.ended:
+                state = before.record.state
+                refusal = InvalidTransitionError(WORKER.name, state, "start", WORKER.valid_events(state))
+                if message.reply is None:
+                    raise refusal
+                kernel.effect(Answer(message.reply, None, refusal))
+                return
+        for spec in specs:
+            self._start_worker(spec)
         kernel.scheduler.tell_unroutable()
+        if message.reply is not None:
+            for spec in specs:
+                self.health.forgive(spec.name)
+            kernel.done(message.reply, kernel.named[specs[0].name])
+
+    def _start_worker(self, spec: Worker) -> None:
+        kernel = self.kernel
+        before = kernel.named.get(spec.name)
+        run = kernel.incarnations.get(spec.name, 0) + 1
+        kernel.incarnations[spec.name] = run
+        capacity = spec.capacity or 1
+        record = WorkerRecord(
+            key=kernel.number(), id=f"{spec.name}#{run}", name=spec.name, state=WorkerState.INITIALIZING, run=run,
+            created_at=kernel.at, updated_at=kernel.at, engine=spec.engine, capacity=capacity,
+            capabilities=spec.capabilities, recycle_after=spec.recycle_after,
+        )  # fmt: skip
+        worker = WorkerActor(kernel, record)
+        kernel.workers[record.key] = kernel.named[spec.name] = worker
+        if before is not None and before.before is not None:  # the one before that ended long ago
+            kernel.forget(before.before)
+            before.before = None
+        worker.before = before
+        self.health.started(spec.name)
+        worker.born({"capacity": capacity})
+        worker.begin()
 
     def _about_worker(self, name: str, run: int, message: Message) -> None:
         """Hand what an engine tells of a worker to that incarnation; of one that is over it is stale."""
-        workers = self.kernel.workers.values()
-        worker = next((one for one in workers if one.record.name == name and one.record.run == run), None)
-        if worker is None:
+        worker = self.kernel.named.get(name)
+        if worker is None or worker.record.run != run or worker.ended:
             self.kernel.stale += 1
         else:
             worker.receive(message)

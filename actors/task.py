@@ -34,12 +34,12 @@ from .attempts import (
 )  # fmt: skip
 from .checks import SAID
 from .errors import CircuitOpen
-from .lending import LendingTask
 from .limits import breaker_of
 from .messages import (
     READY,
     Approve,
     Assign,
+    Back,
     Beat,
     CallEnded,
     Cancel,
@@ -55,6 +55,7 @@ from .messages import (
     Reject,
     Reset,
     ResetTask,
+    Silent,
     Skip,
     SkipTask,
     Stop,
@@ -67,6 +68,7 @@ from .protection import Protected
 from .records import Cancellation, TaskRecord
 from .scheduler import IN_QUEUE
 from .spec import Approval, Check, Hook, seconds
+from .troubles import TroubledTask
 from .turn import StopCall
 
 S = TaskState
@@ -77,17 +79,17 @@ RUNS = frozenset({RUNNING, TIMED_OUT, S.RECOVERING})
 PROTECTED = frozenset({S.HELD, S.WAITING})
 
 
-class TaskActor(Protected[TaskRecord], LendingTask):
+class TaskActor(Protected[TaskRecord], TroubledTask):
     """One task of a workstream."""
 
     __slots__ = ()
 
     by_utc = frozenset({S.HELD, S.WAITING, S.RETRYING, S.CIRCUIT_OPEN})
     receivers: ClassVar[dict[type[Message], str]] = {
-        Approve: "on_approve", Assign: "on_assign", Beat: "on_beat", CallEnded: "on_call_ended", Cancel: "on_cancel",
-        Drain: "on_drain", Permit: "on_permit", ProcessStarted: "on_process_started", Ready: "on_ready",
-        Recover: "on_recover", Reject: "on_reject", Regained: "on_regained", Reset: "on_reset",
-        ResetTask: "on_reset_task", Skip: "on_skip", SkipTask: "on_skip_task", Stop: "on_stop",
+        Approve: "on_approve", Assign: "on_assign", Back: "on_back", Beat: "on_beat", CallEnded: "on_call_ended",
+        Cancel: "on_cancel", Drain: "on_drain", Permit: "on_permit", ProcessStarted: "on_process_started",
+        Ready: "on_ready", Recover: "on_recover", Regained: "on_regained", Reject: "on_reject", Reset: "on_reset",
+        ResetTask: "on_reset_task", Silent: "on_silent", Skip: "on_skip", SkipTask: "on_skip_task", Stop: "on_stop",
         TimerFired: "on_timer", Trip: "on_trip", TurnFailed: "on_turn_failed", Unroutable: "on_unroutable",
     }  # fmt: skip
 
@@ -173,8 +175,8 @@ class TaskActor(Protected[TaskRecord], LendingTask):
 
     def on_unroutable(self, message: Unroutable) -> None:
         """No worker could ever run it: say so at once, and do not wait for ever. Or one has come."""
-        routable = message.reason is None
-        if not self.ticket or routable == self.record.routable:
+        routable, record = message.reason is None, self.record
+        if routable == record.routable or record.state not in IN_QUEUE or not (self.ticket or routable):
             return
         self.disarm()
         self.change(

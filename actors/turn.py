@@ -108,6 +108,10 @@ class KillWorker(Effect, frozen=True):
     incarnation: int
 
 
+class ReleaseResources(Effect, frozen=True):
+    """Have memory, descriptors and idle processes given back: something ran out of them."""
+
+
 class JobOver(Effect, frozen=True):
     """A job is terminal: who waits for it may go on, and its actors may be let go."""
 
@@ -125,6 +129,10 @@ class Port(Protocol):
 
     def now(self) -> float:
         """UTC epoch seconds."""
+        ...
+
+    def monotonic(self) -> float:
+        """Seconds of a clock that nobody sets, from any beginning."""
         ...
 
     def arm(self, due: float, fire: TimerFired, *, by_utc: bool) -> Armed:

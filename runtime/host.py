@@ -11,6 +11,7 @@ Rules
 
 from __future__ import annotations
 
+import gc
 from collections import deque
 from collections.abc import Callable, Sequence
 from random import Random
@@ -31,6 +32,7 @@ from ..actors.turn import (
     Effect,
     JobOver,
     KillWorker,
+    ReleaseResources,
     RunHook,
     StartCall,
     StartWorker,
@@ -113,6 +115,10 @@ class Host:
         """UTC epoch seconds."""
         return self._clock.time()
 
+    def monotonic(self) -> float:
+        """Seconds of a clock that nobody sets."""
+        return self._clock.monotonic()
+
     def arm(self, due: float, fire: TimerFired, *, by_utc: bool) -> Armed:
         """Have `fire` come as an input at `due`."""
         if by_utc:
@@ -166,7 +172,7 @@ class Host:
         """Ask a worker whether it lives. In-process engines answer at once, others when their process does."""
         tokens = self.caller.engines[engine].probe(worker, incarnation)
         if tokens is not None:
-            self.tell(WorkerBeat(worker, incarnation, tokens))
+            self.later(WorkerBeat(worker, incarnation, tokens))
 
     def notice(
         self,
@@ -269,6 +275,10 @@ class Host:
                 self.caller.engines[engine].stop_worker(worker, incarnation, deadline)
             case KillWorker(engine=engine, worker=worker, incarnation=incarnation):
                 self.caller.engines[engine].kill_worker(worker, incarnation)
+            case ReleaseResources():
+                gc.collect()
+                for one in self.caller.engines.values():
+                    one.release()
             case Tell(notice=notice):
                 self.caller.failed_hooks += notice.event == "hook_failed"
                 self.tell_notice(notice)

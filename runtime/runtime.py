@@ -56,7 +56,7 @@ from ..actors.messages import (
 from ..actors.notices import Notice
 from ..actors.records import JobRecord, Transitioned
 from ..actors.ref import Ref
-from ..actors.spec import Alert, Defaults, Tool, Worker, Workstream
+from ..actors.spec import Alert, Defaults, HealthChecks, Tool, Worker, Workstream
 from ..actors.strategy import Supervision
 from ..actors.tools import RUNTIME
 from .approvals import PendingApproval, name_of, pending_of, with_teams
@@ -84,6 +84,7 @@ from .requests import KEEP_REQUESTS, Requests
 from .reruns import run_again
 from .runners import RunnerPool
 from .secrets import Secrets, Source
+from .workers import WorkerHandle, check_worker, start
 
 LOOP_CAPACITY = 100
 DRAIN_DEADLINE = 30.0
@@ -103,7 +104,7 @@ class Runtime:
     drain_deadline: seconds that running attempts have to end when the runtime is left. keep_requests: seconds that the
     `request_id` of a command is kept (longer where what it was about still lives).
     tools: what holds of tools whatever workstreams say of them (breaker, max_parallel), or where they say nothing.
-    alerts: whom to tell of errors.
+    alerts: whom to tell of errors. health_checks: how workers, and the event loop, are watched.
     Entering raises the errors of `journal.contract`, also for the log, LogConflict for the log of another journal, and
     SpecificationError for tools and alerts that cannot be.
     """
@@ -116,6 +117,7 @@ class Runtime:
         defaults: Defaults | None = None,
         tools: Mapping[str, Tool] | None = None,
         alerts: Sequence[Alert] = (),
+        health_checks: HealthChecks | None = None,
         jsonl: str | Path | None = None,
         outputs: str | Path | None = None,
         secrets: Source | None = None,
@@ -133,6 +135,7 @@ class Runtime:
         self._defaults = defaults or Defaults()
         self._tools = dict(tools or {})
         self._alerts = list(alerts)
+        self._health_checks = health_checks or HealthChecks()
         self._jsonl_path = jsonl
         self._outputs = outputs
         self._secrets = Secrets(secrets)
@@ -329,7 +332,9 @@ class Runtime:
         outputs = Outputs(self._outputs_folder())
         said = Workstream(RUNTIME, tools=self._tools, alerts=self._alerts)
         said = prepare(said, self.bodies, durable=self.journal.durable_medium, source="the runtime's settings")
-        host.kernel = make_kernel(host, self._defaults, loaded, tools=said.tools, alerts=said.alerts)
+        host.kernel = make_kernel(
+            host, self._defaults, loaded, tools=said.tools, alerts=said.alerts, health=self._health_checks
+        )
         host.caller = Caller(
             host.kernel, self._engines, self.bodies, outputs=outputs, tell=host.tell, notice=host.notice,
             after=self._after, journal=self._name, secrets=host.secrets, children=self._children,
@@ -357,7 +362,7 @@ class Runtime:
         return Path(self._closing.enter_context(tempfile.TemporaryDirectory(prefix="callboard-")))
 
     def _worker_alive(self, worker: str, incarnation: int, tokens: tuple[int, ...]) -> None:
-        self._host.tell(WorkerBeat(worker, incarnation, tokens))
+        self._host.later(WorkerBeat(worker, incarnation, tokens))
 
     def _worker_died(self, worker: str, incarnation: int, reason: str) -> None:
         self._host.tell(WorkerDied(worker, incarnation, reason))
@@ -558,6 +563,28 @@ class Runtime:
         """What waits for people now, of all jobs: for whom, and until when."""
         self._check_open()
         return [one for job in self._host.kernel.jobs.values() for one in pending_of(job)]
+
+    def workers(self) -> list[WorkerHandle]:
+        """All workers, in the order of their first start; those that have ended too."""
+        self._check_open()
+        return [WorkerHandle(self, self._host, name) for name in self._host.kernel.named]
+
+    def worker(self, name: str) -> WorkerHandle:
+        """A worker by its name. Raises LookupError if there is none; one of capacity n on processes is n workers."""
+        handles = {handle.name: handle for handle in self.workers()}
+        if name not in handles:
+            raise LookupError(f"there is no worker {name!r}; there are: {', '.join(sorted(handles)) or 'none'}")
+        return handles[name]
+
+    async def start_worker(self, worker: Worker, *, request_id: str | None = None) -> list[WorkerHandle]:
+        """Start one more worker, or an ended one again; it is not started again with the next runtime.
+
+        Returns its handle, or those of all that it stands for. Raises InvalidTransitionError if one of that name lives,
+        ValueError for one that cannot be.
+        """
+        self._check_open()
+        await start(self, check_worker(worker, self._engines), request_id)
+        return [WorkerHandle(self, self._host, one.name) for one in worker.each()]
 
     def breakers(self) -> list[BreakerHandle]:
         """The circuit breakers of all tools that any workstream has used, or that the runtime was given."""

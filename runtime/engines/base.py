@@ -74,6 +74,9 @@ class BaseEngine(Generic[R]):
     def kill_worker(self, worker: str, incarnation: int) -> None:
         """Nothing: its workers have no process of their own."""
 
+    def release(self) -> None:
+        """Nothing is kept here."""
+
     async def close(self, deadline: float) -> None:
         """Stop all calls, and wait for them at most `deadline` seconds; what is left then is forced."""
         line, self._line = self._line, None

@@ -37,7 +37,7 @@ from .context import TaskContext
 
 CallKind = Literal["body", "condition", "check", "cancel_hook", "hook"]
 Status = Literal["ok", "failed", "cancelled", "abandoned", "lost"]
-Category = Literal["transient", "permanent", "unknown"]
+Category = Literal["transient", "resources", "permanent", "unknown"]
 
 
 class CommandCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,7 +98,7 @@ class ErrorInfo(msgspec.Struct, frozen=True, kw_only=True):
     """What went wrong, as it is recorded. Texts are bounded and valid Unicode.
 
     permanent: another try cannot help (said by the body, or sure from the start, as for a command that does
-    not exist). category is recorded for people; it decides nothing. retry_after: seconds that the body asked
+    not exist). category: what may come of another try, see `failures.py`. retry_after: seconds that the body asked
     for.
     """
 
@@ -184,6 +184,10 @@ class Engine(Protocol):
 
     def kill_worker(self, worker: str, incarnation: int) -> None:
         """Kill a worker's process; what runs there ends as lost."""
+        ...
+
+    def release(self) -> None:
+        """Give back what is kept for later and idle now, as processes: resources ran out."""
         ...
 
     async def close(self, deadline: float) -> None:

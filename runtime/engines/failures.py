@@ -2,13 +2,14 @@
 
 | category | exceptions |
 | --- | --- |
-| transient: may pass | ConnectionError, TimeoutError, RetryAfter, OSErrors of networks and scarce resources |
+| transient: may pass | ConnectionError, TimeoutError, RetryAfter, OSErrors of networks and of what is in use |
+| resources: ran out | MemoryError, OSErrors of full disks, of too many descriptors, of no memory |
 | permanent: will not | Permanent, errors of code (syntax, import, name, type), missing or forbidden files |
 | unknown | everything else |
 
-The category is recorded, for people; only `Permanent` (and what an engine is sure of) sets `permanent`. An
-exception group is what its members are: permanent if one is; its delay is the longest that a member asks
-for.
+The category is recorded, and decides what comes of a task that says nothing about retries, and whether its worker takes
+a rest (`actors/troubles.py`). Only `Permanent` (and what an engine is sure of) sets `permanent`. An exception group is
+what its members are: resources if one is, else permanent if one is; its delay is the longest that a member asks for.
 """
 
 from __future__ import annotations
@@ -37,11 +38,15 @@ _PASSING = frozenset(
     number
     for name in (
         "EADDRINUSE", "EAGAIN", "EBUSY", "ECONNREFUSED", "ECONNRESET", "EHOSTDOWN", "EHOSTUNREACH", "EIO",
-        "EMFILE", "ENETDOWN", "ENETRESET", "ENETUNREACH", "ENFILE", "ENOBUFS", "ENOMEM", "ENOSPC",
-        "ETIMEDOUT",
+        "ENETDOWN", "ENETRESET", "ENETUNREACH", "ENOBUFS", "ETIMEDOUT",
     )
     if (number := getattr(errno, name, None)) is not None
 )  # fmt: skip
+_SPENT = frozenset(
+    number
+    for name in ("EDQUOT", "EMFILE", "ENFILE", "ENOMEM", "ENOSPC")
+    if (number := getattr(errno, name, None)) is not None
+)
 
 
 def describe(error: BaseException, mask: Mask | None = None) -> ErrorInfo:
@@ -85,12 +90,16 @@ def _members(error: BaseException) -> Iterator[BaseException]:
 
 def _category(parts: list[BaseException]) -> Category:
     kinds = {_category_of(part) for part in parts}
+    if "resources" in kinds:
+        return "resources"
     if "permanent" in kinds:
         return "permanent"
     return "transient" if kinds == {"transient"} else "unknown"
 
 
 def _category_of(error: BaseException) -> Category:
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in _SPENT):
+        return "resources"
     if isinstance(error, _TRANSIENT):
         return "transient"
     if isinstance(error, _PERMANENT):

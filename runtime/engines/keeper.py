@@ -171,6 +171,10 @@ class Keeper(Lookout[Seat]):
         """Kill the seat's process; its jobs are lost."""
         self._order((lambda one: self._end_seat(one, "it was terminated"), seat))
 
+    def renew(self, seat: Seat) -> None:
+        """End the seat's process if it runs nothing."""
+        self._order((self._renew, seat))
+
     # -- bodies --------------------------------------------------------------------------------------------------------
 
     def _take(self, seat: Seat, job: Job) -> None:
@@ -265,6 +269,10 @@ class Keeper(Lookout[Seat]):
             seat.asked = True
             seat.stage, seat.due = "leaving", time.monotonic() + limit
             self._send(seat, Leave())
+
+    def _renew(self, seat: Seat) -> None:
+        if seat.stage == "idle":
+            self._dismiss(seat, _LEAVING)
 
     def _kill(self, seat: Seat) -> None:
         if seat.process is not None and seat.process.returncode is None and seat.stage != "killed":

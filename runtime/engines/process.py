@@ -131,6 +131,12 @@ class ProcessEngine(BaseEngine[_ProcessRun]):
         if seat is not None and seat.incarnation == incarnation and self._keeper is not None:
             self._keeper.kill(seat)
 
+    def release(self) -> None:
+        """End the processes that run nothing. Their workers live on, and start others when they need them."""
+        if self._keeper is not None:
+            for seat in self._seats.values():
+                self._keeper.renew(seat)
+
     async def close(self, deadline: float) -> None:
         """Stop all bodies, wait at most `deadline` seconds, then kill them; all processes end, and the thread."""
         await super().close(deadline)

@@ -34,6 +34,7 @@ __all__ = [
     "Directive",
     "Dropped",
     "GuardRejected",
+    "HealthChecks",
     "Hook",
     "InvalidTransitionError",
     "JobExists",
@@ -83,6 +84,8 @@ __all__ = [
     "Transitioned",
     "VirtualClock",
     "Worker",
+    "WorkerHandle",
+    "WorkerRecord",
     "Workstream",
     "load",
 ]
@@ -97,9 +100,11 @@ _NAMES_BY_MODULE = {
     "actors.errors": "AttemptOver CircuitOpen Permanent RetryAfter TaskCancelled",
     "actors.notices": "Notice",
     "actors.protection": "DecisionConflict DecisionRefused",
-    "actors.records": "Decision TaskRecord Transitioned",
+    "actors.records": "Decision TaskRecord Transitioned WorkerRecord",
     "actors.ref": "Ref",
-    "actors.spec": "Alert Approval Breaker Check Clause Condition Defaults Hook Retry Task Tool Worker Workstream",
+    "actors.spec": (
+        "Alert Approval Breaker Check Clause Condition Defaults HealthChecks Hook Retry Task Tool Worker Workstream"
+    ),
     "actors.strategy": "Directive Restart Strategy Supervision",
     "actors.validate": "SpecificationError",
     "runtime.approvals": "PendingApproval",
@@ -118,6 +123,7 @@ _NAMES_BY_MODULE = {
     "runtime.runtime": "Runtime",
     "runtime.secrets": "SecretMissing",
     "runtime.specfile": "RunFile load",
+    "runtime.workers": "WorkerHandle",
 }
 _MODULES = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names.split()}
 
@@ -138,7 +144,7 @@ if TYPE_CHECKING:
     from .actors.errors import AttemptOver, CircuitOpen, Permanent, RetryAfter, TaskCancelled
     from .actors.notices import Notice
     from .actors.protection import DecisionConflict, DecisionRefused
-    from .actors.records import Decision, TaskRecord, Transitioned
+    from .actors.records import Decision, TaskRecord, Transitioned, WorkerRecord
     from .actors.ref import Ref
     from .actors.spec import (
         Alert,
@@ -148,6 +154,7 @@ if TYPE_CHECKING:
         Clause,
         Condition,
         Defaults,
+        HealthChecks,
         Hook,
         Retry,
         Task,
@@ -179,6 +186,7 @@ if TYPE_CHECKING:
     from .runtime.runtime import Runtime
     from .runtime.secrets import SecretMissing
     from .runtime.specfile import RunFile, load
+    from .runtime.workers import WorkerHandle
 else:  # type checkers would take any name for one of ours, if they saw this
 
     def __getattr__(name: str) -> object:

@@ -41,12 +41,13 @@ from callboard.actors.records import (
     WorkerRecord,
     WorkstreamRecord,
 )
-from callboard.actors.spec import Alert, Defaults, Task, Tool, Worker, Workstream
+from callboard.actors.spec import Alert, Defaults, HealthChecks, Task, Tool, Worker, Workstream
 from callboard.actors.turn import (
     Answer,
     Effect,
     JobOver,
     KillWorker,
+    ReleaseResources,
     RunHook,
     StartCall,
     StartWorker,
@@ -55,6 +56,7 @@ from callboard.actors.turn import (
     Tell,
     Turn,
 )
+from callboard.actors.worker import WorkerActor
 from callboard.machines import TransitionEvent, event_type
 from callboard.machines.audit import AuditFinding, audit
 
@@ -121,6 +123,7 @@ class Stage:
         alerts: tuple[Alert, ...] = (),
         kept: Kept | None = None,
         scripts: dict[str, Script] | None = None,
+        health: HealthChecks | None = None,
         time: float = 1_000_000.0,
         copies: bool = True,
     ) -> None:
@@ -135,6 +138,9 @@ class Stage:
         self.stubborn: set[str] = set()  # names of tasks whose calls go on when they are asked to stop
         self.deaf: set[str] = set()  # whose calls do not even end when they are abandoned; a test ends them
         self.running: dict[int, StartCall] = {}
+        self.where: dict[int, str | None] = {}  # the worker of each call that began
+        self.health = health
+        self.released = 0
         self.started: list[tuple[str, str, int]] = []  # (kind, entity id, token) of every call that really began
         self.stops: list[tuple[int, bool]] = []
         self.hooks: list[OutboxRow] = []
@@ -149,7 +155,7 @@ class Stage:
         self.tools = tools or {}
         self.alerts = alerts
         loaded = Loaded() if kept is None else self._living(kept)
-        self.kernel: Kernel = make_kernel(self, self.defaults, loaded, tools=self.tools, alerts=alerts)
+        self.kernel: Kernel = make_kernel(self, self.defaults, loaded, tools=self.tools, alerts=alerts, health=health)
         if kept is not None or tools:
             self.kernel.run(RECOVER)
         if workers:
@@ -184,13 +190,16 @@ class Stage:
         time = self.time if turns is None else max((t.at for t in kept.transitions), default=self.time)
         return Stage(
             workers=self.workers, defaults=self.defaults, tools=self.tools, alerts=self.alerts, kept=kept,
-            scripts=self.scripts, time=time + down,
+            scripts=self.scripts, health=self.health, time=time + down,
         )  # fmt: skip
 
     # -- Port ------------------------------------------------------------------------------------------------------
 
     def now(self) -> float:
         return self.time
+
+    def monotonic(self) -> float:
+        return self.time - 999_000.0
 
     def arm(self, due: float, fire: TimerFired, *, by_utc: bool) -> StageTimer:
         timer = StageTimer()
@@ -205,7 +214,7 @@ class Stage:
         self.inputs.append(message)
 
     def engine_of(self, task: Task) -> str:
-        return "command" if task.command is not None else "loop"
+        return task.engine or ("command" if task.command is not None else "loop")
 
     def resolve(self, name: str) -> Any:
         raise LookupError(name)
@@ -213,7 +222,12 @@ class Stage:
     def probe(self, engine: str, worker: str, incarnation: int) -> None:
         self.probes.append((worker, incarnation))
         if worker not in self.silent:
-            self.inputs.append(WorkerBeat(worker, incarnation, tuple(self.running)))
+            run = f"{worker}#{incarnation}"
+            self.inputs.append(WorkerBeat(worker, incarnation, tuple(t for t in self.running if self.ran_by(t) == run)))
+
+    def ran_by(self, token: int) -> str | None:
+        """The id of the worker that runs what is under a token."""
+        return self.where.get(token)
 
     def tell_notice(self, notice: Notice) -> None:
         self.notices.append(notice)
@@ -242,8 +256,17 @@ class Stage:
                 self.hooks.append(effect.row)
                 if not self.hooks_hang:
                     self.inputs.append(CallEnded(effect.token, "ok"))
-            case StartWorker() | StopWorker() | KillWorker():
+            case StartWorker(engine=engine, worker=worker, incarnation=incarnation):
                 self.orders.append(effect)
+                self.probe(engine, worker, incarnation)
+            case StopWorker():
+                self.orders.append(effect)
+            case KillWorker(worker=worker, incarnation=incarnation):
+                self.orders.append(effect)
+                for token in [token for token in self.running if self.ran_by(token) == f"{worker}#{incarnation}"]:
+                    self.end(token, status="lost", error="it was killed", error_type="worker_lost")
+            case ReleaseResources():
+                self.released += 1
             case Tell():
                 self.notices.append(effect.notice)
             case JobOver():
@@ -256,6 +279,7 @@ class Stage:
             self.inputs.append(CallEnded(call.token, "gone"))
             return
         self.running[call.token] = call
+        self.where[call.token] = getattr(entity.record, "worker_id", None)
         self.started.append((call.kind, entity.record.id, call.token))
         name = entity.record.name if call.kind == "body" else f"{entity.record.name}.{call.kind}"
         script = self.scripts.get(name)
@@ -325,6 +349,14 @@ class Stage:
                 self.kernel.run(fire)
                 self.settle()
         self.time = until
+
+    def stand_still(self, seconds: float) -> None:
+        """Let time pass in which no timer fires, as after SIGSTOP."""
+        self.time += seconds
+
+    def worker(self, name: str) -> WorkerActor:
+        """The actor of the last incarnation of a worker."""
+        return self.kernel.named[name]
 
     def task(self, name: str, job_id: str = "job") -> TaskRecord:
         """The committed record of a task."""

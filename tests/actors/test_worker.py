@@ -155,7 +155,7 @@ def test_one_that_died_under_a_body_loses_it_and_is_followed_by_another() -> Non
     stage.end(first, status="lost", error="killed by SIGKILL", error_type="worker_lost")
     stage.end(first, status="lost", error="once more")  # found dead again: nothing is counted
     stage.settle()
-    stage.advance(0)
+    stage.advance(0.1)
     assert stage.path("w#1") == ["initializing", "idle", "busy", "failed"]
     assert stage.path("w#2") == ["initializing", "idle", "busy"]
     assert stage.steps("a")[2:] == ["running", "recovering", "retrying", "queued", "running"]

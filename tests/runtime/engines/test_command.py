@@ -150,7 +150,7 @@ async def test_other_troubles_of_starting_are_failures_too(tmp_path: Path) -> No
     assert not unwritable.error.permanent
 
 
-async def test_running_out_of_descriptors_is_transient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_running_out_of_descriptors_is_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_args: Any, **_more: Any) -> None:
         raise OSError(errno.EMFILE, "Too many open files")
 
@@ -159,7 +159,7 @@ async def test_running_out_of_descriptors_is_transient(tmp_path: Path, monkeypat
         monkeypatch.setattr(subprocess, "Popen", full)
         outcome = await run(bench, command("true"), token=2)
     assert outcome.error is not None
-    assert (outcome.error.category, outcome.error.permanent) == ("transient", False)
+    assert (outcome.error.category, outcome.error.permanent) == ("resources", False)
 
 
 # -- its output --

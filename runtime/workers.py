@@ -1,0 +1,147 @@
+"""Workers, as an application and its operators see them.
+
+Rules
+-----
+- A handle is a name, not a state: it stands for the last incarnation of that name, and shows its present record.
+- Each command is answered when it took effect, durably; what the state does not allow is `InvalidTransitionError`.
+- What an operator stopped is not started again by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from ..actors.messages import (
+    Message,
+    PauseWorker,
+    ResumeWorker,
+    ShutDownWorker,
+    StartWorkers,
+    TerminateWorker,
+)
+from ..actors.records import WorkerRecord
+from ..actors.spec import Duration, Worker, seconds
+from .handles import words
+
+if TYPE_CHECKING:
+    from .host import Host
+    from .runtime import Runtime
+
+
+class WorkerHandle:
+    """A worker of a runtime."""
+
+    def __init__(self, runtime: Runtime, host: Host, name: str) -> None:
+        self._runtime = runtime
+        self._host = host
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"<WorkerHandle {self.record.id} {self.state}>"
+
+    @property
+    def record(self) -> WorkerRecord:
+        """The present record of its last incarnation."""
+        return self._host.kernel.named[self.name].record
+
+    @property
+    def state(self) -> str:
+        """initializing, idle, busy, paused, draining, unresponsive, shutdown, failed or terminated."""
+        return str(self.record.state)
+
+    @property
+    def engine(self) -> str:
+        """What it executes on."""
+        return self.record.engine
+
+    @property
+    def capacity(self) -> int:
+        """How many attempts it may run at the same time."""
+        return self.record.capacity
+
+    @property
+    def capabilities(self) -> list[str]:
+        """What it can do."""
+        return list(self.record.capabilities)
+
+    @property
+    def assigned(self) -> int:
+        """How many attempts it runs."""
+        return self.record.assigned
+
+    @property
+    def missed(self) -> int:
+        """How many health checks in a row it has not answered."""
+        return self.record.missed
+
+    @property
+    def last_seen(self) -> float:
+        """When it last gave a sign of life (UTC epoch seconds): now, where it is part of this process and lives."""
+        actor = self._host.kernel.named[self.name]
+        return self._host.now() if actor.in_process and not actor.ended else actor.seen
+
+    async def pause(
+        self, reason: str = "paused by an operator", *, by: str | None = None, request_id: str | None = None
+    ) -> None:
+        """Have it take nothing new; what it runs goes on. Raises InvalidTransitionError unless it is busy."""
+        await self._tell(PauseWorker(*words(reason, by)), request_id)
+
+    async def resume(
+        self, reason: str = "resumed by an operator", *, by: str | None = None, request_id: str | None = None
+    ) -> None:
+        """Have it take tasks again. Raises InvalidTransitionError unless it is paused."""
+        await self._tell(ResumeWorker(*words(reason, by)), request_id)
+
+    async def shut_down(
+        self,
+        reason: str = "shut down by an operator",
+        *,
+        deadline: Duration | None = None,
+        by: str | None = None,
+        request_id: str | None = None,
+    ) -> None:
+        """Have it finish what it runs, and end. Returns when it takes nothing new.
+
+        deadline: a duration after which it is terminated (`HealthChecks.drain_deadline` unless given). Raises
+        InvalidTransitionError where its state does not allow it, ValueError for what is no duration.
+        """
+        limit = None if deadline is None else seconds(deadline)
+        await self._tell(ShutDownWorker(*words(reason, by), limit), request_id)
+
+    async def terminate(
+        self, reason: str = "terminated by an operator", *, by: str | None = None, request_id: str | None = None
+    ) -> None:
+        """End it at once: what it runs is lost, and runs again elsewhere as far as its tasks allow.
+
+        Raises InvalidTransitionError if it has ended.
+        """
+        await self._tell(TerminateWorker(*words(reason, by)), request_id)
+
+    async def start(self, *, request_id: str | None = None) -> None:
+        """Start its next incarnation, as it was. Raises InvalidTransitionError if it has not ended."""
+        actor = self._host.kernel.named[self.name]
+        await start(self._runtime, actor.spec, request_id)
+
+    async def _tell(self, message: Message, request_id: str | None) -> None:
+        await self._runtime.command(self.record.key, message, request_id=request_id)
+
+
+async def start(runtime: Runtime, worker: Worker, request_id: str | None) -> None:
+    """Start an incarnation of a worker; returns when that is durable."""
+    await runtime.input("start_worker", worker, lambda reply: StartWorkers((worker,), reply), request_id=request_id)
+
+
+def check_worker(worker: object, engines: Collection[str]) -> Worker:
+    """Refuse what cannot be a worker. Raises TypeError and ValueError."""
+    if not isinstance(worker, Worker):
+        raise TypeError(f"start_worker takes a Worker, not {worker!r:.60}")
+    if not worker.name or "#" in worker.name or not worker.name.isprintable():
+        raise ValueError(f"{worker.name!r:.80} cannot be a worker's name: use printable text without '#'")
+    if worker.engine not in engines:
+        raise ValueError(
+            f"worker {worker.name!r}: there is no engine {worker.engine!r:.40}; there are: {', '.join(engines)}"
+        )
+    if worker.capacity is not None and worker.capacity < 1:
+        raise ValueError(f"worker {worker.name!r}: its capacity is {worker.capacity}; it must be at least 1")
+    return worker
