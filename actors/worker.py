@@ -69,7 +69,8 @@ class WorkerActor(Entity[WorkerRecord]):
     receivers: ClassVar[dict[type[Message], str]] = {
         Assign: "on_assign", Regained: "on_assign", Release: "on_release", Cancel: "on_cancel", Recover: "on_recover",
         WorkerBeat: "on_beat", WorkerDied: "on_died", PauseWorker: "on_pause",
-        ResumeWorker: "on_resume", ShutDownWorker: "on_shut_down", TerminateWorker: "on_terminate", Exhausted: "on_exhausted", TimerFired: "on_timer",
+        ResumeWorker: "on_resume", ShutDownWorker: "on_shut_down", TerminateWorker: "on_terminate",
+        Exhausted: "on_exhausted", TimerFired: "on_timer",
     }  # fmt: skip
 
     def __init__(self, kernel: Kernel, record: WorkerRecord) -> None:
