@@ -25,6 +25,7 @@ from ..machines.task import parks_when_exhausted
 from .backoff import delay
 from .cancelling import CancellableEntity
 from .checks import SAID
+from .errors import retry_in
 from .kernel import Kernel
 from .limits import Limits, effective
 from .messages import Assign, Beat, CallEnded, Drain, ProcessStarted, Release, Started, Verdict
@@ -147,7 +148,7 @@ class AttemptedTask(CancellableEntity[TaskRecord]):
 
     def _trip(self, breaker: BreakerActor, queued_at: float | None = None) -> None:
         left = breaker.retry_in()
-        reason = f"tool {self.spec.tool!r} is not healthy; retry in {left:.0f} s"
+        reason = f"tool {self.spec.tool!r} is not healthy; {retry_in(left)}"
         changed = replace(self.record, parked=TOOL, queued_at=queued_at or self.record.queued_at, routable=True)
         self.fire(Event.TRIP, changed, Refusal(), reason=reason, metadata={"retry_in": round(left, 3)})
 

@@ -34,6 +34,13 @@ class RetryAfter(Exception):  # noqa: N818 - it reads as what is asked for
         self.seconds = float(seconds)
 
 
+def retry_in(seconds: float) -> str:
+    """What is said to who comes while a tool is not healthy."""
+    if not seconds:
+        return "wait until the task that probes it now has ended"
+    return f"retry in {seconds:.0f} s" if seconds >= 10 else f"retry in {seconds:.1f} s"
+
+
 class CircuitOpen(InvalidTransitionError):  # noqa: N818 - a state, as people call it
     """A parked task cannot be reset: its tool is not healthy. Try again in `retry_in` seconds, or reset the breaker."""
 
@@ -46,7 +53,7 @@ class CircuitOpen(InvalidTransitionError):  # noqa: N818 - a state, as people ca
     def __str__(self) -> str:
         return (
             f"task: 'reset' was refused in state {str(self.state)!r}, since its tool {self.tool!r} is not healthy. "
-            f"Retry in {self.retry_in:.0f} s, or reset the breaker of the tool."
+            f"{retry_in(self.retry_in).capitalize()}, or reset the breaker of the tool."
         )
 
 

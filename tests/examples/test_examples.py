@@ -22,6 +22,7 @@ PROGRAMS = sorted(
     if path.suffix in {".py", ".toml", ".yaml"} and not path.name.endswith("_steps.py")
 )
 COMMAND = re.compile(r"^#? +((?:callboard run|python) examples/[\w.]+)$")
+TOPICS = ["ORIGINS", "RIVALS", "PRICES", "RISKS"]
 TRACES = ROOT.parent / "shared" / "wfcommons"
 
 
@@ -47,7 +48,7 @@ def products_are_whole(checkout: Path) -> bool:
 
 
 def test_every_example_is_run_here() -> None:
-    assert PROGRAMS == ["actors.py", "pipeline.yaml", "quickstart.py", "release.toml", "wfcommons.py"]
+    assert PROGRAMS == ["actors.py", "agents.py", "pipeline.yaml", "quickstart.py", "release.toml", "wfcommons.py"]
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -131,6 +132,12 @@ def test_the_quickstart_embeds_a_runtime(run: Run) -> None:
     assert {"job_state_transition", "workstream_state_transition", "task_state_transition", "fetched"} <= {
         line["event"] for line in logged
     }
+
+
+def test_agents_wait_for_their_model_and_for_people(run: Run) -> None:
+    said = run(command_of("agents.py")).stdout
+    assert "the breaker was closed -> closed -> open -> half_open -> open -> half_open -> closed\n" in said
+    assert said.endswith("published:\n" + "".join(f"  WHAT IS KNOWN OF {topic}\n" for topic in TOPICS))
 
 
 def test_actors_fail_and_go_on(run: Run) -> None:
