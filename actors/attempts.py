@@ -35,6 +35,7 @@ from .spec import Task, Tool
 from .turn import Call, StopCall
 
 if TYPE_CHECKING:
+    from .approval import Asks
     from .breaker import BreakerActor
     from .job import JobActor
     from .scheduler import Lane
@@ -79,7 +80,7 @@ class Refusal(msgspec.Struct, frozen=True, gc=False):
 class AttemptedTask(CancellableEntity[TaskRecord]):
     """A task as far as its attempts go; `TaskActor` is the whole of it."""
 
-    __slots__ = ("beat_at", "engine", "lane", "limits", "priority", "spec", "stream", "ticket", "tool")
+    __slots__ = ("asks", "beat_at", "engine", "lane", "limits", "priority", "spec", "stream", "ticket", "tool")
 
     machine = TASK
     receivers = {}  # noqa: RUF012 - TaskActor's
@@ -104,6 +105,7 @@ class AttemptedTask(CancellableEntity[TaskRecord]):
         self.ticket = 0  # its place in the scheduler's heap; 0 when it is not in the queue
         self.lane: Lane | None = None  # where it waits when it is in the queue; the scheduler's
         self.beat_at = 0.0
+        self.asks: Asks | None = None  # the approvals that its bodies have asked for
 
     def context(self) -> tuple[str | None, str | None, int | None, str | None]:
         """Its ids for the log."""

@@ -7,6 +7,7 @@ cancelled.
 | `RetryAfter` | try again, but not before so many seconds | uses that delay in place of the backoff |
 | `CircuitOpen` | your command came while the tool is not healthy | is raised by `TaskHandle.reset`, never in a body |
 | `AttemptOver` | too late: this attempt was given up | is raised inside a body, by `task.submit()` |
+| `ApprovalRejected`, `ApprovalExpired` | are raised by `task.approval()` | as `Permanent`: the decision stands |
 | `TaskCancelled` | stop: your task was cancelled | is raised inside a body, by `task.heartbeat()` |
 """
 
@@ -19,6 +20,19 @@ from ..machines import InvalidTransitionError
 
 class Permanent(Exception):  # noqa: N818 - it reads as what is said about the failure
     """Raise it from a body when another try cannot help: the task fails at once, retries or not."""
+
+
+class ApprovalRejected(Permanent):
+    """Somebody rejected what the body asked approval for: `by` whom, and `reason`, if one was given."""
+
+    def __init__(self, message: str, by: str | None = None, reason: str | None = None) -> None:
+        super().__init__(message)
+        self.by = by
+        self.reason = reason
+
+
+class ApprovalExpired(Permanent):
+    """Nobody approved in time what the body asked approval for."""
 
 
 class RetryAfter(Exception):  # noqa: N818 - it reads as what is asked for

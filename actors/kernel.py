@@ -25,10 +25,12 @@ from ..machines import InvalidTransitionError
 from .entity import Entity
 from .messages import (
     REBUILT,
+    AskApproval,
     Beat,
     CallEnded,
     Command,
     Continue,
+    LeaveApproval,
     Message,
     NextRun,
     ProcessStarted,
@@ -125,7 +127,7 @@ class Kernel:
     def _begin(self, message: Message) -> None:
         """Hand an input to the actor it is for."""
         match message:
-            case CallEnded() | Beat() | ProcessStarted():
+            case CallEnded() | Beat() | ProcessStarted() | AskApproval() | LeaveApproval():
                 self._about_call(message)
             case Command(target=key, message=told, reply=reply):
                 self._command(key, told, reply)
@@ -135,7 +137,7 @@ class Kernel:
             case _:
                 self.supervisor.receive(message)
 
-    def _about_call(self, message: CallEnded | Beat | ProcessStarted) -> None:
+    def _about_call(self, message: CallEnded | Beat | ProcessStarted | AskApproval | LeaveApproval) -> None:
         call = self.calls.get(message.token)
         if call is None:
             self.stale += 1
@@ -421,6 +423,8 @@ class Kernel:
             return False
         for task in stream.tasks:
             self.forget(task)
+            for approval in task.asked:
+                self.forget(approval)
         self.forget(stream)
         self.scheduler.forget(stream.record.key)
         return True

@@ -36,11 +36,7 @@ class LendingTask(AttemptedTask):
         if record.state != RUNNING or not self.kernel.lend_slot(record.token):
             return
         self.lent_at = self.kernel.at
-        self.disarm()
-        total = self._total_due()
-        self.change(due_at=None, limit=None if total is None else "total")
-        if total is not None:
-            self.wait_until(total)
+        self.set_clock()
 
     def regain(self, message: Regain) -> None:
         """The body wants to go on: when its worker has room."""
@@ -56,22 +52,45 @@ class LendingTask(AttemptedTask):
         """The body goes on, with the time that it had left."""
         if self.record.state != RUNNING:
             return
-        now = self.kernel.at
-        self.beat_at = now
-        self.stood = self._stood() + now - self.lent_at
+        self.stood = self._lent_for() + self.kernel.at - self.lent_at
         self.stood_token = self.record.token
-        due, limit = self._attempt_due((self.record.claimed_at or now) + self.stood, now)
+        self.set_clock()
+
+    def set_clock(self) -> None:
+        """The clock of its attempt was stopped, or goes on: arm what is due next."""
+        if self.record.state != RUNNING:
+            return
+        now = self.beat_at = self.kernel.at
+        self.disarm()
+        if self.stands_still:
+            total = self._total_due()
+            self.change(due_at=None, limit=None if total is None else "total")
+            if total is not None:
+                self.wait_until(total)
+            return
+        due, limit = self._attempt_due((self.record.claimed_at or now) + self._stood(), now)
         self.change(limit=limit)
         self.wait_until(due)
 
+    @property
+    def stands_still(self) -> bool:
+        """Whether the clock of its attempt stands still: its body waits for a child, or for an approval."""
+        token, asks = self.record.token, self.asks
+        return token in self.kernel.lent or (asks is not None and asks.token == token and bool(asks.waiting))
+
+    def _lent_for(self) -> float:
+        return self.stood if getattr(self, "stood_token", 0) == self.record.token else 0.0
+
     def _stood(self) -> float:
         """Seconds for which the clock of the present attempt has stood still."""
-        return self.stood if getattr(self, "stood_token", 0) == self.record.token else 0.0
+        asks = self.asks
+        asked = asks.stopped if asks is not None and asks.token == self.record.token else 0.0
+        return self._lent_for() + asked
 
     def due_running(self) -> None:
         """The attempt took too long, or its body was silent for too long."""
         record, now = self.record, self.kernel.at
-        if record.token in self.kernel.lent:
+        if self.stands_still:
             self.fire(Event.TIME_OUT, replace(record, limit="total"), reason="the total limit was reached")
             return
         due, limit = self._attempt_due((record.claimed_at or now) + self._stood(), self.beat_at)

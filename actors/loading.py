@@ -16,6 +16,7 @@ from .job import JobActor
 from .kernel import Kernel
 from .limits import NO_TOOLS
 from .records import (
+    ApprovalRecord,
     AttemptRecord,
     BreakerRecord,
     JobRecord,
@@ -28,6 +29,7 @@ from .runs import kept_of
 from .scheduler import SchedulerActor
 from .spec import Alert, Defaults, HealthChecks, Tool, Workstream
 from .supervisor import SupervisorActor
+from .task import TaskActor
 from .turn import Port
 from .worker import WorkerActor
 from .workstream import WorkstreamActor
@@ -40,6 +42,7 @@ class Loaded(msgspec.Struct):
     workstreams: list[WorkstreamRecord] = []  # the last run of each of those jobs, if it has begun one
     specs: dict[int, bytes] = {}  # of those jobs, by `JobRecord.stream`
     tasks: list[TaskRecord] = []  # all tasks of those workstreams, ended ones too: dependents need their results
+    approvals: list[ApprovalRecord] = []  # that bodies of those tasks have asked for, ended ones too
     workers: list[WorkerRecord] = []  # not terminal
     breakers: list[BreakerRecord] = []
     attempts: list[AttemptRecord] = []  # without an end
@@ -81,6 +84,10 @@ def make_kernel(
         stream = streams.get(job.key)
         mine = [] if stream is None else sorted(tasks.get(stream.key, []), key=lambda task: task.index)
         _load_job(kernel, job, stream, loaded.specs[job.stream], mine)
+    for approval in loaded.approvals:
+        asking = kernel.entities.get(approval.task)
+        if isinstance(asking, TaskActor):
+            asking.asks_of().load(approval)
     return kernel
 
 

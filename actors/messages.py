@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from .records import JobRecord, TaskRecord, WorkstreamRecord
-from .spec import Worker, Workstream
+from .spec import Approval, Worker, Workstream
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
@@ -144,13 +144,15 @@ class ResetTask(Message, frozen=True):
 
 
 class Approve(Message, frozen=True):
-    """Approve what is held. teams: those of its clauses that `by` belongs to; unchecked: those that could not be asked.
+    """Approve what is held. approval: of a task, the name of one that its body asked for. teams: those of its clauses
+    that `by` belongs to; unchecked: those that could not be asked.
 
     Which teams somebody is in is asked before the message is given (`runtime.command`): an actor asks nobody.
     """
 
     by: str
     reason: str | None = None
+    approval: str | None = None
     teams: tuple[str, ...] = ()
     unchecked: tuple[str, ...] = ()
 
@@ -160,6 +162,7 @@ class Reject(Message, frozen=True):
 
     by: str
     reason: str | None = None
+    approval: str | None = None
 
 
 class Command(Message, frozen=True):
@@ -205,6 +208,21 @@ class Beat(Message, frozen=True):
     token: int
     details: msgspec.Raw | None
     saved: msgspec.Raw | None = None
+
+
+class AskApproval(Message, frozen=True):
+    """A running body waits for an approval, by its name."""
+
+    token: int
+    name: str
+    rule: Approval
+
+
+class LeaveApproval(Message, frozen=True):
+    """A running body waits no longer for an approval."""
+
+    token: int
+    name: str
 
 
 class TimerFired(Message, frozen=True):

@@ -34,10 +34,10 @@ from ..machines import Event, GuardRejected, InvalidTransitionError, Machine
 from .entity import Entity
 from .messages import Approve, Reject
 from .names import folded
-from .records import Decision, TaskRecord, WorkstreamRecord, iso
+from .records import ApprovalRecord, Decision, TaskRecord, WorkstreamRecord, iso
 from .spec import Approval, Clause, Duration, moment, seconds
 
-HeldRecord = TypeVar("HeldRecord", bound=TaskRecord | WorkstreamRecord)
+HeldRecord = TypeVar("HeldRecord", bound=TaskRecord | WorkstreamRecord | ApprovalRecord)
 HELD, WAITING = "held", "waiting"
 APPROVED, REJECTED, EXPIRED = "approved", "rejected", "expired"
 
@@ -120,7 +120,7 @@ class Protected(Entity[HeldRecord]):
             clauses = [text_of(clause) for clause in clauses_of(hold)]
             changed = replace(self.record, hold_until=expires, wait_until=until)
             told = {"clauses": clauses, "expires_at": iso(expires), **waits}
-            self.fire(Event.HOLD, changed, reason=_awaits(clauses, expires), metadata=told, due_at=expires)
+            self.fire(Event.HOLD, changed, reason=waits_for(clauses, expires), metadata=told, due_at=expires)
         elif until is not None and until > now:
             changed = replace(self.record, wait_until=until)
             self.fire(Event.WAIT, changed, reason=f"waits until {iso(until)}", metadata=waits, due_at=until)
@@ -153,9 +153,9 @@ class Protected(Entity[HeldRecord]):
         try:
             self.fire(Event.APPROVE, changed, Given(mine.at, len(missing)), reason, told, due)
         except GuardRejected as refusal:
-            raise self._refusal(Event.APPROVE, f"the hold expired at {iso(record.hold_until or 0)}") from refusal
+            raise self.refusal(Event.APPROVE, f"the hold expired at {iso(record.hold_until or 0)}") from refusal
         if missing:
-            self.change(reason=_awaits(missing, record.hold_until))
+            self.change(reason=waits_for(missing, record.hold_until))
 
     def on_reject(self, message: Reject) -> None:
         """Somebody rejects. Raises DecisionRefused or InvalidTransitionError."""
@@ -173,7 +173,7 @@ class Protected(Entity[HeldRecord]):
         """The decision of who approves now, with all clauses that he has met. Raises DecisionRefused."""
         by, submitter = folded(message.by), self.submitter
         if submitter is not None and folded(submitter) == by and not self.approval.self_approval:
-            raise self._refusal(Event.APPROVE, f"{message.by} submitted it, and self-approval is off")
+            raise self.refusal(Event.APPROVE, f"{message.by} submitted it, and self-approval is off")
         met = {
             index
             for index, clause in enumerate(clauses)
@@ -188,12 +188,13 @@ class Protected(Entity[HeldRecord]):
             why = f"{message.by} meets no clause; it waits for {', '.join(map(text_of, clauses))}"
             if message.unchecked:
                 why += f" (who is in {', '.join(message.unchecked)} could not be found out)"
-            raise self._refusal(Event.APPROVE, why)
+            raise self.refusal(Event.APPROVE, why)
         return Decision(
             verdict=APPROVED, at=self.kernel.at, by=message.by, reason=message.reason, met=tuple(sorted(met))
         )
 
-    def _refusal(self, event: Event, why: str) -> DecisionRefused:
+    def refusal(self, event: Event, why: str) -> DecisionRefused:
+        """What is raised for a decision that is not taken."""
         state = self.record.state
         return DecisionRefused(self.machine.name, state, event, self.machine.valid_events(state), why)
 
@@ -248,7 +249,8 @@ def missing_of(clauses: Sequence[Clause], decisions: Sequence[Decision]) -> list
     ]
 
 
-def _awaits(missing: Sequence[str], until: float | None) -> str:
+def waits_for(missing: Sequence[str], until: float | None) -> str:
+    """What is awaited, and until when."""
     return f"waits for approval by {', '.join(missing)}" + ("" if until is None else f" until {iso(until)}")
 
 
@@ -263,7 +265,9 @@ def told_of(decision: Decision) -> str:
     return f"{decision.verdict} by {decision.by} at {iso(decision.at)}{why}"
 
 
-def refusal(machine: Machine, record: TaskRecord | WorkstreamRecord, event: str) -> InvalidTransitionError:
+def refusal(
+    machine: Machine, record: TaskRecord | WorkstreamRecord | ApprovalRecord, event: str
+) -> InvalidTransitionError:
     """Why a decision about what is not held (any more) is refused: the decision made, where there was one."""
     if record.decisions:
         return _conflict(machine, record, event, record.decisions[-1])
@@ -274,7 +278,7 @@ def refusal(machine: Machine, record: TaskRecord | WorkstreamRecord, event: str)
 
 
 def _conflict(
-    machine: Machine, record: TaskRecord | WorkstreamRecord, event: str, decision: Decision
+    machine: Machine, record: TaskRecord | WorkstreamRecord | ApprovalRecord, event: str, decision: Decision
 ) -> DecisionConflict:
     why = f"{record.id} was {told_of(decision)} already"
     return DecisionConflict(machine.name, record.state, event, machine.valid_events(record.state), why, decision)

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
+from .spec import Approval
+
 if TYPE_CHECKING:
     MaybeRaw = msgspec.Raw | None
 else:
@@ -211,6 +213,22 @@ class BreakerRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     probe: int | None = None  # the task that holds the permit
 
 
+class ApprovalRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """An approval that a running body asked for, by the name it gave it."""
+
+    kind: ClassVar[str] = "approval"
+
+    task: int  # key
+    task_id: str
+    workstream: int  # key
+    workstream_id: str
+    job_id: str
+    rule: Approval
+    hold_until: float | None = None
+    wait_until: float | None = None  # never: it is what the guards of all holds read
+    decisions: tuple[Decision, ...] = ()
+
+
 class AttemptRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """One try of a task. A claim without an end, found at start, is lost. `key` is its fencing token."""
 
@@ -283,7 +301,15 @@ class Acknowledged(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 AnyRecord = (
-    JobRecord | WorkstreamRecord | TaskRecord | WorkerRecord | BreakerRecord | AttemptRecord | OutboxRow | RequestRecord
+    JobRecord
+    | WorkstreamRecord
+    | TaskRecord
+    | ApprovalRecord
+    | WorkerRecord
+    | BreakerRecord
+    | AttemptRecord
+    | OutboxRow
+    | RequestRecord
 )
 
 

@@ -13,11 +13,12 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from msgspec.structs import replace
 
 from ..machines import Event, Standing, TaskState
+from .approval import ApprovalActor, Asks
 from .attempts import (
     CANCELLING,
     EXHAUSTED,
@@ -38,6 +39,7 @@ from .limits import breaker_of
 from .messages import (
     READY,
     Approve,
+    AskApproval,
     Assign,
     Back,
     Beat,
@@ -45,6 +47,7 @@ from .messages import (
     Cancel,
     Drain,
     Ended,
+    LeaveApproval,
     Message,
     Permit,
     ProcessStarted,
@@ -86,11 +89,12 @@ class TaskActor(Protected[TaskRecord], TroubledTask):
 
     by_utc = frozenset({S.HELD, S.WAITING, S.RETRYING, S.CIRCUIT_OPEN})
     receivers: ClassVar[dict[type[Message], str]] = {
-        Approve: "on_approve", Assign: "on_assign", Back: "on_back", Beat: "on_beat", CallEnded: "on_call_ended",
-        Cancel: "on_cancel", Drain: "on_drain", Permit: "on_permit", ProcessStarted: "on_process_started",
-        Ready: "on_ready", Recover: "on_recover", Regained: "on_regained", Reject: "on_reject", Reset: "on_reset",
-        ResetTask: "on_reset_task", Silent: "on_silent", Skip: "on_skip", SkipTask: "on_skip_task", Stop: "on_stop",
-        TimerFired: "on_timer", Trip: "on_trip", TurnFailed: "on_turn_failed", Unroutable: "on_unroutable",
+        Approve: "on_approve", AskApproval: "on_ask", Assign: "on_assign", Back: "on_back", Beat: "on_beat",
+        CallEnded: "on_call_ended", Cancel: "on_cancel", Drain: "on_drain", LeaveApproval: "on_leave",
+        Permit: "on_permit", ProcessStarted: "on_process_started", Ready: "on_ready", Recover: "on_recover",
+        Regained: "on_regained", Reject: "on_reject", Reset: "on_reset", ResetTask: "on_reset_task",
+        Silent: "on_silent", Skip: "on_skip", SkipTask: "on_skip_task", Stop: "on_stop", TimerFired: "on_timer",
+        Trip: "on_trip", TurnFailed: "on_turn_failed", Unroutable: "on_unroutable",
     }  # fmt: skip
 
     # -- getting going -----------------------------------------------------------------------------------------------
@@ -382,6 +386,63 @@ class TaskActor(Protected[TaskRecord], TroubledTask):
         self.kernel.effect(StopCall(token))
         self.wait_until(self.kernel.at + self.limits.kill_grace + STOP_MARGIN)
 
+    # -- approvals that its bodies ask for ---------------------------------------------------------------------------
+
+    @property
+    def asked(self) -> list[ApprovalActor]:
+        """The approvals that its bodies have asked for."""
+        return [] if self.asks is None else list(self.asks.actors.values())
+
+    def asks_of(self) -> Asks:
+        """Where they are kept."""
+        if self.asks is None:
+            self.asks = Asks(self)
+        return self.asks
+
+    def on_ask(self, message: AskApproval) -> None:
+        """The body that runs waits for an approval."""
+        if message.token == self.record.token and self.record.state == RUNNING:
+            self.asks_of().ask(message)
+
+    def on_leave(self, message: LeaveApproval) -> None:
+        """The body waits no longer."""
+        if self.asks is not None:
+            self.asks.leave(message.token, message.name)
+
+    def decider(self, name: str | None, event: Event) -> Protected[Any]:
+        """What a decision is about: itself, or an approval that its body asked for, by its name where there are more.
+
+        Raises DecisionRefused if there is none of that name, or more without one.
+        """
+        asked = self.asked
+        if name is None and (self.record.state == S.HELD or not asked):
+            return self
+        open_ = [one for one in asked if not one.ended] if name is None else []
+        found = [one for one in asked if one.record.name == name] if name is not None else open_ or asked[-1:]
+        if len(found) == 1:
+            return found[0]
+        names = ", ".join(repr(one.record.name) for one in open_ or asked) or "none"
+        why = (
+            f"say which approval; it asks for {names}" if name is None else f"it asks for no {name!r}, but for {names}"
+        )
+        raise self.refusal(event, why)
+
+    def on_approve(self, message: Approve) -> None:
+        """Somebody approves. Raises DecisionRefused or InvalidTransitionError."""
+        about = self.decider(message.approval, Event.APPROVE)
+        if about is self:
+            super().on_approve(message)
+        else:
+            about.on_approve(message)
+
+    def on_reject(self, message: Reject) -> None:
+        """Somebody rejects. Raises DecisionRefused or InvalidTransitionError."""
+        about = self.decider(message.approval, Event.REJECT)
+        if about is self:
+            super().on_reject(message)
+        else:
+            about.on_reject(message)
+
     # -- limits ------------------------------------------------------------------------------------------------------
 
     def on_timer(self, message: TimerFired) -> None:
@@ -499,6 +560,8 @@ class TaskActor(Protected[TaskRecord], TroubledTask):
     def _end(self, hooks: list[Hook], event: str) -> None:
         for hook in hooks:
             self.kernel.keep_hook(self, hook, event, self.stream.spec, self.spec)
+        if self.asks is not None:
+            self.asks.end()
         self.kernel.send(self.stream, Ended(self.record.key))
 
     # -- coming back -------------------------------------------------------------------------------------------------
@@ -508,6 +571,8 @@ class TaskActor(Protected[TaskRecord], TroubledTask):
         self.ticket = 0
         self.lane = None
         self.last_call = asked.get(self.record.key, 0)
+        if self.asks is not None:
+            self.asks.rebuild()
         if self.record.key in self.kernel.stuck:
             return
         if self.record.state in IN_QUEUE:
@@ -522,6 +587,8 @@ class TaskActor(Protected[TaskRecord], TroubledTask):
     def on_recover(self, _: Recover) -> None:
         """The process that ran it is gone: end what it left unfinished."""
         state = self.record.state
+        if self.asks is not None:
+            self.asks.recover()
         if state == RUNNING:
             self.fire(Event.RECOVER, reason="runtime_restarted")
             self._lost()

@@ -21,7 +21,7 @@ import msgspec
 
 from .messages import Message, Reply, TimerFired
 from .notices import Notice
-from .records import AnyRecord, OutboxRow, Record, Transitioned
+from .records import AnyRecord, ApprovalRecord, OutboxRow, Record, Transitioned
 from .spec import Task, Workstream
 
 if TYPE_CHECKING:
@@ -110,6 +110,14 @@ class KillWorker(Effect, frozen=True):
 
 class ReleaseResources(Effect, frozen=True):
     """Have memory, descriptors and idle processes given back: something ran out of them."""
+
+
+class Decided(Effect, frozen=True):
+    """An approval is over: the body that waits for it under `token` may go on."""
+
+    token: int
+    name: str
+    record: ApprovalRecord
 
 
 class JobOver(Effect, frozen=True):

@@ -24,12 +24,13 @@ import msgspec
 
 from .backoff import WaitError, decode_wait, encode_wait, is_strategy
 from .graph import edge_findings
-from .holds import protection_findings
+from .holds import approval_findings, protection_findings
 from .names import folded, name_problem
 from .schema import Finding, Path, beside, clipped, plain_problem, read, short, sound, where
 from .spec import (
     MOST_SLOTS,
     Alert,
+    Approval,
     Breaker,
     Check,
     Condition,
@@ -110,6 +111,11 @@ def worker_findings(workers: Sequence[Worker]) -> list[Finding]:
 def hook_findings(hook: Hook) -> list[Finding]:
     """Everything that is wrong with one hook or check by itself, as it stands under `check`."""
     return _checked(hook, Hook, lambda checker, value: checker.called(value, ("check",)), None)
+
+
+def approval_problems(rule: Approval, *, bodies: Bodies | None = None) -> list[Finding]:
+    """Everything that is wrong with an approval by itself; `bodies` as for `findings`."""
+    return _checked(rule, Approval, lambda checker, value: approval_findings(checker, value, ()), bodies)
 
 
 def kind_of(func: Callable[..., Any]) -> EngineName:

@@ -1,8 +1,9 @@
-"""What may happen: pure, declared state machines, and the runtime's own five.
+"""What may happen: pure, declared state machines, and the runtime's own.
 
 Imports nothing of the other layers. The auditor is imported by itself, from `machines.audit`.
 """
 
+from .approval import APPROVAL, ApprovalState
 from .breaker import BREAKER, BreakerState
 from .events import Event
 from .job import JOB, JobState
@@ -25,6 +26,7 @@ from .worker import WORKER, WorkerState
 from .workstream import WORKSTREAM, Standing, WorkstreamState, derive, standing
 
 __all__ = [
+    "APPROVAL",
     "BREAKER",
     "CREATE",
     "JOB",
@@ -32,6 +34,7 @@ __all__ = [
     "TASK",
     "WORKER",
     "WORKSTREAM",
+    "ApprovalState",
     "BreakerState",
     "Event",
     "Finding",

@@ -49,6 +49,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from .approval import APPROVAL
 from .breaker import BREAKER
 from .invariants import PROBED, Broken, Entity, Probes, at_end, at_rest, created, moved
 from .job import JOB
@@ -58,7 +59,9 @@ from .task import TASK
 from .worker import WORKER
 from .workstream import WORKSTREAM
 
-MACHINES: Final[Mapping[str, Machine]] = {machine.name: machine for machine in (JOB, WORKSTREAM, TASK, WORKER, BREAKER)}
+MACHINES: Final[Mapping[str, Machine]] = {
+    machine.name: machine for machine in (JOB, WORKSTREAM, TASK, APPROVAL, WORKER, BREAKER)
+}
 
 _WARNINGS: Final = frozenset({"torn", "starts_late", "time_backwards", "wrong_severity", "not_derived", "unknown_key"})
 _UNREADABLE: Final = 5  # lines from the beginning, after which it is no log

@@ -11,13 +11,14 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from . import breaker, job, task, worker, workstream
+from . import approval, breaker, job, task, worker, workstream
 from .machine import Machine, State, Timed
 
 _PAGES = (
     (job, job.JOB),
     (workstream, workstream.WORKSTREAM),
     (task, task.TASK),
+    (approval, approval.APPROVAL),
     (worker, worker.WORKER),
     (breaker, breaker.BREAKER),
 )

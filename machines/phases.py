@@ -50,6 +50,11 @@ class Phase(StrEnum):
     SHUTDOWN = "shutdown"  # ended in order
     TERMINATED = "terminated"  # ended by force
 
+    # An approval that a running body asks for.
+    APPROVED = "approved"
+    REJECTED = "rejected"
+    EXPIRED = "expired"
+
     # A circuit breaker.
     CLOSED = "closed"  # lets everything through
     OPEN = "open"  # lets nothing through until its cooldown is over

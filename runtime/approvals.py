@@ -11,6 +11,7 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
 import anyio
@@ -21,11 +22,11 @@ from msgspec.structs import replace
 from ..actors.job import JobActor
 from ..actors.messages import Approve
 from ..actors.names import folded
-from ..actors.protection import HELD, Protected, clauses_of, missing_of
-from ..actors.records import TaskRecord, WorkstreamRecord
+from ..actors.protection import HELD, DecisionRefused, Protected, clauses_of, missing_of
+from ..actors.records import ApprovalRecord, TaskRecord, WorkstreamRecord
 from ..actors.spec import seconds
 from ..actors.task import TaskActor
-from ..actors.workstream import WorkstreamActor
+from ..machines import Event
 from .engines.bodies import is_async, takes_context
 from .engines.values import checked
 
@@ -41,14 +42,16 @@ ASKED = 10.0
 class PendingApproval(msgspec.Struct, frozen=True, kw_only=True):
     """Something that waits for people. Times are UTC epoch seconds.
 
-    kind: "task" or "workstream". missing: the clauses that are not met yet, in words; approved_by: who has approved
-    so far. wait_until: when its wait is over that runs beside. submitted_by: who submitted the job, if that was said.
+    kind: "task", "workstream", or "approval": one that a running body of `task` asks for, by that name. missing: the
+    clauses that are not met yet, in words; approved_by: who has approved so far. wait_until: when its wait is over that
+    runs beside. submitted_by: who submitted the job, if that was said.
     """
 
     kind: str
     entity_id: str
     job_id: str
     task: str | None
+    approval: str | None
     missing: list[str]
     approved_by: list[str]
     since: float
@@ -62,19 +65,29 @@ def pending_of(job: JobActor) -> Iterator[PendingApproval]:
     stream = job.stream
     if stream is None:
         return
-    entities: list[Protected[Any]] = [stream, *stream.tasks]
+    entities: list[Protected[Any]] = [stream]
+    for task in stream.tasks:
+        entities.append(task)
+        if task.asks is not None:
+            entities += task.asked
     for entity in entities:
-        record: TaskRecord | WorkstreamRecord = entity.record
+        record: TaskRecord | WorkstreamRecord | ApprovalRecord = entity.record
         if record.state == HELD:
             expires = record.hold_until or 0.0
             yield PendingApproval(
                 kind=record.kind, entity_id=record.id, job_id=record.job_id,
-                task=record.name if isinstance(record, TaskRecord) else None,
+                task=_task_of(record), approval=record.name if isinstance(record, ApprovalRecord) else None,
                 missing=missing_of(clauses_of(entity.approval), record.decisions),
                 approved_by=[one.by for one in record.decisions if one.by is not None],
                 since=expires - seconds(entity.approval.expires), expires_at=expires,
                 wait_until=record.wait_until, submitted_by=entity.submitter,
             )  # fmt: skip
+
+
+def _task_of(record: TaskRecord | WorkstreamRecord | ApprovalRecord) -> str | None:
+    if isinstance(record, ApprovalRecord):
+        return record.task_id.rpartition("/")[2]
+    return record.name if isinstance(record, TaskRecord) else None
 
 
 def name_of(by: object) -> str:
@@ -95,8 +108,13 @@ def why_of(reason: object) -> str | None:
 
 async def with_teams(message: Approve, entity: Entity[Any] | None, bodies: Bodies, host: Host) -> Approve:
     """The approval, with those teams of the hold that who approves is in."""
-    held = entity.stream if isinstance(entity, JobActor) else entity
-    if not isinstance(held, TaskActor | WorkstreamActor) or held.record.state != HELD:
+    held: Protected[Any] | None = None
+    if isinstance(entity, JobActor):
+        held = entity.stream
+    elif isinstance(entity, TaskActor):
+        with suppress(DecisionRefused):  # which the actor says itself
+            held = entity.decider(message.approval, Event.APPROVE)
+    if held is None or held.record.state != HELD:
         return message
     asked = {clause.team: clause.members for clause in clauses_of(held.approval) if clause.team is not None}
     teams: list[str] = []

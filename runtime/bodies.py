@@ -25,7 +25,7 @@ import msgspec
 from ..actors.backoff import WaitError, encode_wait, is_strategy
 from ..actors.schema import Finding, Path, beside, did_you_mean, read, short, where
 from ..actors.spec import Alert, Approval, Check, Condition, Hook, Retry, Task, Workstream
-from ..actors.validate import SpecificationError, findings, kind_of
+from ..actors.validate import SpecificationError, approval_problems, findings, kind_of
 from .functions import BodyNotFound, NoPath, follow, look_in, path_of, wants_too_much
 
 __all__ = ["Bodies", "BodyNotFound", "NoPath", "kind_of", "look_in", "path_of", "prepare"]
@@ -142,6 +142,25 @@ def _not_for_processes(workstream: Workstream, bodies: Bodies) -> list[Finding]:
                 text = f"cannot be found by a worker process: {error}"
                 found.append(Finding(where(("tasks", index, "run")), text))
     return found
+
+
+def prepare_approval(rule: Approval, bodies: Bodies, *, durable: bool) -> Approval:
+    """Check an approval that a body asks for, and write its functions as names. Raises SpecificationError."""
+    found = approval_problems(rule, bodies=bodies.callable_body)
+
+    def name(body: object, path: Path) -> object:
+        if not callable(body):
+            return body
+        try:
+            return bodies.name_of(body, durable=durable)
+        except NoPath as error:
+            found.append(Finding(where(path), str(error)))
+            return body
+
+    ready = rule if found else _with_members(rule, (), name)
+    if found:
+        raise SpecificationError(found, "this approval")
+    return cast("Approval", ready)
 
 
 def journalable(workstream: Workstream, bodies: Bodies, *, durable: bool) -> tuple[Workstream, list[Finding]]:

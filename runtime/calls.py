@@ -28,6 +28,7 @@ from ..actors.messages import Beat, CallEnded
 from ..actors.spec import Check, Condition, Hook, Task, Workstream, seconds
 from ..actors.turn import RunHook, StartCall, folder_of
 from .bodies import Bodies, BodyNotFound, NoPath, kind_of, look_in, path_of
+from .desk import ApprovalDesk
 from .engines.bodies import takes_context
 from .engines.context import Saved, TaskContext
 from .engines.contract import Call, CommandCall, Engine, EngineClosed, ErrorInfo, Outcome, ProcessCall
@@ -65,6 +66,7 @@ class Caller:
         journal: str,
         secrets: Secrets,
         children: Children,
+        durable: bool = False,
     ) -> None:
         self._kernel = kernel
         self.engines = engines
@@ -75,6 +77,7 @@ class Caller:
         self._after = after  # calls the function with the number, in so many seconds
         self._secrets = secrets
         self._children = children
+        self.desk = ApprovalDesk(tell, bodies, durable=durable)
         self._marks = {JOURNAL_VARIABLE: journal}
         self._functions: dict[str, Callable[..., Any]] = {}
         self._where: dict[int, Engine] = {}
@@ -114,7 +117,7 @@ class Caller:
         if task.engine == "process":
             self._start_in_process(engine, task, func, token)
             return
-        context = self._context(task, token) if takes_context(func) else None
+        context = self._context(task, token, self.desk) if takes_context(func) else None
         mask = self._secrets_of(task.stream.spec, spec)[1] if context is None else context.mask
         self._run(engine, Call(token=token, func=func, context=context, grace=grace, mask=mask), self._function_ended)
 
@@ -272,7 +275,7 @@ class Caller:
 
     # -- what it is told -----------------------------------------------------------------------------------------------
 
-    def _context(self, task: TaskActor, token: int) -> TaskContext:
+    def _context(self, task: TaskActor, token: int, desk: ApprovalDesk | None = None) -> TaskContext:
         record = task.record
         secrets, mask = self._secrets_of(task.stream.spec, task.spec)
         return TaskContext(
@@ -280,7 +283,7 @@ class Caller:
             workstream_id=record.workstream_id, results=_results(task), args=task.spec.args,
             details=None if record.details is None else msgspec.json.decode(record.details), secrets=secrets, mask=mask,
             saved=None if record.checkpoint is None else msgspec.json.decode(record.checkpoint),
-            children=self._children,
+            children=self._children, desk=desk,
         )  # fmt: skip
 
     def _about(self, entity: TaskActor | WorkstreamActor, effect: StartCall) -> TaskContext | None:

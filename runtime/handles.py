@@ -338,13 +338,17 @@ class TaskHandle:
         """
         await self._job.command(self.name, _cancel(reason, force), "cancel", request_id)
 
-    async def approve(self, *, by: str, reason: str | None = None, request_id: str | None = None) -> None:
-        """Approve its hold; returns when that took effect. Raises as `JobHandle.approve`."""
-        await self._job.command(self.name, Approve(name_of(by), why_of(reason)), "approve", request_id)
+    async def approve(
+        self, *, by: str, reason: str | None = None, approval: str | None = None, request_id: str | None = None
+    ) -> None:
+        """Approve its hold, or what its body asks for (by its name, if it asks for more). Raises as for the job."""
+        await self._job.command(self.name, Approve(name_of(by), why_of(reason), approval), "approve", request_id)
 
-    async def reject(self, *, by: str, reason: str | None = None, request_id: str | None = None) -> None:
-        """Reject its hold, which cancels it. Raises as `JobHandle.approve`."""
-        await self._job.command(self.name, Reject(name_of(by), why_of(reason)), "reject", request_id)
+    async def reject(
+        self, *, by: str, reason: str | None = None, approval: str | None = None, request_id: str | None = None
+    ) -> None:
+        """Reject its hold, which cancels it, or what its body asks for. Raises as `JobHandle.approve`."""
+        await self._job.command(self.name, Reject(name_of(by), why_of(reason), approval), "reject", request_id)
 
     async def reset(
         self, *, by: str | None = None, reason: str = "reset by an operator", request_id: str | None = None

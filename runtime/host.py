@@ -29,6 +29,7 @@ from ..actors.turn import (
     NO_ENGINE,
     Answer,
     Armed,
+    Decided,
     Effect,
     JobOver,
     KillWorker,
@@ -51,23 +52,12 @@ from .metrics import Counting
 from .observe import Hub
 from .secrets import Secrets
 from .timers import Timer
+from .utc import UtcTimer, UtcTimers
 
 MAX_BACKLOG = 50_000
 """Transitions that may wait for the disk before the gate closes."""
 EFFECTS_AT_ONCE = 500
 """So many effects are released in a row, at least those of one turn, before the dispatcher looks at its clock."""
-LONGEST_SLEEP = 60.0
-
-
-class UtcTimer:
-    """A timer that is due by the wall clock."""
-
-    __slots__ = ("due", "fire", "timer")
-
-    def __init__(self, due: float, fire: TimerFired) -> None:
-        self.due = due
-        self.fire = fire
-        self.timer: Timer | None = None
 
 
 class Host:
@@ -85,6 +75,7 @@ class Host:
         self.on_job_over: Callable[[JobActor], None] = lambda _: None
         self._bodies = bodies
         self._clock = dispatcher.clock
+        self._utc = UtcTimers(self._clock, dispatcher.timers)
         self._inbox = dispatcher.spawn_system(self._receive, "lifecycles")
         self._pending: deque[tuple[int, list[Effect], Sequence[Transitioned]]] = deque()
         self._engine_of: dict[str, str] = {}
@@ -122,27 +113,16 @@ class Host:
     def arm(self, due: float, fire: TimerFired, *, by_utc: bool) -> Armed:
         """Have `fire` come as an input at `due`."""
         if by_utc:
-            timer = UtcTimer(due, fire)
-            self._arm_utc(timer)
-            return timer
+            return self._utc.arm(due, self._inbox.tell_control, fire)
         left = due - self._clock.time()
         return self.dispatcher.timers.arm(self._clock.monotonic() + left, self._inbox.tell_control, fire)
 
-    def _arm_utc(self, timer: UtcTimer) -> None:
-        left = min(timer.due - self._clock.time(), LONGEST_SLEEP)
-        timer.timer = self.dispatcher.timers.arm(self._clock.monotonic() + left, self._look, timer)
-
-    def _look(self, timer: UtcTimer) -> None:
-        if self._clock.time() < timer.due:
-            self._arm_utc(timer)
-        else:
-            self._inbox.tell_control(timer.fire)
-
     def disarm(self, timer: Armed) -> None:
         """Forget a timer."""
-        inner = timer.timer if isinstance(timer, UtcTimer) else timer
-        if isinstance(inner, Timer):
-            self.dispatcher.timers.cancel(inner)
+        if isinstance(timer, UtcTimer):
+            self._utc.cancel(timer)
+        elif isinstance(timer, Timer):
+            self.dispatcher.timers.cancel(timer)
 
     def later(self, message: Message) -> None:
         """Have `message` come as an input of its own."""
@@ -266,6 +246,8 @@ class Host:
                 self.caller.stop(token, force=force)
             case Answer(reply=reply, value=value, error=error):
                 reply.answer(value, error)
+            case Decided():
+                self.caller.desk.answer(effect)
             case RunHook():
                 self.caller.hook(effect)
             case StartWorker(engine=engine, worker=worker, incarnation=incarnation):

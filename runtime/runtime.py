@@ -338,6 +338,7 @@ class Runtime:
         host.caller = Caller(
             host.kernel, self._engines, self.bodies, outputs=outputs, tell=host.tell, notice=host.notice,
             after=self._after, journal=self._name, secrets=host.secrets, children=self._children,
+            durable=self.journal.durable_medium,
         )  # fmt: skip
         host.on_job_over = self._job_over
         self.recovered = [self._handle(job) for job in host.kernel.jobs.values()]

@@ -45,10 +45,11 @@ class Timers:
     due has to sleep shorter.
     """
 
-    __slots__ = ("_on_earliest", "_sequence", "_tombstones", "fired", "heap", "late", "latest")
+    __slots__ = ("_kind", "_on_earliest", "_sequence", "_tombstones", "fired", "heap", "late", "latest")
 
-    def __init__(self, on_earliest: Callable[[], object] | None = None) -> None:
+    def __init__(self, on_earliest: Callable[[], object] | None = None, kind: type[Timer] = Timer) -> None:
         self._on_earliest = on_earliest
+        self._kind = kind
         # Others may look whether there is anything in it, and what is due first: a call costs more than the look.
         self.heap: list[tuple[float, int, Timer]] = []
         self._sequence = 0
@@ -63,7 +64,7 @@ class Timers:
 
     def arm(self, due: float, action: Callable[..., object], *args: Any) -> Timer:
         """Call `action(*args)` once `due` (monotonic seconds) has come. A due time in the past fires next."""
-        timer = Timer(due, action, args)
+        timer = self._kind(due, action, args)
         self._sequence = sequence = self._sequence + 1
         heap = self.heap
         heappush(heap, (due, sequence, timer))

@@ -13,14 +13,14 @@ import pytest
 import callboard
 
 PUBLIC = """
-Actor ActorError ActorStopped Alert Approval AskCycleError AskTimeout AttemptOver Breaker BreakerHandle Check
-CheckFailed ChildFailed ChildJob CircuitOpen Clause Condition Context Decision DecisionConflict DecisionRefused
-Defaults Directive Dropped GuardRejected HealthChecks Hook InvalidTransitionError JobExists JobFailed JobHandle
-JournalCorrupt JournalError JournalLocked JournalMissing JournalTooNew JournalUnwritable LogConflict Machine
-MailboxFull NameTaken NoEventLoop NotSerialisable Notice Outcome PendingApproval Permanent ReceiveFailed Ref Refusal
-RequestIdReused Restart RestartLimitReached Retry RetryAfter RunFile Runtime RuntimeClosed SecretMissing
-SpecificationError State Strategy Supervision Task TaskCancelled TaskContext TaskHandle TaskRecord Terminated Timed
-Tool Transition Transitioned VirtualClock Worker WorkerHandle WorkerRecord Workstream load
+Actor ActorError ActorStopped Alert Approval ApprovalExpired ApprovalRejected AskCycleError AskTimeout AttemptOver
+Breaker BreakerHandle Check CheckFailed ChildFailed ChildJob CircuitOpen Clause Condition Context Decision
+DecisionConflict DecisionRefused Defaults Directive Dropped GuardRejected HealthChecks Hook InvalidTransitionError
+JobExists JobFailed JobHandle JournalCorrupt JournalError JournalLocked JournalMissing JournalTooNew JournalUnwritable
+LogConflict Machine MailboxFull NameTaken NoEventLoop NotSerialisable Notice Outcome PendingApproval Permanent
+ReceiveFailed Ref Refusal RequestIdReused Restart RestartLimitReached Retry RetryAfter RunFile Runtime RuntimeClosed
+SecretMissing SpecificationError State Strategy Supervision Task TaskCancelled TaskContext TaskHandle TaskRecord
+Terminated Timed Tool Transition Transitioned VirtualClock Worker WorkerHandle WorkerRecord Workstream load
 """.split()  # noqa: SIM905 - a name a word is what a reader compares
 
 HEAVY = {"asyncio", "rich", "sqlite3", "structlog", "tenacity", "trio", "typer", "uvloop", "yaml"}

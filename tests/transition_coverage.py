@@ -20,10 +20,10 @@ from types import ModuleType
 
 import pytest
 
-from callboard.machines import BREAKER, JOB, TASK, WORKER, WORKSTREAM, Machine, Transition
+from callboard.machines import APPROVAL, BREAKER, JOB, TASK, WORKER, WORKSTREAM, Machine, Transition
 from callboard.machines.machine import title
 
-MACHINES = (JOB, WORKSTREAM, TASK, WORKER, BREAKER)
+MACHINES = (JOB, WORKSTREAM, TASK, APPROVAL, WORKER, BREAKER)
 PENDING = Path(__file__).with_name("pending_transitions.txt")
 
 

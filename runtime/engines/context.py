@@ -18,6 +18,11 @@ from ...actors.errors import TaskCancelled
 from ..logs import logger, masked_logger
 from ..secrets import Mask
 from .values import checked
+from .waiting import Desk, Waiter, rule_of
+
+if TYPE_CHECKING:
+    from ...actors.records import Decision
+    from ...actors.spec import Approval
 
 if TYPE_CHECKING:
     from ...actors.spec import Workstream
@@ -45,8 +50,8 @@ class TaskContext:
     """
 
     __slots__ = (
-        "_beat", "_children", "_log", "_raises", "_when_cancelled", "args", "attempt", "cancelled", "details", "job_id",
-        "mask", "results", "saved", "secrets", "task", "token", "workstream_id",
+        "_beat", "_cancelled", "_children", "_desk", "_log", "_raises", "_waiters", "_when_cancelled", "args",
+        "attempt", "details", "job_id", "mask", "results", "saved", "secrets", "task", "token", "workstream_id",
     )  # fmt: skip
 
     def __init__(
@@ -64,6 +69,7 @@ class TaskContext:
         secrets: dict[str, str] | None = None,
         mask: Mask | None = None,
         children: Children | None = None,
+        desk: Desk | None = None,
     ) -> None:
         self.task = task
         self.token = token
@@ -76,7 +82,9 @@ class TaskContext:
         self.args: dict[str, Any] = {} if args is None else args
         self.secrets: dict[str, str] = {} if secrets is None else secrets
         self.mask = mask
-        self.cancelled = False  # the attempt was told to stop
+        self._cancelled = False
+        self._waiters: list[Waiter] = []  # what the body waits for in its threads
+        self._desk = desk
         self._beat: Callable[[Any], None] = _nowhere
         self._raises = False
         self._log: Any = None
@@ -142,6 +150,55 @@ class TaskContext:
             self._when_cancelled()
 
     @property
+    def cancelled(self) -> bool:
+        """Whether the attempt was told to stop."""
+        return self._cancelled
+
+    @cancelled.setter
+    def cancelled(self, told: bool) -> None:
+        self._cancelled = told
+        for waiter in list(self._waiters):
+            waiter.over.set()
+
+    async def approval(self, name: str, rule: Approval | None = None, **settings: Any) -> tuple[Decision, ...]:
+        """Wait until people have approved; returns their decisions. The attempt keeps its worker, and its clock stands.
+
+        name: what it is called in its task: a later attempt that asks under the same name gets what was decided. rule:
+        who must approve, or its `settings` (`people=2, expires="24h", ...`); see `Approval`. Raises ApprovalRejected,
+        ApprovalExpired, SpecificationError for a rule that cannot be met, ValueError for a name that cannot be one.
+        """
+        desk = self._asked(thread=False)
+        waiter = desk.ask(self.token, name, rule_of(rule, settings), thread=False)
+        try:
+            await waiter.over.wait()  # type: ignore[misc]  # on the loop it is the loop's event
+        finally:
+            desk.leave(waiter, thread=False)
+        return waiter.result()
+
+    def wait_for_approval(self, name: str, rule: Approval | None = None, **settings: Any) -> tuple[Decision, ...]:
+        """`approval` for plain functions: blocks the body's thread. Raises TaskCancelled, too."""
+        desk = self._asked(thread=True)
+        waiter = desk.ask(self.token, name, rule_of(rule, settings), thread=True)
+        self._waiters.append(waiter)
+        try:
+            if not self._cancelled:
+                waiter.over.wait()
+        finally:
+            self._waiters.remove(waiter)
+            desk.leave(waiter, thread=True)
+        return waiter.result()
+
+    def _asked(self, *, thread: bool) -> Desk:
+        if self._desk is None:
+            raise RuntimeError(
+                "approvals can be asked for by bodies of tasks on the loop and in threads, and nowhere else"
+            )
+        if thread != self._raises:
+            better = "await task.approval(...)" if thread else "task.wait_for_approval(...)"
+            raise RuntimeError(f"this body runs {'on the loop' if thread else 'in a thread'}: use {better}")
+        return self._desk
+
+    @property
     def log(self) -> Any:
         """A structlog logger, bound to workstream_id, task and attempt. (structlog gives it no one type.)
 
@@ -165,3 +222,5 @@ class TaskContext:
     def detach(self) -> None:
         """For engines: the attempt is over; heartbeats go nowhere."""
         self._beat = _nowhere
+        for waiter in list(self._waiters):
+            waiter.over.set()

@@ -92,6 +92,11 @@ def _take_out(
     for run in runs:
         keys = (run.first_task, run.first_task + run.task_count)
         connection.execute("DELETE FROM task_records WHERE key >= ? AND key < ?", keys)
+        gone = connection.execute(
+            "SELECT json_extract(record, '$.id') FROM approval_records WHERE workstream = ?", (run.key,)
+        )
+        connection.executemany("DELETE FROM names WHERE name = ?", [(f"approval:{row[0]}",) for row in gone.fetchall()])
+        connection.execute("DELETE FROM approval_records WHERE workstream = ?", (run.key,))
         connection.execute("DELETE FROM attempt_records WHERE task >= ? AND task < ?", keys)
         connection.execute("DELETE FROM specs WHERE workstream = ?", (run.key,))
         connection.execute("DELETE FROM workstream_records WHERE key = ?", (run.key,))

@@ -18,6 +18,7 @@ from msgspec.structs import astuple
 
 from ...actors.records import (
     AnyRecord,
+    ApprovalRecord,
     AttemptRecord,
     BreakerRecord,
     JobRecord,
@@ -45,6 +46,7 @@ COLUMNS: dict[type[AnyRecord], str] = {
     JobRecord: "job",
     WorkstreamRecord: "workstream",
     TaskRecord: "task",
+    ApprovalRecord: "approval",
     AttemptRecord: "attempt",
     WorkerRecord: "worker",
     BreakerRecord: "breaker",

@@ -25,6 +25,7 @@ import msgspec
 from ...actors.loading import Loaded
 from ...actors.records import (
     AnyRecord,
+    ApprovalRecord,
     AttemptRecord,
     BreakerRecord,
     JobRecord,
@@ -153,6 +154,10 @@ class Reader(Protocol):
 
     def tasks(self, workstream: int) -> list[TaskRecord]:
         """The tasks of the workstream with that key, in the order of its specification."""
+        ...
+
+    def approvals(self, workstream: int) -> list[ApprovalRecord]:
+        """The approvals that bodies of the workstream with that key have asked for, oldest first."""
         ...
 
     def workers(self) -> list[WorkerRecord]:

@@ -15,6 +15,7 @@ from itertools import islice
 
 from ...actors.loading import Loaded
 from ...actors.records import (
+    ApprovalRecord,
     AttemptRecord,
     BreakerRecord,
     JobRecord,
@@ -51,6 +52,7 @@ class MemoryJournal:
         self._jobs: dict[int, JobRecord] = {}
         self._workstreams: dict[int, WorkstreamRecord] = {}
         self._tasks: dict[int, TaskRecord] = {}
+        self._approvals: dict[int, dict[int, ApprovalRecord]] = {}  # by workstream
         self._workers: dict[int, WorkerRecord] = {}
         self._breakers: dict[int, BreakerRecord] = {}
         self._outbox: dict[int, OutboxRow] = {}
@@ -103,6 +105,8 @@ class MemoryJournal:
                 self._keep_job(record)
             elif isinstance(record, BreakerRecord):
                 self._breakers[key] = record
+            elif isinstance(record, ApprovalRecord):
+                self._approvals.setdefault(record.workstream, {})[key] = record
             elif isinstance(record, RequestRecord):
                 self._requests.pop(record.request_id, None)
                 self._requests[record.request_id] = record
@@ -186,6 +190,7 @@ class MemoryJournal:
             self._ended_tasks -= ended.pop(job)
             for run in self._runs.pop(job, ()):
                 self._specs.pop(run, None)
+                self._approvals.pop(run, None)
                 for task in _task_keys(self._workstreams.pop(run)):
                     self._tasks.pop(task, None)
                     self._attempts.pop(task, None)
@@ -201,6 +206,7 @@ class MemoryJournal:
             workstreams=workstreams,
             specs={job.stream: self._specs[job.stream] for job in jobs if job.stream in self._specs},
             tasks=[task for run in workstreams for task in self._tasks_of(run)],
+            approvals=[record for run in workstreams for record in self._approvals.get(run.key, {}).values()],
             workers=[worker for worker in self._workers.values() if worker.finished_at is None],
             breakers=list(self._breakers.values()),
             attempts=[record for tries in self._attempts.values() for record in tries if record.ended_at is None],
@@ -242,6 +248,10 @@ class MemoryJournal:
         """The tasks of that workstream, in the order of its specification."""
         record = self._workstreams.get(workstream)
         return [] if record is None else self._tasks_of(record)
+
+    def approvals(self, workstream: int) -> list[ApprovalRecord]:
+        """The approvals that bodies of that workstream have asked for, oldest first."""
+        return list(self._approvals.get(workstream, {}).values())
 
     def workers(self) -> list[WorkerRecord]:
         """Every incarnation of every worker that is still kept, oldest first."""

@@ -21,6 +21,7 @@ from msgspec.structs import astuple
 
 from ...actors.loading import Loaded
 from ...actors.records import (
+    ApprovalRecord,
     AttemptRecord,
     BreakerRecord,
     JobRecord,
@@ -43,6 +44,7 @@ T = TypeVar("T")
 _JOB = msgspec.json.Decoder(JobRecord)
 _WORKSTREAM = msgspec.json.Decoder(WorkstreamRecord)
 _TASK = msgspec.json.Decoder(TaskRecord)
+_APPROVAL = msgspec.json.Decoder(ApprovalRecord)
 _ATTEMPT = msgspec.json.Decoder(AttemptRecord)
 _WORKER = msgspec.json.Decoder(WorkerRecord)
 _BREAKER = msgspec.json.Decoder(BreakerRecord)
@@ -128,6 +130,11 @@ class SqliteReader:
         found = self._records(_WORKSTREAM, sql, workstream)
         return self._tasks_of(found[0]) if found else []
 
+    def approvals(self, workstream: int) -> list[ApprovalRecord]:
+        """The approvals that bodies of that workstream have asked for, oldest first."""
+        sql = f"SELECT {_RECORD} FROM approval_records WHERE workstream = ? ORDER BY key"
+        return self._records(_APPROVAL, sql, workstream)
+
     def workers(self) -> list[WorkerRecord]:
         """Every incarnation of every worker, oldest first."""
         return self._records(_WORKER, f"SELECT {_RECORD} FROM worker_records ORDER BY key")
@@ -212,6 +219,7 @@ class SqliteReader:
         loaded.workstreams = list({run.job: run for run in runs}.values())
         for run in loaded.workstreams:
             loaded.tasks += self._tasks_of(run)
+            loaded.approvals += self.approvals(run.key)
         for job in loaded.jobs:
             if (spec := self.spec(job.stream)) is not None:
                 loaded.specs[job.stream] = spec
@@ -241,7 +249,7 @@ class SqliteReader:
     def _owners(self, entity_id: str) -> set[str | None]:
         """In whose chunks the transitions of an entity are (`contract.belongs_to`)."""
         owners: set[str | None] = {entity_id}
-        for table in ("task", "workstream"):
+        for table in ("task", "workstream", "approval"):
             sql = f"SELECT json_extract(record, '$.job_id') FROM {table}_records WHERE key = ?"
             owners.update(row[0] for row in self._rows(sql, self._key(table, entity_id)))
         return owners

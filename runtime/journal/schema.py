@@ -89,6 +89,14 @@ _TASK = {
     "worker_id": _get("worker_id"),
     "result": _get("result"),
 }
+_APPROVAL = {
+    **_ENTITY,
+    "task_id": _get("task_id"),
+    "workstream_id": _get("workstream_id"),
+    "job_id": _get("job_id"),
+    "expires_at": _time("hold_until"),
+    "decisions": _get("decisions", "'[]'"),
+}
 _ATTEMPT = {
     "task_id": _get("task_id"),
     "attempt": _get("attempt"),
@@ -128,6 +136,7 @@ _VIEWS = (
         {**_ENTITY, "job_id": _get("job_id"), "task_count": _get("task_count"), "error": _get("error")},
     )
     + _view("tasks", "task_records", _TASK)
+    + _view("approvals", "approval_records", _APPROVAL)
     + _view(
         "workers",
         "worker_records",
@@ -189,6 +198,8 @@ CREATE TABLE workstream_records (key INTEGER PRIMARY KEY, job INTEGER NOT NULL, 
 CREATE INDEX workstreams_of_job ON workstream_records (job);
 CREATE TABLE specs (workstream INTEGER PRIMARY KEY, spec TEXT NOT NULL);
 CREATE TABLE task_records (key INTEGER PRIMARY KEY, record TEXT NOT NULL);  -- those of a workstream are a range of keys
+CREATE TABLE approval_records (key INTEGER PRIMARY KEY, workstream INTEGER NOT NULL, record TEXT NOT NULL);
+CREATE INDEX approvals_of_workstream ON approval_records (workstream);
 CREATE TABLE attempt_records (
   key INTEGER PRIMARY KEY, task INTEGER NOT NULL, living INTEGER NOT NULL, record TEXT NOT NULL
 );
@@ -259,6 +270,9 @@ _WRITES = {
     SELECT key, json_extract(record, '$.job'), record FROM {_records("workstream")};""",
     "task": f"""
   INSERT OR REPLACE INTO task_records SELECT key, record FROM {_records("task")};""",
+    "approval": f"""
+  INSERT OR REPLACE INTO approval_records
+    SELECT key, json_extract(record, '$.workstream'), record FROM {_records("approval")};""",
     "attempt": f"""
   INSERT INTO attempt_records
     SELECT key, json_extract(record, '$.task'), json_extract(record, '$.ended_at') IS NULL, record

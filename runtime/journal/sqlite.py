@@ -15,6 +15,7 @@ from pathlib import Path
 
 from ...actors.loading import Loaded
 from ...actors.records import (
+    ApprovalRecord,
     AttemptRecord,
     BreakerRecord,
     JobRecord,
@@ -208,6 +209,10 @@ class SqliteJournal:
     def tasks(self, workstream: int) -> list[TaskRecord]:
         """The tasks of the workstream with that key, in the order of its specification."""
         return self.reader.tasks(workstream)
+
+    def approvals(self, workstream: int) -> list[ApprovalRecord]:
+        """The approvals that bodies of that workstream have asked for, oldest first."""
+        return self.reader.approvals(workstream)
 
     def workers(self) -> list[WorkerRecord]:
         """Every incarnation of every worker, oldest first."""

@@ -14,6 +14,8 @@ __all__ = [
     "ActorStopped",
     "Alert",
     "Approval",
+    "ApprovalExpired",
+    "ApprovalRejected",
     "AskCycleError",
     "AskTimeout",
     "AttemptOver",
@@ -97,7 +99,7 @@ _NAMES_BY_MODULE = {
         "ActorError ActorStopped AskCycleError AskTimeout ChildFailed MailboxFull NameTaken NoEventLoop ReceiveFailed"
         " RestartLimitReached"
     ),
-    "actors.errors": "AttemptOver CircuitOpen Permanent RetryAfter TaskCancelled",
+    "actors.errors": "ApprovalExpired ApprovalRejected AttemptOver CircuitOpen Permanent RetryAfter TaskCancelled",
     "actors.notices": "Notice",
     "actors.protection": "DecisionConflict DecisionRefused",
     "actors.records": "Decision TaskRecord Transitioned WorkerRecord",
@@ -141,7 +143,15 @@ if TYPE_CHECKING:
         ReceiveFailed,
         RestartLimitReached,
     )
-    from .actors.errors import AttemptOver, CircuitOpen, Permanent, RetryAfter, TaskCancelled
+    from .actors.errors import (
+        ApprovalExpired,
+        ApprovalRejected,
+        AttemptOver,
+        CircuitOpen,
+        Permanent,
+        RetryAfter,
+        TaskCancelled,
+    )
     from .actors.notices import Notice
     from .actors.protection import DecisionConflict, DecisionRefused
     from .actors.records import Decision, TaskRecord, Transitioned, WorkerRecord

@@ -32,6 +32,7 @@ from callboard.actors.messages import (
 )
 from callboard.actors.notices import Notice
 from callboard.actors.records import (
+    ApprovalRecord,
     AttemptRecord,
     BreakerRecord,
     JobRecord,
@@ -44,6 +45,7 @@ from callboard.actors.records import (
 from callboard.actors.spec import Alert, Defaults, HealthChecks, Task, Tool, Worker, Workstream
 from callboard.actors.turn import (
     Answer,
+    Decided,
     Effect,
     JobOver,
     KillWorker,
@@ -143,6 +145,7 @@ class Stage:
         self.released = 0
         self.started: list[tuple[str, str, int]] = []  # (kind, entity id, token) of every call that really began
         self.stops: list[tuple[int, bool]] = []
+        self.decided: list[tuple[int, str, str]] = []
         self.hooks: list[OutboxRow] = []
         self.hooks_hang = False
         self.over: list[str] = []
@@ -175,6 +178,7 @@ class Stage:
             workstreams=streams,
             specs={job.stream: kept.specs[job.stream] for job in live.values()},
             tasks=[task for task in kept.of(TaskRecord) if task.workstream in keys],
+            approvals=[record for record in kept.of(ApprovalRecord) if record.workstream in keys],
             workers=[worker for worker in kept.of(WorkerRecord) if worker.state not in ended],
             breakers=kept.of(BreakerRecord),
             attempts=attempts,
@@ -252,6 +256,8 @@ class Stage:
                 self._stop(token, force)
             case Answer():
                 self.answers.append((effect.value, effect.error))
+            case Decided():
+                self.decided.append((effect.token, effect.name, str(effect.record.state)))
             case RunHook():
                 self.hooks.append(effect.row)
                 if not self.hooks_hang:

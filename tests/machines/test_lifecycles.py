@@ -1,4 +1,4 @@
-"""The runtime's own five lifecycles, held against tables that were written down independently of the code.
+"""The runtime's own lifecycles, held against tables that were written down independently of the code.
 
 `EXPECTED` says for each state which events it knows and where they may lead, in the order in which the guards
 are asked. Everything that is not in it must be refused.
@@ -13,11 +13,13 @@ from typing import Any
 import pytest
 
 from callboard.machines import (
+    APPROVAL,
     BREAKER,
     JOB,
     TASK,
     WORKER,
     WORKSTREAM,
+    ApprovalState,
     BreakerState,
     Event,
     GuardRejected,
@@ -30,13 +32,14 @@ from callboard.machines import (
     WorkstreamState,
 )
 
-MACHINES = {machine.name: machine for machine in (TASK, WORKSTREAM, WORKER, JOB, BREAKER)}
+MACHINES = {machine.name: machine for machine in (TASK, WORKSTREAM, APPROVAL, WORKER, JOB, BREAKER)}
 STATES = {
     "task": TaskState,
     "workstream": WorkstreamState,
     "worker": WorkerState,
     "job": JobState,
     "breaker": BreakerState,
+    "approval": ApprovalState,
 }
 
 BAD_END = "circuit_open retrying circuit_open failed"
@@ -190,6 +193,13 @@ EXPECTED: dict[str, dict[str, dict[str, str]]] = {
         "failed": {},
         "cancelled": {},
     },
+    "approval": {
+        "held": {"approve": "held approved", "reject": "rejected", "expire": "expired", "cancel": "cancelled"},
+        "approved": {},
+        "rejected": {},
+        "expired": {},
+        "cancelled": {},
+    },
     "breaker": {
         "closed": {"succeed": "closed", "fail": "closed open", "reset": "closed", "trip": "open"},
         "open": {"cool_down": "half_open", "reset": "closed", "trip": "open"},
@@ -203,6 +213,7 @@ INITIAL = {
     "worker": "initializing",
     "job": "submitted",
     "breaker": "closed",
+    "approval": "held",
 }
 TERMINAL = {
     "task": {"completed", "failed", "cancelled", "skipped"},
@@ -210,6 +221,7 @@ TERMINAL = {
     "worker": {"shutdown", "failed", "terminated"},
     "job": {"completed", "failed", "cancelled"},
     "breaker": set[str](),
+    "approval": {"approved", "rejected", "expired", "cancelled"},
 }
 # state and event: the fact that holds the delay or the due time
 TIMED = {
@@ -241,6 +253,7 @@ TIMED = {
     },
     "job": {},
     "breaker": {"open cool_down": "cooldown"},
+    "approval": {"held expire": "hold_until"},
 }
 
 EVERY_PAIR = [

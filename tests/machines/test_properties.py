@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from callboard.machines import (
+    APPROVAL,
     BREAKER,
     JOB,
     TASK,
@@ -23,7 +24,7 @@ from callboard.machines import (
     derive,
 )
 
-MACHINES = [TASK, WORKSTREAM, WORKER, JOB, BREAKER]
+MACHINES = [TASK, WORKSTREAM, APPROVAL, WORKER, JOB, BREAKER]
 ENDING = [machine for machine in MACHINES if not machine.endless]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -11,14 +12,19 @@ import pytest
 
 from callboard import (
     Approval,
+    ApprovalRejected,
     Clause,
     DecisionConflict,
     DecisionRefused,
     Hook,
     InvalidTransitionError,
+    JobHandle,
     Notice,
+    PendingApproval,
+    Retry,
     Runtime,
     Task,
+    TaskContext,
     VirtualClock,
     Workstream,
 )
@@ -149,3 +155,96 @@ async def test_who_decides_has_a_name(by: str) -> None:
         with pytest.raises(ValueError, match="`by` is the name"):
             await runtime.submit(held(), by=by)
         await job.cancel()
+
+
+# -- asked for by bodies -----------------------------------------------------------------------------------------------
+
+
+async def asks(task: TaskContext) -> list[str | None]:
+    return [one.by for one in await task.approval("prod", people=2, expires="1h")]
+
+
+def asks_in_a_thread(task: TaskContext) -> list[str | None]:
+    return [one.by for one in task.wait_for_approval("prod", Approval(people=2))]
+
+
+async def asked(job: JobHandle) -> PendingApproval:
+    """The approval that a body of the job asks for."""
+    while not job.approvals():
+        await anyio.lowlevel.checkpoint()
+    return job.approvals()[0]
+
+
+@pytest.mark.parametrize("body", [asks, asks_in_a_thread])
+async def test_a_running_body_waits_for_people(body: Any, tmp_path: Path) -> None:
+    async with Runtime(tmp_path / "state.db") as runtime:
+        job = await runtime.submit(Workstream("w", tasks=[Task("deploy", run=body)]))
+        pending = await asked(job)
+        assert (pending.kind, pending.task, pending.approval) == ("approval", "deploy", "prod")
+        assert pending.entity_id == f"{job.id}@1/deploy/prod"
+        task = job.task("deploy")
+        await task.approve(by="ana")
+        await task.approve(by="ben", approval="prod", reason="fine")
+        assert (await job.wait()).results["deploy"] == ["ana", "ben"]
+        history = [row.to_state for row in runtime.journal.transitions(entity_id=pending.entity_id)]
+        assert history == ["held", "held", "approved"]
+        (kept,) = runtime.journal.approvals(runtime.journal.workstreams(job.id)[0].key)
+        assert [one.by for one in kept.decisions] == ["ana", "ben"]
+
+
+async def tries(task: TaskContext) -> str:
+    try:
+        await task.approval("prod")
+    except ApprovalRejected as error:
+        return f"{error.by}: {error.reason}"
+    return "approved"
+
+
+@pytest.mark.parametrize("body", [asks, asks_in_a_thread, tries])
+async def test_a_rejection_is_raised_in_the_body(body: Any) -> None:
+    async with Runtime() as runtime:
+        job = await runtime.submit(Workstream("w", tasks=[Task("deploy", run=body, retry=Retry(max_attempts=3))]))
+        await asked(job)
+        await job.task("deploy").reject(by="ben", reason="not today")
+        outcome = await job.wait()
+        if body is tries:
+            assert outcome.results["deploy"] == "ben: not today"
+        else:
+            assert outcome.tasks["deploy"].error_type == "ApprovalRejected"
+            assert outcome.tasks["deploy"].attempt == 1  # the decision stands: another try cannot help
+
+
+@pytest.mark.parametrize("body", [asks, asks_in_a_thread])
+async def test_a_cancelled_body_waits_no_longer(body: Any) -> None:
+    async with Runtime() as runtime:
+        job = await runtime.submit(Workstream("w", tasks=[Task("deploy", run=body)]))
+        await asked(job)
+        await job.cancel()
+        assert (await job.wait()).state == "cancelled"
+        assert not runtime.approvals()
+
+
+async def wrong_name(task: TaskContext) -> None:
+    await task.approval("a/b")
+
+
+async def wrong_rule(task: TaskContext) -> None:
+    await task.approval("prod", people=0)
+
+
+async def wrong_way(task: TaskContext) -> None:
+    task.wait_for_approval("prod")
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (wrong_name, "the approval's name 'a/b' holds '/'"),
+        (wrong_rule, "people: must be at least 1, not 0"),
+        (wrong_way, "this body runs on the loop: use await task.approval"),
+    ],
+)
+async def test_what_cannot_be_asked_is_refused_at_once(body: Any, told: str) -> None:
+    async with Runtime() as runtime:
+        job = await runtime.submit(Workstream("w", tasks=[Task("deploy", run=body)]))
+        assert told in str((await job.wait()).tasks["deploy"].last_error)

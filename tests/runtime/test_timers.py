@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from callboard.runtime.clock import SystemClock, TimeOrderedIds, VirtualClock
 from callboard.runtime.timers import Timers
+from callboard.runtime.utc import UtcTimers
 
 
 def test_what_is_due_first_fires_first_and_at_the_same_moment_what_was_armed_first() -> None:
@@ -144,3 +145,74 @@ def test_ids_rise_whatever_the_clock_does_and_are_the_same_from_the_same_seed() 
     assert made == sorted(made) == some()
     assert len(set(made)) == 300
     assert {len(one) for one in made} == {26}
+
+
+# -- timers by the wall clock ------------------------------------------------------------------------------------------
+
+
+class TwoClocks(VirtualClock):
+    """A clock whose wall may be set."""
+
+    shift = 0.0
+
+    def time(self) -> float:
+        return super().time() + self.shift
+
+
+def utc() -> tuple[TwoClocks, Timers, UtcTimers]:
+    clock, timers = TwoClocks(), Timers()
+    return clock, timers, UtcTimers(clock, timers)
+
+
+def pass_time(clock: TwoClocks, timers: Timers, seconds: float) -> int:
+    """Let time pass, and return how often somebody had to wake up for it."""
+    until, woken = clock.monotonic() + seconds, 0
+    while (due := timers.next_due()) is not None and due <= until:
+        clock.advance(max(0.0, due - clock.monotonic()))
+        woken += timers.fire_due(clock.monotonic(), 64)
+    clock.advance(until - clock.monotonic())
+    return woken
+
+
+def test_ten_thousand_that_are_far_away_cost_one_look_a_minute() -> None:
+    clock, timers, far = utc()
+    fired: list[int] = []
+    for number in range(10_000):
+        far.arm(clock.time() + 3600 + number, fired.append, number)
+    assert len(timers) == 1
+    assert pass_time(clock, timers, 3599) <= 60
+    assert not fired
+    pass_time(clock, timers, 11)
+    assert fired == list(range(11))
+
+
+def test_a_clock_that_is_set_is_noticed_within_a_minute() -> None:
+    clock, timers, far = utc()
+    fired: list[str] = []
+    far.arm(clock.time() + 3600, fired.append, "late")
+    early = far.arm(clock.time() + 1800, fired.append, "cancelled")
+    far.cancel(early)
+    clock.shift = 7200.0
+    pass_time(clock, timers, 60)
+    assert fired == ["late"]
+    assert not len(timers) + len(far)
+
+
+def test_a_clock_that_is_set_back_fires_nothing_early() -> None:
+    clock, timers, far = utc()
+    fired: list[str] = []
+    far.arm(clock.time() + 90, fired.append, "due")
+    clock.shift = -3600.0
+    pass_time(clock, timers, 120)
+    assert not fired
+    pass_time(clock, timers, 3600)
+    assert fired == ["due"]
+
+
+def test_many_at_once_fire_some_at_each_look_and_none_is_lost() -> None:
+    clock, timers, far = utc()
+    fired: list[int] = []
+    for number in range(1000):
+        far.arm(clock.time() + 1, fired.append, number)
+    assert pass_time(clock, timers, 1) == 4
+    assert fired == list(range(1000))

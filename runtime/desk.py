@@ -1,0 +1,76 @@
+"""Where running bodies ask for approvals: from the body to its task's actor, and back.
+
+Rules
+-----
+- A body waits here and nowhere else: on the loop by an event of the loop, in a thread by one of threads. It waits until
+  its approval is decided, its attempt is stopped, or it gives up; then the actor is told that it waits no longer.
+- What it asks for is checked before it is asked: a rule that could never be met is refused at once.
+- Bodies in other processes cannot ask: there is nobody to carry the question.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import anyio
+
+from ..actors.messages import AskApproval, LeaveApproval, Message
+from ..actors.names import name_problem
+from ..actors.spec import Approval
+from .bodies import Bodies, prepare_approval
+from .engines.crossing import LoopLine
+from .engines.waiting import Waiter
+
+if TYPE_CHECKING:
+    from ..actors.turn import Decided
+
+
+class ApprovalDesk:
+    """The waiting bodies of one runtime. Made on its loop."""
+
+    def __init__(self, tell: Callable[[Message], None], bodies: Bodies, *, durable: bool) -> None:
+        self._tell = tell
+        self._bodies = bodies
+        self._durable = durable
+        self._line = LoopLine()
+        self._waiting: dict[tuple[int, str], list[Waiter]] = {}
+
+    def ask(self, token: int, name: str, rule: Approval, *, thread: bool) -> Waiter:
+        """Begin to wait. Raises ValueError for a name or a rule that cannot be. In a thread, call it there."""
+        if problem := name_problem(name):
+            raise ValueError(f"the approval's name {name!r:.80} {problem}")
+        ready = prepare_approval(rule, self._bodies, durable=self._durable)
+        if thread:
+            waiter = Waiter(token, name, threading.Event())
+            self._line.post(self._begin, waiter, ready)
+        else:
+            waiter = Waiter(token, name, anyio.Event())
+            self._begin(waiter, ready)
+        return waiter
+
+    def leave(self, waiter: Waiter, *, thread: bool) -> None:
+        """The body waits no longer."""
+        if thread:
+            self._line.post(self._end, waiter)
+        else:
+            self._end(waiter)
+
+    def answer(self, effect: Decided) -> None:
+        """Something was decided: let those go on who wait for it."""
+        for waiter in self._waiting.pop((effect.token, effect.name), ()):
+            waiter.record = effect.record
+            waiter.over.set()
+
+    def _begin(self, waiter: Waiter, rule: Approval) -> None:
+        self._waiting.setdefault((waiter.token, waiter.name), []).append(waiter)
+        self._tell(AskApproval(waiter.token, waiter.name, rule))
+
+    def _end(self, waiter: Waiter) -> None:
+        key = (waiter.token, waiter.name)
+        others = [one for one in self._waiting.get(key, ()) if one is not waiter]
+        if others:
+            self._waiting[key] = others
+        elif self._waiting.pop(key, None):
+            self._tell(LeaveApproval(waiter.token, waiter.name))

@@ -1,0 +1,55 @@
+"""What a body waits for that it asked people for, and where it asks: the part that engines need to know of.
+
+Who carries the question is `runtime/desk.py`.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ...actors.errors import ApprovalExpired, ApprovalRejected, TaskCancelled
+from ...actors.protection import told_of
+from ...actors.spec import Approval
+
+if TYPE_CHECKING:
+    import anyio
+
+    from ...actors.records import ApprovalRecord, Decision
+
+
+class Waiter:
+    """A body that waits for one approval. `record` is what was decided, None until then."""
+
+    __slots__ = ("name", "over", "record", "token")
+
+    def __init__(self, token: int, name: str, over: anyio.Event | threading.Event) -> None:
+        self.token = token
+        self.name = name
+        self.over = over
+        self.record: ApprovalRecord | None = None
+
+    def result(self) -> tuple[Decision, ...]:
+        """What was decided: the decisions of those who approved. Raises ApprovalRejected, ApprovalExpired, ..."""
+        record = self.record
+        if record is None or record.state == "cancelled":
+            raise TaskCancelled(f"the attempt was stopped while it waited for approval {self.name!r}")
+        if record.state == "approved":
+            return record.decisions
+        last = record.decisions[-1]
+        text = f"approval {record.name!r} was {told_of(last)}"
+        raise ApprovalExpired(text) if last.by is None else ApprovalRejected(text, by=last.by, reason=last.reason)
+
+
+class Desk(Protocol):
+    """Where bodies ask."""
+
+    def ask(self, token: int, name: str, rule: Approval, *, thread: bool) -> Waiter: ...  # noqa: D102 - see desk.py
+    def leave(self, waiter: Waiter, *, thread: bool) -> None: ...  # noqa: D102 - see desk.py
+
+
+def rule_of(rule: Approval | None, settings: dict[str, Any]) -> Approval:
+    """The rule that a body gave, whole or by its settings. Raises TypeError for both."""
+    if rule is not None and settings:
+        raise TypeError("give an Approval or its settings, not both")
+    return rule if rule is not None else Approval(**settings)
