@@ -190,13 +190,16 @@ def test_modules_beside_the_file_are_found_from_anywhere(
 def test_cancel_what_nobody_runs(cli: Cli, gated: Path, program: Program) -> None:
     running = program("run", "gated.toml", "--id", "j1")
     _wait_for(running, "first started")
+    pid_file = gated / "pid"
+    while not (pid_file.exists() and pid_file.read_text()):  # started says that it is to run, not that it does
+        time.sleep(0.001)
     running.kill()
     running.communicate()
     told = cli("cancel", "j1", "--reason", "not needed")
     assert (told.code, told.out) == (0, "job j1 cancelled (2 cancelled)\n")
     assert "not needed" in cli("status", "j1").out
     assert cli("check").code == 0
-    pid = (gated / "pid").read_text().strip()  # of what outlived the kill
+    pid = pid_file.read_text().strip()  # of what outlived the kill
     left = subprocess.run(["ps", "-o", "stat=", "-p", pid], capture_output=True, text=True, check=False).stdout
     assert left.strip()[:1] in ("", "Z")  # gone, or waiting to be reaped by whoever inherited it
     assert cli("resume").out == "Nothing is unfinished in callboard.db.\n"
