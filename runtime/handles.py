@@ -244,8 +244,12 @@ class JobHandle:
             return self._refusal(task, event) if over else None
 
         key = self._key if task is None else self.task_record(task).key
+        what: object = message
+        if isinstance(message, Resume | ResetTask | SkipTask):  # in a next run the same may be said otherwise
+            what = message.reason, message.by
+        said = event, (self.id, task, what)  # a key may be used again in a next run, where the task has another number
         try:
-            return await self._runtime.command(key, message, request_id=request_id, refuse=ended)
+            return await self._runtime.command(key, message, request_id=request_id, said=said, refuse=ended)
         except LookupError:
             if (error := ended()) is None:
                 raise

@@ -86,7 +86,8 @@ async def run_again(
         return loaded.again(reply, again=again, skip=skip, reason=reason, by=by)
 
     asked: Callable[[Reply], Message] = make
-    await runtime.input(word, (job_id, again, skip, reason, by), asked, request_id=request_id, refuse=refuse)
+    said = job_id, again or skip, (reason, by)  # as a living job is told it, so that the same key gets the same answer
+    await runtime.input(word, said, asked, request_id=request_id, refuse=refuse)
 
 
 def _find(spec: Workstream, name: str | None) -> None:

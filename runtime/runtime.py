@@ -245,6 +245,8 @@ class Runtime:
         self._running = self._open = True
         taker = Taker(self, self._host, self._requests, self.read)
         await taker.take()  # what was put into the inbox while nobody ran it comes before anything runs
+        known = {job.id for job in self.recovered}
+        self.recovered += [self._handle(job) for name, job in self._host.kernel.jobs.items() if name not in known]
         self._host.tell(StartWorkers(self._workers))
         await self._host.barrier()
         await group.start(taker.serve)
@@ -524,19 +526,22 @@ class Runtime:
         message: Message,
         *,
         request_id: str | None = None,
+        said: tuple[str, object] | None = None,
         refuse: Callable[[], Exception | None] | None = None,
     ) -> Any:
         """Give an entity (by its key) a command; returns when it took effect, durably. Raises what it refuses with.
 
-        request_id: the same again is the same command, and nothing is done twice. refuse: says why it cannot be given,
-        unless it has taken effect under that key before.
+        request_id: the same again is the same command, and nothing is done twice. said: the operation and what was
+        given to it, which that is bound to (the entity's key and the message, unless given). refuse: says why it cannot
+        be given, unless it has taken effect under that key before.
         """
+        operation, payload = said or (type(message).__name__, (key, message))
         told = message
         if isinstance(message, Approve):
             told = await with_teams(message, self._host.kernel.entities.get(key), self.bodies, self._host)
         return await self.input(
-            type(message).__name__,
-            (key, message),
+            operation,
+            payload,
             lambda reply: Command(key, told, reply),
             request_id=request_id,
             refuse=refuse,

@@ -104,7 +104,7 @@ class Act:
             raise Trouble(f"{row.verb} {shown}: nobody runs {self.journal} now, so there is nothing to act on.", FAILED)
         with reading(self.journal) as reader:
             known = reader.request(row.request_id) is not None
-            states = [] if known else states_of(reader, row.kind, row.target)
+            states = [] if known or not verb.event else states_of(reader, row.kind, row.target)
         if not states or any(verb.event in MACHINES[kind].valid_events(state) for kind, state in states):
             return
         told = "; ".join(f"its {kind} is {state}" if kind != row.kind else f"it is {state}" for kind, state in states)

@@ -52,5 +52,7 @@ def say(act: Act, target: str, task: str | None, *, reason: str | None, by: str 
 CONTROLS = (
     _control("approve", "Approve what is held: a task, or the workstream of a job.", None),
     _control("reject", "Reject what is held, which cancels it: a task, or the workstream of a job.", None),
+    _control("retry", "Run again what has ended: a job, or a task with all that waits for it.", "retried by the user"),
+    _control("skip", "Do without a task: its dependents go on as if it had completed.", "skipped by an operator"),
     _control("pause", "Start nothing more of a job until `resume`; what runs goes on.", "paused by the user"),
 )

@@ -1,4 +1,5 @@
-"""`callboard resume`: go on with every unfinished job of a journal; `callboard resume JOB`: with one that is paused.
+"""`callboard resume`: go on with every unfinished job of a journal; `callboard resume JOB`: with one that is paused,
+or, in its next run, with one that failed or was cancelled.
 
 Where a runtime has the journal, that one goes on with the job. Where none has, it is told to, and everything unfinished
 goes on here.
@@ -14,6 +15,7 @@ import typer
 from .acting import TIMEOUT, Act, By, Reason, RequestId, Timeout, address, find, login, states_of
 from .control import say
 from .options import JOURNAL, AsJson, Journal, JsonLog, Plain
+from .trouble import FAILED, Trouble
 
 if TYPE_CHECKING:
     from ...actors.spec import EngineName, Worker
@@ -39,7 +41,7 @@ def resume(
     request_id: RequestId = None,
     timeout: Timeout = TIMEOUT,
 ) -> None:
-    """Go on with a paused job; without one, with all unfinished jobs of a journal, with the workers it had."""
+    """Go on with a job that is paused, failed or was cancelled; without one, with all unfinished jobs of a journal."""
     if target is not None:
         act = Act(journal, "resume", request_id=request_id, timeout=timeout, as_json=as_json)
         if not _said(act, target, reason, by):
@@ -51,6 +53,7 @@ def _said(act: Act, target: str, reason: str, by: str | None) -> bool:
     """Tell a runtime, or the next one, to go on with a job. Returns whether it is to be this one."""
     from ..journal.lock import owner_of  # noqa: PLC0415
     from .reading import reading  # noqa: PLC0415
+    from .words import ENDED  # noqa: PLC0415
 
     if owner_of(act.journal) is not None:
         say(act, target, None, reason=reason, by=by)
@@ -58,7 +61,12 @@ def _said(act: Act, target: str, reason: str, by: str | None) -> bool:
     with reading(act.journal) as reader:
         named = find(reader, target)
         paused = any(state == "paused" for _, state in states_of(reader, named.kind, address(named)))
-    if paused:
+    if named.state == "completed":
+        raise Trouble(
+            f"{named.kind} {named.id} has ended already: completed. `callboard retry JOB/TASK` runs a task anew.",
+            FAILED,
+        )
+    if paused or named.state in ENDED:
         act.leave(named.kind, address(named), f"{named.kind} {named.id}", {"reason": reason, "by": by or login()})
     return True
 
@@ -70,7 +78,7 @@ def _see_all(journal: Path, jsonl: Path | None, *, as_json: bool, plain: bool) -
     from .session import see_through  # noqa: PLC0415
 
     with reading_if_used(journal) if journal.is_file() else reading(journal) as reader:
-        unfinished = reader.jobs(states=LIVING, limit=1) if reader is not None else []
+        unfinished = reader is not None and bool(reader.jobs(states=LIVING, limit=1) or reader.inbox())
         workers = _workers(reader) if reader is not None else None
         if reader is not None and unfinished:
             refuse_unless_found(reader, journal)

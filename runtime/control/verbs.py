@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class Verb(msgspec.Struct, frozen=True):
     """A verb: the method of each kind of target that does it, and the names of its arguments.
 
-    event: what it fires, for the check whether a stopped journal's state allows it. stopped: whether it makes sense to
-    keep it until the next start.
+    event: what it fires, for the check whether a stopped journal's state allows it ("": what has ended may begin a next
+    run, so only the runtime can say). stopped: whether it makes sense to keep it until the next start.
     """
 
     methods: dict[str, str]  # by kind of target
@@ -36,7 +36,9 @@ def _verb(event: str, *kinds: str, arguments: str, method: str = "", stopped: bo
 VERBS: dict[str, Verb] = {
     "cancel": _verb("cancel", "job", "task", arguments="reason force"),
     "pause": _verb("pause", "job", arguments="reason by"),
-    "resume": _verb("resume", "job", arguments="reason by"),
+    "resume": _verb("", "job", method="resume", arguments="reason by"),
+    "retry": _verb("", "job", "task", method="retry", arguments="reason by"),
+    "skip": _verb("", "task", method="skip", arguments="reason by"),
     "approve": _verb("approve", "job", "task", arguments="reason by"),
     "reject": _verb("reject", "job", "task", arguments="reason by"),
     "reset": _verb("reset", "breaker", "task", arguments="reason by"),

@@ -9,7 +9,6 @@ from typing import Any
 import anyio
 import pytest
 
-from callboard.actors.messages import Cancel
 from callboard.actors.records import RequestRecord
 from callboard.actors.spec import Task, Workstream
 from callboard.machines import InvalidTransitionError
@@ -61,7 +60,7 @@ async def test_another_payload_target_or_operation_is_refused(open_runtime: Call
     async with open_runtime(workers=()) as runtime:
         job = await begun(runtime)
         await job.task("a").cancel("too slow", request_id="r1")
-        with pytest.raises(RequestIdReused, match="Cancel, to something else or with other arguments"):
+        with pytest.raises(RequestIdReused, match="cancel, to something else or with other arguments"):
             await job.task("a").cancel("another reason", request_id="r1")
         with pytest.raises(RequestIdReused):
             await job.task("a").cancel("too slow", force=True, request_id="r1")
@@ -124,6 +123,28 @@ async def test_a_caller_that_goes_away_leaves_its_key_in_flight(open_runtime: Ca
         assert transitions(runtime, "j@1/a").count("cancel") == 1
 
 
+async def test_the_same_again_where_a_next_run_has_begun_meanwhile(open_runtime: Callable[..., Runtime]) -> None:
+    async with open_runtime(workers=()) as runtime:
+        job = await begun(runtime)
+        await job.task("a").cancel("x", request_id="r1")
+        await job.cancel("x", request_id="r2")
+        await job.wait()
+        for _ in range(3):
+            again = await (await runtime.job("j")).resume("go on", request_id="r3")
+        assert (again.state, again.record.run) == ("running", 2)
+        await again.cancel("x", request_id="r4")
+        await again.wait()
+        for _ in range(3):
+            again = await (await runtime.job("j")).retry("a", "once more", request_id="r5")
+        assert again.record.run == 3
+        for _ in range(3):
+            await again.skip("b", "not that", request_id="r6") if again.task("b").record.state == "pending" else None
+        await again.task("a").cancel("x", request_id="r1")  # as it was said of run 1
+        assert again.task("a").record.state == "queued"
+        await again.cancel("x", request_id="r2")
+        assert again.state == "running"
+
+
 async def test_what_can_be_no_key(open_runtime: Callable[..., Runtime]) -> None:
     async with open_runtime(workers=()) as runtime:
         job = await begun(runtime)
@@ -167,6 +188,6 @@ async def test_the_key_says_what_the_command_left(open_runtime: Callable[..., Ru
         record = runtime.journal.request("r1")
     assert isinstance(record, RequestRecord)
     assert (record.operation, bytes(record.answer)) == (
-        Cancel.__name__,
+        "cancel",
         b'{"kind":"job","id":"j","state":"cancelled","workstream":"cancelled"}',  # at the end of the turn
     )

@@ -370,3 +370,49 @@ def test_a_breaker_of_a_stopped_journal(cli: Cli, folder: Path) -> None:
         live.portal.call(live.runtime.breaker("cc").trip)
     assert cli("breaker", "reset", "cc").code == 4
     assert "job j completed (1 completed)" in cli("resume", "--plain").out
+
+
+# -- next runs ---------------------------------------------------------------------------------------------------------
+
+FAILS = """
+name = "w"
+[[tasks]]
+name = "a"
+command = ["true"]
+[[tasks]]
+name = "b"
+command = ["test", "-e", "mended"]
+depends_on = ["a"]
+"""
+
+
+def test_resume_retry_and_skip_on_a_stopped_journal(cli: Cli, folder: Path) -> None:
+    (folder / "w.toml").write_text(FAILS)
+    assert cli("run", "w.toml", "--id", "j", "--plain").code == 1
+    told = cli("resume", "j", "--plain")
+    assert told.code == 1
+    assert "b started" in told.out
+    assert "a started" not in told.out  # it is carried over
+    told = cli("retry", "j/b", "--reason", "mended")
+    assert (told.code, "retry task j@2/b: nobody runs callboard.db now" in told.err) == (4, True)
+    (folder / "mended").touch()
+    assert "job j completed (2 completed)" in cli("resume", "--plain").out
+    assert cli("resume", "--plain").out == "Nothing is unfinished in callboard.db.\n"
+    told = cli("resume", "j")
+    assert (told.code, "has ended already: completed" in told.err) == (1, True)
+    assert cli("skip", "j/b").code == 4
+    assert cli("resume", "--plain").code == 0
+    assert "skipped" in cli("status", "j").out
+    assert cli("check").code == 0
+
+
+def test_retry_and_skip_on_a_live_runtime(cli: Cli, busy: Live) -> None:
+    told = cli("skip", "j/b", "--request-id", "r1")
+    assert (told.code, told.out) == (0, "task j@1/b skipped (skipped by an operator)\n")
+    told = cli("retry", "j")
+    assert (told.code, "not possible in state 'running'" in told.err) == (1, True)
+    assert cli("cancel", "j", "--force").code == 0
+    told = cli("retry", "j", "--reason", "once more")
+    assert told.code == 0
+    assert told.out.startswith("job j running")
+    assert cli("skip", "j/b", "--request-id", "r1").out == "task j@1/b skipped (skipped by an operator)\n"

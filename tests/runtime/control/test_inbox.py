@@ -69,7 +69,7 @@ async def test_it_takes_effect_and_is_answered_in_one_commit(journal: Path) -> N
             shown = connection.execute("SELECT verb, target, request_id, answer FROM inbox").fetchone()
             kept = connection.execute("SELECT request_id, operation, answer FROM idempotency_keys").fetchone()
         assert shown[:3] == ("cancel", "j/a", "r1")
-        assert kept == ("r1", "Cancel", shown[3])
+        assert kept == ("r1", "cancel", shown[3])
 
 
 async def test_the_same_key_again_gets_the_same_answer(journal: Path) -> None:
