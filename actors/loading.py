@@ -12,6 +12,7 @@ import msgspec
 
 from .alerts import Alerter
 from .breaker import BreakerActor
+from .checks import CANCELLING
 from .job import JobActor
 from .kernel import Kernel
 from .limits import NO_TOOLS
@@ -50,6 +51,12 @@ class Loaded(msgspec.Struct):
     last_key: int = 0  # the highest key and fencing token ever given
     last_seq: int = 0  # the highest transition number
     incarnations: dict[str, int] = {}  # the last incarnation by worker name
+
+    @property
+    def cancel_hooks(self) -> set[int]:
+        """The tokens of the cancel hooks that ran when the process ended: they are run again."""
+        records: list[TaskRecord | WorkstreamRecord] = [*self.workstreams, *self.tasks]
+        return {one.cancel.token for one in records if one.cancel is not None and one.state == CANCELLING}
 
 
 def make_kernel(

@@ -13,7 +13,7 @@ Rules
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from ..actors.records import AttemptRecord
@@ -25,9 +25,12 @@ TOKEN_VARIABLE = "CALLBOARD_TOKEN"  # noqa: S105 - a number that fences, no secr
 _PROC = Path("/proc")
 
 
-def kill_leftovers(attempts: Sequence[AttemptRecord], journal: str) -> int:
-    """Kill what still runs of these attempts of that journal. Returns how many process groups that were. Blocks."""
-    tokens = {attempt.key for attempt in attempts}
+def kill_leftovers(attempts: Sequence[AttemptRecord], journal: str, hooks: Collection[int] = ()) -> int:
+    """Kill what still runs of these attempts of that journal, and of the cancel hooks with these tokens.
+
+    Returns how many process groups that were. Blocks.
+    """
+    tokens = {attempt.key for attempt in attempts} | set(hooks)
     if not tokens or not _PROC.is_dir():
         return 0
     found = {info.pgid: (info, mark) for info, mark in _ours(tokens, journal)}

@@ -238,8 +238,8 @@ class Runtime:
         loaded = await self._open_journal()
         self._children = Children(self, self._host, runners)
         await self._open_engines(runners)
-        if loaded.attempts:
-            await anyio.to_thread.run_sync(kill_leftovers, loaded.attempts, self._name)
+        if loaded.attempts or loaded.cancel_hooks:
+            await anyio.to_thread.run_sync(kill_leftovers, loaded.attempts, self._name, loaded.cancel_hooks)
         self._begin(loaded)
         group.start_soon(self._serve)
         self._running = self._open = True

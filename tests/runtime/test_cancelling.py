@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from typing import Any
 import anyio
 import anyio.to_thread
 import pytest
+from tests.processes import runs
 
 from callboard import (
     Hook,
@@ -278,3 +280,58 @@ async def test_a_job_is_paused_and_goes_on(open_runtime: Callable[..., Runtime],
             assert (await job.wait()).ok
             with pytest.raises(InvalidTransitionError):
                 await job.resume()
+
+
+VICTIM = """
+import sys
+import anyio
+from callboard import Hook, Runtime, Task, Workstream
+
+HOOK = '''
+import os, time
+with open("ready", "w") as ready:
+    print(os.getpid(), file=ready)
+if not os.path.exists("again"):
+    time.sleep(60)
+'''
+
+async def main():
+    async with Runtime("state.db") as runtime:
+        hook = Hook(command=[sys.executable, "-c", HOOK], timeout="1h")
+        task = Task("a", command=["sleep", "60"], cancel_hooks=[hook])
+        events = runtime.events(notices=False, kind="task", to_state="running")
+        job = await runtime.submit(Workstream("w", tasks=[task]), id="j")
+        await anext(events)
+        await job.cancel()
+        await job.wait()
+
+anyio.run(main)
+"""
+
+
+def killed_while_its_hook_runs() -> int:
+    """Run the victim in the present folder, and kill it. Returns the pid of its hook."""
+    os.mkfifo("ready")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    with subprocess.Popen([sys.executable, "-c", VICTIM], env=environment) as victim:
+        hook = int(Path("ready").read_text())
+        victim.kill()
+    Path("again").touch()
+    return hook
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_hook_that_outlived_a_kill_of_the_runtime_is_killed_before_it_runs_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    first = killed_while_its_hook_runs()
+    assert runs(first)
+    with anyio.fail_after(20):
+        async with Runtime("state.db") as runtime:
+            (job,) = runtime.recovered
+            second = int(await anyio.to_thread.run_sync(Path("ready").read_text))
+            assert not runs(first)
+            outcome = await job.wait()
+    assert second != first
+    assert (outcome.state, outcome.tasks["a"].state) == ("cancelled", "cancelled")
