@@ -65,7 +65,7 @@ class Reservation:
         self.parent = parent
         self.held: dict[WorkerActor, int] = {}
         self.missing = dict.fromkeys(wanted, self.count)
-        self.owed = 0  # slots that belong to the parent's
+        self.owed: dict[str, int] = {}  # by engine: slots that belong to the parent's
         self.active = 0  # attempts of the job and its descendants that occupy a slot
         self.idle_since = job.kernel.at  # while there are none
         self.yielded = False
@@ -88,15 +88,18 @@ class Reservation:
         """Be short of slots."""
         self.missing[engine] = self.missing.get(engine, 0) + count
 
-    def for_engine(self, engine: str) -> WorkerActor | None:
-        """A worker with a slot of that engine in which nothing runs."""
-        return next((worker for worker in self.held if worker.record.engine == engine), None)
+    def idle(self, engine: str, capabilities: frozenset[str]) -> WorkerActor | None:
+        """A worker of that engine, with these capabilities, where it has a slot in which nothing runs."""
+        suits = (w for w in self.held if w.record.engine == engine and capabilities <= w.capabilities)
+        return next(suits, None)
 
     def enough_for(self, other: Reservation) -> bool:
         """Whether its idle slots are all that another one lacks."""
         free: dict[str, int] = {}
         for worker, count in self.held.items():
-            free[worker.record.engine] = free.get(worker.record.engine, 0) + count
+            engine = worker.record.engine
+            if other.wanted.get(engine, frozenset()) <= worker.capabilities:
+                free[engine] = free.get(engine, 0) + count
         return all(free.get(engine, 0) >= count for engine, count in other.missing.items())
 
 
@@ -213,10 +216,10 @@ class Reservations:
         for engine in list(mine.missing):
             while mine.missing.get(engine):
                 parent = mine.parent
-                worker = None if parent is None else parent.for_engine(engine)
+                worker = None if parent is None else parent.idle(engine, mine.wanted[engine])
                 if parent is not None and worker is not None:
                     parent.let(worker)
-                    mine.owed += 1
+                    mine.owed[engine] = mine.owed.get(engine, 0) + 1
                 else:
                     pool = self.scheduler.pool(engine, mine.wanted[engine])
                     worker = next(iter(pool.free), None)
@@ -230,17 +233,17 @@ class Reservations:
 
     def _hand_on(self, mine: Reservation, worker: WorkerActor) -> None:
         """Give up one slot: to the parent's reservation if it is from there, else for all."""
-        parent = mine.parent
-        if not mine.owed or parent is None or parent.over:
+        parent, engine = mine.parent, worker.record.engine
+        if not mine.owed.get(engine) or parent is None or parent.over:
             self.scheduler.room(worker, -1)
             return
-        mine.owed -= 1
+        mine.owed[engine] -= 1
         if worker.takes_tasks:
             parent.hold(worker)
             self._wake(parent)
         else:
             self.scheduler.room(worker, -1)
-            parent.lack(worker.record.engine)
+            parent.lack(engine)
 
     # -- attempts ------------------------------------------------------------------------------------------------------
 

@@ -139,6 +139,18 @@ def test_children_draw_on_the_slots_of_their_parent() -> None:
     assert stage.audit() == []
 
 
+def test_a_child_gives_back_the_engine_that_it_had_from_its_parent() -> None:
+    stage = stage_of(2, Worker("command", engine="command", capacity=2))
+    stage.scripts["x"] = hangs
+    stage.submit(wants(2, "a"), "one")
+    spec = flow(Task("x", command=["x"]), task("b"), worker_count=1)
+    child(stage, stage.task("a", "one").token, spec, "one/a/x")
+    end(stage, "one/a/x", "x", "b")
+    one = stage.kernel.scheduler.reservations.granted[job_record(stage, "one").key]
+    assert {worker.record.engine: count for worker, count in one.held.items()} == {"loop": 1}
+    assert {w.record.engine: w.used for w in stage.kernel.workers.values()} == {"loop": 2, "command": 0}
+
+
 def test_a_child_whose_parent_has_enough_waits_in_no_line() -> None:
     stage = stage_of(4)
     stage.submit(wants(3, "a"), "one")
@@ -305,7 +317,7 @@ def trees(random: Random, stage: Stage, engines: list[str]) -> Iterator[int]:
     raise AssertionError("it does not end")
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(25))
 def test_random_trees_of_jobs_end_and_never_exceed_a_capacity(seed: int) -> None:
     random = Random(seed)
     engines = random.choice([["loop"], ["loop", "command"]])
@@ -320,3 +332,19 @@ def test_random_trees_of_jobs_end_and_never_exceed_a_capacity(seed: int) -> None
     assert {worker.used for worker in stage.kernel.workers.values()} == {0}
     assert not stage.kernel.lent
     assert stage.audit() == []
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_crash_anywhere_in_random_trees_leaves_nothing_that_does_not_end(seed: int) -> None:
+    random = Random(1000 + seed)
+    workers = (Worker("loop", engine="loop", capacity=random.randint(1, 4)),)
+    stage = Stage(workers=workers)
+    for _ in zip(trees(random, stage, ["loop"]), range(random.randint(5, 60)), strict=False):
+        pass
+    stage.scripts.clear()  # bodies end by themselves from now on
+    after = stage.after_crash(random.randint(1, len(stage.kept.turns)))
+    after.advance(10)
+    assert all(job.finished_at for job in after.kept.of(JobRecord))
+    assert {worker.used for worker in after.kernel.workers.values()} <= {0}
+    assert not after.kernel.scheduler.reservations.at_work
+    assert after.audit() == []
