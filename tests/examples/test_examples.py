@@ -48,7 +48,9 @@ def products_are_whole(checkout: Path) -> bool:
 
 
 def test_every_example_is_run_here() -> None:
-    assert PROGRAMS == ["actors.py", "agents.py", "pipeline.yaml", "quickstart.py", "release.toml", "wfcommons.py"]
+    assert PROGRAMS == [
+        "actors.py", "agents.py", "fleet.py", "pipeline.yaml", "quickstart.py", "release.toml", "wfcommons.py",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -151,6 +153,22 @@ def test_actors_fail_and_go_on(run: Run) -> None:
         "taken: 2000",
         "the till has stopped",
     ]
+
+
+def test_a_fleet_survives_a_killed_and_a_frozen_process(run: Run) -> None:
+    *told, lost = run(command_of("fleet.py")).stdout.splitlines()
+    events, picture = told[:3], told[3:]
+    killed, silent, given_up = (re.fullmatch(r"(\S+) (.*) after (\S+) s(.*)", line) for line in events)
+    assert killed is not None
+    assert silent is not None
+    assert given_up is not None
+    assert [one[2] for one in (killed, silent, given_up)] == ["failed", "was found unresponsive", "was given up there"]
+    assert "SIGKILL" in killed[4]
+    assert float(killed[3]) < 1.0
+    assert float(silent[3]) < 2 * 0.3 + 1.0
+    assert [len(line) for line in picture] == [96] * 48
+    assert picture[24].count("#") > 40
+    assert lost.count(": 1") == 2
 
 
 def figures(output: str) -> dict[str, str]:
