@@ -32,7 +32,8 @@ def patient(task: TaskContext) -> None:
 
 
 def stubborn(task: TaskContext) -> None:
-    task.heartbeat("alive")
+    with contextlib.suppress(TaskCancelled):  # the stop may come within the heartbeat
+        task.heartbeat("alive")
     while True:
         with contextlib.suppress(TaskCancelled):
             time.sleep(60)
