@@ -51,8 +51,9 @@ async def noticed(number: int, state: str) -> float:
     async with Runtime(workers=workers, health_checks=WATCHED, drain_deadline=0) as runtime:
         task = Task("t", run=endless, engine="process", max_losses=0, kill_grace=0)
         job = await runtime.submit(Workstream("w", tasks=[task]))
-        while (record := job.task("t").record).details is None or record.pid is None:  # noqa: ASYNC110 - no event tells
-            await anyio.sleep(0.005)
+        with anyio.fail_after(60):
+            while (record := job.task("t").record).details is None or record.pid is None:  # noqa: ASYNC110 - untold
+                await anyio.sleep(0.005)
         seen = runtime.events()
         began = time.perf_counter()
         os.kill(record.pid, number)
