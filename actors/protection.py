@@ -25,6 +25,7 @@ What the metadata of the transitions hold
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import msgspec
@@ -123,7 +124,7 @@ class Protected(Entity[HeldRecord]):
             self.fire(Event.HOLD, changed, reason=waits_for(clauses, expires), metadata=told, due_at=expires)
         elif until is not None and until > now:
             changed = replace(self.record, wait_until=until)
-            self.fire(Event.WAIT, changed, reason=f"waits until {iso(until)}", metadata=waits, due_at=until)
+            self.fire(Event.WAIT, changed, reason=_waits_until(until), metadata=waits, due_at=until)
         else:
             return False
         return True
@@ -249,8 +250,18 @@ def missing_of(clauses: Sequence[Clause], decisions: Sequence[Decision]) -> list
     ]
 
 
+@lru_cache(maxsize=64)
+def _waits_until(until: float) -> str:
+    return f"waits until {iso(until)}"
+
+
 def waits_for(missing: Sequence[str], until: float | None) -> str:
     """What is awaited, and until when."""
+    return _waits_for(tuple(missing), until)
+
+
+@lru_cache(maxsize=64)  # one text for all that begin to wait at one moment
+def _waits_for(missing: tuple[str, ...], until: float | None) -> str:
     return f"waits for approval by {', '.join(missing)}" + ("" if until is None else f" until {iso(until)}")
 
 

@@ -220,6 +220,8 @@ def _task(task: Task, at: Path, change: Change) -> Task:
             changed["run"] = run
     if task.condition is not None:
         changed["condition"] = _part(task.condition, (*at, "condition"), change)
+    if task.hold is not None or task.wait is not None:
+        changed |= _shared(task)
     if task.hold is not None:
         changed["hold"] = _with_members(task.hold, (*at, "hold"), change)
     if task.retry is not None:
@@ -246,6 +248,18 @@ def _with_wait(retry: Retry | None, at: Path, change: Change) -> Retry | None:
     if retry is None or retry.wait is None:
         return retry
     return msgspec.structs.replace(retry, wait=change(retry.wait, (*at, "wait")))
+
+
+_NOTHING: dict[str, Any] = {
+    field.name: field.default_factory()
+    for field in msgspec.structs.fields(Task)
+    if field.default_factory is not msgspec.NODEFAULT
+}
+
+
+def _shared(task: Task) -> dict[str, Any]:
+    """What a task leaves empty, by one object for all: thousands may be waiting for days, and it is a third of them."""
+    return {name: nothing for name, nothing in _NOTHING.items() if getattr(task, name) == nothing}
 
 
 def _with_members(rule: Approval | None, at: Path, change: Change) -> Approval | None:

@@ -77,6 +77,7 @@ class Host:
         self._clock = dispatcher.clock
         self._utc = UtcTimers(self._clock, dispatcher.timers)
         self._inbox = dispatcher.spawn_system(self._receive, "lifecycles")
+        self._tell_control = self._inbox.tell_control  # bound once: thousands of timers hold it
         self._pending: deque[tuple[int, list[Effect], Sequence[Transitioned]]] = deque()
         self._engine_of: dict[str, str] = {}
         self._moved: anyio.Event | None = None
@@ -113,7 +114,7 @@ class Host:
     def arm(self, due: float, fire: TimerFired, *, by_utc: bool) -> Armed:
         """Have `fire` come as an input at `due`."""
         if by_utc:
-            return self._utc.arm(due, self._inbox.tell_control, fire)
+            return self._utc.arm(due, self._tell_control, fire)
         left = due - self._clock.time()
         return self.dispatcher.timers.arm(self._clock.monotonic() + left, self._inbox.tell_control, fire)
 
@@ -238,7 +239,7 @@ class Host:
         """Messages that wait for the kernel."""
         return len(self._inbox.urgent) + len(self._inbox.data)
 
-    def _do(self, effect: Effect) -> None:
+    def _do(self, effect: Effect) -> None:  # noqa: PLR0912 - one branch per effect
         match effect:
             case StartCall():
                 self.caller.start(effect)

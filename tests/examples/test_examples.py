@@ -49,7 +49,8 @@ def products_are_whole(checkout: Path) -> bool:
 
 def test_every_example_is_run_here() -> None:
     assert PROGRAMS == [
-        "actors.py", "agents.py", "fleet.py", "pipeline.yaml", "quickstart.py", "release.toml", "wfcommons.py",
+        "actors.py", "agents.py", "deploy.py", "deploy.toml", "fleet.py", "pipeline.yaml", "quickstart.py", "release.toml",
+        "wfcommons.py",
     ]  # fmt: skip
 
 
@@ -140,6 +141,22 @@ def test_agents_wait_for_their_model_and_for_people(run: Run) -> None:
     said = run(command_of("agents.py")).stdout
     assert "the breaker was closed -> closed -> open -> half_open -> open -> half_open -> closed\n" in said
     assert said.endswith("published:\n" + "".join(f"  WHAT IS KNOWN OF {topic}\n" for topic in TOPICS))
+
+
+def test_a_deployment_is_approved_rejected_and_rolled_back(run: Run) -> None:
+    review = [
+        "deploy waits for 2 people, ana",
+        "refused: dan submitted it, and self-approval is off",
+        "refused: ana has approved already",
+    ]
+    assert run(command_of("deploy.py")).stdout.splitlines() == [
+        *review,
+        "approved: go-live waiting",
+        "first: completed",
+        "second: failed: task 'deploy' was rejected by ben: not on a Friday",
+        *review,
+        "third: cancelled, rolled back",
+    ]
 
 
 def test_actors_fail_and_go_on(run: Run) -> None:
