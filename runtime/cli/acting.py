@@ -101,10 +101,14 @@ class Act:
 
         verb = VERBS[row.verb]
         if not verb.stopped:
-            raise Trouble(f"{row.verb} {shown}: nobody runs {self.journal} now, so there is nothing to act on.", FAILED)
+            raise Trouble(f"{shown}: nobody runs {self.journal} now, so it has no living worker.", FAILED)
         with reading(self.journal) as reader:
             known = reader.request(row.request_id) is not None
-            states = [] if known or not verb.event else states_of(reader, row.kind, row.target)
+            states = (
+                []
+                if known or not verb.event or "approval" in row.arguments
+                else states_of(reader, row.kind, row.target)
+            )
         if not states or any(verb.event in MACHINES[kind].valid_events(state) for kind, state in states):
             return
         told = "; ".join(f"its {kind} is {state}" if kind != row.kind else f"it is {state}" for kind, state in states)

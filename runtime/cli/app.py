@@ -18,6 +18,7 @@ from .run import run
 from .status import status
 from .stuck import stuck
 from .top import top
+from .workers import workers
 
 _CODES = """\
 Exit codes: 0 completed, done; 1 failed, refused, or errors were found; 2 bad input (arguments, specification, no such
@@ -39,6 +40,7 @@ for command in (run, resume, status, history, top, stuck, cancel, *CONTROLS, che
 
 
 app.add_typer(breaker, name="breaker", epilog=_CODES)
+app.add_typer(workers, name="workers", epilog=_CODES)
 
 
 def _version(wanted: bool) -> None:

@@ -19,7 +19,7 @@ from .options import JOURNAL, AsJson, Journal
 from .trouble import FAILED
 
 if TYPE_CHECKING:
-    from ...actors.records import BreakerRecord, JobRecord, TaskRecord, WorkerRecord, WorkstreamRecord
+    from ...actors.records import ApprovalRecord, BreakerRecord, JobRecord, TaskRecord, WorkerRecord, WorkstreamRecord
     from ...actors.spec import Workstream
     from ..journal.contract import Reader
 
@@ -122,15 +122,22 @@ def _found(reader: Reader) -> Iterator[dict[str, Any]]:
         yield from _tasks(reader, runs[-1], job.id)
     for worker in reader.workers():
         if worker.finished_at is None and worker.state in _WORKER:
-            yield _one(worker, worker.id, _WORKER[worker.state])
+            yield _one(worker, worker.name, _WORKER[worker.state])
     for breaker in reader.breakers():
         if breaker.state in _BREAKER:
             yield _one(breaker, breaker.name, _BREAKER[breaker.state])
 
 
 def _tasks(reader: Reader, run: WorkstreamRecord, job_id: str) -> Iterator[dict[str, Any]]:
+    from shlex import quote  # noqa: PLC0415
+
     from .words import ENDED  # noqa: PLC0415
 
+    for asked in reader.approvals(run.key):
+        if asked.state == "held":
+            name = asked.task_id.rpartition("/")[2]
+            command = f"callboard approve TARGET --approval {quote(asked.name)}"
+            yield _one(asked, f"{job_id}/{name}", ("an approval that its body asks for", command))
     tasks = reader.tasks(run.key)
     living = {task.name: task for task in tasks if task.state not in ENDED}
     spec = _Spec(reader, run.key)
@@ -184,7 +191,7 @@ def _pending(
 
 
 def _one(
-    record: JobRecord | WorkstreamRecord | TaskRecord | WorkerRecord | BreakerRecord,
+    record: JobRecord | WorkstreamRecord | TaskRecord | WorkerRecord | BreakerRecord | ApprovalRecord,
     target: str,
     told: tuple[str, str],
 ) -> dict[str, Any]:

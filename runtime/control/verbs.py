@@ -37,10 +37,15 @@ VERBS: dict[str, Verb] = {
     "cancel": _verb("cancel", "job", "task", arguments="reason force"),
     "pause": _verb("pause", "job", arguments="reason by"),
     "resume": _verb("", "job", method="resume", arguments="reason by"),
+    "pause_worker": _verb("", "worker", method="pause", arguments="reason by", stopped=False),
+    "resume_worker": _verb("", "worker", method="resume", arguments="reason by", stopped=False),
+    "shut_down_worker": _verb("", "worker", method="shut_down", arguments="reason by deadline", stopped=False),
+    "terminate_worker": _verb("", "worker", method="terminate", arguments="reason by", stopped=False),
+    "start_worker": _verb("", "worker", method="start", arguments="", stopped=False),
     "retry": _verb("", "job", "task", method="retry", arguments="reason by"),
     "skip": _verb("", "task", method="skip", arguments="reason by"),
-    "approve": _verb("approve", "job", "task", arguments="reason by"),
-    "reject": _verb("reject", "job", "task", arguments="reason by"),
+    "approve": _verb("approve", "job", "task", arguments="reason by approval"),
+    "reject": _verb("reject", "job", "task", arguments="reason by approval"),
     "reset": _verb("reset", "breaker", "task", arguments="reason by"),
     "trip": _verb("trip", "breaker", arguments="reason by cooldown"),
 }
@@ -71,8 +76,13 @@ async def _breaker(runtime: Runtime, name: str) -> Any:
     return runtime.breaker(name)
 
 
+async def _worker(runtime: Runtime, name: str) -> Any:
+    return runtime.worker(name)
+
+
 _TARGETS: dict[str, Callable[[Runtime, str], Awaitable[Any]]] = {  # Any: handles have their verbs in common only
     "job": _job,
     "task": _task,
     "breaker": _breaker,
+    "worker": _worker,
 }

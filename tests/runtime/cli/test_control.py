@@ -324,6 +324,20 @@ def test_two_people_approve_from_two_terminals(cli: Cli, live: Live) -> None:
     assert "ben" in told.err or "approved" in told.err  # the decision that was made
 
 
+def test_what_a_running_body_asks_for(cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "asking.py").write_text("async def ask(task):\n    await task.approval('drop table')\n    return 1\n")
+    monkeypatch.syspath_prepend(str(folder))
+    with running(Worker("loop", engine="loop", capacity=1)) as live:
+        job = live.submit("j", Task("a", run="asking:ask"))
+        command = ""
+        while "--approval" not in command:  # until it has asked
+            command = cli("stuck", "--older-than", "0").out
+        assert "    callboard approve j/a --approval 'drop table'\n" in command
+        told = cli("approve", "j/a", "--approval", "drop table", "--by", "ana")
+        assert told.code == 0
+        assert live.portal.call(job.wait).ok
+
+
 def test_reject_and_the_login_name(cli: Cli, live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOGNAME", "eve")
     live.submit("j", Task("deploy", command=["x"], hold=Approval()))
@@ -416,3 +430,37 @@ def test_retry_and_skip_on_a_live_runtime(cli: Cli, busy: Live) -> None:
     assert told.code == 0
     assert told.out.startswith("job j running")
     assert cli("skip", "j/b", "--request-id", "r1").out == "task j@1/b skipped (skipped by an operator)\n"
+
+
+# -- workers -----------------------------------------------------------------------------------------------------------
+
+
+def test_workers(cli: Cli, busy: Live) -> None:
+    (row,) = [json.loads(line) for line in cli("workers", "list", "--json").out.splitlines()]
+    assert (row["name"], row["state"], row["assigned"], row["capacity"]) == ("one", "busy", 1, 1)
+    told = cli("workers", "pause", "one", "--reason", "disk is full", "--by", "ana")
+    assert (told.code, told.out) == (0, f"worker {row['id']} paused (disk is full)\n")
+    assert "disk is full" in cli("workers", "list").out
+    assert "    callboard workers resume one\n" in cli("stuck", "--older-than", "0").out
+    told = cli("workers", "pause", "one")
+    assert (told.code, "'pause' is not possible in state 'paused'" in told.err) == (1, True)
+    assert cli("workers", "resume", "one").code == 0
+    assert "There is no worker 'on'; did you mean 'one'?" in cli("workers", "pause", "on").err
+    told = cli("workers", "terminate", row["id"])
+    assert (told.code, "terminated" in told.out) == (0, True)
+    told = cli("workers", "start", "one", "--request-id", "s")
+    assert told.code == 0
+    assert cli("workers", "start", "one", "--request-id", "s").out == told.out
+    told = cli("workers", "shutdown", "one", "--deadline", "1s")
+    assert told.code == 0
+
+
+def test_workers_of_a_stopped_journal(cli: Cli, folder: Path) -> None:
+    with running(ONE):
+        pass
+    told = cli("workers", "start", "one")
+    assert (told.code, told.err) == (
+        1,
+        "callboard: worker one: nobody runs callboard.db now, so it has no living worker.\n",
+    )
+    assert "shutdown" in cli("workers", "list", "--all").out
