@@ -6,7 +6,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ...actors.records import JobRecord, TaskRecord
+from ...actors.records import ApprovalRecord, JobRecord, TaskRecord
 from ...machines import JOB
 from ..journal.contract import JournalMissing, Reader
 from ..journal.reader import SqliteReader
@@ -73,3 +73,9 @@ def find_task(reader: Reader, job: JobRecord, name: str) -> TaskRecord:
     names = [task.name for task in tasks]
     advice = did_you_mean(name, names) or f"it has: {', '.join(names[:20])}"
     raise Trouble(f"Job {job.id} has no task {name!r:.80}; {advice}")
+
+
+def approvals_of(reader: Reader, job: JobRecord) -> list[ApprovalRecord]:
+    """The approvals that bodies of a job's present run have asked for."""
+    runs = reader.workstreams(job.id)
+    return reader.approvals(runs[-1].key) if runs else []

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from .options import JOURNAL, AsJson, Journal, MaybeJobId
 
 if TYPE_CHECKING:
-    from ...actors.records import JobRecord, TaskRecord
+    from ...actors.records import ApprovalRecord, JobRecord, TaskRecord
     from ..journal.contract import Reader
 
 _MOST = 50  # jobs listed, the newest
@@ -17,7 +17,7 @@ _MOST = 50  # jobs listed, the newest
 
 def status(job_id: MaybeJobId = None, journal: Journal = JOURNAL, as_json: AsJson = False) -> None:
     """Show the newest jobs of a journal, or the tasks of one job."""
-    from .reading import find_job, reading, tasks_of  # noqa: PLC0415
+    from .reading import approvals_of, find_job, reading, tasks_of  # noqa: PLC0415
 
     with reading(journal) as reader:
         if job_id is None:
@@ -30,11 +30,15 @@ def status(job_id: MaybeJobId = None, journal: Journal = JOURNAL, as_json: AsJso
             return
         job = find_job(reader, job_id)
         tasks = tasks_of(reader, job)
+        asked = approvals_of(reader, job)
         if as_json:
-            as_lines([_job(job, tasks), *(_task(task) for task in tasks)])
+            as_lines([_job(job, tasks), *(_task(task) for task in tasks), *map(_approval, asked)])
             return
         _job_told(reader, job)
         table(("task", "state", "attempt", "took", "exit", "told"), [_task_row(task, job.id) for task in tasks])
+        if asked:
+            rows = [[f"{one.task_id.rpartition('/')[2]}/{one.name}", str(one.state), one.reason or ""] for one in asked]
+            table(("approval", "state", "told"), rows)
 
 
 def _job_told(reader: Reader, job: JobRecord) -> None:
@@ -83,6 +87,10 @@ def _task_row(task: TaskRecord, job_id: str) -> list[str]:
     ]
 
 
+def _approval(record: ApprovalRecord) -> dict[str, Any]:
+    return {**_told(record), "kind": "approval", "task": record.task_id.rpartition("/")[2]}
+
+
 def _job(job: JobRecord, tasks: list[TaskRecord]) -> dict[str, Any]:
     from collections import Counter  # noqa: PLC0415
 
@@ -95,7 +103,7 @@ def _task(task: TaskRecord) -> dict[str, Any]:
     return {**_told(task), "kind": "task", **{name: getattr(task, name) for name in names}, "error": task.last_error}
 
 
-def _told(record: JobRecord | TaskRecord) -> dict[str, Any]:
+def _told(record: JobRecord | TaskRecord | ApprovalRecord) -> dict[str, Any]:
     from ...actors.records import iso  # noqa: PLC0415
 
     times = {name: getattr(record, name) for name in ("created_at", "started_at", "finished_at")}

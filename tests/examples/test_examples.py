@@ -49,8 +49,8 @@ def products_are_whole(checkout: Path) -> bool:
 
 def test_every_example_is_run_here() -> None:
     assert PROGRAMS == [
-        "actors.py", "agents.py", "deploy.py", "deploy.toml", "fleet.py", "pipeline.yaml", "quickstart.py", "release.toml",
-        "wfcommons.py",
+        "actors.py", "agents.py", "deploy.py", "deploy.toml", "fleet.py", "pipeline.yaml", "quickstart.py",
+        "release.toml", "wfcommons.py",
     ]  # fmt: skip
 
 
