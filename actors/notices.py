@@ -16,6 +16,9 @@
 | alert_broken | error | an alert could not be made | |
 | team_unknown | warning | who is in a team could not be found out: whoever approves counts as not in it | team, by |
 | tool_settings_differ | warning | a job asks for other settings of a tool than those which held | job |
+| stray_body | warning | a body ran under a fencing token that is over, and is killed | token |
+| worker_given_up | critical | a worker died too often, and is not replaced any more | reason, runs |
+| loop_blocked | warning | the event loop did not turn: nothing of the runtime went on | seconds, stack |
 
 Rules
 -----

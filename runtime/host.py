@@ -53,6 +53,7 @@ from .observe import Hub
 from .secrets import Secrets
 from .timers import Timer
 from .utc import UtcTimer, UtcTimers
+from .watchdog import Watchdog
 
 MAX_BACKLOG = 50_000
 """Transitions that may wait for the disk before the gate closes."""
@@ -72,6 +73,7 @@ class Host:
         self.counting = Counting()
         self.kernel: Kernel
         self.caller: Caller
+        self.watchdog: Watchdog | None = None
         self.on_job_over: Callable[[JobActor], None] = lambda _: None
         self._bodies = bodies
         self._clock = dispatcher.clock
@@ -99,6 +101,8 @@ class Host:
 
     def _after_slice(self) -> float | None:
         self.journal.flush()
+        if self.watchdog is not None:
+            self.watchdog.turned()
         return self.journal.lend()
 
     # -- the kernel's port ---------------------------------------------------------------------------------------------
@@ -174,6 +178,12 @@ class Host:
                 job_id=job_id, facts=facts, error=raised,
             )
         )  # fmt: skip
+
+    def tell_blocked(self, seconds: float, stack: str | None) -> None:
+        """Tell that the event loop did not turn for so long."""
+        where = "; what blocked it:\n" + stack if stack else "; what blocked it held the interpreter's lock"
+        text = f"the event loop did not turn for {seconds:.2f} s or more{where}"
+        self.notice("loop_blocked", "warning", text, seconds=round(seconds, 3), stack=stack)
 
     def tell_notice(self, notice: Notice) -> None:
         """Tell of something at once. Raises nothing."""

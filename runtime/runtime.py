@@ -56,7 +56,7 @@ from ..actors.messages import (
 from ..actors.notices import Notice
 from ..actors.records import JobRecord, Transitioned
 from ..actors.ref import Ref
-from ..actors.spec import Alert, Defaults, HealthChecks, Tool, Worker, Workstream
+from ..actors.spec import Alert, Defaults, HealthChecks, Tool, Worker, Workstream, seconds
 from ..actors.strategy import Supervision
 from ..actors.tools import RUNTIME
 from .approvals import PendingApproval, name_of, pending_of, with_teams
@@ -84,6 +84,7 @@ from .requests import KEEP_REQUESTS, Requests
 from .reruns import run_again
 from .runners import RunnerPool
 from .secrets import Secrets, Source
+from .watchdog import Watchdog
 from .workers import WorkerHandle, check_worker, start
 
 LOOP_CAPACITY = 100
@@ -241,6 +242,7 @@ class Runtime:
         if loaded.attempts or loaded.cancel_hooks:
             await anyio.to_thread.run_sync(kill_leftovers, loaded.attempts, self._name, loaded.cancel_hooks)
         self._begin(loaded)
+        self._watch_loop(runners)
         group.start_soon(self._serve)
         self._running = self._open = True
         taker = Taker(self, self._host, self._requests, self.read)
@@ -251,6 +253,16 @@ class Runtime:
         await self._host.barrier()
         await group.start(taker.serve)
         self._closing.push_async_callback(taker.close)
+
+    def _watch_loop(self, runners: RunnerPool) -> None:
+        """Have it told when the event loop does not turn."""
+        threshold = seconds(self._health_checks.loop_blocked)
+        if threshold:
+            self._host.watchdog = Watchdog(
+                threshold, post=self._dispatcher.call_threadsafe, busy=lambda: runners.runners > runners.idle,
+                tell=self._host.tell_blocked,
+            )  # fmt: skip
+            self._closing.callback(self._host.watchdog.close)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

@@ -1,0 +1,63 @@
+"""A blocked event loop is told of, with what blocked it; an idle one is not even asked."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import anyio
+import pytest
+
+from callboard import HealthChecks, Notice, Runtime, Task, Workstream
+from callboard.runtime.watchdog import Watchdog
+
+pytestmark = pytest.mark.anyio
+QUICK = HealthChecks(loop_blocked=0.2)
+
+
+async def blocks() -> None:
+    time.sleep(0.5)  # noqa: ASYNC251 - that is the point
+
+
+async def fine() -> None:
+    pass
+
+
+async def notices_of(body: Callable[..., object], health: HealthChecks = QUICK) -> list[Notice]:
+    runtime = Runtime(health_checks=health)
+    heard: list[Notice] = []
+    runtime.on_trouble = heard.append
+    async with runtime:
+        job = await runtime.submit(Workstream("w", tasks=[Task("a", run=body)]))
+        assert (await job.wait()).ok
+        await runtime.submit(Workstream("w", tasks=[Task("a", run=fine)]))  # lets what there is to tell be told
+    return [notice for notice in heard if notice.event == "loop_blocked"]
+
+
+async def test_a_blocked_loop_is_told_of_with_what_blocked_it() -> None:
+    (notice,) = await notices_of(blocks)
+    assert notice.severity == "warning"
+    assert 0.15 <= notice.facts["seconds"] < 5
+    assert "in blocks" in notice.facts["stack"]
+    assert "time.sleep(0.5)" in notice.text
+
+
+async def test_it_can_be_switched_off() -> None:
+    assert await notices_of(blocks, HealthChecks(loop_blocked=0)) == []
+
+
+async def test_nothing_is_told_of_a_loop_that_turns() -> None:
+    assert await notices_of(fine) == []
+
+
+async def test_an_idle_runtime_is_not_asked() -> None:
+    async with Runtime(health_checks=QUICK) as runtime:
+        await (await runtime.submit(Workstream("w", tasks=[Task("a", run=fine)]))).wait()
+        dog = runtime._host.watchdog  # type: ignore[attr-defined]
+        assert isinstance(dog, Watchdog)
+        with anyio.fail_after(10):
+            while not dog.asleep:
+                await anyio.sleep(0.01)
+        pings = dog.pings
+        await anyio.sleep(0.3)
+        assert (dog.asleep, dog.pings) == (True, pings)

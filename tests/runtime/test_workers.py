@@ -1,0 +1,115 @@
+"""Workers with real processes, frozen and killed while they work; and what operators see and say of workers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+from tests.runtime.engines import process_bodies as bodies
+from tests.runtime.engines.helpers import until
+
+from callboard import HealthChecks, InvalidTransitionError, Runtime, Task, Worker, Workstream
+from callboard.runtime.handles import JobHandle
+
+pytestmark = pytest.mark.anyio
+POOL = (Worker("p", engine="process"),)
+QUICK = HealthChecks(interval=0.2)
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """One loop: the engine's contract is held on all of them."""
+    return "asyncio"
+
+
+async def started(runtime: Runtime, job_id: str = "j") -> tuple[JobHandle, int]:
+    """A job whose one body runs on, and that body's process."""
+    tasks = [Task("a", run=bodies.patient, engine="process", timeout=600)]
+    job = await runtime.submit(Workstream("w", tasks=tasks), id=job_id)
+    await until(lambda: (record := job.task("a").record).pid is not None and record.details is not None)
+    return job, job.task("a").record.pid or 0
+
+
+async def test_a_killed_worker_is_known_within_a_second_and_replaced() -> None:
+    async with Runtime(workers=POOL, health_checks=QUICK) as runtime:
+        job, pid = await started(runtime)
+        worker = runtime.worker("p")
+        began = time.monotonic()
+        os.kill(pid, signal.SIGKILL)
+        await until(lambda: job.task("a").record.lost_attempts == 1)
+        assert time.monotonic() - began < 1
+        await until(lambda: worker.record.run == 2 and job.task("a").record.state == "running")
+        assert job.task("a").record.attempt == 2
+        await job.cancel(force=True)
+
+
+async def test_a_frozen_worker_is_unresponsive_in_time_and_goes_on_when_it_thaws() -> None:
+    async with Runtime(workers=POOL, health_checks=QUICK) as runtime:
+        job, pid = await started(runtime)
+        worker = runtime.worker("p")
+        began = time.monotonic()
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            await until(lambda: worker.state == "unresponsive")
+            assert time.monotonic() - began < 3 * 0.2 + 1
+            assert job.task("a").record.state == "recovering"
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        await until(lambda: worker.state == "busy")
+        record = job.task("a").record
+        assert (record.state, record.attempt, record.lost_attempts) == ("running", 1, 0)
+        await job.cancel(force=True)
+
+
+async def test_a_worker_that_stays_frozen_loses_its_attempt_once_and_works_on() -> None:
+    from callboard import Defaults
+
+    settings = Defaults(recovery_timeout=0.2)
+    async with Runtime(workers=POOL, health_checks=QUICK, defaults=settings) as runtime:
+        job, pid = await started(runtime)
+        os.kill(pid, signal.SIGSTOP)
+        await until(lambda: job.task("a").record.attempt == 2 and job.task("a").record.state == "running")
+        assert job.task("a").record.lost_attempts == 1
+        assert runtime.worker("p").record.run == 1  # its process was killed and replaced, the worker is the same
+        assert job.task("a").record.pid != pid
+        await job.cancel(force=True)
+
+
+async def test_operators_see_and_control_workers() -> None:
+    workers = (*POOL, Worker("l", engine="loop", capacity=3, capabilities=["gpu"]))
+    async with Runtime(workers=workers, health_checks=QUICK) as runtime:
+        assert [(one.name, one.state) for one in runtime.workers()] == [("p", "idle"), ("l", "idle")]
+        loop = runtime.worker("l")
+        assert (loop.engine, loop.capacity, loop.capabilities, loop.assigned, loop.missed) == ("loop", 3, ["gpu"], 0, 0)
+        assert abs(loop.last_seen - time.time()) < 5
+        job, _ = await started(runtime)
+        worker = runtime.worker("p")
+        with pytest.raises(InvalidTransitionError):
+            await loop.pause("it is idle")
+        await worker.pause("maintenance", by="ana")
+        await worker.resume()
+        await worker.terminate(request_id="t")
+        await worker.terminate(request_id="t")  # the same command: done already
+        assert worker.state == "terminated"
+        await until(lambda: job.task("a").record.state == "queued")
+        assert not job.task("a").record.routable
+        await worker.start()
+        await until(lambda: job.task("a").record.state == "running")
+        assert (worker.record.run, job.task("a").record.attempt) == (2, 2)
+        await job.cancel(force=True)
+        (more,) = await runtime.start_worker(Worker("more", engine="thread"), request_id="s")
+        assert more.state == "idle"
+        await runtime.start_worker(Worker("more", engine="thread"), request_id="s")
+        assert more.record.run == 1
+        with pytest.raises(InvalidTransitionError):
+            await more.start()
+        await more.shut_down(deadline="1s")
+        assert more.state == "shutdown"
+        with pytest.raises(LookupError, match="there are: l, more, p"):
+            runtime.worker("nobody")
+        with pytest.raises(ValueError, match="there is no engine"):
+            await runtime.start_worker(Worker("x", engine="steam"))  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="capacity"):
+            await runtime.start_worker(Worker("x", engine="loop", capacity=0))
