@@ -144,7 +144,7 @@ class Kernel:
             kind = type(message).__name__
             text = f"a {kind} under fencing token {message.token} is stale: refused"
             self.notice("stale_message", "warning", text, message=kind, token=message.token)
-            if not isinstance(message, CallEnded):  # it lives, and should not
+            if isinstance(message, Beat):  # it lives, and should not
                 self.effect(StopCall(message.token, force=True))
             return
         if isinstance(message, ProcessStarted) and call.kind != "body":

@@ -3,7 +3,8 @@
 Rules:
 - Numbers are seconds and counts; every value that has a default (DESIGN section 4) is filled in.
 - A failure is retried only when the task, its tool or its workstream says `retry`; otherwise there is one attempt. The
-  one exception are errors that pass (a broken connection): three attempts in all, unless the task must not run twice.
+  one exception are errors that pass (a broken connection): three attempts in all, unless the task must not run twice,
+  or has a tool: that one's breaker deals with its troubles.
 - `max_attempts = max_retries + 1` (DESIGN 5.7).
 - Equal questions give the same object, so that 100,000 tasks that say nothing of their own share one.
 """
@@ -94,7 +95,7 @@ class LimitsResolver:
             max_error_repeats=said("max_error_repeats"),
             max_losses=MAX_LOSSES if (losses := said("max_losses")) is None else losses,
             on_loss=said("on_loss") or "rerun",
-            tries_passing=retry is None and said("on_loss") in {None, "rerun"},
+            tries_passing=retry is None and task.tool is None and said("on_loss") in {None, "rerun"},
             on_exhausted=said("on_exhausted") or "fail",
             cancel_timeout=_number(said("cancel_timeout"), CANCEL_TIMEOUT),
             cleanup_on_cancel=said("cleanup_on_cancel") is not False,

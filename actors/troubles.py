@@ -15,7 +15,8 @@ Errors that pass (seed 002, "error recovery")
   attempts in all. DESIGN section 4 lets a task retry failures only when it says so; but a task runs again after a loss
   unless it says `on_loss`, so one that says neither may run twice, and a connection that breaks is no more its fault
   than a worker that dies. `retry=Retry(max_attempts=1)` or `on_loss="fail"` keeps it to one. The further attempts are
-  `granted` one by one, so that another error of the same task is final.
+  `granted` one by one, so that another error of the same task is final. Where it has a tool, the tool's breaker and its
+  `retry` decide.
 - Resources that ran out (memory, disk, descriptors) are the worker's trouble: it pauses, and the attempt counts as a
   loss and not as a failure, so that a task which eats up everything is not run for ever. One that must not run twice
   (`on_loss`) fails by it as by any error.

@@ -28,8 +28,9 @@ def test_the_usual_ones() -> None:
         unroutable_timeout=600.0, validation_timeout=30.0, kill_grace=10.0, recovery_timeout=60.0,
         max_error_repeats=None,
         max_losses=3, on_loss="rerun", on_exhausted="fail", cancel_timeout=30.0, cleanup_on_cancel=True,
-        save_partial_output=True, checkpoint=True, tries_passing=True,
+        save_partial_output=True, checkpoint=True, tries_passing=False,
     )  # fmt: skip
+    assert LimitsResolver(Workstream("w"), Defaults()).of(Task("a", run="m:f")).tries_passing
     assert (Retry().base_delay, Retry().max_delay, Retry().jitter) == (2.0, 60.0, 0.25)
     assert breaker_of(None) == Breaker(failure_threshold=5, cooldown=60.0, success_threshold=1)
 
