@@ -21,6 +21,14 @@ from callboard.runtime.runtime import Runtime
 pytestmark = pytest.mark.anyio
 
 
+@pytest.fixture(
+    params=[pytest.param(("asyncio", {"use_uvloop": True}), id="uvloop"), pytest.param(("trio", {}), id="trio")]
+)
+def anyio_backend(request: pytest.FixtureRequest) -> Any:
+    """Two loops suffice here: what differs between them is the runtime's, and is tested with it on all."""
+    return request.param
+
+
 @pytest.fixture(params=["memory", "sqlite"])
 def open_runtime(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Runtime]:
     """Opens runtimes on the same journal, as often as a test likes."""

@@ -27,6 +27,16 @@ from callboard.runtime.journal.reader import SqliteReader
 from callboard.runtime.runtime import Runtime
 
 pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(
+    params=[pytest.param(("asyncio", {"use_uvloop": True}), id="uvloop"), pytest.param(("trio", {}), id="trio")]
+)
+def anyio_backend(request: pytest.FixtureRequest) -> Any:
+    """Two loops suffice here: what differs between them is the runtime's, and is tested with it on all."""
+    return request.param
+
+
 SHORT = Path("/proc/self/fd").is_dir()
 
 
