@@ -249,7 +249,7 @@ class Host:
         """Messages that wait for the kernel."""
         return len(self._inbox.urgent) + len(self._inbox.data)
 
-    def _do(self, effect: Effect) -> None:  # noqa: PLR0912 - one branch per effect
+    def _do(self, effect: Effect) -> None:
         match effect:
             case StartCall():
                 self.caller.start(effect)
@@ -261,13 +261,8 @@ class Host:
                 self.caller.desk.answer(effect)
             case RunHook():
                 self.caller.hook(effect)
-            case StartWorker(engine=engine, worker=worker, incarnation=incarnation):
-                self.caller.engines[engine].start_worker(worker, incarnation)
-                self.probe(engine, worker, incarnation)
-            case StopWorker(engine=engine, worker=worker, incarnation=incarnation, deadline=deadline):
-                self.caller.engines[engine].stop_worker(worker, incarnation, deadline)
-            case KillWorker(engine=engine, worker=worker, incarnation=incarnation):
-                self.caller.engines[engine].kill_worker(worker, incarnation)
+            case StartWorker() | StopWorker() | KillWorker():
+                self._do_to_worker(effect)
             case ReleaseResources():
                 gc.collect()
                 for one in self.caller.engines.values():
@@ -281,6 +276,17 @@ class Host:
                 self._bodies.release(job.spec)
             case _:
                 raise TypeError(f"{effect!r} is no effect of ours")
+
+    def _do_to_worker(self, effect: StartWorker | StopWorker | KillWorker) -> None:
+        engine, worker, incarnation = self.caller.engines[effect.engine], effect.worker, effect.incarnation
+        match effect:
+            case StartWorker():
+                engine.start_worker(worker, incarnation)
+                self.probe(effect.engine, worker, incarnation)
+            case StopWorker(deadline=deadline):
+                engine.stop_worker(worker, incarnation, deadline)
+            case KillWorker():
+                engine.kill_worker(worker, incarnation)
 
     async def moved(self) -> None:
         """Wait until something has become durable, or the host is closed. Raises RuntimeClosed if it is already."""

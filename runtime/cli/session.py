@@ -23,8 +23,9 @@ from anyio.abc import TaskGroup, TaskStatus
 from ...actors.notices import Notice
 from ...actors.records import Transitioned
 from ..handles import JobHandle, Outcome, RuntimeClosed
+from ..life import DRAIN_DEADLINE
 from ..observe import Subscription
-from ..runtime import DRAIN_DEADLINE, Runtime
+from ..runtime import Runtime
 from .trouble import FAILED, INTERRUPTED, kept
 
 _HEALTH_EVERY = 1.0  # seconds between two looks at the journal's health

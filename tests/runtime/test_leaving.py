@@ -62,7 +62,7 @@ async def ends_the_group_around_it() -> None:
         import asyncio
 
         for task in asyncio.all_tasks():
-            if task.get_name().endswith("Runtime._serve"):
+            if task.get_name().endswith("RuntimeLife._serve"):
                 task.cancel()
     await anyio.sleep_forever()
 

@@ -1,0 +1,439 @@
+"""The life of a runtime: how it is opened, kept, drained and closed.
+
+Rules
+-----
+- Entering recovers: what fell due while nobody looked fires, and what ran is accounted for, before anything else is
+  taken. Leaving drains: nothing new starts, running attempts may end within `drain_deadline` seconds, the others are
+  stopped and their tries given back. Left by an error or a cancellation, it does not wait for them.
+- A cancellation around it reaches the application's own code only. What runs inside is stopped by leaving, in order, so
+  that a body which had to stop counts as stopped and not as failed.
+- Should something inside end that nobody told to end, the runtime is broken: whoever waits for it gets RuntimeClosed
+  with the cause, the application's code is cancelled, and leaving raises.
+- It is entered and left in the same task. It takes no signals: that is the program's business.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
+from random import Random
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, cast
+from weakref import WeakSet
+
+import anyio
+import anyio.to_thread
+from anyio.abc import TaskGroup, TaskStatus
+
+from ..actors.job import JobActor
+from ..actors.loading import Loaded, make_kernel
+from ..actors.messages import (
+    RECOVER,
+    Drain,
+    ProcessStarted,
+    StartWorkers,
+    StopWorkers,
+    WorkerBeat,
+    WorkerDied,
+)
+from ..actors.notices import Notice
+from ..actors.spec import Alert, Defaults, HealthChecks, Tool, Worker, Workstream, seconds
+from ..actors.strategy import Supervision
+from ..actors.tools import RUNTIME
+from .bodies import Bodies, look_in, prepare
+from .calls import Caller, Outputs
+from .children import Children
+from .clock import Clock, Ids, SystemClock, TimeOrderedIds
+from .control.taker import Taker
+from .dispatcher import Dispatcher
+from .engines.command import CommandEngine
+from .engines.contract import Engine, ProcessInfo
+from .engines.loop import LoopEngine
+from .engines.process import ProcessEngine
+from .engines.thread import ThreadEngine
+from .handles import JobHandle, RuntimeClosed, closed, outcome_of
+from .host import Host
+from .journal import open_journal
+from .journal.contract import Entry, Journal
+from .leftovers import JOURNAL_VARIABLE, kill_leftovers
+from .observe import Hub
+from .requests import KEEP_REQUESTS, Requests
+from .runners import RunnerPool
+from .secrets import Secrets, Source
+from .watchdog import Watchdog
+
+if TYPE_CHECKING:
+    from .runtime import Runtime
+
+LOOP_CAPACITY = 100
+DRAIN_DEADLINE = 30.0
+CLOSING = 5.0
+"""Seconds that each step of closing may take once nothing is waited for any more."""
+
+
+class RuntimeLife:
+    """A runtime without its verbs: `Runtime` has them."""
+
+    def __init__(
+        self,
+        journal: str | Path | Journal | None = None,
+        *,
+        workers: Sequence[Worker] | None = None,
+        defaults: Defaults | None = None,
+        tools: Mapping[str, Tool] | None = None,
+        alerts: Sequence[Alert] = (),
+        health_checks: HealthChecks | None = None,
+        jsonl: str | Path | None = None,
+        outputs: str | Path | None = None,
+        secrets: Source | None = None,
+        drain_deadline: float = DRAIN_DEADLINE,
+        keep_requests: float = KEEP_REQUESTS,
+        supervision: Supervision | None = None,
+        clock: Clock | None = None,
+        random: Random | None = None,
+        ids: Ids | None = None,
+    ) -> None:
+        if not (journal is None or isinstance(journal, str | Path) or hasattr(journal, "append")):
+            raise TypeError(f"the journal is a path, a Journal or None, not {journal!r:.60}")
+        self._target = journal
+        self._workers = tuple(workers) if workers is not None else default_workers()
+        self._defaults = defaults or Defaults()
+        self._tools = dict(tools or {})
+        self._alerts = list(alerts)
+        self._health_checks = health_checks or HealthChecks()
+        self._jsonl_path = jsonl
+        self._outputs = outputs
+        self._secrets = Secrets(secrets)
+        self._drain_deadline = drain_deadline
+        self._keep_requests = keep_requests
+        self._supervision = supervision
+        self._clock = clock or SystemClock()
+        self._random = random or Random()  # noqa: S311 - jitter, not secrets
+        self._ids = ids or TimeOrderedIds(self._clock, self._random)
+        self.bodies = Bodies()
+        self._handles: dict[str, WeakSet[JobHandle]] = {}  # of the living jobs, by their ids
+        self._submitting: dict[str, anyio.Event] = {}
+        self._engines: dict[str, Engine] = {}
+        self._closing = AsyncExitStack()
+        self._drained = False
+        self._running = False
+        self._open = False
+        self._left = False
+        self._broken: BaseException | None = None  # by what
+        self._stopping: anyio.CancelScope | None = None  # around a wait for what only a living dispatcher does
+        self._group: TaskGroup
+        self._inside: TaskGroup | None = None
+        self.journal: Journal
+        self._host: Host
+        self._dispatcher: Dispatcher
+        self._requests: Requests
+        self._hub = Hub()
+        self.recovered: list[JobHandle] = []
+        """The jobs that were found living when the runtime was entered."""
+        self.on_trouble: Callable[[Notice], None] | None = None
+        """Set before entering: who is told of trouble, that is every `Notice` of a severity above info. Where nobody
+        is set and structlog is not configured, those are lines on standard error."""
+
+    @property
+    def _whole(self) -> Runtime:
+        """Itself, with its verbs."""
+        return cast("Runtime", self)
+
+    # -- life ----------------------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        self._group = anyio.create_task_group()
+        await self._group.__aenter__()
+        try:
+            inside: TaskGroup = await self._group.start(self._keep)
+            self._inside = inside
+            await self._enter(inside)
+        except BaseException:
+            await self._leave()
+            raise
+        return self
+
+    async def _keep(self, *, task_status: TaskStatus[TaskGroup]) -> None:
+        """Keep the runtime's own tasks out of reach of what cancels the application's."""
+        with anyio.CancelScope(shield=True):
+            try:
+                async with anyio.create_task_group() as inside:
+                    task_status.started(inside)
+                    await anyio.sleep_forever()
+            except anyio.get_cancelled_exc_class():
+                pass  # a stray one, since nothing reaches through the shield: asyncio lets anybody cancel any task
+            except BaseException as error:
+                self._break(error)
+                raise
+        if not self._left:
+            self._break(None)
+            raise closed("the runtime has closed", self._broken)
+
+    async def _serve(self) -> None:
+        """Run the dispatcher. Should it break, nobody waits for it."""
+        try:
+            await self._dispatcher.run()
+        except anyio.get_cancelled_exc_class():
+            self._break(None)
+            raise
+        except BaseException as error:
+            self._break(error)
+            raise
+        finally:
+            self._running = False
+            self._host.close()
+
+    def _break(self, cause: BaseException | None) -> None:
+        """Something inside has ended that should not have: nothing goes on, and nobody may wait for it."""
+        if self._left:
+            return
+        self._broken = self._broken or cause or RuntimeError("its own tasks were cancelled, which no code of ours does")
+        self._running = self._open = False
+        self._let_go(self._broken)
+        self._host.close(self._broken)
+        self._dispatcher.close()
+        if self._stopping is not None:
+            self._stopping.cancel()
+
+    async def _enter(self, group: TaskGroup) -> None:
+        runners = RunnerPool(group)
+        self._dispatcher = Dispatcher(clock=self._clock, runners=runners, supervision=self._supervision)
+        self.journal = _journal_of(self._target)
+        self._host = Host(self._dispatcher, self.journal, self.bodies, self._random)
+        self._host.on_trouble = self.on_trouble
+        self._host.hub = self._hub
+        self._host.secrets = self._secrets
+        self._requests = Requests(self._host, self.journal, self.read, self._keep_requests)
+        self._closing.callback(self._dispatcher.close)
+        loaded = await self._open_journal()
+        self._children = Children(self._whole, self._host, runners)
+        await self._open_engines(runners)
+        if loaded.attempts or loaded.cancel_hooks:
+            await anyio.to_thread.run_sync(kill_leftovers, loaded.attempts, self._name, loaded.cancel_hooks)
+        self._begin(loaded)
+        self._watch_loop(runners)
+        group.start_soon(self._serve)
+        self._running = self._open = True
+        taker = Taker(self._whole, self._host, self._requests, self.read)
+        await taker.take()  # what was put into the inbox while nobody ran it comes before anything runs
+        known = {job.id for job in self.recovered}
+        self.recovered += [self._handle(job) for name, job in self._host.kernel.jobs.items() if name not in known]
+        self._host.tell(StartWorkers(self._workers))
+        await self._host.barrier()
+        await group.start(taker.serve)
+        self._closing.push_async_callback(taker.close)
+
+    def _watch_loop(self, runners: RunnerPool) -> None:
+        """Have it told when the event loop does not turn."""
+        threshold = seconds(self._health_checks.loop_blocked)
+        if threshold:
+            self._host.watchdog = Watchdog(
+                threshold, post=self._dispatcher.call_threadsafe, busy=lambda: runners.runners > runners.idle,
+                tell=self._host.tell_blocked,
+            )  # fmt: skip
+            self._closing.callback(self._host.watchdog.close)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            if error is None:
+                await self.drain(self._drain_deadline)
+        finally:
+            await self._leave()
+
+    async def _leave(self) -> None:
+        """Close everything, in the reverse order of its opening. Nothing is waited for without a limit."""
+        self._open = False
+        try:
+            with anyio.CancelScope(shield=True):
+                with suppress(RuntimeClosed):
+                    await self._stop()
+                await self._closing.aclose()
+        finally:
+            self._left = True
+            if self._inside is not None:
+                self._inside.cancel_scope.cancel()
+            await self._group.__aexit__(None, None, None)
+
+    async def _stop(self) -> None:
+        if not self._running:
+            return
+        if not self._drained:
+            await self.drain(0.0)
+        with anyio.CancelScope() as self._stopping:
+            await self._dispatcher.stop_all()
+        with anyio.move_on_after(CLOSING):
+            self._host.tell(StopWorkers())
+            await self._host.barrier()
+        self._let_go(None)
+        self._host.close()
+
+    async def _open_journal(self) -> Loaded:
+        log = None
+        if self._jsonl_path is not None:
+            from .jsonl import JsonlLog  # noqa: PLC0415 - most runtimes keep no such log
+
+            log = JsonlLog(Path(self._jsonl_path))
+            log.check_place()
+            self._closing.callback(log.close)
+
+        def opening() -> Loaded:
+            return self.journal.open(
+                on_durable=self._host.release,
+                call_threadsafe=self._dispatcher.call_threadsafe,
+                after_commit=None if log is None else log.write,
+            )
+
+        loaded = await anyio.to_thread.run_sync(opening) if self.journal.durable_medium else opening()
+        self._closing.push_async_callback(self._shut_journal)
+        if log is not None:
+            await anyio.to_thread.run_sync(log.open, self.journal)
+        return loaded
+
+    async def _shut_journal(self) -> None:
+        deadline = self._drain_deadline
+        if self.journal.durable_medium:
+            await anyio.to_thread.run_sync(self.journal.shut, deadline)
+        else:
+            self.journal.shut(deadline)
+
+    async def _open_engines(self, runners: RunnerPool) -> None:
+        monotonic = self._clock.monotonic
+        command = CommandEngine(started=self._process_started, clock=monotonic)
+        process = ProcessEngine(
+            started=self._process_started, alive=self._worker_alive, died=self._worker_died,
+            environment={JOURNAL_VARIABLE: self._name}, clock=monotonic,
+        )  # fmt: skip
+        for engine in (LoopEngine(runners, clock=monotonic), ThreadEngine(clock=monotonic), process, command):
+            await engine.open()
+            self._closing.push_async_callback(engine.close, CLOSING)
+            self._engines[engine.name] = engine
+
+    def _begin(self, loaded: Loaded) -> None:
+        host = self._host
+        outputs = Outputs(self._outputs_folder())
+        said = Workstream(RUNTIME, tools=self._tools, alerts=self._alerts)
+        said = prepare(said, self.bodies, durable=self.journal.durable_medium, source="the runtime's settings")
+        host.kernel = make_kernel(
+            host, self._defaults, loaded, tools=said.tools, alerts=said.alerts, health=self._health_checks
+        )
+        host.caller = Caller(
+            host.kernel, self._engines, self.bodies, outputs=outputs, tell=host.tell, notice=host.notice,
+            after=self._after, journal=self._name, secrets=host.secrets, children=self._children,
+            durable=self.journal.durable_medium,
+        )  # fmt: skip
+        host.on_job_over = self._job_over
+        self.recovered = [self._handle(job) for job in host.kernel.jobs.values()]
+        for folder in {job.spec.folder for job in host.kernel.jobs.values()} - {None}:
+            look_in(str(folder))
+        host.tell(RECOVER)
+        self.journal.append(Entry([], [], pruned_at=host.now()))  # with what the recovery writes
+
+    def _after(self, delay: float, action: Callable[[int], object], number: int) -> None:
+        self._dispatcher.timers.arm(self._clock.monotonic() + delay, action, number)
+
+    @property
+    def _name(self) -> str:
+        """What commands carry to be found again: the journal's path, or nothing that any other runtime could have."""
+        return str(Path(self._target).absolute()) if isinstance(self._target, str | Path) else f"memory:{id(self)}"
+
+    def _outputs_folder(self) -> Path:
+        if self._outputs is not None:
+            return Path(self._outputs)
+        if isinstance(self._target, str | Path):
+            return Path(f"{self._target}.output")
+        return Path(self._closing.enter_context(tempfile.TemporaryDirectory(prefix="callboard-")))
+
+    def _worker_alive(self, worker: str, incarnation: int, tokens: tuple[int, ...]) -> None:
+        self._host.later(WorkerBeat(worker, incarnation, tokens))
+
+    def _worker_died(self, worker: str, incarnation: int, reason: str) -> None:
+        self._host.tell(WorkerDied(worker, incarnation, reason))
+
+    def _process_started(self, token: int, info: ProcessInfo) -> None:
+        self._host.tell(ProcessStarted(token, info.pid, info.started))
+
+    async def read(self, question: Callable[..., Any], *args: Any) -> Any:
+        """Ask the journal something, where that may block in a thread."""
+        if self.journal.durable_medium:
+            return await anyio.to_thread.run_sync(question, *args)
+        return question(*args)
+
+    def _handle(self, actor: JobActor) -> JobHandle:
+        handle = JobHandle(self._whole, actor.record.id, actor)
+        if actor.over:
+            self._settle(handle, actor)
+        else:
+            self._handles.setdefault(handle.id, WeakSet()).add(handle)
+        return handle
+
+    def _job_over(self, actor: JobActor) -> None:
+        for handle in list(self._handles.pop(actor.record.id, ())):
+            self._settle(handle, actor)
+
+    def _let_go(self, cause: BaseException | None) -> None:
+        """Tell whoever waits for a job that nothing comes any more; `cause` is what the runtime broke by."""
+        for handles in self._handles.values():
+            for handle in list(handles):
+                handle.settle(None, cause)
+
+    @staticmethod
+    def _settle(handle: JobHandle, actor: JobActor) -> None:
+        tasks = [] if actor.stream is None else [task.record for task in actor.stream.tasks]
+        handle.settle(outcome_of(actor.record, tasks))
+
+    # -- stopping ------------------------------------------------------------------------------------------------------
+
+    async def drain(
+        self, deadline: float = DRAIN_DEADLINE, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Claim nothing more; what runs may end within `deadline` seconds, the rest is stopped, its tries given back.
+
+        Afterwards the runtime is of no more use than to be left. Queued and waiting tasks go on at the next start.
+        Begun by a task group's `start`, that returns once whatever ends from then on lets nothing new be claimed.
+        """
+        self._host.tell(Drain(stop=False))
+        task_status.started()
+        with anyio.move_on_after(deadline + CLOSING):
+            await self._quiesce(deadline)
+
+    async def _quiesce(self, deadline: float) -> None:
+        host = self._host
+        await host.barrier()
+        if deadline > 0:
+            with anyio.move_on_after(deadline):
+                await self._idle()
+        host.tell(Drain(stop=True))
+        await host.barrier()
+        self._drained = True
+        await self._idle()
+
+    async def _idle(self) -> None:
+        """Wait until no call runs."""
+        while self._host.kernel.calls:
+            await self._host.moved()
+
+    def _check_open(self) -> None:
+        if self._broken is not None:
+            raise closed("the runtime has closed", self._broken)
+        if not self._open:
+            raise RuntimeClosed("the runtime is not open: use it inside `async with Runtime(...)`")
+
+
+def default_workers() -> tuple[Worker, ...]:
+    """One loop worker of capacity 100, and as many thread, process and command slots as there are processors."""
+    cores = os.cpu_count() or 1
+    return (
+        Worker("loop", engine="loop", capacity=LOOP_CAPACITY),
+        Worker("threads", engine="thread", capacity=cores),
+        Worker("processes", engine="process", capacity=cores),
+        Worker("commands", engine="command", capacity=cores),
+    )
+
+
+def _journal_of(target: str | Path | Journal | None) -> Journal:
+    return open_journal(target) if target is None or isinstance(target, str | Path) else target
