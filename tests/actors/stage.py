@@ -247,7 +247,7 @@ class Stage:
         for effect in turn.effects:
             self._release(effect)
 
-    def _release(self, effect: Effect) -> None:
+    def _release(self, effect: Effect) -> None:  # noqa: PLR0912 - one branch per effect
         match effect:
             case StartCall():
                 self._start(effect)
