@@ -349,9 +349,10 @@ class Kernel:
         It keeps what its workstream says about where to run, since that may be gone when it runs.
         """
         record = entity.record
+        job_id, workstream_id, attempt, _ = entity.context()
         context = {
             "event": event, "entity_id": record.id, "name": record.name, "state": str(record.state),
-            "reason": record.reason, "job_id": entity.context()[0],
+            "reason": record.reason, "job_id": job_id, "workstream_id": workstream_id, "attempt": attempt,
         }  # fmt: skip
         row = OutboxRow(
             key=self.number(), owner=record.id, event=event, body=msgspec.Raw(msgspec.json.encode(hook)),

@@ -32,13 +32,14 @@ from .desk import ApprovalDesk
 from .engines.bodies import takes_context
 from .engines.context import Saved, TaskContext
 from .engines.contract import Call, CommandCall, Engine, EngineClosed, ErrorInfo, Outcome, ProcessCall
+from .imported import imported
 from .leftovers import JOURNAL_VARIABLE
 from .secrets import Mask, Secrets
 
 if TYPE_CHECKING:
     from ..actors.kernel import Kernel
     from ..actors.messages import Message
-    from ..actors.records import OutboxRow
+    from ..actors.records import OutboxRow, TaskRecord
     from ..actors.task import TaskActor
     from ..actors.workstream import WorkstreamActor
     from .children import Children
@@ -119,7 +120,8 @@ class Caller:
             return
         context = self._context(task, token, self.desk) if takes_context(func) else None
         mask = self._secrets_of(task.stream.spec, spec)[1] if context is None else context.mask
-        self._run(engine, Call(token=token, func=func, context=context, grace=grace, mask=mask), self._function_ended)
+        call = Call(token=token, func=func, context=context, bound=_bound(task), grace=grace, mask=mask)
+        self._run(engine, call, self._function_ended)
 
     def _start_in_process(self, engine: Engine, task: TaskActor, func: Callable[..., Any], token: int) -> None:
         """Have the process of the worker that took it run the body. Raises BodyNotFound if that could not find it."""
@@ -142,7 +144,9 @@ class Caller:
             recycle_after=worker.recycle_after, secrets=secrets,
         )  # fmt: skip
         context = self._context(task, token) if takes_context(func) else None
-        call = Call(token=token, process=process, context=context, grace=task.limits.kill_grace, mask=mask)
+        call = Call(
+            token=token, process=process, context=context, bound=_bound(task), grace=task.limits.kill_grace, mask=mask
+        )  # fmt: skip
         self._run(engine, call, self._process_ended)
 
     def _start_question(self, entity: TaskActor | WorkstreamActor, effect: StartCall) -> None:
@@ -166,7 +170,7 @@ class Caller:
             context = self._about(entity, effect) if takes_context(func) else None
             call = Call(
                 token=effect.token, kind=cast("Any", effect.kind), func=func, context=context, grace=CHECK_GRACE,
-                mask=self._secrets_of(stream.spec, None if task is None else task.spec)[1],
+                bound=_bound(entity), mask=self._secrets_of(stream.spec, None if task is None else task.spec)[1],
             )  # fmt: skip
             self._run(self.engines[kind_of(func)], call, self._question_ended)
             return
@@ -191,9 +195,12 @@ class Caller:
                 func = self._function(hook.run, row.folder)
                 context = TaskContext(
                     task=told["name"], token=effect.token, job_id=told["job_id"] or "", args=told, secrets=secrets,
-                    mask=mask,
+                    mask=mask, workstream_id=told.get("workstream_id") or "", attempt=told.get("attempt") or 1,
                 )  # fmt: skip
-                call = Call(token=effect.token, kind="hook", func=func, context=context, grace=CHECK_GRACE, mask=mask)
+                call = Call(
+                    token=effect.token, kind="hook", func=func, context=context, bound=_bound_hook(told),
+                    grace=CHECK_GRACE, mask=mask,
+                )  # fmt: skip
                 self._run(self.engines[kind_of(func)], call, ended)
             else:
                 env = {**row.env, **secrets, "CALLBOARD_EVENT": bytes(row.context).decode(), **self._marks}
@@ -506,6 +513,23 @@ def _not_started(token: int, error: Exception) -> CallEnded:
     found = not isinstance(error, BodyNotFound)
     kind = type(error).__name__ if found else "body_not_found"
     return CallEnded(token, "failed", None, kind, str(error), permanent=not found, category="permanent")
+
+
+def _bound(entity: TaskActor | WorkstreamActor) -> dict[str, Any] | None:
+    """The fields that log lines inside of a function carry; None where nothing could write any."""
+    if imported("structlog.contextvars") is None:
+        return None
+    if isinstance(entity.spec, Workstream):
+        return {"workstream_id": entity.record.id}
+    record = cast("TaskRecord", entity.record)
+    return {"workstream_id": record.workstream_id, "task": record.name, "attempt": record.attempt}
+
+
+def _bound_hook(told: dict[str, Any]) -> dict[str, Any]:
+    bound = {"workstream_id": told.get("workstream_id"), "attempt": told.get("attempt")}
+    if "/" in told["entity_id"]:
+        bound["task"] = told["name"]
+    return {name: value for name, value in bound.items() if value is not None}
 
 
 def _masked(outcome: Outcome, mask: Mask) -> Outcome:

@@ -15,7 +15,6 @@ from typing import Any
 from weakref import ref
 
 from ..imported import imported
-from .context import TaskContext
 from .contract import Call
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -59,11 +58,11 @@ def bind(call: Call) -> Callable[[], Any]:
     return partial(func, call.context)
 
 
-def bind_logging(context: Context, task: TaskContext) -> None:
-    """Let structlog's lines inside the body carry the task's names, if structlog is imported at all."""
+def bind_logging(context: Context, bound: dict[str, Any]) -> None:
+    """Let structlog's lines inside the body carry these fields and no other's, if structlog is imported at all."""
     structlog = imported("structlog.contextvars")
     if structlog is not None:
-        context.run(structlog.bind_contextvars, **task.bound)
+        context.run(structlog.bind_contextvars, **bound)
 
 
 def _look_up(func: Callable[..., Any]) -> bool:

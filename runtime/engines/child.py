@@ -141,7 +141,8 @@ class Child:
                 args=facts.args, secrets=begin.secrets, mask=_mask(begin),
             )  # fmt: skip
             context.attach(lambda details: self._beat(begin.token, details), raises=True)
-            bind_logging(logging, context)
+        if begin.bound:
+            bind_logging(logging, begin.bound)
         bound = bind(Call(token=begin.token, func=func, context=context))
         if begin.token in self._halted:  # from here on its context is told
             raise TaskCancelled("cancelled before it started")

@@ -81,7 +81,8 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
 
     token: the fencing token, unique per runtime file, never used twice. grace: seconds between the polite
     stop and the kill. func takes nothing or the context; engines of other kinds use `command` or `process` instead.
-    mask: hides the secrets that it was handed in what is told of it.
+    bound: the fields that log lines inside of a function carry. mask: hides the secrets that it was handed in what is
+    told of it.
     """
 
     token: int
@@ -90,6 +91,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     command: CommandCall | None = None
     process: ProcessCall | None = None
     context: TaskContext | None = None
+    bound: dict[str, Any] | None = None
     grace: float = 10.0
     mask: Mask | None = None
 

@@ -49,7 +49,8 @@ class LoopEngine(BaseEngine[_LoopRun]):
         context = self._base.copy()
         if call.context is not None:
             call.context.attach(partial(beat, call.token), raises=False)
-            bind_logging(context, call.context)
+        if call.bound is not None:
+            bind_logging(context, call.bound)
         run.running = self._pool.submit(partial(self._body, run), partial(self._done, run), context=context)
         self._runs[call.token] = run
 

@@ -62,7 +62,8 @@ class ThreadEngine(BaseEngine[_ThreadRun]):
         run = _ThreadRun(call=call, ended=ended, beat=beat, context=self._base.copy(), line=line)
         if call.context is not None:
             call.context.attach(partial(self._beat, run), raises=True)
-            bind_logging(run.context, call.context)
+        if call.bound is not None:
+            bind_logging(run.context, call.bound)
         if self._busy >= self._threads:
             self._threads += 1
             threading.Thread(target=self._work, name="callboard-thread", daemon=True).start()

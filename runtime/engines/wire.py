@@ -49,13 +49,17 @@ class Facts(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Begin(Frame, frozen=True):
-    """Run the function of that import path. `facts` are for one that takes the context, `secrets` by their names."""
+    """Run the function of that import path. `facts` are for one that takes the context, `secrets` by their names.
+
+    bound: the fields that log lines of the body carry.
+    """
 
     token: int
     function: str
     folder: str | None = None
     facts: Facts | None = None
     secrets: dict[str, str] = {}
+    bound: dict[str, Any] = {}
 
 
 class Halt(Frame, frozen=True):
