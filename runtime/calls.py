@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from ..actors.messages import Beat, CallEnded
+from ..actors.records import TaskRecord
 from ..actors.spec import Check, Condition, Hook, Task, Workstream, seconds
 from ..actors.turn import RunHook, StartCall, folder_of
 from .bodies import Bodies, BodyNotFound, NoPath, kind_of, look_in, path_of
@@ -39,7 +40,7 @@ from .secrets import Mask, Secrets
 if TYPE_CHECKING:
     from ..actors.kernel import Kernel
     from ..actors.messages import Message
-    from ..actors.records import OutboxRow, TaskRecord
+    from ..actors.records import OutboxRow
     from ..actors.task import TaskActor
     from ..actors.workstream import WorkstreamActor
     from .children import Children
@@ -519,9 +520,9 @@ def _bound(entity: TaskActor | WorkstreamActor) -> dict[str, Any] | None:
     """The fields that log lines inside of a function carry; None where nothing could write any."""
     if imported("structlog.contextvars") is None:
         return None
-    if isinstance(entity.spec, Workstream):
-        return {"workstream_id": entity.record.id}
-    record = cast("TaskRecord", entity.record)
+    record = entity.record
+    if not isinstance(record, TaskRecord):
+        return {"workstream_id": record.id}
     return {"workstream_id": record.workstream_id, "task": record.name, "attempt": record.attempt}
 
 
