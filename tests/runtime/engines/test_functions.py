@@ -47,7 +47,8 @@ def body(name: str, plain: Callable[..., Any]) -> Callable[..., Any]:
 
 
 async def run(bench: Bench, func: Callable[..., Any], token: int = 1, **facts: Any) -> Outcome:
-    bench.start_call(Call(token=token, func=func, context=TaskContext(task="t", token=token, **facts)))
+    context = TaskContext(task="t", token=token, **facts)
+    bench.start_call(Call(token=token, func=func, context=context, bound=context.bound))
     return await bench.record.outcome(token)
 
 
