@@ -101,7 +101,7 @@ class Watchdog:
         return not self._closed
 
     def _look(self) -> str | None:
-        frame = sys._current_frames().get(self._loop_thread)
+        frame = sys._current_frames().get(self._loop_thread)  # pyright: ignore[reportPrivateUsage] - documented for this
         return None if frame is None else "".join(traceback.format_stack(frame)[-FRAMES:])
 
     # -- on the loop ---------------------------------------------------------------------------------------------------
