@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
+import msgspec
 from msgspec.structs import replace
 
 from ..machines import JOB, Event, JobState, WorkstreamState
@@ -56,7 +57,7 @@ DEADLINE = "the deadline is over"
 class JobActor(Entity[JobRecord]):
     """One job."""
 
-    __slots__ = ("children", "encoded", "kept", "over", "parent", "past", "spec", "stream")
+    __slots__ = ("children", "kept", "over", "parent", "past", "spec", "stream")
 
     machine = JOB
     by_utc = frozenset({JobState.PENDING, JobState.RUNNING})
@@ -66,10 +67,9 @@ class JobActor(Entity[JobRecord]):
         Stop: "on_stop", TimerFired: "on_timer", TurnFailed: "on_turn_failed",
     }  # fmt: skip
 
-    def __init__(self, kernel: Kernel, record: JobRecord, spec: Workstream, encoded: bytes) -> None:
+    def __init__(self, kernel: Kernel, record: JobRecord, spec: Workstream) -> None:
         super().__init__(kernel, record)
         self.spec = spec
-        self.encoded = encoded
         self.stream: WorkstreamActor | None = None
         self.past: list[WorkstreamActor] = []  # runs before, of which something may still run
         self.kept = NOTHING  # what its first run begins with
@@ -260,7 +260,7 @@ class JobActor(Entity[JobRecord]):
             self.past.append(stream)
         self.disarm()
         self.change(runs=self.record.runs + 1, stream=kernel.number(), retry_at=None, due_at=None)
-        kernel.turn.specs.append((self.record.stream, self.encoded))
+        kernel.turn.specs.append((self.record.stream, msgspec.json.encode(self.spec)))
         self._run(kept)
 
     # -- time ----------------------------------------------------------------------------------------------------------

@@ -30,6 +30,7 @@ from .messages import (
     CallEnded,
     Command,
     Continue,
+    Leave,
     LeaveApproval,
     Message,
     NextRun,
@@ -63,6 +64,9 @@ if TYPE_CHECKING:
 
 ASKED = frozenset({"condition", "check", "cancel_hook"})
 """The kinds of calls of which an entity has one at a time: its `last_call`."""
+
+LEAVING = 500
+"""Actors of an ended run that are let go in one turn."""
 
 
 class Kernel:
@@ -134,6 +138,8 @@ class Kernel:
             case Continue(key=key):
                 if (entity := self.entities.get(key)) is not None:
                     entity.receive(message)
+            case Leave():
+                self._leave(message)
             case _:
                 self.supervisor.receive(message)
 
@@ -422,13 +428,20 @@ class Kernel:
         first, last = stream.record.first_task, stream.record.first_task + stream.record.task_count
         if any(first <= call.key < last or call.key == stream.record.key for call in self.calls.values()):
             return False
-        for task in stream.tasks:
+        self.forget(stream)
+        self.scheduler.forget(stream.record.key)
+        self._leave(Leave(stream.tasks))
+        return True
+
+    def _leave(self, message: Leave) -> None:
+        """Let the actors of an ended run's tasks go, so many at a time."""
+        tasks, end = message.tasks, message.first + LEAVING
+        for task in tasks[message.first : end]:
             self.forget(task)
             for approval in task.asked:
                 self.forget(approval)
-        self.forget(stream)
-        self.scheduler.forget(stream.record.key)
-        return True
+        if end < len(tasks):
+            self.port.later(Leave(tasks, end))
 
     def forget(self, entity: Entity[Any]) -> None:
         """Let an entity go: it is terminal and durable, or was never committed."""

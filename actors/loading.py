@@ -102,7 +102,7 @@ def _load_job(
     kernel: Kernel, record: JobRecord, stream: WorkstreamRecord | None, encoded: bytes, tasks: list[TaskRecord]
 ) -> None:
     spec = msgspec.json.decode(encoded, type=Workstream)
-    job = JobActor(kernel, record, spec, encoded)
+    job = JobActor(kernel, record, spec)
     kernel.entities[record.key] = kernel.jobs[record.id] = job
     if stream is None or stream.key != record.stream:  # it is still to begin, perhaps with what the run before left it
         job.kept = kept_of(spec, stream, tasks, kernel.defaults, again=record.again, skip=record.skip)

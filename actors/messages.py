@@ -241,6 +241,13 @@ class Continue(Message, frozen=True):
     key: int
 
 
+class Leave(Message, frozen=True):
+    """Let the actors of these tasks go, whose run has ended, from number `first` on."""
+
+    tasks: Any  # list[TaskActor]
+    first: int = 0
+
+
 class TurnFailed(Message, frozen=True):
     """A turn raised and was undone; its entity must fail. `token` is the call whose end it was about, if it was."""
 

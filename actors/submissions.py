@@ -40,7 +40,8 @@ def submit(kernel: Kernel, message: Submit) -> None:
     )  # fmt: skip
     if parent is not None:
         record = _child(record, parent)
-    job = JobActor(kernel, record, spec, message.encoded)
+    job = JobActor(kernel, record, spec)
+    kernel.turn.specs.append((record.stream, message.encoded))
     _begin(kernel, job, parent, {})
     kernel.effect(Answer(message.reply, job))
 
@@ -70,7 +71,8 @@ def next_run(kernel: Kernel, message: NextRun) -> None:
     kept = kept_of(
         message.workstream, message.stream, message.tasks, kernel.defaults, again=record.again, skip=record.skip
     )
-    job = JobActor(kernel, record, message.workstream, message.encoded)
+    job = JobActor(kernel, record, message.workstream)
+    kernel.turn.specs.append((record.stream, message.encoded))
     told = {name: value for name, value in (("reason", message.reason), ("by", message.by)) if value is not None}
     _begin(kernel, job, parent, {"after_run": before.runs, **told}, kept)
     kernel.done(message.reply, job, job)
@@ -81,7 +83,6 @@ def _begin(
 ) -> None:
     record = job.record
     kernel.jobs[record.id] = job
-    kernel.turn.specs.append((record.stream, job.encoded))
     if parent is not None:
         parent.stream.job.adopt(job)
         told |= {"parent_id": record.parent_id, "depth": record.depth}
