@@ -18,27 +18,10 @@ from prometheus_client.registry import Collector
 
 from .handles import RuntimeClosed
 from .metrics import BOUNDS, Metrics
+from .series import SERIES
 
 if TYPE_CHECKING:
     from .runtime import Runtime
-
-_PLAIN: tuple[tuple[type[CounterMetricFamily | GaugeMetricFamily], str, str, str], ...] = (
-    (CounterMetricFamily, "stale_messages", "Messages under an old fencing token, refused.", "stale"),
-    (CounterMetricFamily, "requests", "Commands that came with a request_id.", "requests"),
-    (CounterMetricFamily, "request_hits", "Of those, answered from what is kept.", "request_hits"),
-    (CounterMetricFamily, "journal_commits", "Batches committed.", "commits"),
-    (CounterMetricFamily, "journal_transitions", "Transitions committed.", "committed"),
-    (CounterMetricFamily, "journal_commit_seconds", "Seconds spent committing.", "commit_seconds"),
-    (CounterMetricFamily, "timers_fired", "Timers fired.", "timers_fired"),
-    (CounterMetricFamily, "timer_late_seconds", "Seconds that the loop was late for its timers.", "timers_late"),
-    (CounterMetricFamily, "hooks_failed", "Hooks that failed.", "failed_hooks"),
-    (CounterMetricFamily, "log_lines_lost", "Lines that the application's log would not take.", "unlogged"),
-    (GaugeMetricFamily, "journal_slowest_commit_seconds", "The slowest commit so far.", "slowest_commit"),
-    (GaugeMetricFamily, "timer_latest_seconds", "The most that the loop was late for a timer.", "latest_timer"),
-    (GaugeMetricFamily, "journal_backlog", "Transitions that are not durable yet.", "backlog"),
-    (GaugeMetricFamily, "mailbox_depth", "Messages that wait for the lifecycle actors.", "inbox"),
-    (GaugeMetricFamily, "actors_ready", "Actors that have mail.", "ready"),
-)
 
 
 class RuntimeCollector(Collector):
@@ -53,26 +36,13 @@ class RuntimeCollector(Collector):
             told = self._runtime.metrics()
         except RuntimeClosed:
             return
-        for family, name, text, field in _PLAIN:
-            yield family(f"callboard_{name}", text, value=getattr(told, field))
-        yield from _transitions(told)
+        for series in SERIES:
+            kind = CounterMetricFamily if series.counts else GaugeMetricFamily
+            family = kind(f"callboard_{series.name}", series.text, labels=series.labels)
+            for labels, number in series.values(told).items():
+                family.add_metric(list(labels), number)
+            yield family
         yield _times(told)
-        yield from _present(told)
-
-
-def _transitions(told: Metrics) -> Iterator[Metric]:
-    taken = CounterMetricFamily(
-        "callboard_transitions", "Transitions taken.", labels=["kind", "from_state", "to_state", "severity"]
-    )
-    for (kind, source, target, severity), number in told.transitions.items():
-        taken.add_metric([kind, source or "", target, severity], number)
-    yield taken
-    rejected = CounterMetricFamily(
-        "callboard_rejected_transitions", "Commands that a state did not allow.", labels=["machine", "state", "event"]
-    )
-    for labels, number in told.rejected.items():
-        rejected.add_metric(list(labels), number)
-    yield rejected
 
 
 def _times(told: Metrics) -> Metric:
@@ -85,23 +55,3 @@ def _times(told: Metrics) -> Metric:
             bounds = [*map(str, BOUNDS), "+Inf"]
             spent.add_metric([kind, state], list(zip(bounds, sums, strict=True)), one.seconds)
     return spent
-
-
-def _present(told: Metrics) -> Iterator[Metric]:
-    breakers = GaugeMetricFamily("callboard_breaker_state", "1 for the state it is in.", labels=["tool", "state"])
-    for tool, state in told.breakers.items():
-        for each in ("closed", "half_open", "open"):
-            breakers.add_metric([tool, each], float(state == each))
-    yield breakers
-    workers = GaugeMetricFamily("callboard_workers", "Workers, by engine and state.", labels=["engine", "state"])
-    for labels, number in told.workers.items():
-        workers.add_metric(list(labels), number)
-    yield workers
-    for name, text, slots in (
-        ("slots", "Attempts that workers could run at once.", told.slots),
-        ("slots_used", "Attempts that occupy a slot.", told.slots_used),
-    ):
-        family = GaugeMetricFamily(f"callboard_{name}", text, labels=["engine"])
-        for engine, number in slots.items():
-            family.add_metric([engine], number)
-        yield family

@@ -28,6 +28,7 @@ from callboard import (
     SpecificationError,
     Task,
     TaskContext,
+    TaskRecord,
     Worker,
     Workstream,
 )
@@ -50,6 +51,7 @@ def raises(task: TaskContext) -> None:
 
 async def beats(task: TaskContext) -> dict[str, Any]:
     task.heartbeat({"at": task.secrets["KEY"]})
+    task.checkpoint({task.secrets["KEY"]: [task.secrets["KEY"], task.saved]})
     raise ConnectionError(base64.b64encode(("user:" + task.secrets["KEY"]).encode()).decode())
 
 
@@ -79,6 +81,10 @@ def lines() -> Iterator[list[Any]]:
     with structlog.testing.capture_logs() as captured:
         yield captured
     structlog.reset_defaults()
+
+
+def saved(record: TaskRecord) -> Any:
+    return json.loads(bytes(record.checkpoint or b""))
 
 
 def files(folder: Path) -> Iterator[tuple[Path, bytes]]:
@@ -119,6 +125,7 @@ async def test_a_secret_is_nowhere_but_with_who_was_handed_it(
     assert outcome.results["good"]["output"].startswith(f'whole {MASK}\n"{MASK}"\n{MASK} end {MASK}')
     assert f"not with {MASK}" in str(outcome.tasks["raises"].last_error)
     assert str(outcome.tasks["beats"].error_category) == "transient"
+    assert saved(outcome.tasks["beats"]) == {MASK: [MASK, {MASK: [MASK, None]}]}
     assert {notice.event for notice in notices} == {"secret_in_result", "hook_failed"}
     told = [repr(event) for event in [*notices, *[event async for event in events], outcome, *lines]]
     assert not [text for text in told if HIDDEN in text or "cC9zcyAi" in text]
@@ -139,6 +146,7 @@ MODULE = """
 import os
 
 def told(task):
+    task.checkpoint({"at": task.secrets["KEY"]})
     print("before", task.secrets["KEY"][:5], end="", flush=True)
     print(task.secrets["KEY"][5:], "after", flush=True)
     os.write(1, task.secrets["KEY"][:3].encode() + task.secrets["KEY"].encode() + b"x")
@@ -164,6 +172,7 @@ async def test_a_worker_process_is_handed_secrets_and_tells_none(tmp_path: Path)
             outcome = await (await runtime.submit(spec)).wait()
     assert outcome.results == {"told": MASK}
     told = outcome.tasks["told"]
+    assert saved(told) == {"at": MASK}
     written = {path.name: data.decode() for path, data in files(outputs)}
     assert written["told.1.log"] == f"before {MASK} after\n{HIDDEN[:3]}{MASK}x"
     error = str(outcome.tasks["failed"].last_error)

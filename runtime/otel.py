@@ -1,0 +1,219 @@
+"""A runtime for OpenTelemetry: its metrics, and a span per attempt. Needs the extra `otel`.
+
+    runtime = Runtime("state.db")
+    observe(runtime)
+    async with Tracing(runtime), runtime:
+        ...
+
+| attribute of a span | what |
+| --- | --- |
+| callboard.job, .workstream, .task, .attempt, .worker | whose attempt: ids, the task's name, its number, who ran it |
+| callboard.end | how it ended: succeeded, failed, timed_out, lost, cancelled, returned (given back by a drain) |
+| callboard.state | the state that its task went to |
+
+Rules
+-----
+- Spans come from what is durable, after the fact: one is made when its attempt is over, from and to the times that the
+  journal has. So none is ever left open, and who does not ask for them pays nothing.
+- Of an attempt that a crash interrupted, the runtime that finds it makes the span: from when it was claimed until it
+  was found lost. What else began unseen is looked up in the journal, too.
+- A retry's span links to that of the attempt before, if both were made by one `Tracing`. Each is the root of a trace.
+- An attempt is the body's: acceptance checks come after it. One that is told to stop ends with that for its span.
+- The status is an error, with what the error says, for what failed, timed out or was lost. Secrets are masked by then.
+- Spans are made in the event loop: use a processor that exports in a thread of its own (BatchSpanProcessor).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+from weakref import ref
+
+import anyio
+import anyio.lowlevel
+import msgspec
+from anyio.abc import TaskGroup
+from opentelemetry.context import Context
+from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation, get_meter
+from opentelemetry.trace import Link, SpanContext, Status, StatusCode, TracerProvider, get_tracer
+
+from ..actors.records import Transitioned
+from ..machines.events import Event
+from ..machines.task import TaskState
+from .filters import Event as Told
+from .handles import RuntimeClosed
+from .metrics import Metrics
+from .observe import BUFFER, Dropped, Subscription
+from .series import SERIES, Values
+
+if TYPE_CHECKING:
+    from .runtime import Runtime
+
+NAME = "callboard"
+_RUNS = frozenset({TaskState.RUNNING, TaskState.TIMED_OUT, TaskState.RECOVERING})
+_GIVES_UP = frozenset({TaskState.FAILED, TaskState.CANCELLED})
+_TROUBLE = frozenset({"failed", "timed_out", "lost"})
+_ENDS = {Event.SUCCEED: "succeeded", Event.REQUEUE: "returned"}
+_AT_ONCE = 100
+"""Events after which others get their turn."""
+
+
+# -- metrics -----------------------------------------------------------------------------------------------------------
+
+
+def observe(runtime: Runtime, meter_provider: MeterProvider | None = None) -> None:
+    """Tell OpenTelemetry of a runtime's metrics, as observable instruments (names and units: docs/observation.md).
+
+    They are read from a snapshot whenever a reader collects, in its thread; before the runtime was entered there are
+    none. A runtime that nobody holds any more is forgotten. Call it once for a runtime.
+    """
+    meter, target = get_meter(NAME, meter_provider=meter_provider), ref(runtime)
+    for one in SERIES:
+        create = meter.create_observable_counter if one.counts else meter.create_observable_gauge
+        create(f"{NAME}.{one.name}", [_reading(target, one.labels, one.values)], one.unit, one.text)
+    meter.create_observable_counter(
+        f"{NAME}.state_seconds", [_reading(target, ("kind", "state"), _spent)], "s",
+        "Time that entities were in a state, of those that left it.",
+    )  # fmt: skip
+    meter.create_observable_counter(
+        f"{NAME}.state_exits", [_reading(target, ("kind", "state", "ordinary"), _exits)], "{entity}",
+        "Entities that left a state; ordinary: by a transition that is no warning or worse.",
+    )  # fmt: skip
+
+
+def _spent(told: Metrics) -> Values:
+    return {key: one.seconds for key, one in told.states.items() if one.timed}
+
+
+def _exits(told: Metrics) -> Values:
+    found: dict[tuple[str, ...], float] = {}
+    for key, one in told.states.items():
+        found[*key, "true"] = one.ordinary
+        found[*key, "false"] = one.left - one.ordinary
+    return {key: number for key, number in found.items() if number}
+
+
+def _reading(
+    target: ref[Runtime], labels: tuple[str, ...], values: Callable[[Metrics], Values]
+) -> Callable[[CallbackOptions], Iterable[Observation]]:
+    def read(_: CallbackOptions) -> Iterator[Observation]:
+        runtime = target()
+        if runtime is None:
+            return
+        try:
+            told = runtime.metrics()
+        except RuntimeClosed:
+            return
+        for key, number in values(told).items():
+            yield Observation(number, dict(zip(labels, key, strict=True)))
+
+    return read
+
+
+# -- spans -------------------------------------------------------------------------------------------------------------
+
+
+class _Begun(msgspec.Struct, frozen=True):
+    """When an attempt began, who runs it, and the span of the attempt before."""
+
+    at: float
+    worker: str | None
+    before: SpanContext | None = None
+
+
+def _is_about_attempts(event: Told) -> bool:
+    if not isinstance(event, Transitioned) or event.kind != "task":
+        return False
+    return event.from_state in _RUNS or event.to_state in _RUNS or event.to_state in _GIVES_UP
+
+
+class Tracing:
+    """Makes a span for each attempt of a runtime. An async context manager to enter around the runtime.
+
+    What ends while the runtime is left has its span, too, when this is left. `lost` counts the spans that could not be
+    made: a span processor raised, or the event loop was too busy to make spans of 10,000 events.
+    """
+
+    def __init__(self, runtime: Runtime, tracer_provider: TracerProvider | None = None) -> None:
+        self._runtime = runtime
+        self._tracer = get_tracer(NAME, tracer_provider=tracer_provider)
+        self._begun: dict[str, _Begun] = {}  # what runs now, by the task's id
+        self._before: dict[str, SpanContext] = {}  # of tasks that may be tried again
+        self._events: Subscription[Transitioned]
+        self._group: TaskGroup
+        self.lost = 0
+
+    async def __aenter__(self) -> Self:
+        self._events = self._runtime.hub.subscribe(_is_about_attempts, size=BUFFER)
+        self._group = anyio.create_task_group()
+        await self._group.__aenter__()
+        self._group.start_soon(self._follow)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._events.close()
+        await self._group.__aexit__(None, None, None)
+
+    async def _follow(self) -> None:
+        taken = 0
+        with anyio.CancelScope(shield=True):  # it ends by itself, with the last event
+            async for event in self._events:
+                taken += 1
+                if taken % _AT_ONCE == 0:
+                    await anyio.lowlevel.checkpoint()
+                if isinstance(event, Dropped):
+                    self.lost += event.count
+                    self._begun.clear()  # what is in them may be over
+                    self._before.clear()
+                    continue
+                try:
+                    await self._take(event)
+                except Exception:  # the application's own affair, which must not become the runtime's
+                    self.lost += 1
+
+    async def _take(self, event: Transitioned) -> None:
+        task = event.entity_id
+        if event.to_state in _RUNS:
+            if event.event == Event.START and event.from_state not in _RUNS:
+                self._begun[task] = _Begun(event.at, event.worker_id, self._before.pop(task, None))
+            return
+        if event.from_state not in _RUNS:
+            self._before.pop(task, None)
+            return
+        begun = self._begun.pop(task, None) or await self._look_up(event)
+        made = self._make(event, begun)
+        if event.to_state != TaskState.VALIDATING and event.to_state not in _GIVES_UP:
+            self._before[task] = made
+
+    async def _look_up(self, event: Transitioned) -> _Begun:
+        """What the journal has of an attempt whose beginning nobody saw here."""
+        for row in reversed(await self._runtime.read(self._runtime.journal.attempts, event.entity_id)):
+            if row.attempt == event.attempt:
+                return _Begun(row.claimed_at, row.worker_id)
+        return _Begun(event.at, event.worker_id)
+
+    def _make(self, event: Transitioned, begun: _Begun) -> SpanContext:
+        end = str((event.metadata or {}).get("end") or _ENDS.get(Event(event.event), "cancelled"))
+        name = event.entity_id.removeprefix(f"{event.workstream_id}/")
+        told = {
+            "job": event.job_id, "workstream": event.workstream_id, "task": name, "attempt": event.attempt,
+            "worker": begun.worker, "end": end, "state": str(event.to_state),
+        }  # fmt: skip
+        span = self._tracer.start_span(
+            name,
+            context=Context(),
+            attributes={f"{NAME}.{key}": value for key, value in told.items() if value is not None},
+            links=[] if begun.before is None else [Link(begun.before)],
+            start_time=_nanoseconds(begun.at),
+        )
+        if end in _TROUBLE:
+            span.set_status(Status(StatusCode.ERROR, event.reason))
+        span.end(_nanoseconds(max(begun.at, event.at)))
+        return span.get_span_context()
+
+
+def _nanoseconds(at: float) -> int:
+    return round(at * 1_000_000) * 1_000

@@ -1,0 +1,91 @@
+"""The metrics that a runtime tells the outside, under whatever names its collectors know: one table for all of them.
+
+| column | what |
+| --- | --- |
+| name | under the prefix `callboard`, as each kind of collector writes it |
+| text | what it means |
+| counts | whether it only grows (a counter), or is what is so now (a gauge) |
+| unit | in the words of UCUM: `s`, or what is counted, in braces |
+| labels | the names of its labels; none: one number |
+| values | the numbers in a snapshot, by the values of the labels |
+
+Time in a state is told apart (`Metrics.states`): some collectors have classes for it, others have not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from operator import attrgetter
+
+import msgspec
+
+from .metrics import Metrics
+
+BREAKER_STATES = ("closed", "half_open", "open")
+Values = Mapping[tuple[str, ...], float]
+
+
+class Series(msgspec.Struct, frozen=True):
+    """One metric. See the module."""
+
+    name: str
+    text: str
+    counts: bool
+    unit: str
+    labels: tuple[str, ...]
+    values: Callable[[Metrics], Values]
+
+
+def _one(name: str, text: str, field: str, unit: str, *, counts: bool = True) -> Series:
+    number = attrgetter(field)
+    return Series(name, text, counts, unit, (), lambda told: {(): number(told)})
+
+
+def _transitions(told: Metrics) -> Values:
+    return {(kind, source or "", *rest): number for (kind, source, *rest), number in told.transitions.items()}
+
+
+def _breakers(told: Metrics) -> Values:
+    return {(tool, each): float(state == each) for tool, state in told.breakers.items() for each in BREAKER_STATES}
+
+
+def _by_engine(field: str) -> Callable[[Metrics], Values]:
+    slots = attrgetter(field)
+    return lambda told: {(engine,): number for engine, number in slots(told).items()}
+
+
+SERIES: tuple[Series, ...] = (
+    Series(
+        "transitions", "Transitions taken.", True, "{transition}",
+        ("kind", "from_state", "to_state", "severity"), _transitions,
+    ),
+    Series(
+        "rejected_transitions", "Commands that a state did not allow.", True, "{command}",
+        ("machine", "state", "event"), attrgetter("rejected"),
+    ),
+    _one("stale_messages", "Messages under an old fencing token, refused.", "stale", "{message}"),
+    _one("requests", "Commands that came with a request_id.", "requests", "{command}"),
+    _one("request_hits", "Of those, answered from what is kept.", "request_hits", "{command}"),
+    _one("journal_commits", "Batches committed.", "commits", "{batch}"),
+    _one("journal_transitions", "Transitions committed.", "committed", "{transition}"),
+    _one("journal_commit_seconds", "Seconds spent committing.", "commit_seconds", "s"),
+    _one("timers_fired", "Timers fired.", "timers_fired", "{timer}"),
+    _one("timer_late_seconds", "Seconds that the loop was late for its timers.", "timers_late", "s"),
+    _one("hooks_failed", "Hooks that failed.", "failed_hooks", "{hook}"),
+    _one("log_lines_lost", "Lines that the application's log would not take.", "unlogged", "{line}"),
+    _one("journal_slowest_commit_seconds", "The slowest commit so far.", "slowest_commit", "s", counts=False),
+    _one("timer_latest_seconds", "The most that the loop was late for a timer.", "latest_timer", "s", counts=False),
+    _one("journal_backlog", "Transitions that are not durable yet.", "backlog", "{transition}", counts=False),
+    _one("mailbox_depth", "Messages that wait for the lifecycle actors.", "inbox", "{message}", counts=False),
+    _one("actors_ready", "Actors that have mail.", "ready", "{actor}", counts=False),
+    Series("breaker_state", "1 for the state it is in.", False, "1", ("tool", "state"), _breakers),
+    Series(
+        "workers", "Workers, by engine and state.", False, "{worker}", ("engine", "state"), attrgetter("workers")
+    ),
+    Series(
+        "slots", "Attempts that workers could run at once.", False, "{attempt}", ("engine",), _by_engine("slots")
+    ),
+    Series(
+        "slots_used", "Attempts that occupy a slot.", False, "{attempt}", ("engine",), _by_engine("slots_used")
+    ),
+)  # fmt: skip
