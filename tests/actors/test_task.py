@@ -692,7 +692,7 @@ def test_hooks_are_rows_that_commit_with_the_end_and_go_when_they_have_run() -> 
     ]  # fmt: skip
     assert msgspec.json.decode(stage.hooks[1].context) == {
         "event": "on_failed", "entity_id": "job@1/bad", "name": "bad", "state": "failed",
-        "reason": "boom", "job_id": "job",
+        "reason": "boom", "job_id": "job", "workstream_id": "job@1", "attempt": 1,
     }  # fmt: skip
     assert stage.state() == "completed"  # no end waits for a hook
     for row in stage.hooks:
