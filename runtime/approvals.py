@@ -94,8 +94,8 @@ def name_of(by: object) -> str:
     """The name of who decides. Raises TypeError and ValueError for what is none."""
     if not isinstance(by, str):
         raise TypeError(f"`by` is the name of who decides, not {by!r:.60}")
-    if not by.strip() or len(by) > 200:
-        raise ValueError(f"`by` is the name of who decides: 1 to 200 characters, not {by!r:.60}")
+    if not by.strip() or len(by) > 200 or not by.isprintable():
+        raise ValueError(f"`by` is the name of who decides: 1 to 200 printable characters, not {by!r:.60}")
     return cast("str", checked(by, "the name"))
 
 

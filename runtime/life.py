@@ -218,7 +218,7 @@ class RuntimeLife:
         group.start_soon(self._serve)
         self._running = self._open = True
         taker = Taker(self._whole, self._host, self._requests, self.read)
-        await taker.take()  # what was put into the inbox while nobody ran it comes before anything runs
+        await taker.take(unheard=True)  # what was put into the inbox while nobody ran it comes before anything runs
         known = {job.id for job in self.recovered}
         self.recovered += [self._handle(job) for name, job in self._host.kernel.jobs.items() if name not in known]
         self._host.tell(StartWorkers(self._workers))

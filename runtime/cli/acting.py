@@ -34,7 +34,9 @@ By = Annotated[str | None, typer.Option("--by", metavar="NAME", help="Who says s
 RequestId = Annotated[
     str | None, typer.Option("--request-id", metavar="KEY", help="The same again is the same command, done once.")
 ]
-Timeout = Annotated[float, typer.Option("--timeout", metavar="SECONDS", help="How long to wait for a running runtime.")]
+Timeout = Annotated[
+    float, typer.Option("--timeout", metavar="SECONDS", min=0, help="How long to wait for a running runtime.")
+]
 TIMEOUT = 10.0
 AsJson = Annotated[bool, typer.Option("--json", help="Print what came of it as a JSON object.")]
 _CODES = {"conflict": FAILED, "reused": FAILED, "missing": BAD_INPUT, "invalid": BAD_INPUT}
@@ -67,7 +69,10 @@ class Act:
 
         owner = owner_of(self.journal)
         if owner is None:
-            self.leave(kind, target, shown, arguments)
+            before = self.leave(kind, target, shown, arguments)
+            if before is not None:
+                self.tell(shown, before, told)
+                return
             self._later(f"{self.verb} {shown}: nobody runs {self.journal} now. It will take effect at the next start.")
         answered = command(self.journal, self._row(kind, target, arguments), self.timeout)
         if answered is None:
@@ -80,37 +85,49 @@ class Act:
         else:
             self.tell(shown, answered, told)
 
-    def leave(self, kind: str, target: str, shown: str, arguments: dict[str, Any]) -> None:
-        """Put it into the inbox of a journal that nobody runs. Raises Trouble where the state does not allow it."""
+    def leave(self, kind: str, target: str, shown: str, arguments: dict[str, Any]) -> Answered | None:
+        """Put it into the inbox of a journal that nobody runs, and return None; or what it was answered before.
+
+        Raises Trouble where the state does not allow it.
+        """
         from ..control.client import put  # noqa: PLC0415 - sqlite3
+        from ..requests import check_request_id  # noqa: PLC0415
 
         row = self._row(kind, target, arguments)
-        self._refuse_what_cannot_be(row, shown)
-        put(self.journal, row)
+        try:
+            check_request_id(row.request_id)
+        except ValueError as error:
+            raise Trouble(f"{shown}: {error}") from None
+        before = self._refuse_what_cannot_be(row, shown)
+        if before is None:
+            put(self.journal, row)
+        return before
 
     def _row(self, kind: str, target: str, arguments: dict[str, Any]) -> InboxRow:
         from ..journal.contract import InboxRow  # noqa: PLC0415
 
         return InboxRow(self.verb, kind, target, self.request_id, arguments, _now())
 
-    def _refuse_what_cannot_be(self, row: InboxRow, shown: str) -> None:
-        """Refuse what the state of a journal that nobody runs does not allow. Raises Trouble."""
+    def _refuse_what_cannot_be(self, row: InboxRow, shown: str) -> Answered | None:
+        """Refuse what a journal that nobody runs does not allow: Trouble. Returns the answer that it gave before."""
         from ...machines.audit import MACHINES  # noqa: PLC0415
         from ..control.verbs import VERBS  # noqa: PLC0415
+        from .keys import known, refuse_undecidable  # noqa: PLC0415
         from .reading import reading  # noqa: PLC0415
 
         verb = VERBS[row.verb]
         if not verb.stopped:
             raise Trouble(f"{shown}: nobody runs {self.journal} now, so it has no living worker.", FAILED)
         with reading(self.journal) as reader:
-            known = reader.request(row.request_id) is not None
-            states = (
-                []
-                if known or not verb.event or "approval" in row.arguments
-                else states_of(reader, row.kind, row.target)
-            )
+            before = known(reader, row)
+            if before:
+                return None if before is True else before
+            if row.verb in {"approve", "reject"}:
+                refuse_undecidable(reader, row, shown)
+            named = not verb.event or "approval" in row.arguments
+            states = [] if named else states_of(reader, row.kind, row.target)
         if not states or any(verb.event in MACHINES[kind].valid_events(state) for kind, state in states):
-            return
+            return None
         told = "; ".join(f"its {kind} is {state}" if kind != row.kind else f"it is {state}" for kind, state in states)
         allowed = sorted({event for kind, state in states for event in MACHINES[kind].valid_events(state)})
         possible = f"possible there: {', '.join(allowed)}" if allowed else "nothing leaves that"
@@ -171,6 +188,8 @@ def find(reader: Reader, target: str, task: str | None = None) -> Found:
     """The job or task that "JOB", "JOB/TASK" or "JOB@RUN/TASK" means. Raises Trouble."""
     from .reading import find_job, find_task  # noqa: PLC0415
 
+    if not target.strip():
+        raise Trouble("No job is named: an empty name would mean any.")
     job = reader.job(target)  # a child job's id has slashes too
     head, slash, name = ("", "", "") if job is not None else target.rpartition("/")
     if job is None:

@@ -44,7 +44,7 @@ def find_job(reader: Reader, text: str) -> JobRecord:
     job = reader.job(text)
     if job is not None:
         return job
-    near = [job for job in reader.jobs(limit=10_000) if job.id.startswith(text)]
+    near = [job for job in reader.jobs(limit=10_000) if text and job.id.startswith(text)]
     if len(near) == 1:
         return near[0]
     if near:

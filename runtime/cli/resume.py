@@ -61,6 +61,7 @@ def _said(act: Act, target: str, reason: str, by: str | None) -> bool:
     with reading(act.journal) as reader:
         named = find(reader, target)
         paused = any(state == "paused" for _, state in states_of(reader, named.kind, address(named)))
+        paused |= any(row.verb == "pause" and row.target == named.id for row in reader.inbox())  # it will be
     if named.state == "completed":
         raise Trouble(
             f"{named.kind} {named.id} has ended already: completed. `callboard retry JOB/TASK` runs a task anew.",

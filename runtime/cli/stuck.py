@@ -156,7 +156,7 @@ def _tasks(reader: Reader, run: WorkstreamRecord, job_id: str) -> Iterator[dict[
         if task.state == "circuit_open" and task.parked in {"exhausted", "lost"}:
             what, command = f"an operator: it is parked since its tries are {task.parked}", "callboard retry TARGET"
         tool = spec().tasks[task.index].tool if "TOOL" in command else None
-        yield _one(task, target, (what, command.replace("TOOL", tool or target)))
+        yield _one(task, target, (what, command.replace("TOOL", quote(tool or target))))
 
 
 class _Spec:
@@ -195,13 +195,15 @@ def _one(
     target: str,
     told: tuple[str, str],
 ) -> dict[str, Any]:
+    from shlex import quote  # noqa: PLC0415
+
     what, command = told
     if record.due_at is not None:
         from .words import moment  # noqa: PLC0415
 
         what += f" (until {moment(record.due_at)})"
     for word in ("TARGET", "TOOL", "WORKER"):
-        command = command.replace(word, target)
+        command = command.replace(word, quote(target))
     return {
         "kind": record.kind,
         "target": target,

@@ -67,22 +67,22 @@ class Taker:
         self._serving.cancel()
         await self._ended.wait()
 
-    async def take(self) -> None:
-        """Do what is in the inbox, in order."""
+    async def take(self, *, unheard: bool = False) -> None:
+        """Do what is in the inbox, in order. unheard: nobody waits for the answers, so a notice tells of refusals."""
         if self._host.journal.shared is None:
             return
         try:
             rows: list[InboxRow] = await self._read(self._host.journal.inbox)
             for row in rows:
                 if row.row > self._last:
-                    await self._do(row)
+                    await self._do(row, unheard)
                     self._last = row.row
         except RuntimeClosed:
             return  # the next start takes them
         except JournalError as error:  # it is looked at again with the next ring
             self._host.notice("inbox_unreadable", "error", f"the inbox cannot be read: {error}", raised=error)
 
-    async def _do(self, row: InboxRow) -> None:
+    async def _do(self, row: InboxRow, unheard: bool) -> None:
         self._requests.rows[row.request_id] = row.row
         try:
             answered = await self._done(row)
@@ -93,6 +93,9 @@ class Taker:
             journal = self._host.journal
             journal.append(Entry([], [], answers=[InboxAnswer(row.row, text, self._host.now())]))
             journal.flush()
+            if unheard and answered.error is not None:
+                text = f"{row.verb} {row.target}, left in the inbox while nobody ran it, was refused: {answered.error}"
+                self._host.notice("command_refused", "warning", text, verb=row.verb, target=row.target)
 
     async def _done(self, row: InboxRow) -> Answered | None:
         """Do it. Returns the answer, None where that has been committed with the effect."""

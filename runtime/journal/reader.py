@@ -164,6 +164,18 @@ class SqliteReader:
                 rows.append(msgspec.structs.replace(_INBOX.decode(text), row=number))
         return sorted(rows, key=lambda row: row.row)
 
+    def sent(self, request_id: str) -> list[tuple[InboxRow, bytes | None]]:
+        """What was put into the inbox under that key and is still there, with its answer as JSON, oldest first."""
+        found: list[tuple[InboxRow, bytes | None]] = []
+        for number, text, answer in self._rows(
+            "SELECT key, CAST(command AS BLOB), CAST(answer AS BLOB) FROM inbox_rows ORDER BY key"
+        ):
+            with contextlib.suppress(msgspec.DecodeError):
+                row = msgspec.structs.replace(_INBOX.decode(text), row=number)
+                if row.request_id == request_id:
+                    found.append((row, answer))
+        return found
+
     def answer(self, row: int) -> bytes | None:
         """The answer to a row of the inbox, as JSON; None while there is none."""
         found = self._rows("SELECT CAST(answer AS BLOB) FROM inbox_rows WHERE key = ?", row)

@@ -144,7 +144,7 @@ async def test_72_hours_pass_in_no_time() -> None:
         assert outcome.tasks["deploy"].decisions[-1].verdict == "expired"
 
 
-@pytest.mark.parametrize("by", ["", " ", "x" * 201])
+@pytest.mark.parametrize("by", ["", " ", "x" * 201, "ana\nben"])
 async def test_who_decides_has_a_name(by: str) -> None:
     async with Runtime() as runtime:
         job = await runtime.submit(held())

@@ -15,6 +15,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from callboard.actors.spec import Approval, Task, Worker, Workstream
 from callboard.machines.audit import MACHINES, audit_lines
+from callboard.runtime.cli import acting
 from callboard.runtime.cli import stuck as stucks
 from callboard.runtime.handles import JobHandle
 from callboard.runtime.journal.lock import Lock
@@ -80,6 +81,9 @@ def test_targets_that_are_none(cli: Cli, live: Live) -> None:
     assert "There is no job 'k' in this journal" in cli("cancel", "k").err
     assert "Job j has no task 'c'; it has: a, b" in cli("cancel", "j/c").err
     assert "'j@2/a' is of run 2; job j is in run 1: only that can be acted on." in cli("cancel", "j@2/a").err
+    told = cli("cancel", "")
+    assert (told.code, told.err) == (2, "callboard: No job is named: an empty name would mean any.\n")
+    assert "There is no job '' in this journal" in cli("history", "").err
     assert "'j/a' names a task already" in cli("cancel", "j/a", "b").err
     told = cli("cancel", "j", "--request-id", "")
     assert (told.code, "cannot be a request_id" in told.err) == (2, True)
@@ -115,6 +119,8 @@ def test_two_processes_on_one_file(cli: Cli, folder: Path, program: Program) -> 
     assert (folder / "callboard.db.sock").stat().st_mode & 0o777 == 0o600
     told = cli("cancel", "j/a", "--reason", "enough")
     assert (told.code, told.out) == (0, "task j@1/a cancelling (enough)\n")
+    while "a cancelled" not in (line := runs.stdout.readline()):  # so that it is stopped in no transaction
+        assert line
     runs.send_signal(19)  # SIGSTOP: it has the journal, and cannot answer
     told = cli("cancel", "j/b", "--timeout", "0.1", "--request-id", "r")
     assert (told.code, f"process {runs.pid} has not answered" in told.err) == (4, True)
@@ -152,6 +158,11 @@ def test_stuck_says_what_is_waited_for_and_what_frees_it(cli: Cli, live: Live) -
         ("task", "j/b", "pending"),
     ]
     assert "is no span of time" in cli("stuck", "--older-than", "soon").err
+
+
+def test_what_stuck_prints_can_be_pasted(cli: Cli, live: Live) -> None:
+    live.submit("j", Task("a $(id); b", command=["x"], hold=Approval()))
+    assert "    callboard approve 'j/a $(id); b'\n" in cli("stuck", "--older-than", "0").out
 
 
 def test_what_nobody_runs_waits_for_that(cli: Cli, folder: Path) -> None:
@@ -300,10 +311,20 @@ def test_pause_and_resume_a_stopped_journal(cli: Cli, folder: Path) -> None:
     told = cli("pause", "j")
     assert told.code == 1
     assert "pause job j is not possible: it is running; its workstream is paused; possible there: cancel" in told.err
-    assert cli("pause", "j", "--request-id", "r1").code == 4  # it has taken effect, as it is answered again
+    told = cli("pause", "j", "--request-id", "r1")  # it has taken effect, as it is answered again
+    assert (told.code, told.out) == (0, "job j running, its workstream paused (paused by the user)\n")
     told = cli("resume", "j", "--plain")
     assert told.code == 0
     assert "job j completed (2 completed)" in told.out
+
+
+def test_a_pause_that_is_left_and_a_resume_after_it(cli: Cli, folder: Path) -> None:
+    with running(ONE) as live:
+        live.submit("j", LONG, Task("b", command=["true"], depends_on=["a"]))
+    (folder / "over").touch()
+    assert cli("pause", "j").code == 4
+    told = cli("resume", "j", "--plain")
+    assert (told.code, "job j completed (2 completed)" in told.out) == (0, True)
 
 
 # -- approvals ---------------------------------------------------------------------------------------------------------
@@ -353,6 +374,34 @@ def test_approve_on_a_stopped_journal(cli: Cli, folder: Path) -> None:
     assert (told.code, "approve task j@1/b is not possible: it is queued; possible there: " in told.err) == (1, True)
     assert cli("approve", "j/deploy", "--by", "ana").code == 4
     assert "job j completed (2 completed)" in cli("resume", "--plain").out
+
+
+def test_decisions_that_a_stopped_journal_refuses_at_once(
+    cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = "async def ask(task):\n    await task.approval('drop')\n\nasync def nothing():\n    pass\n"
+    (folder / "deciding.py").write_text(body)
+    monkeypatch.syspath_prepend(str(folder))
+    with running(Worker("loop", engine="loop", capacity=2)) as live:
+        live.submit("j", Task("a", run="deciding:ask"), Task("held", run="deciding:nothing", hold=Approval()))
+        while "--approval" not in cli("stuck", "--older-than", "0").out:
+            pass
+    told = cli("approve", "j/a", "--approval", "nope")
+    assert (told.code, "it asks for no approval 'nope'" in told.err) == (1, True)
+    with monkeypatch.context() as patched:
+        patched.setattr(acting, "_now", lambda: 2.0**33)
+        told = cli("approve", "j/held")
+    assert (told.code, "is not possible: the time for it was over at" in told.err) == (1, True)
+    assert cli("approve", "j/held", "--by", "ana", "--request-id", "k").code == 4
+    assert cli("approve", "j/held", "--by", "ana", "--request-id", "k").code == 4
+    told = cli("approve", "j/held", "--by", "ben", "--request-id", "k")  # another payload, though it has not been done
+    assert (told.code, "The request id 'k' was given to another command before" in told.err) == (1, True)
+    assert cli("approve", "j/a", "--approval", "drop", "--by", "ana").code == 4
+    assert cli("resume", "--plain").code == 0
+    told = cli("approve", "j/a", "--approval", "drop", "--by", "ben")
+    assert (told.code, "its approval 'drop' is approved already" in told.err) == (1, True)
+    told = cli("approve", "j/held", "--by", "ana", "--request-id", "k")  # what it was answered
+    assert (told.code, told.out[:14]) == (0, "task j@1/held ")
 
 
 # -- breakers ----------------------------------------------------------------------------------------------------------

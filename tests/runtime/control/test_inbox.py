@@ -15,6 +15,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
+from callboard.actors.notices import Notice
 from callboard.actors.spec import Task, Workstream
 from callboard.runtime.control import bell as bells
 from callboard.runtime.control.bell import Bell, bell_of, ring
@@ -161,6 +162,20 @@ async def test_a_client_that_sends_it_again_while_nobody_runs_it_gets_one_effect
     answers = [answer_of(journal, row, 0) for row in rows]
     assert answers == [Answered("task", f"j@1/{name}", "cancelled") for name in "abb"]
     assert count(journal, "j@1/a", "cancel") == count(journal, "j@1/b", "cancel") == 1
+
+
+async def test_what_was_left_and_is_refused_at_the_start_is_told(journal: Path) -> None:
+    async with opened(journal) as runtime:
+        await begun(runtime)
+        await sent(journal, cancel("j/a", "r1"))
+    put(journal, cancel("j/a", "r2"))
+    runtime, told = opened(journal), list[Notice]()
+    runtime.on_trouble = told.append
+    async with runtime:
+        pass
+    (notice,) = told
+    assert notice.event == "command_refused"
+    assert "cancel j/a, left in the inbox while nobody ran it, was refused: task: 'cancel" in notice.text
 
 
 async def test_rows_that_cannot_be_read_disturb_nothing(journal: Path) -> None:

@@ -1,0 +1,79 @@
+"""What a stopped journal says of a command that is about to be left in its inbox.
+
+Rules:
+- A key that was given to a command before is the same command, with the same answer, or is refused: as where a runtime
+  has the journal. A command that was refused under it binds nothing.
+- A decision about what is not held, or whose time is over, is refused at once: nothing changes it meanwhile.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .trouble import FAILED, Trouble
+
+if TYPE_CHECKING:
+    from ...actors.records import ApprovalRecord, TaskRecord, WorkstreamRecord
+    from ..control.told import Answered
+    from ..journal.contract import InboxRow, Reader
+    from ..journal.reader import SqliteReader
+
+
+def known(reader: SqliteReader, row: InboxRow) -> Answered | bool:
+    """Whether its key was given to it before: the answer, where it took effect by the inbox. Raises Trouble."""
+    import msgspec  # noqa: PLC0415
+
+    from ..control.told import Answered  # noqa: PLC0415
+
+    kept = reader.request(row.request_id)
+    if kept is not None and kept.expires_at <= row.sent_at:
+        kept = None
+    for sent, text in reader.sent(row.request_id):
+        answer = None if text is None else msgspec.json.decode(text, type=Answered)
+        if answer is not None and (answer.refused is not None or kept is None):
+            continue  # it binds nothing, or no more
+        if (sent.verb, sent.kind, sent.target, sent.arguments) != (row.verb, row.kind, row.target, row.arguments):
+            raise _reused(row, f"{sent.verb} {sent.target}")
+        return True if answer is None else answer
+    if kept is not None and kept.row == 0 and kept.operation != row.verb:
+        raise _reused(row, kept.operation)
+    return kept is not None
+
+
+def _reused(row: InboxRow, before: str) -> Trouble:
+    return Trouble(
+        f"The request id {row.request_id!r:.80} was given to another command before: {before:.200}. "
+        "Use a new id for a new command, or send exactly what was sent under this one.",
+        FAILED,
+    )
+
+
+def refuse_undecidable(reader: Reader, row: InboxRow, shown: str) -> None:
+    """Refuse a decision about what nobody can decide any more, or not yet. Raises Trouble."""
+    about = _about(reader, row)
+    name = row.arguments.get("approval")
+    if name is not None and not about:
+        raise Trouble(f"{row.verb} {shown} is not possible: it asks for no approval {name!r:.80}.", FAILED)
+    held = [one for one in about if one.state == "held"]
+    if name is not None and not held:
+        raise Trouble(
+            f"{row.verb} {shown} is not possible: its approval {name!r:.80} is {about[-1].state} already.", FAILED
+        )
+    until = held[0].hold_until if len(held) == 1 else None
+    if until is not None and until <= row.sent_at:
+        from .words import moment  # noqa: PLC0415
+
+        raise Trouble(f"{row.verb} {shown} is not possible: the time for it was over at {moment(until)}.", FAILED)
+
+
+def _about(reader: Reader, row: InboxRow) -> list[TaskRecord | WorkstreamRecord | ApprovalRecord]:
+    """The records that a decision may be about."""
+    job, _, task = ("", "", "") if row.kind == "job" else row.target.rpartition("/")
+    runs = reader.workstreams(job or row.target)
+    if not runs or not task:
+        return [*runs[-1:]]
+    name = row.arguments.get("approval")
+    asked = [one for one in reader.approvals(runs[-1].key) if one.task_id.rpartition("/")[2] == task]
+    if name is not None:
+        return [one for one in asked if one.name == name]
+    return [*(one for one in reader.tasks(runs[-1].key) if one.name == task), *asked]
