@@ -52,20 +52,24 @@ class Children:
         """`TaskContext.submit`."""
         if problem := name_problem(name):
             raise ValueError(f"{name!r:.80} cannot be the name of a child job: it {problem}")
+        context.keep_out_secrets(name, "the child job's name")
         job_id = f"{context.job_id}/{context.task}/{name}"
         while (other := self._submitting.get(job_id)) is not None:
             await other.wait()
         self._submitting[job_id] = anyio.Event()
         try:
-            handle = await self._submit(context.token, workstream, job_id)
+            handle = await self._submit(context, workstream, job_id)
         finally:
             self._submitting.pop(job_id).set()
         return ChildJob(self, handle, context)
 
-    async def _submit(self, token: int, workstream: Workstream, job_id: str) -> JobHandle:
-        runtime = self.runtime
+    async def _submit(self, context: TaskContext, workstream: Workstream, job_id: str) -> JobHandle:
+        runtime, token = self.runtime, context.token
         spec = prepare(workstream, runtime.bodies, durable=runtime.journal.durable_medium)
         encoded = msgspec.json.encode(spec)
+        if context.mask is not None:  # the folders are those of the program: nobody wrote them here
+            said = msgspec.to_builtins(msgspec.structs.replace(spec, folder=None, cwd=None))
+            context.keep_out_secrets(said, "the child job's specification")
         fingerprint = blake2b(_LOCAL.sub(rb"\1", encoded), digest_size=16).hexdigest()
         ended = await runtime.ended(job_id)
         living = runtime.living(job_id)

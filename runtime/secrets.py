@@ -9,6 +9,8 @@ Rules
 - A value is looked for as it is, and as it looks in JSON, in a Python repr, in a URL, and in base64; of one with
   several lines each line counts. What is found is replaced by `MASK`. Overlapping finds are one.
 - A value shorter than `SHORTEST` is refused: masking it would mask half of everything else.
+- What a body hands over to be kept under a name (a child job and its specification, an approval) is not masked, since
+  then it would be something else: where it holds a secret that the body was handed it is refused.
 - Where no secret is named, nothing here runs.
 """
 
@@ -74,6 +76,10 @@ class Mask:
             several = [self.value(one) for one in value]
             return several if issubclass(kind, list) else tuple(several)
         return value
+
+    def finds(self, value: Any) -> bool:
+        """Whether a JSON-able value holds one of the secrets."""
+        return bool(self.value(value) != value)
 
     def stream(self) -> MaskedStream:
         """Masks bytes that come in pieces."""

@@ -122,8 +122,8 @@ class TaskContext:
         deepest), and is cancelled if this task ends other than completed. Its slots are its parent's first.
 
         Raises SpecificationError, JobExists for another workstream under the same name, ValueError for a name that
-        cannot be one, AttemptOver where this attempt has been given up, RuntimeError where no child can be submitted
-        (from a hook, or from another process).
+        cannot be one, and where it or the workstream holds the value of a secret, AttemptOver where this attempt has
+        been given up, RuntimeError where no child can be submitted (from a hook, or from another process).
         """
         return await self._known_children().submit(self, workstream, name)
 
@@ -131,6 +131,14 @@ class TaskContext:
         """The same for a plain function in a thread. Raises TaskCancelled if its task is cancelled meanwhile."""
         children = self._known_children()
         return children.blocking(self, lambda: children.submit(self, workstream, name))
+
+    def keep_out_secrets(self, value: Any, what: str) -> None:
+        """For the runtime: raise ValueError where something that would be journaled as it is holds a secret."""
+        if self.mask is not None and self.mask.finds(value):
+            raise ValueError(
+                f"{what} holds the value of a secret, and would be journaled: say the secret's name under `secrets` of "
+                "what needs it"
+            )
 
     def _known_children(self) -> Children:
         if self._children is None:
@@ -165,9 +173,11 @@ class TaskContext:
 
         name: what it is called in its task: a later attempt that asks under the same name gets what was decided. rule:
         who must approve, or its `settings` (`people=2, expires="24h", ...`); see `Approval`. Raises ApprovalRejected,
-        ApprovalExpired, SpecificationError for a rule that cannot be met, ValueError for a name that cannot be one.
+        ApprovalExpired, SpecificationError for a rule that cannot be met, ValueError for a name that cannot be one, or
+        holds the value of a secret.
         """
         desk = self._asked(thread=False)
+        self.keep_out_secrets(name, "the approval's name")
         waiter = desk.ask(self.token, name, rule_of(rule, settings), thread=False)
         try:
             await waiter.over.wait()  # type: ignore[misc]  # on the loop it is the loop's event
@@ -178,6 +188,7 @@ class TaskContext:
     def wait_for_approval(self, name: str, rule: Approval | None = None, **settings: Any) -> tuple[Decision, ...]:
         """`approval` for plain functions: blocks the body's thread. Raises TaskCancelled, too."""
         desk = self._asked(thread=True)
+        self.keep_out_secrets(name, "the approval's name")
         waiter = desk.ask(self.token, name, rule_of(rule, settings), thread=True)
         self._waiters.append(waiter)
         try:

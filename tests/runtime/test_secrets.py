@@ -242,6 +242,39 @@ async def test_who_names_no_secret_is_handed_none_and_masked_nothing(monkeypatch
     assert outcome.results["free"] == [VALUE, {}]
 
 
+async def hands_on(task: TaskContext) -> None:
+    key = task.secrets["KEY"]
+    words = {"name": key} if task.args["in"] == "name" else {"name": "a"}
+    args = {"x": [key]} if task.args["in"] == "args" else {}
+    env = {"X": f"x{key}"} if task.args["in"] == "env" else {}
+    tasks = [Task("c", run=plain, args=args), Task("d", command=["true"], env=env)]
+    if task.args["in"] == "approval":
+        await task.approval(key)
+    await task.submit(Workstream("w", tasks=tasks), **words)
+
+
+def hands_on_plainly(task: TaskContext) -> None:
+    if task.args["in"] == "approval":
+        task.wait_for_approval(task.secrets["KEY"])
+    task.submit_blocking(Workstream(task.secrets["KEY"], tasks=[Task("c", run=plain)]), name="a")
+
+
+@pytest.mark.parametrize(
+    ("body", "place"),
+    [
+        *((hands_on, place) for place in ("name", "args", "env", "approval")),
+        *((hands_on_plainly, place) for place in ("workstream", "approval")),
+    ],
+)
+async def test_what_a_body_has_journaled_under_a_name_holds_no_secret(tmp_path: Path, body: Any, place: str) -> None:
+    task = Task("t", run=body, secrets=["KEY"], args={"in": place})
+    with anyio.fail_after(20):
+        async with Runtime(tmp_path / "j.db", secrets={"KEY": "tall-TREES-7"}) as runtime:
+            outcome = await (await runtime.submit(Workstream("w", tasks=[task]), id="j")).wait()
+            assert "holds the value of a secret" in (outcome.tasks["t"].last_error or "")
+    assert b"TREES" not in b"".join(file.read_bytes() for file in tmp_path.glob("j.db*") if file.is_file())  # noqa: ASYNC240 - few and small
+
+
 @pytest.mark.parametrize(
     ("task", "says"),
     [
