@@ -84,6 +84,7 @@ class Caller:
         self._functions: dict[str, Callable[..., Any]] = {}
         self._where: dict[int, Engine] = {}
         self._late: set[int] = set()  # hooks that were stopped because they took too long
+        self.unasked: set[int] = set()  # what runs and no entity asked for: the kernel knows nothing of it
         self.failed_hooks = 0
 
     # -- starting ------------------------------------------------------------------------------------------------------
@@ -223,6 +224,7 @@ class Caller:
 
         def over(outcome: Outcome) -> None:
             self._where.pop(token, None)
+            self.unasked.discard(token)
             if token in self._late and outcome.status != "ok":
                 text = f"it took longer than {seconds(hook.timeout):g} s and was stopped"
                 error = ErrorInfo(type="timed_out", message=text)
@@ -238,7 +240,12 @@ class Caller:
         else:
             engine, command = "command", CommandCall(**_words(hook), env=dict(self._marks))
             call = Call(token=token, kind="check", command=command, grace=CHECK_GRACE)
-        self._run(self.engines[engine], call, over)
+        self.unasked.add(token)
+        try:
+            self._run(self.engines[engine], call, over)
+        except BaseException:
+            self.unasked.discard(token)
+            raise
         self._after(seconds(hook.timeout), self._time_out_hook, token)
         return token
 

@@ -66,6 +66,7 @@ from .secrets import Secrets, Source
 from .watchdog import Watchdog
 
 if TYPE_CHECKING:
+    from ..actors.task import TaskActor
     from .runtime import Runtime
 
 LOOP_CAPACITY = 100
@@ -355,7 +356,8 @@ class RuntimeLife:
         self._host.tell(WorkerDied(worker, incarnation, reason))
 
     def _process_started(self, token: int, info: ProcessInfo) -> None:
-        self._host.tell(ProcessStarted(token, info.pid, info.started))
+        if token not in self._host.caller.unasked:  # the kernel knows no such token
+            self._host.tell(ProcessStarted(token, info.pid, info.started))
 
     async def read(self, question: Callable[..., Any], *args: Any) -> Any:
         """Ask the journal something, where that may block in a thread."""
@@ -406,7 +408,8 @@ class RuntimeLife:
         await host.barrier()
         if deadline > 0:
             with anyio.move_on_after(deadline):
-                await self._idle()
+                while host.kernel.calls and not self._in_vain():
+                    await host.moved()
         host.tell(Drain(stop=True))
         await host.barrier()
         self._drained = True
@@ -416,6 +419,18 @@ class RuntimeLife:
         """Wait until no call runs."""
         while self._host.kernel.calls:
             await self._host.moved()
+
+    def _in_vain(self) -> bool:
+        """Whether nothing runs but bodies that wait for child jobs, of which nothing is started any more."""
+        kernel = self._host.kernel
+        for token, call in kernel.calls.items():
+            lent = kernel.lent.get(token)
+            if lent is None or lent.reply is not None:
+                return False
+            children = cast("TaskActor", kernel.entities[call.key]).stream.job.children.values()
+            if not any(child.record.parent_task == call.key for child in children):
+                return False  # its child has just ended: it is about to go on
+        return True
 
     def _check_open(self) -> None:
         if self._broken is not None:

@@ -129,6 +129,7 @@ async def test_a_check_that_does_not_pass_says_what_it_printed_and_changes_nothi
             await breaker.reset(check=check)
         assert failed.value.tool == "t"
         assert breaker.state == "open"
+        assert runtime.metrics().stale == 0  # its process is no attempt's that is over
 
 
 async def test_a_check_that_cannot_be_one_is_refused_before_it_runs() -> None:

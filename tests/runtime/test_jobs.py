@@ -299,3 +299,37 @@ async def test_a_killed_runtime_goes_on_with_parents_and_children(tmp_path: Path
         assert {one.id for one in runtime.recovered} == {"job", "job/t/w"}
         assert (await job.wait()).ok
     assert audited(path) == []
+
+
+async def step() -> None:
+    held[0].set()
+    await held[1].wait()
+
+
+async def spawns_steps(task: TaskContext) -> bool:
+    calls.append("parent")
+    steps = [Task("x", run=step), Task("y", run=leaf, depends_on=["x"])]
+    child = await task.submit(Workstream("steps", tasks=steps[: task.args["steps"]]), name="steps")
+    return (await child.wait()).ok
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+async def test_who_leaves_waits_for_what_can_still_end_and_for_nothing_else(tmp_path: Path, steps: int) -> None:
+    path = tmp_path / "j.db"
+    held[:] = [anyio.Event(), anyio.Event()]
+    spec = Workstream("w", tasks=[Task("t", run=spawns_steps, args={"steps": steps})])
+    with anyio.fail_after(20):
+        async with Runtime(path, workers=LOOP) as runtime, anyio.create_task_group() as group:
+            await runtime.submit(spec, id="job")
+            await held[0].wait()
+            await group.start(runtime.drain, 1000)
+            held[1].set()
+    ended = steps == 1  # the second one is not started any more: its parent would wait for the whole deadline
+    assert calls == ["parent"]
+    with anyio.fail_after(20):
+        async with Runtime(path, workers=LOOP) as runtime:
+            assert ("job" in [one.id for one in runtime.recovered]) is not ended
+            assert (await (await runtime.job("job")).wait()).results == {"t": True}
+    held.clear()
+    assert sorted(calls) == (["parent"] if ended else ["parent", "parent", "y"])
+    assert audited(path) == []
