@@ -69,8 +69,9 @@ def stuck(older_than: OlderThan = "1h", journal: Journal = JOURNAL, as_json: AsJ
     from .spans import span  # noqa: PLC0415
 
     now = time.time()
+    since = now - span(older_than)
     with reading(journal) as reader:
-        found = [one for one in _found(reader) if one["since"] <= now - span(older_than)]
+        found = [one for one in _found(reader) if one["since"] <= since]
     owner = owner_of(journal)
     if owner is None:
         for one in found:

@@ -165,6 +165,12 @@ def test_what_stuck_prints_can_be_pasted(cli: Cli, live: Live) -> None:
     assert "    callboard approve 'j/a $(id); b'\n" in cli("stuck", "--older-than", "0").out
 
 
+def test_no_span_of_time_is_told_where_nothing_is_stuck_too(cli: Cli, live: Live) -> None:
+    told = cli("stuck", "--older-than", "soon")
+    assert told.code == 2
+    assert "is no span of time" in told.err
+
+
 def test_what_nobody_runs_waits_for_that(cli: Cli, folder: Path) -> None:
     with running() as live:
         live.submit("j")
