@@ -121,6 +121,9 @@ class _Session:
         others = [job.id for job in runtime.recovered if job.id not in {mine.id for mine in jobs}]
         if others:
             self.view.notice(f"unfinished jobs of this journal go on beside it: {', '.join(others)}")
+        for job in runtime.recovered:
+            if [str(run.state) for run in runtime.journal.workstreams(job.id)[-1:]] == ["paused"]:
+                self.view.notice(f"job {job.id} is paused: `callboard resume {job.id}` in another terminal goes on")
         if self._interrupts:
             await self._begin_drain(0.0)
         async with anyio.create_task_group() as waiting:

@@ -333,6 +333,21 @@ def test_a_pause_that_is_left_and_a_resume_after_it(cli: Cli, folder: Path) -> N
     assert (told.code, "job j completed (2 completed)" in told.out) == (0, True)
 
 
+def test_what_goes_on_with_a_paused_job_says_that_it_waits(cli: Cli, folder: Path, program: Program) -> None:
+    with running(ONE) as live:
+        live.submit("j", LONG, Task("b", command=["true"], depends_on=["a"]))
+        assert cli("pause", "j").code == 0
+    (folder / "over").touch()
+    goes_on = program("resume", "--plain")
+    assert goes_on.stderr is not None
+    said = "callboard: job j is paused: `callboard resume j` in another terminal goes on\n"
+    while (line := goes_on.stderr.readline()) != said:
+        assert line
+    assert cli("resume", "j").code == 0
+    out, _ = goes_on.communicate()
+    assert (goes_on.returncode, "job j completed (2 completed)" in out) == (0, True)
+
+
 # -- approvals ---------------------------------------------------------------------------------------------------------
 
 
