@@ -54,7 +54,7 @@ def open_runtime(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[...
 
 async def use() -> str:
     if ill[0]:
-        raise ConnectionError("no answer")
+        raise RuntimeError("no answer")
     return "answer"
 
 
@@ -237,7 +237,7 @@ async def test_a_function_and_a_command_are_told_and_subscribers_hear_of_it(
         seen.close()
         assert outcome.state == "failed"
     assert [alert["severity"] for alert in told] == ["error", "error", "critical", "error"]
-    assert told[0]["text"].startswith("task job@1/a failed: ConnectionError: no answer")
+    assert told[0]["text"].startswith("task job@1/a failed: RuntimeError: no answer")
     written = json.loads((tmp_path / "told.json").read_text(encoding="utf-8"))
     assert written["text"].startswith("workstream job@1 failed")
     assert written["severity"] == "critical"
@@ -257,7 +257,7 @@ async def test_an_alert_that_fails_changes_nothing_and_is_told() -> None:
 
 
 async def leaks(task: TaskContext) -> None:
-    raise ConnectionError(f"refused: {task.secrets['KEY']}")
+    raise RuntimeError(f"refused: {task.secrets['KEY']}")
 
 
 async def test_an_alert_shows_no_secret_and_is_handed_those_of_its_workstream() -> None:

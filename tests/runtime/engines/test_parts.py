@@ -60,7 +60,7 @@ def test_values_that_contain_themselves_are_refused() -> None:
         (ConnectionRefusedError("x"), "transient"),
         (TimeoutError(), "transient"),
         (RetryAfter(1), "transient"),
-        (OSError(28, "No space left on device"), "transient"),
+        (OSError(28, "No space left on device"), "resources"),
         (socket.gaierror(-3, "Temporary failure in name resolution"), "transient"),
         (OSError("other"), "unknown"),
         (ValueError("x"), "unknown"),
