@@ -17,7 +17,6 @@ from hashlib import blake2b
 from typing import Any, Literal, TypeVar, Unpack, overload
 
 import anyio
-import anyio.to_thread
 import msgspec
 
 from ..actors.actor import Actor
