@@ -5,7 +5,7 @@
 Each tile is drawn by a plain function in a worker's process. A killed process is noticed at once; a frozen one does not
 answer its health checks, and after a while what it draws is given up and it is replaced. Either loses one attempt of
 one tile, which is drawn again.
-The times here are short so that it is over in seconds; those that hold unless said are in docs/specification.md.
+The times here are short so that it is over in seconds; those that hold unless said are in docs/workers.md.
 """
 
 from __future__ import annotations

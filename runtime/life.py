@@ -64,6 +64,7 @@ from .requests import KEEP_REQUESTS, Requests
 from .runners import RunnerPool
 from .secrets import Secrets, Source
 from .watchdog import Watchdog
+from .workers import check_workers
 
 if TYPE_CHECKING:
     from ..actors.task import TaskActor
@@ -317,6 +318,7 @@ class RuntimeLife:
     def _begin(self, loaded: Loaded) -> None:
         host = self._host
         outputs = Outputs(self._outputs_folder())
+        check_workers(self._workers)
         said = Workstream(RUNTIME, tools=self._tools, alerts=self._alerts)
         said = prepare(said, self.bodies, durable=self.journal.durable_medium, source="the runtime's settings")
         host.kernel = make_kernel(

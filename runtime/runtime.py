@@ -60,7 +60,7 @@ class Runtime(RuntimeLife):
     tools: what holds of tools whatever workstreams say of them (breaker, max_parallel), or where they say nothing.
     alerts: whom to tell of errors. health_checks: how workers, and the event loop, are watched.
     Entering raises the errors of `journal.contract`, also for the log, LogConflict for the log of another journal, and
-    SpecificationError for tools and alerts that cannot be.
+    SpecificationError for workers, tools and alerts that cannot be.
     """
 
     # -- jobs ----------------------------------------------------------------------------------------------------------

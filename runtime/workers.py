@@ -9,7 +9,7 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from ..actors.messages import (
@@ -22,6 +22,7 @@ from ..actors.messages import (
 )
 from ..actors.records import WorkerRecord
 from ..actors.spec import Duration, Worker, seconds
+from ..actors.validate import SpecificationError, worker_findings
 from .handles import words
 
 if TYPE_CHECKING:
@@ -136,12 +137,15 @@ def check_worker(worker: object, engines: Collection[str]) -> Worker:
     """Refuse what cannot be a worker. Raises TypeError and ValueError."""
     if not isinstance(worker, Worker):
         raise TypeError(f"start_worker takes a Worker, not {worker!r:.60}")
-    if not worker.name or "#" in worker.name or not worker.name.isprintable():
-        raise ValueError(f"{worker.name!r:.80} cannot be a worker's name: use printable text without '#'")
     if worker.engine not in engines:
         raise ValueError(
             f"worker {worker.name!r}: there is no engine {worker.engine!r:.40}; there are: {', '.join(engines)}"
         )
-    if worker.capacity is not None and worker.capacity < 1:
-        raise ValueError(f"worker {worker.name!r}: its capacity is {worker.capacity}; it must be at least 1")
+    check_workers([worker])
     return worker
+
+
+def check_workers(workers: Sequence[Worker]) -> None:
+    """Refuse workers that cannot be, or not beside one another. Raises SpecificationError with all that is wrong."""
+    if found := worker_findings(workers):
+        raise SpecificationError(found, "the runtime's workers")

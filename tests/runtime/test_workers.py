@@ -10,7 +10,7 @@ import pytest
 from tests.runtime.engines import process_bodies as bodies
 from tests.runtime.engines.helpers import until
 
-from callboard import HealthChecks, InvalidTransitionError, Runtime, Task, Worker, Workstream
+from callboard import HealthChecks, InvalidTransitionError, Runtime, SpecificationError, Task, Worker, Workstream
 from callboard.runtime.handles import JobHandle
 
 pytestmark = pytest.mark.anyio
@@ -113,3 +113,14 @@ async def test_operators_see_and_control_workers() -> None:
             await runtime.start_worker(Worker("x", engine="steam"))  # type: ignore[arg-type]
         with pytest.raises(ValueError, match="capacity"):
             await runtime.start_worker(Worker("x", engine="loop", capacity=0))
+        with pytest.raises(ValueError, match="name"):
+            await runtime.start_worker(Worker("a b/", engine="loop"))
+
+
+async def test_workers_that_cannot_be_are_refused_before_anything_runs() -> None:
+    workers = [Worker("a/b", engine="thread"), Worker("x", engine="process", capacity=0), Worker("X", engine="loop")]
+    with pytest.raises(SpecificationError) as refused:
+        async with Runtime(workers=workers):
+            pass
+    told = str(refused.value)
+    assert all(where in told for where in ("workers[0].name", "workers[1].capacity", "workers[2].name"))
