@@ -241,6 +241,7 @@ class Dispatcher(Batches):
 
     def _slice(self) -> float | None:
         """Do what there is to do, for a few milliseconds. Returns `after_slice`'s wish."""
+        self._rung = False  # before any look: a ring may come after its call was run, and must silence no later one
         clock, timers = self.clock, self.timers
         end = None
         handled = 0

@@ -7,6 +7,7 @@ import sys
 import time
 import tracemalloc
 import weakref
+from collections import deque
 from typing import Any
 
 import anyio
@@ -252,6 +253,27 @@ def test_a_hundred_thousand_actors_live_and_answer() -> None:
 
 
 # -- on the event loops ------------------------------------------------------------------------------------------------
+
+
+class Taken(deque[Any]):
+    """Calls that the loop has run before who made them could ring."""
+
+    def append(self, item: Any) -> None:
+        pass
+
+
+@pytest.mark.anyio
+async def test_a_ring_that_comes_after_its_call_was_run_silences_no_later_one() -> None:
+    dispatcher, called = Dispatcher(), anyio.Event()
+    async with running(dispatcher):
+        await anyio.wait_all_tasks_blocked()
+        calls, dispatcher._calls = dispatcher._calls, Taken()
+        await anyio.to_thread.run_sync(dispatcher.call_threadsafe, called.set)
+        dispatcher._calls = calls
+        await anyio.wait_all_tasks_blocked()
+        await anyio.to_thread.run_sync(dispatcher.call_threadsafe, called.set)
+        with anyio.fail_after(5):
+            await called.wait()
 
 
 @pytest.mark.anyio
