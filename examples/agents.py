@@ -60,7 +60,8 @@ async def research(task: TaskContext) -> str:
 
 async def summarise(task: TaskContext) -> str:
     """What an agent makes of the answer."""
-    return task.results["research"].upper()
+    answer: str = task.results["research"]
+    return answer.upper()
 
 
 def agent(question: str) -> Workstream:
