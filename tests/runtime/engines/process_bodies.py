@@ -52,9 +52,10 @@ def own_pid() -> int:
 
 
 def busy(task: TaskContext) -> None:
-    """Pure Python that never gives way, and is never done."""
+    """Pure Python that never gives way, and is never done. Once it has begun, no heartbeat tells it to stop."""
     task.heartbeat("alive")
     try:
+        print("begun")
         while True:
             sum(range(1000))
     finally:

@@ -148,10 +148,11 @@ async def test_a_busy_body_is_told_by_a_signal_and_its_process_replaced(tmp_path
         )  # fmt: skip
         bench.start_call(call)
         pid = await begun(bench, 2)
+        await until(lambda: path.exists() and path.read_text() == "begun\n")  # no stop can come within its heartbeat
         bench.engine.stop(2)
         outcome = await bench.record.outcome(2)
         assert outcome.status == "cancelled"
-        assert path.read_text() == "cleaned up\n"
+        assert path.read_text() == "begun\ncleaned up\n"
         assert (await ended(bench, "own_pid", 4)).value != pid
         assert not bench.record.died
 
