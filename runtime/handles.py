@@ -298,15 +298,16 @@ class JobHandle:
         self, *, notices: Literal[False], size: int = BUFFER, **filters: Unpack[Filters]
     ) -> Subscription[Transitioned]: ...
     def events(self, *, notices: bool = True, size: int = BUFFER, **filters: Unpack[Filters]) -> Subscription[Any]:
-        """Its transitions and notices and those of all that is in it, from now on, until it ends.
+        """Its transitions and those of all that is in it, from its submission until its end; its notices from now on.
 
-        The filters are those of `Runtime.events`.
+        What happened before it was asked for is read from the journal. The filters are those of `Runtime.events`.
         """
         filters["job"] = self.id
         events = self._runtime.hub.subscribe(
             wanted_by(filters, notices=notices),
             last=wanted_by({"kind": "job", "entity": self.id, "to_state": _ENDED}),
             size=size,
+            past=self._runtime.past_of(self.id),
         )
         if self._over.is_set():
             events.close()

@@ -232,6 +232,7 @@ class Host:
             left -= len(effects)
             if transitions:
                 batch += transitions
+                self.hub.told = transitions[-1].seq
                 if told:
                     self.hub.publish(transitions)
             for effect in effects:

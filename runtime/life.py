@@ -211,6 +211,7 @@ class RuntimeLife:
         self._requests = Requests(self._host, self.journal, self.read, self._keep_requests)
         self._closing.callback(self._dispatcher.close)
         loaded = await self._open_journal()
+        self._hub.told = loaded.last_seq
         self._children = Children(self._whole, self._host, runners)
         await self._open_engines(runners)
         if loaded.attempts or loaded.cancel_hooks:

@@ -4,6 +4,8 @@ Rules
 -----
 - A subscriber has a bounded buffer. One that does not keep up loses the oldest events and is told how many (`Dropped`);
   it never slows the runtime.
+- A job's subscriber hears of the job from its beginning: what had happened before it subscribed is read from the
+  journal by pages, the rest is told as it comes. No transition is in both, and none between them.
 - structlog gets a line per transition, at the level of its severity, if the application has configured it: a library
   does not print into a program that did not ask. Nothing of it is imported before that.
 - What an observer's code raises stays with the observer: a subscriber gets its own filter's error where it reads, a
@@ -13,7 +15,7 @@ Rules
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Generic, TypeVar
 from weakref import WeakSet
 
@@ -23,10 +25,13 @@ import msgspec
 from ..actors.notices import Notice
 from ..actors.records import Transitioned
 from .filters import Event, Wanted, everything
+from .journal.contract import JournalError, Reader
 from .logs import configured, write_notice
 
 BUFFER = 10_000
 """Events that wait for a slow subscriber."""
+PAGE = 500
+"""Transitions that are read from the journal at once."""
 
 
 class Dropped(msgspec.Struct, frozen=True):
@@ -35,14 +40,31 @@ class Dropped(msgspec.Struct, frozen=True):
     count: int
 
 
+class Past(msgspec.Struct):
+    """What the journal holds of a job up to the transition of number `until`, from after that of number `after` on."""
+
+    journal: Reader
+    ask: Callable[[Callable[[], list[Transitioned]]], Awaitable[list[Transitioned]]]  # in a thread, where it may block
+    job: str
+    until: int
+    after: int = 0
+
+    def page(self) -> list[Transitioned]:
+        """Its next transitions; none if that is all. Blocks."""
+        rows = self.journal.transitions(job_id=self.job, after=self.after, limit=PAGE)
+        return [row for row in rows if row.seq <= self.until]
+
+
 EventT = TypeVar("EventT", bound=Event)
 
 
 class Subscription(Generic[EventT]):
     """One subscriber's events, in order: an async iterator that ends when it is closed."""
 
-    def __init__(self, hub: Hub, wanted: Wanted, last: Wanted, size: int) -> None:
+    def __init__(self, hub: Hub, wanted: Wanted, last: Wanted, size: int, past: Past | None) -> None:
         self._hub = hub
+        self._past = past
+        self._before: deque[EventT | Dropped] = deque()  # of the past, read already
         self._wanted = wanted
         self._last = last
         self._events: deque[EventT] = deque()
@@ -77,11 +99,45 @@ class Subscription(Generic[EventT]):
         self._hub.forget(self)
         self._arrived.set()
 
+    def keep(self) -> None:
+        """Read what is left of the past now, since the journal closes. Blocks."""
+        dropped = 0
+        while (past := self._past) is not None:
+            try:
+                self._take_page(past, past.page())
+            except JournalError as error:
+                self._broken, self._past = error, None
+            while len(self._before) > self._size:
+                self._before.popleft()
+                dropped += 1
+        if dropped:
+            self._before.appendleft(Dropped(dropped))
+
+    async def _turn_page(self, past: Past) -> None:
+        page = await past.ask(past.page)
+        if self._past is past:  # else the journal closed meanwhile, and the rest is here
+            self._take_page(past, page)
+
+    def _take_page(self, past: Past, page: list[Any]) -> None:  # Any: of a type that its filter lets pass
+        if page:
+            past.after = page[-1].seq
+        else:
+            self._past = None
+        try:
+            self._before += [row for row in page if self._wanted(row)]
+        except Exception as error:
+            self._broken, self._past = error, None
+            self.close()
+
     # An iterator and not an async generator: one that is left before its end needs no closing.
     def __aiter__(self) -> Subscription[EventT]:
         return self
 
     async def __anext__(self) -> EventT | Dropped:
+        while not self._before and (past := self._past) is not None:
+            await self._turn_page(past)
+        if self._before:
+            return self._before.popleft()
         while not self._events and not self._dropped:
             if self._broken is not None:
                 error, self._broken = self._broken, None
@@ -101,7 +157,10 @@ class Hub:
 
     def __init__(self) -> None:
         self._subscriptions: WeakSet[Subscription[Any]] = WeakSet()  # one that nobody holds any more is forgotten
+        self._looking_back: WeakSet[Subscription[Any]] = WeakSet()  # those that may not have read all of the past yet
+        self.told = 0  # the number of the last transition that was told, to whoever wanted it
         self.unlogged = 0  # lines that the application's log would not take
+        self._closed = False
         self._log: Any = None  # structlog gives its loggers no one type
 
     def subscribe(
@@ -110,10 +169,15 @@ class Hub:
         *,
         last: Wanted = lambda _: False,
         size: int = BUFFER,
+        past: Past | None = None,
     ) -> Subscription[Any]:
-        """Have the wanted events from now on, up to the `last` one, and that one too if it is wanted."""
-        subscription: Subscription[Any] = Subscription(self, wanted, last, size)
+        """Have the wanted events of the past, and from now on up to the `last` one (it too, if it is wanted)."""
+        subscription: Subscription[Any] = Subscription(self, wanted, last, size, None if self._closed else past)
         self._subscriptions.add(subscription)
+        if self._closed:
+            subscription.close()
+        elif past is not None:
+            self._looking_back.add(subscription)
         return subscription
 
     def forget(self, subscription: Subscription[Any]) -> None:
@@ -167,6 +231,9 @@ class Hub:
         )  # fmt: skip
 
     def close(self) -> None:
-        """End every subscription."""
+        """End every subscription: nothing more is told, and the journal closes."""
+        self._closed = True
+        for subscription in list(self._looking_back):
+            subscription.keep()
         for subscription in list(self._subscriptions):
             subscription.close()

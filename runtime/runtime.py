@@ -40,7 +40,7 @@ from .handles import JobExists, JobHandle, RuntimeClosed, outcome_of
 from .journal.contract import Health
 from .life import RuntimeLife
 from .metrics import Metrics, snapshot
-from .observe import BUFFER, Hub, Subscription
+from .observe import BUFFER, Hub, Past, Subscription
 from .reruns import run_again
 from .workers import WorkerHandle, check_worker, start
 
@@ -317,6 +317,10 @@ class Runtime(RuntimeLife):
         `size` bounds the buffer of a slow reader. Raises TypeError and ValueError for filters that there cannot be.
         """
         return self._hub.subscribe(wanted_by(filters, notices=notices), size=size)
+
+    def past_of(self, job_id: str) -> Past:
+        """For a job's events: what was told of it before now."""
+        return Past(self.journal, self.read, job_id, until=self._hub.told)
 
     def tail(self, token: int) -> str:
         """The last line of what the command under a fencing token has written."""

@@ -9,6 +9,7 @@ Rules:
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
@@ -289,17 +290,20 @@ class MemoryJournal:
         limit: int | None = None,
     ) -> Iterator[Transitioned]:
         """Transitions in order, of those still kept."""
+        history = list(self._history)
         found = (
             row
-            for row in list(self._history)
-            if row.seq > after
-            and (entity_id is None or row.entity_id == entity_id)
-            and (job_id is None or belongs_to(row) == job_id)
+            for row in islice(history, bisect_right(history, after, key=_seq), None)
+            if (entity_id is None or row.entity_id == entity_id) and (job_id is None or belongs_to(row) == job_id)
         )
         return islice(found, limit)
 
     def close(self) -> None:
         """Hold nothing open."""
+
+
+def _seq(row: Transitioned) -> int:
+    return row.seq
 
 
 def _task_keys(workstream: WorkstreamRecord) -> range:

@@ -14,10 +14,12 @@ import pytest
 from tests.processes import runs
 
 from callboard.actors.errors import Permanent, RetryAfter
+from callboard.actors.records import Transitioned
 from callboard.actors.spec import Check, Condition, Hook, Retry, Task, Tool, Worker, Workstream
 from callboard.actors.validate import SpecificationError
 from callboard.machines import InvalidTransitionError
 from callboard.machines.audit import audit_lines
+from callboard.runtime import observe
 from callboard.runtime.engines.context import TaskContext
 from callboard.runtime.handles import JobFailed, RuntimeClosed
 from callboard.runtime.journal.contract import JournalLocked
@@ -511,6 +513,57 @@ async def test_events_of_a_job_come_in_order_and_end(open_runtime: Callable[...,
         ("validating", "completed"),
     ]  # fmt: skip
     assert [event.seq for event in told] == list(range(told[0].seq, told[0].seq + len(told)))
+
+
+async def test_a_job_s_events_begin_with_its_submission_however_late_one_asks(
+    open_runtime: Callable[..., Runtime], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(observe, "PAGE", 4)  # so that the past has several pages
+    async with open_runtime() as runtime:
+        everything = runtime.events(notices=False)
+        job = await runtime.submit(Workstream("w", tasks=[Task("a", run=one), Task("b", run=one, depends_on=["a"])]))
+        other = await runtime.submit(Workstream("w", tasks=[Task("a", run=one)]))
+        early = job.events(notices=False)
+        await job.wait()
+        await other.wait()
+        ended = job.events(notices=False)
+        again = (await runtime.job(job.id)).events(task="b", to_state="completed")
+        late = [event async for event in ended]
+        unread = job.events(notices=False)
+    whole = [event async for event in everything if isinstance(event, Transitioned) and event.job_id == job.id]
+    assert [event for event in whole if event.kind == "task"][0].from_state is None
+    assert [event async for event in early] == late == [event async for event in unread] == whole
+    assert [event.entity_id async for event in again if isinstance(event, Transitioned)] == [f"{job.id}@1/b"]
+    assert [event async for event in job.events()] == []  # the journal is closed
+
+
+async def test_the_past_of_a_job_that_goes_on_and_its_present_meet(open_runtime: Callable[..., Runtime]) -> None:
+    async with open_runtime() as runtime:
+        everything = runtime.events(notices=False)
+        tasks = [Task(f"t{n}", run=one, depends_on=[f"t{n - 1}"] if n else []) for n in range(60)]
+        job = await runtime.submit(Workstream("w", tasks=tasks))
+        seen: list[list[object]] = []
+
+        async def follow() -> None:
+            seen.append([event async for event in job.events(notices=False)])
+
+        async with anyio.create_task_group() as group:
+            async for event in everything:
+                if isinstance(event, Transitioned) and (event.kind, event.to_state) == ("task", "completed"):
+                    group.start_soon(follow)
+                if job.ended:
+                    break
+    assert len(seen) > 10
+    assert all(one_s == seen[0] for one_s in seen)
+
+
+async def test_what_a_slow_reader_never_read_of_the_past_is_told_as_dropped() -> None:
+    async with Runtime() as runtime:
+        job = await runtime.submit(Workstream("w", tasks=[Task("a", run=one)]))
+        await job.wait()
+        whole = [event async for event in job.events(notices=False)]
+        events = job.events(notices=False, size=3)
+    assert [event async for event in events] == [Dropped(len(whole) - 3), *whole[-3:]]
 
 
 async def test_a_slow_reader_is_told_what_it_missed(open_runtime: Callable[..., Runtime]) -> None:
