@@ -365,5 +365,10 @@ class HealthChecks(Spec, frozen=True, kw_only=True):
         """Refuse what cannot be meant. Raises ValueError."""
         if self.misses < 1:
             raise ValueError(f"HealthChecks: misses={self.misses}: at least 1")
+        for name in ("interval", "expire", "start_timeout", "drain_deadline", "cooldown", "loop_blocked"):
+            try:
+                seconds(getattr(self, name))
+            except (TypeError, ValueError) as error:
+                raise ValueError(f"HealthChecks: {name}: {error}") from None
         if seconds(self.interval) <= 0:
             raise ValueError(f"HealthChecks: interval={self.interval!r}: above 0 seconds")

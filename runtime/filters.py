@@ -6,7 +6,7 @@
 | workstream | of this workstream (its id) |
 | task | of this task, by its name or its id, or of something that belongs to it |
 | entity | of the entity with this id |
-| kind | of an entity of this kind: job, workstream, task, worker, breaker; or of "runtime": a notice about no entity |
+| kind | of an entity of this kind: job, workstream, task, approval, worker, breaker; "runtime": a notice about none |
 | event | of this name: a transition's trigger, or a notice's event |
 | severity | of this severity, or a graver one |
 | from_state, to_state | that leaves or enters this state (so no notice) |
@@ -14,7 +14,8 @@
 Rules
 -----
 - Each may be one value or several (a list, tuple or set); of several, any will do: of severities then exactly those.
-- All that are given must be met. A value that could never be met is refused where it is known to be one.
+- All that are given must be met. A value that could never be met is refused where it is known to be one: kinds and
+  severities are closed sets, and of no value at all none can do.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ from typing import TypedDict, cast
 
 from ..actors.notices import SEVERITIES, Notice
 from ..actors.records import Transitioned
+from ..machines.audit import MACHINES
 
+KINDS = (*MACHINES, "runtime")
 Event = Transitioned | Notice
 """What subscribers are told."""
 Wanted = Callable[[Event], bool]
@@ -51,7 +54,9 @@ def everything(event: Event) -> bool:  # noqa: ARG001 - that is the point
 
 
 def wanted_by(filters: Filters, *, notices: bool = True) -> Wanted:
-    """Whether an event meets all the filters. Raises TypeError for an unknown one, ValueError for no severity."""
+    """Whether an event meets all the filters. Raises TypeError for an unknown one, ValueError for a value that
+    could never be met.
+    """
     tests = [_TESTS[name](_words(name, value)) for name, value in _checked(filters).items()]
     if not notices:
         tests.insert(0, lambda event: type(event) is Transitioned)
@@ -67,11 +72,10 @@ def _checked(filters: Filters) -> dict[str, object]:
     if unknown:
         raise TypeError(f"there is no filter {', '.join(sorted(unknown))}; there are: {', '.join(_TESTS)}")
     given: dict[str, object] = {name: value for name, value in filters.items() if value is not None}
-    severity = given.get("severity")
-    for one in [severity] if isinstance(severity, str) else _words("severity", severity or ()):
-        if one not in SEVERITIES:
-            raise ValueError(f"{one!r} is no severity; they are: {', '.join(SEVERITIES)}")
-    if isinstance(severity, str):
+    for name, closed in (("kind", KINDS), ("severity", SEVERITIES)):
+        for one in sorted(_words(name, given[name]) - {*closed}) if name in given else ():
+            raise ValueError(f"{one!r:.60} is no {name}; there are: {', '.join(closed)}")
+    if isinstance(severity := given.get("severity"), str):
         given["severity"] = SEVERITIES[[*SEVERITIES].index(severity) :]  # type: ignore[arg-type]
     return given
 
@@ -81,6 +85,8 @@ def _words(name: str, value: object) -> frozenset[str]:
         return frozenset({str(value)})
     if isinstance(value, Collection):
         several = frozenset(cast("Collection[object]", value))
+        if not several:
+            raise ValueError(f"the filter {name} has no value that an event could have; leave it out to want any")
         if all(isinstance(one, str) for one in several):
             return cast("frozenset[str]", several)
     raise TypeError(f"the filter {name} takes a str or several, not {value!r:.60}")

@@ -40,7 +40,7 @@ from ..actors.messages import (
     WorkerDied,
 )
 from ..actors.notices import Notice
-from ..actors.spec import Alert, Defaults, HealthChecks, Tool, Worker, Workstream, seconds
+from ..actors.spec import Alert, Defaults, Duration, HealthChecks, Tool, Worker, Workstream, seconds
 from ..actors.strategy import Supervision
 from ..actors.tools import RUNTIME
 from .bodies import Bodies, look_in, prepare
@@ -91,8 +91,8 @@ class RuntimeLife:
         jsonl: str | Path | None = None,
         outputs: str | Path | None = None,
         secrets: Source | None = None,
-        drain_deadline: float = DRAIN_DEADLINE,
-        keep_requests: float = KEEP_REQUESTS,
+        drain_deadline: Duration = DRAIN_DEADLINE,
+        keep_requests: Duration = KEEP_REQUESTS,
         supervision: Supervision | None = None,
         clock: Clock | None = None,
         random: Random | None = None,
@@ -109,8 +109,8 @@ class RuntimeLife:
         self._jsonl_path = jsonl
         self._outputs = outputs
         self._secrets = Secrets(secrets)
-        self._drain_deadline = drain_deadline
-        self._keep_requests = keep_requests
+        self._drain_deadline = _span("drain_deadline", drain_deadline)
+        self._keep_requests = _span("keep_requests", keep_requests)
         self._supervision = supervision
         self._clock = clock or SystemClock()
         self._random = random or Random()  # noqa: S311 - jitter, not secrets
@@ -394,17 +394,19 @@ class RuntimeLife:
     # -- stopping ------------------------------------------------------------------------------------------------------
 
     async def drain(
-        self, deadline: float = DRAIN_DEADLINE, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+        self, deadline: Duration = DRAIN_DEADLINE, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
     ) -> None:
-        """Claim nothing more; what runs may end within `deadline` seconds, the rest is stopped, its tries given back.
+        """Claim nothing more; what runs may end within `deadline`, the rest is stopped, its tries given back.
 
         Afterwards the runtime is of no more use than to be left. Queued and waiting tasks go on at the next start.
+        Raises ValueError for a deadline that is no duration, before anything stops.
         Begun by a task group's `start`, that returns once whatever ends from then on lets nothing new be claimed.
         """
+        limit = _span("the deadline of a drain", deadline)
         self._host.tell(Drain(stop=False))
         task_status.started()
-        with anyio.move_on_after(deadline + CLOSING):
-            await self._quiesce(deadline)
+        with anyio.move_on_after(limit + CLOSING):
+            await self._quiesce(limit)
 
     async def _quiesce(self, deadline: float) -> None:
         host = self._host
@@ -451,6 +453,14 @@ def default_workers() -> tuple[Worker, ...]:
         Worker("processes", engine="process", capacity=cores),
         Worker("commands", engine="command", capacity=cores),
     )
+
+
+def _span(name: str, value: Duration) -> float:
+    """A duration of a runtime's settings in seconds. Raises ValueError for what is none."""
+    try:
+        return seconds(value)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name}: {error}") from None
 
 
 def _journal_of(target: str | Path | Journal | None) -> Journal:

@@ -171,7 +171,14 @@ class Hub:
         size: int = BUFFER,
         past: Past | None = None,
     ) -> Subscription[Any]:
-        """Have the wanted events of the past, and from now on up to the `last` one (it too, if it is wanted)."""
+        """Have the wanted events of the past, and from now on up to the `last` one (it too, if it is wanted).
+
+        size: events that wait for a slow reader. Raises ValueError where none could, TypeError for what is no int.
+        """
+        if not isinstance(size, int) or isinstance(size, bool):
+            raise TypeError(f"the size of a subscription is an int, not {size!r:.60}")
+        if size < 1:
+            raise ValueError(f"a subscription needs room for at least one event, not size={size}")
         subscription: Subscription[Any] = Subscription(self, wanted, last, size, None if self._closed else past)
         self._subscriptions.add(subscription)
         if self._closed:

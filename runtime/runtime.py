@@ -55,10 +55,11 @@ class Runtime(RuntimeLife):
     the log of transitions. outputs: the folder for the output of commands (by default beside the journal).
     secrets: where the values of secrets that specifications name come from: a mapping, or a function of the name that
     answers at once; by default the program's environment.
-    drain_deadline: seconds that running attempts have to end when the runtime is left. keep_requests: seconds that the
-    `request_id` of a command is kept (longer where what it was about still lives).
+    drain_deadline: the duration that running attempts have to end when the runtime is left. keep_requests: the duration
+    for which the `request_id` of a command is kept (longer where what it was about still lives).
     tools: what holds of tools whatever workstreams say of them (breaker, max_parallel), or where they say nothing.
     alerts: whom to tell of errors. health_checks: how workers, and the event loop, are watched.
+    Raises ValueError for what is no duration, TypeError for what is no journal.
     Entering raises the errors of `journal.contract`, also for the log, LogConflict for the log of another journal, and
     SpecificationError for workers, tools and alerts that cannot be.
     """
@@ -314,7 +315,8 @@ class Runtime(RuntimeLife):
 
         The filters (job, workstream, task, entity, kind, event, severity, from_state, to_state) take a value or
         several, and must all be met; a severity stands for the graver ones too. `notices=False` leaves those out.
-        `size` bounds the buffer of a slow reader. Raises TypeError and ValueError for filters that there cannot be.
+        `size` bounds the buffer of a slow reader, in events. Raises TypeError and ValueError for filters and sizes that
+        there cannot be.
         """
         return self._hub.subscribe(wanted_by(filters, notices=notices), size=size)
 

@@ -419,3 +419,11 @@ def test_what_recovery_makes_of_silence() -> None:
     assert (record.state, record.attempt, record.lost_attempts) == ("running", 2, 1)
     assert record.worker_id == "p#2"
     assert after.audit() == []
+
+
+@pytest.mark.parametrize(
+    "setting", ["interval", "expire", "start_timeout", "drain_deadline", "cooldown", "loop_blocked"]
+)
+def test_health_checks_refuse_what_is_no_duration(setting: str) -> None:
+    with pytest.raises(ValueError, match=f"HealthChecks: {setting}: 'soon' is not a duration"):
+        HealthChecks(**{setting: "soon"})

@@ -10,7 +10,15 @@ import pytest
 import structlog
 
 from callboard import Dropped, Hook, Notice, Runtime, Task, Transitioned, Workstream
-from callboard.runtime.filters import Filters, wanted_by
+from callboard.actors.records import (
+    ApprovalRecord,
+    BreakerRecord,
+    JobRecord,
+    TaskRecord,
+    WorkerRecord,
+    WorkstreamRecord,
+)
+from callboard.runtime.filters import KINDS, Filters, wanted_by
 
 from ..actors.stage import Stage, flow, hangs, task
 
@@ -131,10 +139,49 @@ async def test_a_job_s_events_end_with_it_whatever_they_are_filtered_by() -> Non
     ]
 
 
+@pytest.mark.parametrize("of_job", [False, True])
+async def test_a_runtime_and_a_job_refuse_events_that_could_never_come(of_job: bool) -> None:
+    async with Runtime() as runtime:
+        teller = await runtime.submit(Workstream("w", tasks=[Task("a", run=one)])) if of_job else runtime
+        with pytest.raises(ValueError, match="'nope' is no kind"):
+            teller.events(kind="nope")
+        for size in (0, -1):
+            with pytest.raises(ValueError, match=f"room for at least one event, not size={size}"):
+                teller.events(size=size)
+        with pytest.raises(TypeError, match="is an int, not 'many'"):
+            teller.events(size="many")  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("setting", ["drain_deadline", "keep_requests"])
+@pytest.mark.parametrize("value", [-1, float("nan"), "soon", None])
+def test_a_runtime_refuses_settings_that_are_no_durations_when_it_is_made(setting: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=f"^{setting}: "):
+        Runtime(**{setting: value})
+
+
+async def test_a_drain_for_no_duration_is_refused_before_anything_stops() -> None:
+    async with Runtime(drain_deadline="30s") as runtime:
+        with pytest.raises(ValueError, match="the deadline of a drain: -1 is not a duration"):
+            await runtime.drain(-1)
+        job = await runtime.submit(Workstream("w", tasks=[Task("a", run=one)]))
+        assert (await job.wait()).ok
+
+
+def test_every_kind_of_entity_can_be_asked_for() -> None:
+    kinds = {
+        record.kind for record in (JobRecord, WorkstreamRecord, TaskRecord, ApprovalRecord, WorkerRecord, BreakerRecord)
+    }
+    assert {*KINDS} == kinds | {"runtime"}
+
+
 def test_filters_that_there_cannot_be_are_refused() -> None:
     with pytest.raises(TypeError, match="there is no filter state; there are: job"):
         wanted_by({"state": "running"})  # type: ignore[typeddict-unknown-key]
     with pytest.raises(ValueError, match="'bad' is no severity"):
         wanted_by({"severity": "bad"})
+    with pytest.raises(ValueError, match=r"'nope' is no kind; there are: job, .*approval.*, runtime"):
+        wanted_by({"kind": ["task", "nope"]})
+    with pytest.raises(ValueError, match="the filter task has no value"):
+        wanted_by({"task": []})
     with pytest.raises(TypeError, match="takes a str or several, not 7"):
         wanted_by({"job": 7})  # type: ignore[typeddict-item]

@@ -531,7 +531,7 @@ async def test_a_job_s_events_begin_with_its_submission_however_late_one_asks(
         late = [event async for event in ended]
         unread = job.events(notices=False)
     whole = [event async for event in everything if isinstance(event, Transitioned) and event.job_id == job.id]
-    assert [event for event in whole if event.kind == "task"][0].from_state is None
+    assert next(event for event in whole if event.kind == "task").from_state is None
     assert [event async for event in early] == late == [event async for event in unread] == whole
     assert [event.entity_id async for event in again if isinstance(event, Transitioned)] == [f"{job.id}@1/b"]
     assert [event async for event in job.events()] == []  # the journal is closed
