@@ -19,7 +19,8 @@ from ..actors.records import BreakerRecord
 from ..actors.spec import Duration, Hook, seconds
 from ..actors.validate import SpecificationError, hook_findings
 from .engines.contract import Outcome
-from .handles import closed, words
+from .handles import words
+from .outcomes import closed
 
 if TYPE_CHECKING:
     from ..actors.breaker import BreakerActor

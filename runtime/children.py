@@ -25,7 +25,8 @@ from ..actors.messages import Lend, Message, Regain, Reply, Submit
 from ..actors.names import name_problem
 from ..actors.spec import Workstream
 from .bodies import prepare
-from .handles import JobExists, JobHandle, Outcome
+from .handles import JobHandle
+from .outcomes import JobExists, Outcome
 from .reruns import load
 from .runners import BodyCancelled, RunnerPool
 

@@ -10,11 +10,9 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 import anyio
-import msgspec
 
 from ..actors.messages import Approve, Cancel, Message, Pause, Reject, ResetTask, Resume, SkipTask
 from ..actors.protection import refusal
@@ -27,6 +25,7 @@ from .approvals import PendingApproval, name_of, pending_of, why_of
 from .engines.values import checked
 from .filters import Event, Filters, wanted_by
 from .observe import BUFFER, Subscription
+from .outcomes import Outcome, closed
 
 if TYPE_CHECKING:
     from ..actors.job import JobActor
@@ -37,64 +36,19 @@ _ENDED = ("completed", "failed", "cancelled")
 _SHOWN = 20  # names of tasks, at most, in an error
 
 
-class JobFailed(Exception):  # noqa: N818 - the published name
-    """A job did not complete. `outcome` says what came of every task."""
-
-    def __init__(self, outcome: Outcome) -> None:
-        super().__init__(f"job {outcome.job_id!r} {outcome.state}: {outcome.error or 'no reason was given'}")
-        self.outcome = outcome
-
-
-class Outcome(msgspec.Struct, frozen=True):
-    """How a job ended. `results` holds what its completed tasks returned, `tasks` every task's last record, by name."""
-
-    job_id: str
-    state: str
-    error: str | None
-    results: Mapping[str, Any]
-    tasks: Mapping[str, TaskRecord]
-
-    @property
-    def ok(self) -> bool:
-        """Whether the job completed."""
-        return self.state == "completed"
-
-    def raise_for_state(self) -> Outcome:
-        """Return itself if the job completed. Raises JobFailed if it did not."""
-        if not self.ok:
-            raise JobFailed(self)
-        return self
-
-
-def outcome_of(job: JobRecord, tasks: list[TaskRecord]) -> Outcome:
-    """The outcome of an ended job, from its records."""
-    results = {
-        task.name: None if task.result is None else msgspec.json.decode(task.result)
-        for task in tasks
-        if task.state == "completed"
-    }
-    return Outcome(job.id, str(job.state), job.error or job.reason, results, {task.name: task for task in tasks})
-
-
 class JobHandle:
     """A job of a runtime."""
 
     def __init__(
-        self,
-        runtime: Runtime,
-        job_id: str,
-        actor: JobActor | None,
-        outcome: Outcome | None = None,
-        *,
-        key: int = 0,
+        self, runtime: Runtime, record: JobRecord, actor: JobActor | None, outcome: Outcome | None = None
     ) -> None:
-        self._key = key if actor is None else actor.record.key
         self._runtime = runtime
+        self._last = record  # the one that counts where it had ended before, and its actor is gone
         self._actor = actor
         self._outcome = outcome
         self._over = anyio.Event()
         self._cause: BaseException | None = None  # what the runtime broke by
-        self.id = job_id
+        self.id = record.id
         if outcome is not None:
             self._over.set()
 
@@ -104,16 +58,12 @@ class JobHandle:
     @property
     def state(self) -> str:
         """The job's present state."""
-        if self._outcome is not None:
-            return self._outcome.state
-        return "unknown" if self._actor is None else str(self._actor.record.state)
+        return str(self.record.state) if self._outcome is None else self._outcome.state
 
     @property
     def record(self) -> JobRecord:
-        """The job's present record. Raises LookupError for a job that had ended before this handle was made."""
-        if self._actor is None:
-            raise LookupError(f"job {self.id!r} ended before: ask the journal for its record")
-        return self._actor.record
+        """The job's present record; of one that has ended, its last."""
+        return self._last if self._actor is None else self._actor.record
 
     def tasks(self) -> list[TaskRecord]:
         """The present records of its tasks, in the order of the specification."""
@@ -243,7 +193,7 @@ class JobHandle:
             over = self._outcome is not None or self._actor is None or self._actor.over
             return self._refusal(task, event) if over else None
 
-        key = self._key if task is None else self.task_record(task).key
+        key = self.record.key if task is None else self.task_record(task).key
         what: object = message
         if isinstance(message, Resume | ResetTask | SkipTask):  # in a next run the same may be said otherwise
             what = message.reason, message.by
@@ -391,21 +341,3 @@ def _text(value: object, what: str = "the reason") -> str:
 def words(reason: object, by: object) -> tuple[str, str | None]:
     """Why, and who says so, as a journal can hold them. Raises TypeError for what is no text."""
     return _text(reason), None if by is None else _text(by, "by")
-
-
-class JobExists(ValueError):  # noqa: N818 - it says what is the matter
-    """There is a job of that id with another workstream. Use another id, or submit what was submitted."""
-
-
-class RuntimeClosed(RuntimeError):  # noqa: N818 - a state, as in the standard library's names
-    """The runtime is not open, or closed meanwhile. What is durable goes on when it is opened again.
-
-    One that broke says by what, in its text and as its `__cause__`.
-    """
-
-
-def closed(text: str, cause: BaseException | None) -> RuntimeClosed:
-    """The error of a runtime that has closed, or broken by `cause`."""
-    error = RuntimeClosed(text if cause is None else f"{text} (it broke: {cause!r})")
-    error.__cause__ = cause
-    return error

@@ -45,11 +45,11 @@ from ..actors.turn import (
 from .bodies import Bodies, BodyNotFound, kind_of
 from .calls import Caller
 from .dispatcher import Dispatcher
-from .handles import closed
 from .journal.contract import Entry, Journal
 from .logs import masked_notice, say_notice
 from .metrics import Counting
 from .observe import Hub
+from .outcomes import closed
 from .secrets import Secrets
 from .timers import Timer
 from .utc import UtcTimer, UtcTimers

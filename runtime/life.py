@@ -54,12 +54,13 @@ from .engines.contract import Engine, ProcessInfo
 from .engines.loop import LoopEngine
 from .engines.process import ProcessEngine
 from .engines.thread import ThreadEngine
-from .handles import JobHandle, RuntimeClosed, closed, outcome_of
+from .handles import JobHandle
 from .host import Host
 from .journal import open_journal
 from .journal.contract import Entry, Journal
 from .leftovers import JOURNAL_VARIABLE, kill_leftovers
 from .observe import Hub
+from .outcomes import RuntimeClosed, closed, outcome_of
 from .requests import KEEP_REQUESTS, Requests
 from .runners import RunnerPool
 from .secrets import Secrets, Source
@@ -369,7 +370,7 @@ class RuntimeLife:
         return question(*args)
 
     def _handle(self, actor: JobActor) -> JobHandle:
-        handle = JobHandle(self._whole, actor.record.id, actor)
+        handle = JobHandle(self._whole, actor.record, actor)
         if actor.over:
             self._settle(handle, actor)
         else:

@@ -152,6 +152,13 @@ class Subscription(Generic[EventT]):
         return self._events.popleft()
 
 
+def _check_size(size: object) -> None:
+    if not isinstance(size, int) or isinstance(size, bool):
+        raise TypeError(f"the size of a subscription is an int, not {size!r:.60}")
+    if size < 1:
+        raise ValueError(f"a subscription needs room for at least one event, not size={size}")
+
+
 class Hub:
     """Where durable transitions are told to subscribers and to the application's log."""
 
@@ -175,10 +182,7 @@ class Hub:
 
         size: events that wait for a slow reader. Raises ValueError where none could, TypeError for what is no int.
         """
-        if not isinstance(size, int) or isinstance(size, bool):
-            raise TypeError(f"the size of a subscription is an int, not {size!r:.60}")
-        if size < 1:
-            raise ValueError(f"a subscription needs room for at least one event, not size={size}")
+        _check_size(size)
         subscription: Subscription[Any] = Subscription(self, wanted, last, size, None if self._closed else past)
         self._subscriptions.add(subscription)
         if self._closed:

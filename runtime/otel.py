@@ -42,9 +42,9 @@ from ..actors.records import Transitioned
 from ..machines.events import Event
 from ..machines.task import TaskState
 from .filters import Event as Told
-from .handles import RuntimeClosed
 from .metrics import Metrics
 from .observe import BUFFER, Dropped, Subscription
+from .outcomes import RuntimeClosed
 from .series import SERIES, Values
 
 if TYPE_CHECKING:

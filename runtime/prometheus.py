@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from .handles import RuntimeClosed
 from .metrics import BOUNDS, Metrics
+from .outcomes import RuntimeClosed
 from .series import SERIES
 
 if TYPE_CHECKING:

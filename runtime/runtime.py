@@ -36,11 +36,12 @@ from .approvals import PendingApproval, name_of, pending_of, with_teams
 from .bodies import prepare
 from .breakers import BreakerHandle
 from .filters import Event, Filters, wanted_by
-from .handles import JobExists, JobHandle, RuntimeClosed, outcome_of
+from .handles import JobHandle
 from .journal.contract import Health
 from .life import RuntimeLife
 from .metrics import Metrics, snapshot
 from .observe import BUFFER, Hub, Past, Subscription
+from .outcomes import JobExists, RuntimeClosed, outcome_of
 from .reruns import run_again
 from .workers import WorkerHandle, check_worker, start
 
@@ -151,7 +152,7 @@ class Runtime(RuntimeLife):
                 raise LookupError(f"job {job_id!r} ({archived.state}) was archived in {archived.file}")
             raise LookupError(f"there is no job {job_id!r} in this journal")
         tasks = await self.read(self.journal.tasks, record.stream)  # of its last run; none if it never began
-        return JobHandle(self, job_id, None, outcome_of(record, tasks), key=record.key)
+        return JobHandle(self, record, None, outcome_of(record, tasks))
 
     def living(self, job_id: str) -> JobActor | None:
         """The actor of a job that has not ended, or not durably yet."""

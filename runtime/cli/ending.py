@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ...actors.records import TaskRecord
-from ..handles import JobHandle, Outcome
+from ..handles import JobHandle
+from ..outcomes import Outcome
 from . import words
 
 _MOST = 20  # tasks that are explained

@@ -9,9 +9,10 @@ from typing import Any
 import msgspec
 
 from ...actors.records import Transitioned
-from ..handles import JobHandle, Outcome
+from ..handles import JobHandle
 from ..jsonl import log_line
 from ..observe import Dropped, Subscription
+from ..outcomes import Outcome
 from .trouble import tell
 
 

@@ -18,8 +18,9 @@ from rich.text import Text
 from rich.tree import Tree
 
 from ...actors.records import TaskRecord, Transitioned
-from ..handles import JobHandle, Outcome
+from ..handles import JobHandle
 from ..observe import Subscription
+from ..outcomes import Outcome
 from . import words
 from .ending import ending, summary
 
@@ -105,7 +106,7 @@ class LiveView:
         started = min((task.first_queued_at for task in tasks if task.first_queued_at is not None), default=now)
         ended = max((task.finished_at or now for task in tasks), default=now)
         text = Text.assemble(
-            (words.job_name(job), "bold"), "  ", (job.id, "dim"), "  ", (job.state, words.COLOURS.get(job.state, "dim"))
+            (job.record.name, "bold"), "  ", (job.id, "dim"), "  ", (job.state, words.COLOURS.get(job.state, "dim"))
         )
         return text.append(f"  {done:,}/{len(tasks):,}  {words.took(ended - started)}")
 

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 import typer
 
 from ...actors.records import Transitioned
-from ..handles import JobHandle, Outcome
+from ..handles import JobHandle
 from ..observe import Dropped, Subscription
+from ..outcomes import Outcome
 from . import words
 from .ending import ending
 
@@ -47,12 +48,12 @@ class PlainView:
         wanted = {job.id: job for job in jobs}
         self._several = len(jobs) > 1
         for job in jobs:
-            typer.echo(f"job {job.id}: {words.job_name(job)}, {len(job.tasks()):,} tasks")
+            typer.echo(f"job {job.id}: {job.record.name}, {len(job.tasks()):,} tasks")
         async for event in events:
             if isinstance(event, Dropped):
                 typer.echo(f"({event.count} transitions came too fast to be shown)")
             elif event.kind == "task" and event.job_id in wanted:
-                self._task(words.job_name(wanted[event.job_id]), event)
+                self._task(wanted[event.job_id].record.name, event)
 
     def notice(self, text: str) -> None:
         """Say something that is not about a task."""

@@ -36,7 +36,7 @@ def run(
     Ctrl+C stops claiming tasks and lets running ones end; a second one stops them, and their tries are given
     back; a third one leaves at once. `callboard resume` goes on.
     """
-    from ..handles import JobExists  # noqa: PLC0415 - heavy
+    from ..outcomes import JobExists  # noqa: PLC0415 - heavy
     from ..runtime import Runtime, check_job_id  # noqa: PLC0415 - heavy
     from ..specfile import load  # noqa: PLC0415
     from .functions import function  # noqa: PLC0415

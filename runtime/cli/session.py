@@ -22,9 +22,10 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from ...actors.notices import Notice
 from ...actors.records import Transitioned
-from ..handles import JobHandle, Outcome, RuntimeClosed
+from ..handles import JobHandle
 from ..life import DRAIN_DEADLINE
 from ..observe import Subscription
+from ..outcomes import Outcome, RuntimeClosed
 from ..runtime import Runtime
 from .trouble import FAILED, INTERRUPTED, kept
 

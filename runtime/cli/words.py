@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 from ...actors.records import JobRecord, TaskRecord, WorkstreamRecord
-
-if TYPE_CHECKING:
-    from ..handles import JobHandle
 
 COLOURS = {
     "completed": "green",
@@ -63,14 +59,6 @@ def attempts(task: TaskRecord) -> str:
     if task.attempt == 0 or (task.attempt == 1 and task.max_attempts <= 1):
         return ""
     return f"attempt {task.attempt}" + (f"/{task.max_attempts}" if task.attempt <= task.max_attempts else "")
-
-
-def job_name(job: JobHandle) -> str:
-    """The name of a job's workstream, or its id if it had ended before we came."""
-    try:
-        return job.record.name
-    except LookupError:
-        return job.id
 
 
 def brief(error: str | None) -> str:

@@ -17,8 +17,8 @@ import anyio
 import msgspec
 from anyio.abc import TaskStatus
 
-from ..handles import RuntimeClosed
 from ..journal.contract import Entry, InboxAnswer, JournalError
+from ..outcomes import RuntimeClosed
 from .bell import Bell
 from .told import Answered, answer_to
 from .verbs import perform

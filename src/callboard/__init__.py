@@ -115,12 +115,13 @@ _NAMES_BY_MODULE = {
     "runtime.clock": "VirtualClock",
     "runtime.engines.context": "TaskContext",
     "runtime.engines.values": "NotSerialisable",
-    "runtime.handles": "JobExists JobFailed JobHandle Outcome RuntimeClosed TaskHandle",
+    "runtime.handles": "JobHandle TaskHandle",
     "runtime.journal.contract": (
         "JournalCorrupt JournalError JournalLocked JournalMissing JournalTooNew JournalUnwritable"
     ),
     "runtime.jsonl": "LogConflict",
     "runtime.observe": "Dropped",
+    "runtime.outcomes": "JobExists JobFailed Outcome RuntimeClosed",
     "runtime.requests": "RequestIdReused",
     "runtime.runtime": "Runtime",
     "runtime.secrets": "SecretMissing",
@@ -181,7 +182,7 @@ if TYPE_CHECKING:
     from .runtime.clock import VirtualClock
     from .runtime.engines.context import TaskContext
     from .runtime.engines.values import NotSerialisable
-    from .runtime.handles import JobExists, JobFailed, JobHandle, Outcome, RuntimeClosed, TaskHandle
+    from .runtime.handles import JobHandle, TaskHandle
     from .runtime.journal.contract import (
         JournalCorrupt,
         JournalError,
@@ -192,6 +193,7 @@ if TYPE_CHECKING:
     )
     from .runtime.jsonl import LogConflict
     from .runtime.observe import Dropped
+    from .runtime.outcomes import JobExists, JobFailed, Outcome, RuntimeClosed
     from .runtime.requests import RequestIdReused
     from .runtime.runtime import Runtime
     from .runtime.secrets import SecretMissing

@@ -9,8 +9,8 @@ import anyio
 import pytest
 
 from callboard import Actor, ActorStopped, Runtime, Task, Workstream
-from callboard.runtime.handles import RuntimeClosed
 from callboard.runtime.journal.sqlite import SqliteReader
+from callboard.runtime.outcomes import RuntimeClosed
 
 pytestmark = pytest.mark.anyio
 

@@ -21,9 +21,9 @@ from callboard.machines import InvalidTransitionError
 from callboard.machines.audit import audit_lines
 from callboard.runtime import observe
 from callboard.runtime.engines.context import TaskContext
-from callboard.runtime.handles import JobFailed, RuntimeClosed
 from callboard.runtime.journal.contract import JournalLocked
 from callboard.runtime.observe import Dropped
+from callboard.runtime.outcomes import JobFailed, RuntimeClosed
 from callboard.runtime.runtime import JobExists, Runtime
 
 pytestmark = pytest.mark.anyio
@@ -382,6 +382,20 @@ async def test_an_ended_job_is_known_after_a_restart(durable: Callable[..., Runt
         assert (await (await runtime.job("nightly")).wait()).ok
         with pytest.raises(LookupError, match="no job"):
             await runtime.job("weekly")
+
+
+async def test_the_record_of_an_ended_job_is_its_last_one_however_the_handle_came(
+    durable: Callable[..., Runtime],
+) -> None:
+    async with durable() as runtime:
+        held = await runtime.submit(Workstream("w", tasks=[Task("a", run=one), Task("b", run=raises)]), id="nightly")
+        await held.wait()
+        found = await runtime.job("nightly")
+        assert (found.record, found.task("b").record) == (held.record, held.task("b").record)
+    async with durable() as runtime:
+        known = await runtime.job("nightly")
+        assert (known.record, known.task("a").record) == (held.record, held.task("a").record)
+    assert (held.record.state, held.record.name, held.task("a").record.state) == ("failed", "w", "completed")
 
 
 # -- cancelling --------------------------------------------------------------------------------------------------------

@@ -1,0 +1,67 @@
+"""What an application is told of jobs and runtimes that are over: the outcome, and the errors that say it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from ..actors.records import JobRecord, TaskRecord
+
+
+class JobFailed(Exception):  # noqa: N818 - the published name
+    """A job did not complete. `outcome` says what came of every task."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__(f"job {outcome.job_id!r} {outcome.state}: {outcome.error or 'no reason was given'}")
+        self.outcome = outcome
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """How a job ended. `results` holds what its completed tasks returned, `tasks` every task's last record, by name."""
+
+    job_id: str
+    state: str
+    error: str | None
+    results: Mapping[str, Any]
+    tasks: Mapping[str, TaskRecord]
+
+    @property
+    def ok(self) -> bool:
+        """Whether the job completed."""
+        return self.state == "completed"
+
+    def raise_for_state(self) -> Outcome:
+        """Return itself if the job completed. Raises JobFailed if it did not."""
+        if not self.ok:
+            raise JobFailed(self)
+        return self
+
+
+def outcome_of(job: JobRecord, tasks: list[TaskRecord]) -> Outcome:
+    """The outcome of an ended job, from its records."""
+    results = {
+        task.name: None if task.result is None else msgspec.json.decode(task.result)
+        for task in tasks
+        if task.state == "completed"
+    }
+    return Outcome(job.id, str(job.state), job.error or job.reason, results, {task.name: task for task in tasks})
+
+
+class JobExists(ValueError):  # noqa: N818 - it says what is the matter
+    """There is a job of that id with another workstream. Use another id, or submit what was submitted."""
+
+
+class RuntimeClosed(RuntimeError):  # noqa: N818 - a state, as in the standard library's names
+    """The runtime is not open, or closed meanwhile. What is durable goes on when it is opened again.
+
+    One that broke says by what, in its text and as its `__cause__`.
+    """
+
+
+def closed(text: str, cause: BaseException | None) -> RuntimeClosed:
+    """The error of a runtime that has closed, or broken by `cause`."""
+    error = RuntimeClosed(text if cause is None else f"{text} (it broke: {cause!r})")
+    error.__cause__ = cause
+    return error
