@@ -1,0 +1,73 @@
+"""Machines by pairs of states, as documents 000 and 002 ask them: from here to there, is that valid?
+
+Rules
+-----
+- A pair is valid if some event leads from the one state to the other, whatever its guards will say; also by a
+  forced row.
+- `validate_transition` answers in words, and names what is allowed instead.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Generic, TypeVar
+
+from ..machine import InvalidTransitionError, Machine
+
+StateT = TypeVar("StateT", bound=str)
+
+
+class InvalidPairError(InvalidTransitionError):
+    """No event leads from `state` to `target`; `allowed` holds the states that can be reached from there."""
+
+    def __init__(self, machine: str, state: str, target: str, allowed: frozenset[str]) -> None:
+        super().__init__(machine, state, f"-> {target}", allowed)
+        self.args = (machine, state, target, allowed)
+        self.target = target
+
+    def __str__(self) -> str:
+        others = ", ".join(sorted(self.allowed)) or "none, it is terminal"
+        return f"{self.machine}: cannot transition from {self.state!s} to {self.target!s}. Allowed: {others}."
+
+
+class Pairs(Generic[StateT]):
+    """One machine, asked by pairs of states. `entity` is what its messages call the thing ("Worker").
+
+    VALID_TRANSITIONS: the states that can be reached from each. `instead` is what to do about a terminal one.
+    """
+
+    def __init__(self, machine: Machine, states: type[StateT], entity: str, instead: str = "") -> None:
+        self.machine: Final = machine
+        self.entity: Final = entity
+        self.instead: Final = instead
+        self.VALID_TRANSITIONS: Final[dict[StateT, frozenset[StateT]]] = {
+            states(state): frozenset(states(row.target) for row in machine.transitions if row.source == state)
+            for state in machine.states
+        }
+
+    def is_valid_transition(self, from_state: StateT, to_state: StateT) -> bool:
+        """Tell whether some event leads from the one state to the other."""
+        return to_state in self.VALID_TRANSITIONS.get(from_state, frozenset())
+
+    def is_terminal_state(self, state: StateT) -> bool:
+        """Tell whether `state` is final. Raises ValueError for a state that the machine does not have."""
+        return self.machine.is_terminal(state)
+
+    def validate_transition(self, from_state: StateT, to_state: StateT) -> str | None:
+        """Return what is wrong with going from the one state to the other, in words; None if it is valid."""
+        if from_state == to_state:
+            return f"{self.entity} already in {to_state!s} state"
+        allowed = self.VALID_TRANSITIONS.get(from_state, frozenset())
+        if to_state in allowed:
+            return None
+        names = ", ".join(sorted(allowed)) or "none"
+        if self.machine.is_terminal(from_state):
+            return (
+                f"Cannot transition from terminal state {from_state!s} to {to_state!s}. Allowed: {names}.{self.instead}"
+            )
+        return f"Invalid state transition: {from_state!s} → {to_state!s}. Allowed from {from_state!s}: {names}."
+
+    def go(self, from_state: StateT, to_state: StateT) -> StateT:
+        """Return `to_state`. Raises InvalidPairError if no event leads there."""
+        if self.is_valid_transition(from_state, to_state):
+            return to_state
+        raise InvalidPairError(self.machine.name, from_state, to_state, frozenset(self.VALID_TRANSITIONS[from_state]))
