@@ -9,23 +9,13 @@ Rules:
 
 from __future__ import annotations
 
-from typing import Any, Protocol
-
+from .fields import Fields
 from .names import folded
 from .schema import Path, short
 from .spec import Approval, Clause, Duration, Task, Workstream, moment, seconds
 
 
-class Checker(Protocol):
-    """What `validate.py` lends."""
-
-    def bad(self, path: Path, message: str, suggestion: str | None = None) -> None: ...  # noqa: D102
-    def at_least(self, at: Path, value: int | None, least: int, suggestion: str | None = None) -> None: ...  # noqa: D102
-    def limit(self, at: Path, value: Duration | None) -> None: ...  # noqa: D102
-    def function(self, body: object, at: Path) -> Any: ...  # noqa: D102 - which engine: nobody asks here
-
-
-def protection_findings(checker: Checker, spec: Task | Workstream, at: Path) -> None:
+def protection_findings(checker: Fields, spec: Task | Workstream, at: Path) -> None:
     """Hold the hold and the wait of a task or a workstream to their rules."""
     if spec.hold is not None:
         approval_findings(checker, spec.hold, (*at, "hold"))
@@ -38,7 +28,7 @@ def protection_findings(checker: Checker, spec: Task | Workstream, at: Path) -> 
             _before_deadline(checker, spec.deadline, wait, path)
 
 
-def approval_findings(checker: Checker, rule: Approval, at: Path) -> None:
+def approval_findings(checker: Fields, rule: Approval, at: Path) -> None:
     """Hold an approval to its rules."""
     checker.at_least((*at, "people"), rule.people, 1, "leave it out where the clauses say all")
     checker.limit((*at, "expires"), rule.expires)
@@ -55,7 +45,7 @@ def approval_findings(checker: Checker, rule: Approval, at: Path) -> None:
             checker.bad((*here, "members"), f"team {short(clause.team)} has another function in another clause")
 
 
-def _clause(checker: Checker, clause: Clause, at: Path) -> None:
+def _clause(checker: Fields, clause: Clause, at: Path) -> None:
     if clause.person is None and clause.people is None and clause.team is None:
         checker.bad(at, "the clause asks for nobody", "give person, people or team")
     if clause.person is not None and (clause.people is not None or clause.team is not None):
@@ -74,7 +64,7 @@ def _clause(checker: Checker, clause: Clause, at: Path) -> None:
         checker.function(clause.members, (*at, "members"))
 
 
-def _wait(checker: Checker, wait: Duration, at: Path) -> None:
+def _wait(checker: Fields, wait: Duration, at: Path) -> None:
     try:
         if moment(wait, 0.0) == 0.0:
             checker.bad(at, "a wait of 0 is over before it begins", "leave it out")
@@ -82,7 +72,7 @@ def _wait(checker: Checker, wait: Duration, at: Path) -> None:
         checker.bad(at, str(error))
 
 
-def _before_deadline(checker: Checker, deadline: Duration, wait: Duration | None, at: Path) -> None:
+def _before_deadline(checker: Fields, deadline: Duration, wait: Duration | None, at: Path) -> None:
     try:
         if wait is not None and seconds(wait) >= seconds(deadline):
             checker.bad(at, f"it is not over before the deadline ({deadline}) is", "raise the deadline")

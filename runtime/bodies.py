@@ -23,9 +23,10 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from ..actors.backoff import WaitError, encode_wait, is_strategy
+from ..actors.fields import kind_of
 from ..actors.schema import Finding, Path, beside, did_you_mean, read, short, where
 from ..actors.spec import Alert, Approval, Check, Condition, Hook, Retry, Task, Workstream
-from ..actors.validate import SpecificationError, approval_problems, findings, kind_of
+from ..actors.validate import SpecificationError, approval_problems, findings
 from .functions import BodyNotFound, NoPath, follow, look_in, path_of, wants_too_much
 
 __all__ = ["Bodies", "BodyNotFound", "NoPath", "kind_of", "look_in", "path_of", "prepare"]

@@ -14,8 +14,6 @@ Rules
 
 from __future__ import annotations
 
-import re
-import shlex
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -24,35 +22,34 @@ from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
-from ..actors.messages import Beat, CallEnded
+from ..actors.messages import CallEnded
 from ..actors.records import TaskRecord
 from ..actors.spec import Check, Condition, Hook, Task, Workstream, seconds
 from ..actors.turn import RunHook, StartCall, folder_of
 from .bodies import Bodies, BodyNotFound, NoPath, kind_of, look_in, path_of
 from .desk import ApprovalDesk
 from .engines.bodies import takes_context
-from .engines.context import Saved, TaskContext
+from .engines.context import TaskContext
 from .engines.contract import Call, CommandCall, Engine, EngineClosed, ErrorInfo, Outcome, ProcessCall
 from .imported import imported
 from .leftovers import JOURNAL_VARIABLE
+from .outputs import Outputs
+from .reports import Reports, not_started
 from .secrets import Mask, Secrets
 
 if TYPE_CHECKING:
     from ..actors.kernel import Kernel
     from ..actors.messages import Message
-    from ..actors.records import OutboxRow
     from ..actors.task import TaskActor
     from ..actors.workstream import WorkstreamActor
     from .children import Children
 
 Part = Task | Check | Condition | Hook
-_FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
-STOPPED = frozenset({"cancelled", "abandoned"})
 CHECK_GRACE = 5.0
 """Seconds between the polite stop of a check, condition or hook and its kill."""
 
 
-class Caller:
+class Caller(Reports):
     """Starts and stops calls on the engines, and reports their ends as inputs."""
 
     def __init__(
@@ -70,22 +67,17 @@ class Caller:
         children: Children,
         durable: bool = False,
     ) -> None:
-        self._kernel = kernel
+        super().__init__(kernel, tell, notice)
         self.engines = engines
         self._bodies = bodies
         self._outputs = outputs
-        self._tell = tell
-        self._notice = notice  # `Host.notice`
         self._after = after  # calls the function with the number, in so many seconds
         self._secrets = secrets
         self._children = children
         self.desk = ApprovalDesk(tell, bodies, durable=durable)
         self._marks = {JOURNAL_VARIABLE: journal}
         self._functions: dict[str, Callable[..., Any]] = {}
-        self._where: dict[int, Engine] = {}
-        self._late: set[int] = set()  # hooks that were stopped because they took too long
         self.unasked: set[int] = set()  # what runs and no entity asked for: the kernel knows nothing of it
-        self.failed_hooks = 0
 
     # -- starting ------------------------------------------------------------------------------------------------------
 
@@ -101,7 +93,7 @@ class Caller:
             else:
                 self._start_question(cast("TaskActor | WorkstreamActor", entity), effect)
         except (BodyNotFound, EngineClosed, OSError, ValueError, TypeError) as error:
-            self._tell(_not_started(effect.token, error))
+            self._tell(not_started(effect.token, error))
 
     def _start_body(self, task: TaskActor, token: int) -> None:
         spec = task.spec
@@ -211,7 +203,7 @@ class Caller:
                 self._run(self.engines["command"], call, ended)
         except (BodyNotFound, EngineClosed, OSError, ValueError, TypeError) as error:
             self._hook_failed(row, hook, str(error))
-            self._tell(_not_started(effect.token, error))
+            self._tell(not_started(effect.token, error))
         else:
             self._after(seconds(hook.timeout), self._time_out_hook, effect.token)
 
@@ -341,149 +333,6 @@ class Caller:
         env = {**stream.env, **env, **secrets, **self._marks}
         return CommandCall(**words, cwd=folder_of(stream, task), env=env, output_path=path, mask=mask)
 
-    # -- how it ended --------------------------------------------------------------------------------------------------
-
-    def _beat(self, token: int, details: Any) -> None:
-        if isinstance(details, Saved):
-            self._tell(Beat(token, None, msgspec.Raw(msgspec.json.encode(details.value))))
-        else:
-            self._tell(Beat(token, None if details is None else msgspec.Raw(msgspec.json.encode(details))))
-
-    def _beat_masked(self, mask: Mask, token: int, details: Any) -> None:
-        told = Saved(mask.value(details.value)) if isinstance(details, Saved) else mask.value(details)
-        self._beat(token, told)
-
-    def _ended_masked(self, call: Call, ended: Callable[[Outcome], None], outcome: Outcome) -> None:
-        """What comes back from whoever was handed secrets goes on without them."""
-        mask = cast("Mask", call.mask)
-        masked = _masked(outcome, mask)
-        if call.kind == "body" and masked.value != outcome.value:
-            owner = self._owner(call.token)
-            text = f"the result of {owner} held a secret, which was masked: name it where it is needed"
-            self._notice("secret_in_result", "warning", text, **_about(owner))
-        ended(masked)
-
-    def _function_ended(self, outcome: Outcome) -> None:
-        value = outcome.value
-        self._ended(outcome, None if value is None else msgspec.Raw(msgspec.json.encode(value)))
-
-    def _process_ended(self, outcome: Outcome) -> None:
-        """What it printed is kept in its file, and is no part of its error."""
-        self._function_ended(msgspec.structs.replace(outcome, output_tail="") if outcome.output_tail else outcome)
-
-    def _command_ended(self, outcome: Outcome) -> None:
-        if outcome.status in STOPPED and outcome.output_path is not None and not self._keeps_output(outcome.token):
-            Path(outcome.output_path).unlink(missing_ok=True)
-            outcome = msgspec.structs.replace(outcome, output_path=None)
-        value = {"exit_code": outcome.exit_code, "output": outcome.output_tail}
-        self._ended(outcome, msgspec.Raw(msgspec.json.encode(value)))
-
-    def _keeps_output(self, token: int) -> bool:
-        """Whether what a command wrote is kept, which was stopped before its end."""
-        call = self._kernel.calls.get(token)
-        task = None if call is None else self._kernel.entities.get(call.key)
-        return task is None or cast("TaskActor", task).limits.save_partial_output
-
-    def _question_ended(self, outcome: Outcome) -> None:
-        self._ended(outcome, outcome.value)
-
-    def _condition_ended(self, outcome: Outcome) -> None:
-        """A command answers a condition by its exit code: 0 is yes, another is no; anything else is no answer."""
-        if outcome.status == "failed" and outcome.exit_code is not None and outcome.exit_code > 0:
-            outcome = msgspec.structs.replace(outcome, status="ok", value=False, error=None)
-        elif outcome.status == "ok":
-            outcome = msgspec.structs.replace(outcome, value=True)
-        self._ended(outcome, outcome.value)
-
-    def _hook_ended(self, row: OutboxRow, hook: Hook, outcome: Outcome) -> None:
-        late = outcome.token in self._late
-        self._late.discard(outcome.token)
-        if outcome.status != "ok" and late:
-            self._hook_failed(row, hook, f"it took longer than {seconds(hook.timeout):g} s and was stopped")
-        elif outcome.error is not None and outcome.status != "cancelled":  # by leaving: it is run at the next start
-            self._hook_failed(row, hook, _said(outcome.error))
-        self._ended(outcome, None, row.owner)
-
-    def _left_behind(self, owner: str | None) -> None:
-        text = (
-            f"a command of {owner or 'something that is over'} left processes behind, outside of its process group: "
-            "they still hold its output"
-        )
-        self._notice("processes_left_behind", "warning", text, **_about(owner))
-
-    def _owner(self, token: int) -> str | None:
-        call = self._kernel.calls.get(token)
-        entity = None if call is None else self._kernel.entities.get(call.key)
-        return None if entity is None else str(entity.record.id)
-
-    def _hook_failed(self, row: OutboxRow, hook: Hook, error: str) -> None:
-        self.failed_hooks += 1
-        name = hook.run or (hook.command if isinstance(hook.command, str) else shlex.join(hook.command or ()))
-        text = f"the {row.event} hook `{name}` of {row.owner} failed: {error}"
-        self._notice("hook_failed", "error", text, **_about(row.owner), hook=row.event, error=error)
-
-    def _ended(self, outcome: Outcome, value: Any, owner: str | None = None) -> None:
-        self._where.pop(outcome.token, None)
-        if outcome.escaped:
-            self._left_behind(owner or self._owner(outcome.token))
-        error = outcome.error
-        if error is None:
-            self._tell(
-                CallEnded(
-                    outcome.token, outcome.status, value, exit_code=outcome.exit_code, output_path=outcome.output_path,
-                    output_size=outcome.output_size, duration=outcome.duration,
-                )
-            )  # fmt: skip
-            return
-        text = _said(error)
-        if outcome.output_tail and outcome.status == "failed" and not text.endswith(outcome.output_tail):
-            text = f"{text}; last output: {outcome.output_tail[-500:]}"
-        self._tell(
-            CallEnded(
-                outcome.token, outcome.status, value, error.type, text, error.permanent, error.retry_after,
-                error.category, outcome.exit_code, outcome.output_path, outcome.output_size, outcome.duration,
-                error.traceback or None,
-            )
-        )  # fmt: skip
-
-
-class Outputs:
-    """Where the output of commands goes: one folder per job under `folder`, one file per attempt."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def path(self, task: TaskActor) -> Path:
-        """The file for the present attempt's output; its folder exists."""
-        path = self.place(task)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return path
-
-    def place(self, task: TaskActor) -> Path:
-        """The file for the present attempt's output; its folder may not exist yet."""
-        record = task.record
-        return self._folder(record.job_id, record.run) / f"{record.name}.{record.attempt}.log"
-
-    def write_results(self, task: TaskActor, results: dict[str, Any]) -> Path:
-        """Write the dependencies' results for a command to read. Raises OSError where that cannot be done."""
-        record = task.record
-        path = self._made(record.job_id, record.run) / f"{record.name}.{record.attempt}.results.json"
-        path.write_bytes(msgspec.json.encode(results))
-        return path
-
-    def _made(self, job_id: str, run: int) -> Path:
-        folder = self._folder(job_id, run)
-        folder.mkdir(parents=True, exist_ok=True)
-        return folder
-
-    def _folder(self, job_id: str, run: int) -> Path:
-        """That of a run; those of child jobs lie in the folder "children" of their parent's."""
-        root, *steps = job_id.split("/")
-        folder = self.folder / root
-        for task, name in zip(steps[::2], steps[1::2], strict=True):
-            folder = folder / "children" / task / name
-        return folder / str(run)
-
 
 def _words(part: Part) -> dict[str, Any]:
     """The command of a part of a specification, as `CommandCall` takes it."""
@@ -517,12 +366,6 @@ def _results(task: TaskActor) -> dict[str, Any]:
     return results
 
 
-def _not_started(token: int, error: Exception) -> CallEnded:
-    found = not isinstance(error, BodyNotFound)
-    kind = type(error).__name__ if found else "body_not_found"
-    return CallEnded(token, "failed", None, kind, str(error), permanent=not found, category="permanent")
-
-
 def _bound(entity: TaskActor | WorkstreamActor) -> dict[str, Any] | None:
     """The fields that log lines inside of a function carry; None where nothing could write any."""
     if imported("structlog.contextvars") is None:
@@ -538,31 +381,3 @@ def _bound_hook(told: dict[str, Any]) -> dict[str, Any]:
     if "/" in told["entity_id"]:
         bound["task"] = told["name"]
     return {name: value for name, value in bound.items() if value is not None}
-
-
-def _masked(outcome: Outcome, mask: Mask) -> Outcome:
-    error = outcome.error
-    if error is not None:
-        error = msgspec.structs.replace(
-            error, message=mask.text(error.message), traceback=mask.text(error.traceback), type=mask.text(error.type)
-        )
-    value, tail = mask.value(outcome.value), mask.text(outcome.output_tail)
-    return msgspec.structs.replace(outcome, value=value, error=error, output_tail=tail)
-
-
-def _about(owner: str | None) -> dict[str, str | None]:
-    """What a notice says of the job, workstream or task that it is about, from that one's id."""
-    if owner is None:
-        return {}
-    job_id, run, _ = owner.partition("@")
-    kind = "task" if "/" in owner else "workstream" if run else "job"
-    return {"kind": kind, "entity_id": owner, "job_id": job_id}
-
-
-def _said(error: ErrorInfo) -> str:
-    """An error in a line. One that a function raised says its type, and where."""
-    if not error.traceback:
-        return error.message
-    frames = _FRAME.findall(error.traceback)
-    where = f" ({Path(frames[-1][0]).name}:{frames[-1][1]} in {frames[-1][2]})" if frames else ""
-    return f"{error.type}: {error.message}{where}" if error.message else f"{error.type}{where}"

@@ -44,11 +44,12 @@ from ..actors.spec import Alert, Defaults, Duration, HealthChecks, Tool, Worker,
 from ..actors.strategy import Supervision
 from ..actors.tools import RUNTIME
 from .bodies import Bodies, look_in, prepare
-from .calls import Caller, Outputs
+from .calls import Caller
 from .children import Children
 from .clock import Clock, Ids, SystemClock, TimeOrderedIds
 from .control.taker import Taker
 from .dispatcher import Dispatcher
+from .draining import idle, quiesce
 from .engines.command import CommandEngine
 from .engines.contract import Engine, ProcessInfo
 from .engines.loop import LoopEngine
@@ -61,6 +62,7 @@ from .journal.contract import Entry, Journal
 from .leftovers import JOURNAL_VARIABLE, kill_leftovers
 from .observe import Hub
 from .outcomes import RuntimeClosed, closed, outcome_of
+from .outputs import Outputs
 from .requests import KEEP_REQUESTS, Requests
 from .runners import RunnerPool
 from .secrets import Secrets, Source
@@ -68,7 +70,6 @@ from .watchdog import Watchdog
 from .workers import check_workers
 
 if TYPE_CHECKING:
-    from ..actors.task import TaskActor
     from .runtime import Runtime
 
 LOOP_CAPACITY = 100
@@ -407,36 +408,9 @@ class RuntimeLife:
         self._host.tell(Drain(stop=False))
         task_status.started()
         with anyio.move_on_after(limit + CLOSING):
-            await self._quiesce(limit)
-
-    async def _quiesce(self, deadline: float) -> None:
-        host = self._host
-        await host.barrier()
-        if deadline > 0:
-            with anyio.move_on_after(deadline):
-                while host.kernel.calls and not self._in_vain():
-                    await host.moved()
-        host.tell(Drain(stop=True))
-        await host.barrier()
-        self._drained = True
-        await self._idle()
-
-    async def _idle(self) -> None:
-        """Wait until no call runs."""
-        while self._host.kernel.calls:
-            await self._host.moved()
-
-    def _in_vain(self) -> bool:
-        """Whether nothing runs but bodies that wait for child jobs, of which nothing is started any more."""
-        kernel = self._host.kernel
-        for token, call in kernel.calls.items():
-            lent = kernel.lent.get(token)
-            if lent is None or lent.reply is not None:
-                return False
-            children = cast("TaskActor", kernel.entities[call.key]).stream.job.children.values()
-            if not any(child.record.parent_task == call.key for child in children):
-                return False  # its child has just ended: it is about to go on
-        return True
+            await quiesce(self._host, limit)
+            self._drained = True
+            await idle(self._host)
 
     def _check_open(self) -> None:
         if self._broken is not None:

@@ -30,17 +30,15 @@ each runner that takes a body calls others until there are as many as bodies, or
 from __future__ import annotations
 
 import contextvars
-import math
-import types
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Generator
-from inspect import iscoroutine
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import anyio
 from anyio.lowlevel import checkpoint
 
 from .imported import under_trio
+from .inside import asyncio_scope, being_cancelled, inside, sort_out, stray, trio_scope
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
@@ -53,12 +51,6 @@ _IN_A_ROW = 16  # bodies that one runner runs before it lets the loop turn
 
 class BodyCancelled(Exception):  # noqa: N818 - it says what happened; nothing went wrong
     """The body was cancelled, by its ``Running.cancel()`` or because the pool's task group was cancelled."""
-
-
-class StrayCancel(RuntimeError):  # noqa: N818 - it says what happened
-    """The body had the asyncio task cancelled that it ran on, by `asyncio.current_task().cancel()` or by something that
-    kept hold of that task. It should return or raise instead, and cancel only tasks that it started.
-    """
 
 
 class PoolClosed(RuntimeError):  # noqa: N818 - a state, as in the standard library's names
@@ -116,7 +108,7 @@ class RunnerPool:
         self.scopes_left_open = 0  # that bodies entered and never left
         trio = under_trio()
         self._new_runner = _TrioRunner if trio else _AsyncioRunner
-        self._look_for_scopes = _trio_scope if trio else _asyncio_scope
+        self._look_for_scopes = trio_scope if trio else asyncio_scope
 
     @property
     def runners(self) -> int:
@@ -297,10 +289,10 @@ class _Runner:
         value: T | None = None
         error: BaseException | None = None
         try:
-            value = await _inside(context, running._func)
+            value = await inside(context, running._func)
         except BaseException as raised:
             self._close_what_was_left_open()
-            cancellation, error = _sort_out(raised)
+            cancellation, error = sort_out(raised)
             if cancellation is not None:
                 self.pool._end(running, None, error or BodyCancelled("cancelled while it ran"))
                 error = None
@@ -314,7 +306,7 @@ class _Runner:
             self._spent = True
             pending = await self._absorb()
             if pending or isinstance(error, anyio.get_cancelled_exc_class()):
-                value, error = None, _stray(error)
+                value, error = None, stray(error)
         try:
             self.pool._end(running, value, error)
         finally:
@@ -342,7 +334,7 @@ class _AsyncioRunner(_Runner):
         self._task = self._asyncio.current_task()
 
     def _struck(self) -> bool:
-        return self._task is not None and self._task.cancelling() > 0 and not _being_cancelled()
+        return self._task is not None and self._task.cancelling() > 0 and not being_cancelled()
 
     async def _absorb(self) -> bool:
         pending = False
@@ -376,90 +368,3 @@ class _TrioRunner(_Runner):
 
         self._task = trio.lowlevel.current_task()
         await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.SUCCEEDED)
-
-
-# Neither anyio nor trio tells in public which cancel scope a task is in, and an asyncio task with a scope left open
-# cannot even end without taking its task group down. Where these ways of asking are gone, nothing is found or closed.
-
-
-def _asyncio_scope() -> Callable[[], Any]:
-    """How to ask for the innermost scope of the present task."""
-    import asyncio  # noqa: PLC0415 - only where it is the loop
-
-    from anyio._backends import _asyncio as backend  # noqa: PLC0415 - as above
-
-    states: Any = getattr(backend, "_task_states", {})
-    state = states.get(asyncio.current_task())
-    return lambda: getattr(state, "cancel_scope", None)
-
-
-def _trio_scope() -> Callable[[], Any]:
-    import trio  # noqa: PLC0415 - only under trio, where it is loaded already
-
-    task = trio.lowlevel.current_task()
-    return lambda: getattr(getattr(task, "_cancel_status", None), "_scope", None)
-
-
-async def _await(awaitable: Awaitable[T]) -> T:
-    return await awaitable
-
-
-@types.coroutine
-def _inside(context: contextvars.Context, func: Callable[[], Awaitable[T]]) -> Generator[Any, Any, T]:
-    """Await the body with every step of it run inside ``context``; the event loop sees no difference."""
-    awaitable = context.run(func)
-    coroutine: Coroutine[Any, Any, T] = awaitable if iscoroutine(awaitable) else _await(awaitable)
-    step: Callable[[Any], Any] = coroutine.send
-    argument: Any = None
-    try:
-        while True:
-            try:
-                waits_for = context.run(step, argument)
-            except StopIteration as end:
-                return end.value  # type: ignore[no-any-return] # StopIteration is not generic
-            try:
-                argument = yield waits_for
-                step = coroutine.send
-            except GeneratorExit:
-                context.run(coroutine.close)
-                raise
-            except BaseException as error:
-                argument = error
-                step = coroutine.throw
-    finally:
-        del argument  # an error's traceback holds this frame
-
-
-def _sort_out(raised: BaseException) -> tuple[BaseException | None, BaseException | None]:
-    """Tell a cancellation that must go on from the body's own error: (cancellation, error)."""
-    kind = anyio.get_cancelled_exc_class()
-    cancelled: BaseException | None = None
-    rest: BaseException | None = None
-    if (group := _group(raised)) is not None:
-        cancelled, rest = group.split(kind)
-    elif isinstance(raised, kind):
-        cancelled = raised
-    if cancelled is None or not _being_cancelled():
-        return None, raised  # not a cancellation, or one that the body made or got from a task it awaited
-    while (group := _group(cancelled)) is not None:
-        cancelled = group.exceptions[0]
-    return cancelled, rest
-
-
-def _group(error: BaseException) -> BaseExceptionGroup[BaseException] | None:
-    return cast("BaseExceptionGroup[BaseException]", error) if isinstance(error, BaseExceptionGroup) else None
-
-
-def _being_cancelled() -> bool:
-    """Is the present task being cancelled by a scope around it?"""
-    return anyio.current_effective_deadline() == -math.inf
-
-
-def _stray(cause: BaseException | None) -> StrayCancel:
-    text = (
-        "the body cancelled its own task (asyncio.current_task().cancel(), or something that kept hold of that task): "
-        "return or raise instead, and cancel only tasks that the body started"
-    )
-    error = StrayCancel(text)
-    error.__cause__ = cause
-    return error

@@ -17,8 +17,9 @@ import msgspec
 
 from ..journal.contract import InboxRow, JournalError
 from ..journal.lock import owner_of
+from ..journal.opening import connect, refusing, version_of
 from ..journal.reader import SqliteReader
-from ..journal.schema import MIGRATIONS, connect, refusing, version_of
+from ..journal.schema import MIGRATIONS
 from .bell import ring
 from .told import Answered
 

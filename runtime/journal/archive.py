@@ -26,8 +26,8 @@ from ...actors.records import AttemptRecord, JobRecord, TaskRecord, Transitioned
 from ...machines.audit import merged
 from ..jsonl import log_line
 from .contract import JournalUnwritable
+from .opening import connect, refusing
 from .reader import SqliteReader
-from .schema import connect, refusing
 
 _encode_lines = msgspec.json.Encoder(enc_hook=ascii).encode_lines
 

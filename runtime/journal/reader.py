@@ -34,7 +34,7 @@ from ...actors.records import (
 )
 from .batch import TransitionRow
 from .contract import ArchivedJob, InboxRow, JournalCorrupt, JournalMissing
-from .schema import SMALLEST, code_of, connect, damage, is_half_made, no_file, refusing, version_of
+from .opening import SMALLEST, code_of, connect, damage, is_half_made, no_file, refusing, version_of
 
 PAGE = 64
 """Chunks of transitions read at a time."""

@@ -28,8 +28,8 @@ from ...actors.records import (
 from .batch import check
 from .contract import ArchivedJob, Commits, Entry, Health, InboxRow, JournalError
 from .lock import Lock
+from .opening import check_place, connect_writer, prepare, refusing
 from .reader import SqliteReader
-from .schema import check_place, connect_writer, prepare, refusing
 from .writer import Writer
 
 OLDEST_SQLITE = (3, 38, 0)

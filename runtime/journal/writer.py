@@ -26,7 +26,8 @@ from ...actors.records import Transitioned
 from .batch import Batch
 from .contract import Commits, Entry, Health
 from .lock import Lock
-from .schema import COMMIT, code_of, connect_writer
+from .opening import code_of, connect_writer
+from .schema import COMMIT
 
 LARGEST = 50_000
 """Transitions after which a batch takes no more entries, so that none takes seconds."""
@@ -51,7 +52,7 @@ _TELLS = {
 class Writer:
     """Commits batches to the file at `path`, of which it owns `lock`.
 
-    session and base: from `schema.prepare`. connect: opens the file. pause: waits so many seconds between two tries.
+    session and base: from `opening.prepare`. connect: opens the file. pause: waits so many seconds between two tries.
     clock: monotonic seconds.
     changed: called, from this thread, when `durable` or `health` has moved.
     """

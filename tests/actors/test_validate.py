@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from callboard.actors.fields import kind_of
 from callboard.actors.spec import (
     Approval,
     Breaker,
@@ -24,7 +25,7 @@ from callboard.actors.spec import (
     Worker,
     Workstream,
 )
-from callboard.actors.validate import SpecificationError, findings, kind_of, name_problem, worker_findings
+from callboard.actors.validate import SpecificationError, findings, name_problem, worker_findings
 
 
 def plain() -> None: ...

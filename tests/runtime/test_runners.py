@@ -11,7 +11,8 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from callboard.runtime.runners import BodyCancelled, PoolClosed, RunnerPool, Running, StrayCancel
+from callboard.runtime.inside import StrayCancel
+from callboard.runtime.runners import BodyCancelled, PoolClosed, RunnerPool, Running
 
 pytestmark = pytest.mark.anyio
 

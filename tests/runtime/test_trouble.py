@@ -14,7 +14,7 @@ import pytest
 from callboard.actors.spec import Task, Workstream
 from callboard.machines.audit import audit_lines
 from callboard.runtime.engines.context import TaskContext
-from callboard.runtime.journal.schema import connect_writer
+from callboard.runtime.journal.opening import connect_writer
 from callboard.runtime.journal.sqlite import SqliteJournal
 from callboard.runtime.jsonl import log_line
 from callboard.runtime.runtime import Runtime

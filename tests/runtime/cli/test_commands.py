@@ -208,7 +208,7 @@ def test_bad_input_is_told_in_a_paragraph(cli: Cli, files: Path, args: tuple[str
 
 @pytest.mark.parametrize("bytes_left", [0, 1, 3])
 def test_a_journal_whose_making_was_killed_is_used_as_if_it_were_new(cli: Cli, files: Path, bytes_left: int) -> None:
-    child = "import resource, signal; from callboard.runtime.journal.schema import prepare; from pathlib import Path\n"
+    child = "import resource, signal; from callboard.runtime.journal.opening import prepare; from pathlib import Path\n"
     child += "signal.signal(signal.SIGXFSZ, signal.SIG_DFL); resource.setrlimit(resource.RLIMIT_CORE, (0, 0))\n"
     child += f"resource.setrlimit(resource.RLIMIT_FSIZE, ({bytes_left * 4096},) * 2); prepare(Path('callboard.db'))"
     subprocess.run([sys.executable, "-c", child], env=environment(), check=False)

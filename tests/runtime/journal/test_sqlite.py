@@ -28,8 +28,9 @@ from callboard.runtime.journal.contract import (
     JournalUnwritable,
 )
 from callboard.runtime.journal.memory import MemoryJournal
+from callboard.runtime.journal.opening import connect_writer
 from callboard.runtime.journal.reader import SqliteReader
-from callboard.runtime.journal.schema import MIGRATIONS, connect_writer
+from callboard.runtime.journal.schema import MIGRATIONS
 from callboard.runtime.journal.sqlite import SqliteJournal
 
 from .samples import Loop, attempt, entry, job, moved, raw, task, worker, workstream
@@ -622,7 +623,7 @@ def test_a_reader_of_an_empty_file_says_that_nothing_is_in_it(path: Path) -> Non
 DIES = """
 import resource, signal, sys
 from tests.runtime.journal.samples import Loop
-from callboard.runtime.journal import schema
+from callboard.runtime.journal import opening
 from callboard.runtime.journal.sqlite import SqliteJournal
 how, limit = sys.argv[2], int(sys.argv[3])
 if how == "bytes":  # the system kills it in the middle of a commit, when a file grows beyond so many bytes
@@ -635,12 +636,12 @@ else:  # killed after so many steps of SQLite's
         left[0] -= 1
         if not left[0]:
             signal.raise_signal(signal.SIGKILL)
-    connect = schema.connect
+    connect = opening.connect
     def watched(path, mode):
         connection = connect(path, mode)
         connection.set_progress_handler(step, 1)
         return connection
-    schema.connect = watched
+    opening.connect = watched
 Loop().open(SqliteJournal(sys.argv[1]))
 print("made")
 """

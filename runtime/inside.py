@@ -1,0 +1,112 @@
+"""A body inside a task that is not its own: run in a context, its open scopes found, its cancellations told apart.
+
+What runs bodies (`runners.py`) keeps the tasks; here is what one body may do to such a task.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import math
+import types
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from inspect import iscoroutine
+from typing import Any, TypeVar, cast
+
+import anyio
+
+T = TypeVar("T")
+
+
+class StrayCancel(RuntimeError):  # noqa: N818 - it says what happened
+    """The body had the asyncio task cancelled that it ran on, by `asyncio.current_task().cancel()` or by something that
+    kept hold of that task. It should return or raise instead, and cancel only tasks that it started.
+    """
+
+
+# Neither anyio nor trio tells in public which cancel scope a task is in, and an asyncio task with a scope left open
+# cannot even end without taking its task group down. Where these ways of asking are gone, nothing is found or closed.
+
+
+def asyncio_scope() -> Callable[[], Any]:
+    """How to ask for the innermost scope of the present task."""
+    import asyncio  # noqa: PLC0415 - only where it is the loop
+
+    from anyio._backends import _asyncio as backend  # noqa: PLC0415 - as above
+
+    states: Any = getattr(backend, "_task_states", {})
+    state = states.get(asyncio.current_task())
+    return lambda: getattr(state, "cancel_scope", None)
+
+
+def trio_scope() -> Callable[[], Any]:
+    """The same under trio."""
+    import trio  # noqa: PLC0415 - only under trio, where it is loaded already
+
+    task = trio.lowlevel.current_task()
+    return lambda: getattr(getattr(task, "_cancel_status", None), "_scope", None)
+
+
+async def _await(awaitable: Awaitable[T]) -> T:
+    return await awaitable
+
+
+@types.coroutine
+def inside(context: contextvars.Context, func: Callable[[], Awaitable[T]]) -> Generator[Any, Any, T]:
+    """Await the body with every step of it run inside ``context``; the event loop sees no difference."""
+    awaitable = context.run(func)
+    coroutine: Coroutine[Any, Any, T] = awaitable if iscoroutine(awaitable) else _await(awaitable)
+    step: Callable[[Any], Any] = coroutine.send
+    argument: Any = None
+    try:
+        while True:
+            try:
+                waits_for = context.run(step, argument)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return] # StopIteration is not generic
+            try:
+                argument = yield waits_for
+                step = coroutine.send
+            except GeneratorExit:
+                context.run(coroutine.close)
+                raise
+            except BaseException as error:
+                argument = error
+                step = coroutine.throw
+    finally:
+        del argument  # an error's traceback holds this frame
+
+
+def sort_out(raised: BaseException) -> tuple[BaseException | None, BaseException | None]:
+    """Tell a cancellation that must go on from the body's own error: (cancellation, error)."""
+    kind = anyio.get_cancelled_exc_class()
+    cancelled: BaseException | None = None
+    rest: BaseException | None = None
+    if (group := _group(raised)) is not None:
+        cancelled, rest = group.split(kind)
+    elif isinstance(raised, kind):
+        cancelled = raised
+    if cancelled is None or not being_cancelled():
+        return None, raised  # not a cancellation, or one that the body made or got from a task it awaited
+    while (group := _group(cancelled)) is not None:
+        cancelled = group.exceptions[0]
+    return cancelled, rest
+
+
+def _group(error: BaseException) -> BaseExceptionGroup[BaseException] | None:
+    return cast("BaseExceptionGroup[BaseException]", error) if isinstance(error, BaseExceptionGroup) else None
+
+
+def being_cancelled() -> bool:
+    """Is the present task being cancelled by a scope around it?"""
+    return anyio.current_effective_deadline() == -math.inf
+
+
+def stray(cause: BaseException | None) -> StrayCancel:
+    """The error of a body that a stray cancel ended, with what it raised."""
+    text = (
+        "the body cancelled its own task (asyncio.current_task().cancel(), or something that kept hold of that task): "
+        "return or raise instead, and cancel only tasks that the body started"
+    )
+    error = StrayCancel(text)
+    error.__cause__ = cause
+    return error

@@ -1,0 +1,184 @@
+"""How calls ended, as inputs of the kernel: what `calls.py` started and engines tell of.
+
+Rules
+-----
+- A call is reported once, whatever came of it; one that could not be started too.
+- What comes back from whoever was handed secrets goes on without them.
+- A hook that failed is told and counted, and changes nothing.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+
+from ..actors.messages import Beat, CallEnded
+from ..actors.spec import Hook, seconds
+from .bodies import BodyNotFound
+from .engines.context import Saved
+from .engines.contract import Call, Engine, ErrorInfo, Outcome
+from .secrets import Mask
+
+if TYPE_CHECKING:
+    from ..actors.kernel import Kernel
+    from ..actors.messages import Message
+    from ..actors.records import OutboxRow
+    from ..actors.task import TaskActor
+
+_FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
+STOPPED = frozenset({"cancelled", "abandoned"})
+
+
+class Reports:
+    """What engines tell of the calls that run, and what becomes of it."""
+
+    def __init__(self, kernel: Kernel, tell: Callable[[Message], None], notice: Callable[..., None]) -> None:
+        self._kernel = kernel
+        self._tell = tell
+        self._notice = notice  # `Host.notice`
+        self._where: dict[int, Engine] = {}  # what runs, by its token
+        self._late: set[int] = set()  # hooks that were stopped because they took too long
+        self.failed_hooks = 0
+
+    def _beat(self, token: int, details: Any) -> None:
+        if isinstance(details, Saved):
+            self._tell(Beat(token, None, msgspec.Raw(msgspec.json.encode(details.value))))
+        else:
+            self._tell(Beat(token, None if details is None else msgspec.Raw(msgspec.json.encode(details))))
+
+    def _beat_masked(self, mask: Mask, token: int, details: Any) -> None:
+        told = Saved(mask.value(details.value)) if isinstance(details, Saved) else mask.value(details)
+        self._beat(token, told)
+
+    def _ended_masked(self, call: Call, ended: Callable[[Outcome], None], outcome: Outcome) -> None:
+        """What comes back from whoever was handed secrets goes on without them."""
+        mask = cast("Mask", call.mask)
+        masked = _masked(outcome, mask)
+        if call.kind == "body" and masked.value != outcome.value:
+            owner = self._owner(call.token)
+            text = f"the result of {owner} held a secret, which was masked: name it where it is needed"
+            self._notice("secret_in_result", "warning", text, **_about(owner))
+        ended(masked)
+
+    def _function_ended(self, outcome: Outcome) -> None:
+        value = outcome.value
+        self._ended(outcome, None if value is None else msgspec.Raw(msgspec.json.encode(value)))
+
+    def _process_ended(self, outcome: Outcome) -> None:
+        """What it printed is kept in its file, and is no part of its error."""
+        self._function_ended(msgspec.structs.replace(outcome, output_tail="") if outcome.output_tail else outcome)
+
+    def _command_ended(self, outcome: Outcome) -> None:
+        if outcome.status in STOPPED and outcome.output_path is not None and not self._keeps_output(outcome.token):
+            Path(outcome.output_path).unlink(missing_ok=True)
+            outcome = msgspec.structs.replace(outcome, output_path=None)
+        value = {"exit_code": outcome.exit_code, "output": outcome.output_tail}
+        self._ended(outcome, msgspec.Raw(msgspec.json.encode(value)))
+
+    def _keeps_output(self, token: int) -> bool:
+        """Whether what a command wrote is kept, which was stopped before its end."""
+        call = self._kernel.calls.get(token)
+        task = None if call is None else self._kernel.entities.get(call.key)
+        return task is None or cast("TaskActor", task).limits.save_partial_output
+
+    def _question_ended(self, outcome: Outcome) -> None:
+        self._ended(outcome, outcome.value)
+
+    def _condition_ended(self, outcome: Outcome) -> None:
+        """A command answers a condition by its exit code: 0 is yes, another is no; anything else is no answer."""
+        if outcome.status == "failed" and outcome.exit_code is not None and outcome.exit_code > 0:
+            outcome = msgspec.structs.replace(outcome, status="ok", value=False, error=None)
+        elif outcome.status == "ok":
+            outcome = msgspec.structs.replace(outcome, value=True)
+        self._ended(outcome, outcome.value)
+
+    def _hook_ended(self, row: OutboxRow, hook: Hook, outcome: Outcome) -> None:
+        late = outcome.token in self._late
+        self._late.discard(outcome.token)
+        if outcome.status != "ok" and late:
+            self._hook_failed(row, hook, f"it took longer than {seconds(hook.timeout):g} s and was stopped")
+        elif outcome.error is not None and outcome.status != "cancelled":  # by leaving: it is run at the next start
+            self._hook_failed(row, hook, _said(outcome.error))
+        self._ended(outcome, None, row.owner)
+
+    def _left_behind(self, owner: str | None) -> None:
+        text = (
+            f"a command of {owner or 'something that is over'} left processes behind, outside of its process group: "
+            "they still hold its output"
+        )
+        self._notice("processes_left_behind", "warning", text, **_about(owner))
+
+    def _owner(self, token: int) -> str | None:
+        call = self._kernel.calls.get(token)
+        entity = None if call is None else self._kernel.entities.get(call.key)
+        return None if entity is None else str(entity.record.id)
+
+    def _hook_failed(self, row: OutboxRow, hook: Hook, error: str) -> None:
+        self.failed_hooks += 1
+        name = hook.run or (hook.command if isinstance(hook.command, str) else shlex.join(hook.command or ()))
+        text = f"the {row.event} hook `{name}` of {row.owner} failed: {error}"
+        self._notice("hook_failed", "error", text, **_about(row.owner), hook=row.event, error=error)
+
+    def _ended(self, outcome: Outcome, value: Any, owner: str | None = None) -> None:
+        self._where.pop(outcome.token, None)
+        if outcome.escaped:
+            self._left_behind(owner or self._owner(outcome.token))
+        error = outcome.error
+        if error is None:
+            self._tell(
+                CallEnded(
+                    outcome.token, outcome.status, value, exit_code=outcome.exit_code, output_path=outcome.output_path,
+                    output_size=outcome.output_size, duration=outcome.duration,
+                )
+            )  # fmt: skip
+            return
+        text = _said(error)
+        if outcome.output_tail and outcome.status == "failed" and not text.endswith(outcome.output_tail):
+            text = f"{text}; last output: {outcome.output_tail[-500:]}"
+        self._tell(
+            CallEnded(
+                outcome.token, outcome.status, value, error.type, text, error.permanent, error.retry_after,
+                error.category, outcome.exit_code, outcome.output_path, outcome.output_size, outcome.duration,
+                error.traceback or None,
+            )
+        )  # fmt: skip
+
+
+def not_started(token: int, error: Exception) -> CallEnded:
+    """What the kernel is told of a call that could not be started."""
+    found = not isinstance(error, BodyNotFound)
+    kind = type(error).__name__ if found else "body_not_found"
+    return CallEnded(token, "failed", None, kind, str(error), permanent=not found, category="permanent")
+
+
+def _masked(outcome: Outcome, mask: Mask) -> Outcome:
+    error = outcome.error
+    if error is not None:
+        error = msgspec.structs.replace(
+            error, message=mask.text(error.message), traceback=mask.text(error.traceback), type=mask.text(error.type)
+        )
+    value, tail = mask.value(outcome.value), mask.text(outcome.output_tail)
+    return msgspec.structs.replace(outcome, value=value, error=error, output_tail=tail)
+
+
+def _about(owner: str | None) -> dict[str, str | None]:
+    """What a notice says of the job, workstream or task that it is about, from that one's id."""
+    if owner is None:
+        return {}
+    job_id, run, _ = owner.partition("@")
+    kind = "task" if "/" in owner else "workstream" if run else "job"
+    return {"kind": kind, "entity_id": owner, "job_id": job_id}
+
+
+def _said(error: ErrorInfo) -> str:
+    """An error in a line. One that a function raised says its type, and where."""
+    if not error.traceback:
+        return error.message
+    frames = _FRAME.findall(error.traceback)
+    where = f" ({Path(frames[-1][0]).name}:{frames[-1][1]} in {frames[-1][2]})" if frames else ""
+    return f"{error.type}: {error.message}{where}" if error.message else f"{error.type}{where}"
