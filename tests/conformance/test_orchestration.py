@@ -1,0 +1,142 @@
+"""Document 001, as it reads: the transitions of its three diagrams, its guards, its derivation."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from callboard.machines import GuardRejected, InvalidTransitionError, Machine
+from callboard.machines.lifecycles.orchestration import (
+    TASK,
+    WORKER,
+    WORKSTREAM,
+    TaskState,
+    derive_workstream_state,
+)
+
+# The lines of the diagrams, as (from, to, trigger).
+TASK_LINES = """
+pending queued scheduler_assigned
+queued running worker_started
+running validating execution_completed
+running retrying execution_failed
+running failed execution_failed
+running cancelled user_cancelled
+retrying queued retry_delay_elapsed
+validating completed validation_passed
+validating failed validation_failed
+"""
+WORKSTREAM_LINES = """
+planned ready all_tasks_created
+ready executing first_task_started
+executing validating all_tasks_completed
+executing failed critical_task_failed
+validating completed validation_passed
+validating failed validation_failed
+planned cancelled user_cancelled
+ready cancelled user_cancelled
+executing cancelled user_cancelled
+"""
+WORKER_LINES = """
+initializing idle registration_complete
+idle busy task_assigned
+busy idle task_completed
+busy unresponsive health_check_timeout
+unresponsive idle health_check_recovered
+unresponsive shutdown max_timeout_exceeded
+idle shutdown shutdown_requested
+busy shutdown shutdown_requested
+"""
+
+
+@pytest.mark.parametrize(
+    ("machine", "lines"),
+    [(TASK, TASK_LINES), (WORKSTREAM, WORKSTREAM_LINES), (WORKER, WORKER_LINES)],
+    ids=["task", "workstream", "worker"],
+)
+def test_the_lines_of_its_diagrams_are_the_rows(machine: Machine, lines: str) -> None:
+    rows = [" ".join((row.source, row.target, row.event)) for row in machine.transitions]
+    assert sorted(rows) == sorted(lines.split("\n")[1:-1])
+
+
+@pytest.mark.parametrize(
+    ("retry_count", "max_retries", "target"),
+    [(0, 1, "retrying"), (2, 3, "retrying"), (0, 0, "failed"), (3, 3, "failed"), (9, 3, "failed")],
+)
+def test_a_failed_execution_is_retried_below_the_limit_only(retry_count: int, max_retries: int, target: str) -> None:
+    facts = SimpleNamespace(retry_count=retry_count, max_retries=max_retries)
+    assert TASK.transition("running", "execution_failed", facts).target == target
+
+
+def test_a_task_with_dependencies_to_come_is_not_queued() -> None:
+    assert TASK.transition("pending", "scheduler_assigned", SimpleNamespace(unmet=0)).target == "queued"
+    with pytest.raises(GuardRejected, match="not 'dependencies satisfied'"):
+        TASK.transition("pending", "scheduler_assigned", SimpleNamespace(unmet=1))
+
+
+def test_a_busy_worker_shuts_down_after_its_task() -> None:
+    with pytest.raises(GuardRejected):
+        WORKER.transition("busy", "shutdown_requested", SimpleNamespace(assigned=1))
+    assert WORKER.transition("busy", "shutdown_requested", SimpleNamespace(assigned=0)).target == "shutdown"
+    assert WORKER.transition("idle", "shutdown_requested").target == "shutdown"
+
+
+def test_only_a_busy_worker_becomes_unresponsive() -> None:
+    for state in ("initializing", "idle", "unresponsive", "shutdown"):
+        with pytest.raises(InvalidTransitionError):
+            WORKER.transition(state, "health_check_timeout")
+
+
+def test_only_a_running_task_is_cancelled_by_its_user() -> None:
+    knows = {state for state in TASK.states if "user_cancelled" in TASK.valid_events(state)}
+    assert knows == {"running"}
+
+
+def test_a_terminal_state_leads_nowhere() -> None:
+    for machine in (TASK, WORKSTREAM, WORKER):
+        assert not [row for row in machine.transitions if machine.is_terminal(row.source)]
+
+
+def tasks(*states: str, critical: bool = True) -> list[SimpleNamespace]:
+    return [SimpleNamespace(state=state, critical=critical) for state in states]
+
+
+@pytest.mark.parametrize(
+    ("states", "derived"),
+    [
+        (("running", "completed", "failed"), "executing"),
+        (("completed", "completed"), "validating"),
+        (("failed", "completed"), "failed"),
+        (("pending", "queued"), "ready"),
+        (("pending", "completed"), "executing"),
+        (("retrying", "pending"), "executing"),
+        (("validating",), "executing"),
+        ((), "validating"),
+    ],
+)
+def test_the_state_that_tasks_derive(states: tuple[str, ...], derived: str) -> None:
+    assert derive_workstream_state(tasks(*states)) == derived
+
+
+def test_a_failure_that_is_not_critical_lets_the_rest_run() -> None:
+    assert derive_workstream_state(tasks("failed", "completed", critical=False)) == "executing"
+
+
+def test_any_critical_failure_counts_and_not_only_the_last_task_that_was_looked_at() -> None:
+    mixed = [*tasks("failed"), *tasks("failed", critical=False), *tasks("completed")]
+    assert derive_workstream_state(mixed) == derive_workstream_state(mixed[::-1]) == "failed"
+
+
+@given(
+    st.lists(
+        st.builds(SimpleNamespace, state=st.sampled_from([str(state) for state in TaskState]), critical=st.booleans()),
+        max_size=6,
+    )
+)
+def test_the_derivation_does_not_depend_on_the_order_of_the_tasks(drawn: list[SimpleNamespace]) -> None:
+    derived = derive_workstream_state(drawn)
+    assert derived in WORKSTREAM.states
+    assert derived == derive_workstream_state(drawn[::-1])

@@ -1,0 +1,128 @@
+"""What holds of every published machine, whatever is fired at it: in its own words, and in the runtime's."""
+
+from __future__ import annotations
+
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from callboard.machines import Event, InvalidTransitionError, Machine, Phase
+from callboard.machines.lifecycle import Lifecycle
+from callboard.machines.lifecycles import LIFECYCLES, PUBLISHED
+
+MACHINES = [pytest.param(machine, id=name) for name, machine in PUBLISHED.items()]
+ENDING = [pytest.param(machine, id=name) for name, machine in PUBLISHED.items() if not machine.endless]
+KINDS = [
+    pytest.param(lifecycle, id=f"{name}-{kind}")
+    for name, kinds in LIFECYCLES.items()
+    for kind, lifecycle in kinds.items()
+]
+EVENTS = sorted({str(row.event) for machine in PUBLISHED.values() for row in machine.transitions})
+
+NUMBERS = (  # noqa: SIM905
+    "retry_count max_retries unmet assigned failures successes failure_threshold success_threshold failed_attempts "
+    "lost_attempts granted max_attempts max_losses"
+).split()
+
+
+def drawn_facts(seed: int) -> SimpleNamespace:
+    """What any guard reads, small. Drawn by a seed, since to draw each field by itself takes seconds."""
+    rng = Random(seed)
+    return SimpleNamespace(
+        **{name: rng.randint(0, 4) for name in NUMBERS},
+        permanent=rng.random() < 0.5,
+        repeated=rng.random() < 0.5,
+        on_loss=rng.choice(["rerun", "fail", "park"]),
+    )
+
+
+def drawn_payload(number: int) -> SimpleNamespace | None:
+    """One of the kinds of failure, or none."""
+    if number == 8:
+        return None
+    return SimpleNamespace(lost=bool(number & 1), permanent=bool(number & 2), repeated=bool(number & 4))
+
+
+facts = st.integers(0, 9999).map(drawn_facts)
+payload = st.integers(0, 8).map(drawn_payload)
+few = settings(max_examples=10)
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@few
+@given(walk=st.lists(st.tuples(st.sampled_from(EVENTS), facts), max_size=15))
+def test_any_walk_stays_inside_the_table(machine: Machine, walk: list[tuple[str, Any]]) -> None:
+    state = machine.initial
+    for event, known in walk:
+        if not machine.can_transition(state, event, known):
+            with pytest.raises(InvalidTransitionError) as refusal:
+                machine.transition(state, event, known)
+            assert refusal.value.allowed == machine.valid_events(state)
+            continue
+        row = machine.transition(state, event, known)
+        assert row in machine.transitions
+        assert (row.source, row.event) == (state, event)
+        state = row.target
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@few
+@given(data=st.data())
+def test_a_guard_only_reads_and_always_answers_the_same(machine: Machine, data: st.DataObject) -> None:
+    row = data.draw(st.sampled_from(machine.transitions))
+    known = data.draw(facts)
+    before = dict(vars(known))
+    assert len({machine.can_transition(row.source, row.event, known) for _ in range(2)}) == 1
+    assert vars(known) == before
+
+
+@pytest.mark.parametrize("machine", ENDING)
+def test_every_state_can_reach_an_end(machine: Machine) -> None:
+    """By a search of its own, and not by `check`."""
+    for state in machine.states:
+        seen, frontier = {state}, [state]
+        while frontier:
+            here = frontier.pop()
+            onward = {row.target for row in machine.transitions if row.source == here} - seen
+            seen |= onward
+            frontier.extend(onward)
+        assert any(machine.is_terminal(end) for end in seen)
+
+
+@pytest.mark.parametrize("lifecycle", KINDS)
+@few
+@given(walk=st.lists(st.tuples(st.sampled_from(Event), facts, payload), max_size=15))
+def test_the_runtimes_own_events_take_only_rows_whose_guard_passes(
+    lifecycle: Lifecycle, walk: list[tuple[Event, Any, Any]]
+) -> None:
+    state = lifecycle.machine.initial
+    for event, known, told in walk:
+        known.state = state
+        row = lifecycle.find(state, event, known, told)
+        if row is None:
+            assert not any(
+                lifecycle.machine.can_transition(state, published, lifecycle.facts(known, told), told)
+                for published in lifecycle.events.get(event, ())
+            )
+            continue
+        assert row in lifecycle.machine.table[state][row.event]
+        assert row.event in lifecycle.events[event]
+        state = row.target
+        assert lifecycle.phase(state) in set(Phase)
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@few
+@given(known=facts)
+def test_what_is_decided_after_a_failure_is_always_one_thing(machine: Machine, known: Any) -> None:
+    """Where a failure with guards on all its rows is fired or decided about, some way is open, or it is settled."""
+    for state, declared in machine.states.items():
+        if declared.phase != Phase.DECIDING:
+            continue
+        rows = [row for row in machine.transitions if row.source == state]
+        passing = {row.target for row in rows if row.guard is None or row.guard(known, None)}
+        assert len(passing) == 1 or machine.name == "pipeline.step"
