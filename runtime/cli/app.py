@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import typer
 
 from .archive import archive
@@ -9,7 +11,7 @@ from .audit import audit
 from .breaker import breaker
 from .cancel import cancel
 from .check import check
-from .control import CONTROLS
+from .control import commands
 from .diagram import diagram
 from .history import history
 from .init import init
@@ -35,10 +37,11 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 
-for command in (run, resume, status, history, top, stuck, cancel, *CONTROLS, check, audit, archive, diagram, init):
+_OWN: tuple[Callable[..., None], ...] = (
+    run, resume, status, history, top, stuck, cancel, *commands(), check, audit, archive, diagram, init,
+)  # fmt: skip
+for command in _OWN:
     app.command(epilog=_CODES)(command)
-
-
 app.add_typer(breaker, name="breaker", epilog=_CODES)
 app.add_typer(workers, name="workers", epilog=_CODES)
 

@@ -1,88 +1,222 @@
-"""`callboard pause JOB` and its like: the commands that say one thing to a job or task of a runtime, or of a journal.
+"""The commands that say one thing to a job, task, breaker or worker of a runtime, or of a journal: a table.
 
 What they may be said to, and what they do, stands in `control/verbs.py` and where it points; here are their words.
+
+Rules:
+- A command is a row: what it says to what, its help, the reason that is kept where none is given, and the options that
+  only it has. All others are the same for all.
+- A breaker's reset with a check runs the check here, in the operator's terminal, and resets only if it exits with 0.
+- `cancel` and `resume` do more, and have modules of their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated
+import inspect
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from .acting import TIMEOUT, Act, AsJson, By, MaybeReason, RequestId, Target, Timeout, address, find, login
 from .options import JOURNAL, Journal, MaybeTask
-from .trouble import Trouble
+from .trouble import FAILED, Trouble
 
+if TYPE_CHECKING:
+    from ..journal.reader import SqliteReader
+
+    Named = tuple[str, str, str]  # the kind of the target, how a runtime is told of it, and how people are
+
+Worker = Annotated[str, typer.Argument(metavar="WORKER", help="A worker's name, as `list` shows it.")]
+Tool = Annotated[str, typer.Argument(metavar="TOOL", help="A tool's name.")]
+ToolOrTask = Annotated[str, typer.Argument(metavar="TOOL", help="A tool's name; or JOB/TASK, which is parked.")]
 ApprovalName = Annotated[
     str | None, typer.Option("--approval", metavar="NAME", help="Of the running body of the task: what it asks for.")
 ]
+Deadline = Annotated[
+    str | None, typer.Option("--deadline", metavar="SPAN", help="After which what it still runs is stopped: 90s, 15m.")
+]
+Cooldown = Annotated[
+    str | None, typer.Option("--cooldown", metavar="SPAN", help="For how long (default: the tool's own): 90s, 15m.")
+]
+CheckCommand = Annotated[
+    str | None, typer.Option("--check", metavar="COMMAND", help="A shell command that must exit with 0 first.")
+]
+_OPTIONS: dict[str, Any] = {
+    "approval": ApprovalName, "deadline": Deadline, "cooldown": Cooldown, "check": CheckCommand,
+}  # fmt: skip
+_SPANS = ("deadline", "cooldown")
+_LONGEST = 300.0  # seconds that a check may take
 
 
-def _control(verb: str, text: str, reason: str | None) -> Callable[..., None]:
-    """The command of a verb: `text` is its help, `reason` what is kept where none is given."""
-
-    def command(
-        target: Target,
-        task: MaybeTask = None,
-        *,
-        journal: Journal = JOURNAL,
-        reason: MaybeReason = reason,
-        by: By = None,
-        request_id: RequestId = None,
-        timeout: Timeout = TIMEOUT,
-        as_json: AsJson = False,
-    ) -> None:
-        act = Act(journal, verb, request_id=request_id, timeout=timeout, as_json=as_json)
-        say(act, target, task, reason=reason, by=by)
-
-    command.__name__ = verb
-    command.__doc__ = text
-    return command
+# -- what is named -----------------------------------------------------------------------------------------------------
 
 
-def _decision(verb: str, text: str) -> Callable[..., None]:
-    """The command of a decision about what is held, or what a running body asks for."""
-
-    def command(
-        target: Target,
-        task: MaybeTask = None,
-        *,
-        approval: ApprovalName = None,
-        journal: Journal = JOURNAL,
-        reason: MaybeReason = None,
-        by: By = None,
-        request_id: RequestId = None,
-        timeout: Timeout = TIMEOUT,
-        as_json: AsJson = False,
-    ) -> None:
-        act = Act(journal, verb, request_id=request_id, timeout=timeout, as_json=as_json)
-        say(act, target, task, reason=reason, by=by, **({} if approval is None else {"approval": approval}))
-
-    command.__name__ = verb
-    command.__doc__ = text
-    return command
-
-
-def say(act: Act, target: str, task: str | None, *, reason: str | None, by: str | None, **more: str) -> None:
-    """Say a verb to a job or task. Raises Trouble, and typer's Exit."""
+def job_or_task(reader: SqliteReader, verb: str, target: str, task: str | None = None) -> Named:
+    """The job or task that is meant, which the verb must be able to take. Raises Trouble."""
     from ..control.verbs import VERBS  # noqa: PLC0415
+
+    named, methods = find(reader, target, task), VERBS[verb].methods
+    if named.kind not in methods:
+        raise Trouble(f"{verb} takes a {' or a '.join(methods)}, and {named.id} is a {named.kind}.")
+    return named.kind, address(named), f"{named.kind} {named.id}"
+
+
+def _worker(reader: SqliteReader, _: str, target: str) -> Named:
+    name = target.partition("#")[0]  # its last incarnation is meant
+    return "worker", _known(name, (one.name for one in reader.workers()), "There is no worker"), f"worker {name}"
+
+
+def _tool(reader: SqliteReader, _: str, target: str) -> Named:
+    names = (one.name for one in reader.breakers())
+    return "breaker", _known(target, names, "No workstream of this journal has used a tool"), f"breaker {target}"
+
+
+def _tool_or_task(reader: SqliteReader, verb: str, target: str) -> Named:
+    return (job_or_task if "/" in target else _tool)(reader, verb, target)
+
+
+def _known(name: str, names: Iterable[str], none: str) -> str:
+    from ...actors.schema import did_you_mean  # noqa: PLC0415
+
+    known = list(dict.fromkeys(names))
+    if name not in known:
+        advice = did_you_mean(name, known) or f"there are: {', '.join(known[:20]) or 'none'}"
+        raise Trouble(f"{none} {name!r:.80}; {advice}")
+    return name
+
+
+# -- the table ---------------------------------------------------------------------------------------------------------
+
+
+NOT_TOLD: Any = object()
+"""In place of a reason: the command takes none, nor who says so."""
+
+
+class Row(NamedTuple):
+    """A command."""
+
+    group: str
+    word: str  # what is typed, after that of its group
+    verb: str
+    find: Callable[..., Named]
+    target: dict[str, tuple[Any, Any]]  # the parameters that name its target: annotation, default
+    reason: str | None  # kept where none is given
+    options: tuple[str, ...]
+    help: str
+
+    @property
+    def told(self) -> bool:
+        """Whether it is told why, and who says so."""
+        return self.reason is not NOT_TOLD
+
+
+_JOB_OR_TASK = {"target": (Target, inspect.Parameter.empty), "task": (MaybeTask, None)}
+_WORKER = {"target": (Worker, inspect.Parameter.empty)}
+_TOOL = {"target": (Tool, inspect.Parameter.empty)}
+_TOOL_OR_TASK = {"target": (ToolOrTask, inspect.Parameter.empty)}
+TABLE = (
+    Row(
+        "", "approve", "approve", job_or_task, _JOB_OR_TASK, None, ("approval",),
+        "Approve what is held: a task, or the workstream of a job; or what a running body asks for.",
+    ),
+    Row(
+        "", "reject", "reject", job_or_task, _JOB_OR_TASK, None, ("approval",),
+        "Reject what is held, which cancels it; or what a running body asks for.",
+    ),
+    Row(
+        "", "retry", "retry", job_or_task, _JOB_OR_TASK, "retried by the user", (),
+        "Run again what has ended: a job, or a task with all that waits for it.",
+    ),
+    Row(
+        "", "skip", "skip", job_or_task, _JOB_OR_TASK, "skipped by an operator", (),
+        "Do without a task: its dependents go on as if it had completed.",
+    ),
+    Row(
+        "", "pause", "pause", job_or_task, _JOB_OR_TASK, "paused by the user", (),
+        "Start nothing more of a job until `resume`; what runs goes on.",
+    ),
+    Row(
+        "workers", "pause", "pause_worker", _worker, _WORKER, "paused by an operator", (),
+        "Give a worker nothing new; what it runs goes on.",
+    ),
+    Row(
+        "workers", "resume", "resume_worker", _worker, _WORKER, "resumed by an operator", (),
+        "Give a paused worker tasks again.",
+    ),
+    Row(
+        "workers", "terminate", "terminate_worker", _worker, _WORKER, "terminated by an operator", (),
+        "End a worker at once.",
+    ),
+    Row(
+        "workers", "shutdown", "shut_down_worker", _worker, _WORKER, "shut down by an operator", ("deadline",),
+        "Let a worker finish what it runs, and end.",
+    ),
+    Row(
+        "workers", "start", "start_worker", _worker, _WORKER, NOT_TOLD, (),
+        "Start the next incarnation of a worker that has ended.",
+    ),
+    Row(
+        "breaker", "reset", "reset", _tool_or_task, _TOOL_OR_TASK, "reset by an operator", ("check",),
+        "Close a tool's breaker, so that all that waits for it goes on; or give a parked task one more attempt.",
+    ),
+    Row(
+        "breaker", "trip", "trip", _tool, _TOOL, "tripped by an operator", ("cooldown",),
+        "Open a tool's breaker: its tasks are parked until its cooldown is over, what runs goes on.",
+    ),
+)  # fmt: skip
+
+
+def commands(group: str = "") -> Iterator[Callable[..., None]]:
+    """The commands of a group; of none: those of the program itself."""
+    return (_command(row) for row in TABLE if row.group == group)
+
+
+def _command(row: Row) -> Callable[..., None]:
+    said = {"reason": (MaybeReason, row.reason), "by": (By, None)} if row.told else {}
+    parameters = {
+        **row.target, **{name: (_OPTIONS[name], None) for name in row.options}, "journal": (Journal, JOURNAL), **said,
+        "request_id": (RequestId, None), "timeout": (Timeout, TIMEOUT), "as_json": (AsJson, False),
+    }  # fmt: skip
+
+    def command(**given: Any) -> None:
+        common = {name: given.pop(name) for name in ("request_id", "timeout", "as_json")}
+        _do(row, Act(given.pop("journal"), row.verb, **common), given)
+
+    command.__name__, command.__doc__ = row.word, row.help
+    command.__annotations__ = {name: annotation for name, (annotation, _) in parameters.items()}
+    command.__signature__ = inspect.Signature([  # type: ignore[attr-defined] # which is how a function is given one
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+        for name, (annotation, default) in parameters.items()
+    ])  # fmt: skip
+    return command
+
+
+def _do(row: Row, act: Act, given: dict[str, Any]) -> None:
     from .reading import reading  # noqa: PLC0415
+    from .spans import span  # noqa: PLC0415
 
     with reading(act.journal) as reader:
-        named = find(reader, target, task)
-    verb = VERBS[act.verb]
-    if named.kind not in verb.methods:
-        kinds = " or a ".join(verb.methods)
-        raise Trouble(f"{act.verb} takes a {kinds}, and {named.id} is a {named.kind}.")
-    arguments = {"reason": reason, "by": by if by is not None else login(), **more}
-    act.on(named.kind, address(named), f"{named.kind} {named.id}", arguments, told=reason or "")
+        kind, name, shown = row.find(reader, row.verb, **{part: given.pop(part) for part in row.target})
+    if row.told and given["by"] is None:
+        given["by"] = login()
+    check = given.pop("check", None)
+    for option in row.options:
+        if option in given and given[option] is None:
+            del given[option]
+        elif option in _SPANS:
+            given[option] = span(given[option])
+    if check is not None:
+        _pass(check, shown)
+    act.on(kind, name, shown, given, told=given.get("reason") or "")
 
 
-CONTROLS = (
-    _decision("approve", "Approve what is held: a task, or the workstream of a job; or what a running body asks for."),
-    _decision("reject", "Reject what is held, which cancels it; or what a running body asks for."),
-    _control("retry", "Run again what has ended: a job, or a task with all that waits for it.", "retried by the user"),
-    _control("skip", "Do without a task: its dependents go on as if it had completed.", "skipped by an operator"),
-    _control("pause", "Start nothing more of a job until `resume`; what runs goes on.", "paused by the user"),
-)
+def _pass(check: str, shown: str) -> None:
+    """Run a check in this terminal. Raises Trouble if it does not pass."""
+    import subprocess  # noqa: PLC0415
+
+    try:  # what it prints is no answer of ours, so it goes to stderr
+        code = subprocess.run(check, shell=True, timeout=_LONGEST, check=False, stdout=2).returncode  # noqa: S602
+    except subprocess.TimeoutExpired:
+        raise Trouble(f"{shown} was not reset: its check took over {_LONGEST:g} s.", FAILED) from None
+    if code != 0:
+        raise Trouble(f"{shown} was not reset: its check exited with {code}.", FAILED)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from .acting import TIMEOUT, Act, By, Reason, RequestId, Timeout, address, find, login, states_of
-from .control import say
+from .control import job_or_task
 from .options import JOURNAL, AsJson, Journal, JsonLog, Plain
 from .trouble import FAILED, Trouble
 
@@ -55,8 +55,11 @@ def _said(act: Act, target: str, reason: str, by: str | None) -> bool:
     from .reading import reading  # noqa: PLC0415
     from .words import ENDED  # noqa: PLC0415
 
+    arguments = {"reason": reason, "by": login() if by is None else by}
     if owner_of(act.journal) is not None:
-        say(act, target, None, reason=reason, by=by)
+        with reading(act.journal) as reader:
+            kind, name, shown = job_or_task(reader, "resume", target)
+        act.on(kind, name, shown, arguments, told=reason)
         return False
     with reading(act.journal) as reader:
         named = find(reader, target)
@@ -68,7 +71,7 @@ def _said(act: Act, target: str, reason: str, by: str | None) -> bool:
             FAILED,
         )
     if paused or named.state in ENDED:
-        act.leave(named.kind, address(named), f"{named.kind} {named.id}", {"reason": reason, "by": by or login()})
+        act.leave(named.kind, address(named), f"{named.kind} {named.id}", arguments)
     return True
 
 
