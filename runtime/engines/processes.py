@@ -56,8 +56,10 @@ def kill_leftover(info: ProcessInfo, *, wait: float = 2.0, mark: str | None = No
     if info.pgid <= 1:
         return False
     members = [pid for pid in _group_members(info.pgid) if pid != os.getpid()]
-    leader = info.pid in members
-    if leader and start_time(info.pid) != info.started:
+    if info.pid in members and start_time(info.pid) not in (
+        info.started,
+        0,
+    ):  # 0: it ended meanwhile, the group did not
         return False
     if not any(_carries(pid, mark or f"{TOKEN}={info.token}") for pid in members):
         return False

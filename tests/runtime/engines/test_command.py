@@ -17,7 +17,7 @@ from typing import Any
 import anyio
 import pytest
 
-from callboard.runtime.engines import watch
+from callboard.runtime.engines import processes, watch
 from callboard.runtime.engines.contract import Call, CommandCall, Outcome, ProcessInfo
 from callboard.runtime.engines.output import Output
 from callboard.runtime.engines.processes import kill_leftover, start_time
@@ -449,6 +449,19 @@ def test_a_leftover_is_killed_only_if_it_is_the_one() -> None:
         assert kill_leftover(ProcessInfo(77, pid, pid, started))
         assert process.wait() == -signal.SIGKILL
         assert not kill_leftover(ProcessInfo(77, pid, pid, started))
+
+
+def test_a_leftover_group_of_which_one_process_ends_while_it_is_looked_at_is_killed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with left_behind("sleep 600 & echo $!; wait", 78) as process:
+        assert process.stdout is not None
+        passing = int(process.stdout.readline())
+        until_shown(passing)
+        known_by = ProcessInfo(78, passing, process.pid, start_time(passing))
+        monkeypatch.setattr(processes, "start_time", lambda _: 0)  # it was a member a moment ago
+        assert kill_leftover(known_by)
+        assert process.wait() == -signal.SIGKILL
 
 
 def test_a_leftover_group_whose_leader_is_gone_is_killed() -> None:
