@@ -1,7 +1,11 @@
 """The documentation of the lifecycles, made from their tables and from the rules that stand above them.
 
-``python -m callboard.machines.docs FILE`` writes it; `docs/lifecycles.md` is what it writes. Nothing in it is
-written by hand, and a test holds the committed file equal to what is rendered here.
+Rules
+-----
+- ``python -m callboard.machines.docs [FOLDER]`` writes both pages into the folder, `docs` unless given.
+- Nothing in `lifecycles.md` is written by hand. In `published-lifecycles.md` what stands above the mark is, and
+  is left as it is.
+- Tests hold the committed pages equal to what is rendered here.
 """
 
 from __future__ import annotations
@@ -10,8 +14,11 @@ import inspect
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 from . import approval, breaker, job, task, worker, workstream
+from .lifecycle import Lifecycle
+from .lifecycles import LIFECYCLES, PUBLISHED, execution, fleet, guarded, orchestration, pipeline
 from .machine import Machine, State, Timed
 
 _PAGES = (
@@ -23,11 +30,15 @@ _PAGES = (
     (breaker, breaker.BREAKER),
 )
 
+_PUBLISHED = (pipeline, orchestration, fleet, guarded, execution)
+
+MARK = "<!-- From here on made from the tables: python -m callboard.machines.docs -->"
+
 _OPENING = """\
 # Lifecycles
 
 What may happen to each thing that Callboard runs. This page is made from the tables in `machines/`;
-`python -m callboard.machines.docs docs/lifecycles.md` makes it again.
+`python -m callboard.machines.docs` makes it again.
 
 Rows are asked from top to bottom, and the first whose guard passes is taken. An event that a state does not
 list is refused there.
@@ -35,23 +46,60 @@ list is refused there.
 
 
 def render() -> str:
-    """Return the whole document, in Markdown."""
+    """Return the page of the runtime's own lifecycles, in Markdown."""
     pages = ("\n".join(_page(inspect.getdoc(module) or "", machine)) for module, machine in _PAGES)
     return "\n".join([_OPENING, *(f"{page}\n" for page in pages)])
+
+
+def render_published() -> str:
+    """Return the page of the published lifecycles, from the mark on."""
+    pages = ("\n".join(_document(module)) for module in _PUBLISHED)
+    return "\n".join([MARK, "", *(f"{page}\n" for page in pages)])
 
 
 def _page(rules: str, machine: Machine) -> Iterator[str]:
     yield f"## {machine.name.capitalize()}"
     yield ""
     yield from _headed(rules.splitlines())
-    yield from ("", f"### {machine.name.capitalize()}: diagram", "")
+    yield from _machine(machine, machine.name.capitalize(), "###")
+
+
+def _document(module: ModuleType) -> Iterator[str]:
+    name = module.__name__.rpartition(".")[2]
+    yield f"## `{name}`"
+    yield ""
+    yield from _headed((inspect.getdoc(module) or "").splitlines())
+    for machine in PUBLISHED.values():
+        if machine.name.partition(".")[0] == name:
+            yield from ("", f"### `{machine.name}`")
+            yield from _machine(machine, f"`{machine.name}`", "####")
+    for lifecycle in LIFECYCLES[name].values():
+        yield from _run_by(lifecycle)
+
+
+def _run_by(lifecycle: Lifecycle) -> Iterator[str]:
+    yield from ("", f"### How a {lifecycle.kind} runs by `{lifecycle.name}`", "")
+    states = lifecycle.machine.states
+    yield from _table(("state", "phase"), ((f"`{state}`", lifecycle.phase(state)) for state in states))
+    yield ""
+    yield from _table(
+        ("our event", "is fired as"),
+        ((event, ", else ".join(f"`{name}`" for name in names)) for event, names in lifecycle.events.items()),
+    )
+    if lifecycle.defaults:
+        settings = ", ".join(f"`{name}` is {value}" for name, value in lifecycle.defaults.items())
+        yield from ("", f"Unless said otherwise, {settings}.")
+
+
+def _machine(machine: Machine, title: str, level: str) -> Iterator[str]:
+    yield from ("", f"{level} {title}: diagram", "")
     yield from ("```mermaid", *machine.mermaid().splitlines(), "```")
-    yield from ("", f"### {machine.name.capitalize()}: rows", "")
+    yield from ("", f"{level} {title}: rows", "")
     yield from _table(
         ("from", "event", "guard", "to", "severity"),
         ((row.source, row.event, row.guard_name or "", row.target, row.severity) for row in machine.transitions),
     )
-    yield from ("", f"### {machine.name.capitalize()}: how long a state lasts", "")
+    yield from ("", f"{level} {title}: how long a state lasts", "")
     yield from _table(
         ("state", "ends by itself through", "else is bounded by"),
         (_stay(machine, state) for state in machine.states.values()),
@@ -83,5 +131,13 @@ def _headed(lines: list[str]) -> Iterator[str]:
             yield line
 
 
+def write(folder: Path) -> None:
+    """Write both pages into `folder`. What stands above the mark in the second is kept."""
+    (folder / "lifecycles.md").write_text(render(), encoding="utf-8")
+    page = folder / "published-lifecycles.md"
+    by_hand = page.read_text(encoding="utf-8").partition(MARK)[0] if page.exists() else ""
+    page.write_text(by_hand + render_published(), encoding="utf-8")
+
+
 if __name__ == "__main__":
-    Path(sys.argv[1] if len(sys.argv) > 1 else "docs/lifecycles.md").write_text(render(), encoding="utf-8")
+    write(Path(sys.argv[1] if len(sys.argv) > 1 else "docs"))

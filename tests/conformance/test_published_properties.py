@@ -1,4 +1,4 @@
-"""What holds of every published machine, whatever is fired at it: in its own words, and in the runtime's."""
+"""What holds of every published machine, whatever is fired at it."""
 
 from __future__ import annotations
 
@@ -10,22 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from callboard.machines import Event, InvalidTransitionError, Machine, Phase
-from callboard.machines.lifecycle import Lifecycle
-from callboard.machines.lifecycles import LIFECYCLES, PUBLISHED
+from callboard.machines import InvalidTransitionError, Machine, Phase
+from callboard.machines.lifecycles import PUBLISHED
 
 MACHINES = [pytest.param(machine, id=name) for name, machine in PUBLISHED.items()]
 ENDING = [pytest.param(machine, id=name) for name, machine in PUBLISHED.items() if not machine.endless]
-KINDS = [
-    pytest.param(lifecycle, id=f"{name}-{kind}")
-    for name, kinds in LIFECYCLES.items()
-    for kind, lifecycle in kinds.items()
-]
 EVENTS = sorted({str(row.event) for machine in PUBLISHED.values() for row in machine.transitions})
 
 NUMBERS = (  # noqa: SIM905
-    "retry_count max_retries unmet assigned failures successes failure_threshold success_threshold failed_attempts "
-    "lost_attempts granted max_attempts max_losses"
+    "retry_count max_retries unmet assigned failures successes failure_threshold success_threshold"
 ).split()
 
 
@@ -36,19 +29,10 @@ def drawn_facts(seed: int) -> SimpleNamespace:
         **{name: rng.randint(0, 4) for name in NUMBERS},
         permanent=rng.random() < 0.5,
         repeated=rng.random() < 0.5,
-        on_loss=rng.choice(["rerun", "fail", "park"]),
     )
 
 
-def drawn_payload(number: int) -> SimpleNamespace | None:
-    """One of the kinds of failure, or none."""
-    if number == 8:
-        return None
-    return SimpleNamespace(lost=bool(number & 1), permanent=bool(number & 2), repeated=bool(number & 4))
-
-
 facts = st.integers(0, 9999).map(drawn_facts)
-payload = st.integers(0, 8).map(drawn_payload)
 few = settings(max_examples=10)
 
 
@@ -91,28 +75,6 @@ def test_every_state_can_reach_an_end(machine: Machine) -> None:
             seen |= onward
             frontier.extend(onward)
         assert any(machine.is_terminal(end) for end in seen)
-
-
-@pytest.mark.parametrize("lifecycle", KINDS)
-@few
-@given(walk=st.lists(st.tuples(st.sampled_from(Event), facts, payload), max_size=15))
-def test_the_runtimes_own_events_take_only_rows_whose_guard_passes(
-    lifecycle: Lifecycle, walk: list[tuple[Event, Any, Any]]
-) -> None:
-    state = lifecycle.machine.initial
-    for event, known, told in walk:
-        known.state = state
-        row = lifecycle.find(state, event, known, told)
-        if row is None:
-            assert not any(
-                lifecycle.machine.can_transition(state, published, lifecycle.facts(known, told), told)
-                for published in lifecycle.events.get(event, ())
-            )
-            continue
-        assert row in lifecycle.machine.table[state][row.event]
-        assert row.event in lifecycle.events[event]
-        state = row.target
-        assert lifecycle.phase(state) in set(Phase)
 
 
 @pytest.mark.parametrize("machine", MACHINES)

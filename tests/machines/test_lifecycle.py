@@ -128,3 +128,24 @@ def test_a_table_that_names_what_is_not_there_is_refused() -> None:
 )
 def test_what_a_lifecycle_says_of_optional_tasks(name: str, kind: str, optional: str) -> None:
     assert LIFECYCLES[name][kind].optional == optional
+
+
+@pytest.mark.parametrize(
+    "lifecycle", [pytest.param(it, id=f"{it.name}-{it.kind}") for kinds in LIFECYCLES.values() for it in kinds.values()]
+)
+def test_the_runtimes_own_events_take_only_rows_whose_guard_passes(lifecycle: Lifecycle) -> None:
+    failed = [record(failed_attempts=number, unmet=unmet, assigned=unmet) for number in (0, 3) for unmet in (0, 1)]
+    for known in failed:
+        known.__dict__.update(failures=4, successes=0, failure_threshold=5, success_threshold=1)
+        known.__dict__.update(retry_count=known.failed_attempts, max_retries=3)
+        for state in lifecycle.machine.states:
+            known.state = state
+            for own in Event:
+                row = lifecycle.find(state, own, known, failure())
+                facts = lifecycle.facts(known, failure())
+                passing = [
+                    published
+                    for published in lifecycle.events.get(own, ())
+                    if lifecycle.machine.can_transition(state, published, facts)
+                ]
+                assert (None if row is None else row.event) == (passing[0] if passing else None)

@@ -15,6 +15,7 @@ import pytest
 
 from callboard import Notice
 from callboard.machines.audit import MACHINES
+from callboard.machines.lifecycles import PUBLISHED
 
 from .conftest import PROGRAM, Told, environment
 
@@ -162,6 +163,7 @@ def test_history(cli: Cli, files: Path) -> None:
         (("history", "j1", "tow"), "Job j1 has no task 'tow'; did you mean 'two'?"),
         (("cancel", "nope"), "no job 'nope'"),
         (("diagram", "taks"), "There is no machine 'taks'; did you mean 'task'?"),
+        (("diagram", "pipeline.stpe"), "There is no machine 'pipeline.stpe'; did you mean 'pipeline.step'?"),
         (("run", "nope.toml"), "the file does not exist"),
         (("run", "wrong.toml"), "line 3: tasks[0].comand: unknown key 'comand' (did you mean 'command'?)"),
         (("run", "missing.toml"), "line 3: tasks[0].run: 'not_there:f': there is no module 'not_there'"),
@@ -324,7 +326,27 @@ def test_audit_of_what_is_no_log(cli: Cli, files: Path) -> None:
 @pytest.mark.parametrize("name", sorted(MACHINES))
 def test_diagram(cli: Cli, name: str) -> None:
     assert cli("diagram", name).out == f"{MACHINES[name].mermaid()}\n"
-    assert cli("diagram", name, "--dot").out == f"{MACHINES[name].dot()}\n"
+    assert cli("diagram", name, "--format", "dot").out == f"{MACHINES[name].dot()}\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "machine"),
+    [
+        *((name, name) for name in PUBLISHED),
+        ("guarded", "guarded.task"),
+        ("pipeline.task", "pipeline.step"),
+        ("pipeline.breaker", "pipeline.circuit_breaker"),
+        ("execution.job", "execution"),
+    ],
+)
+def test_diagram_of_a_published_machine(cli: Cli, name: str, machine: str) -> None:
+    assert cli("diagram", name, "--format", "mermaid").out == f"{PUBLISHED[machine].mermaid()}\n"
+
+
+def test_diagram_of_a_lifecycle_of_several_machines_asks_which(cli: Cli) -> None:
+    told = cli("diagram", "fleet")
+    assert (told.code, told.out) == (2, "")
+    assert "The lifecycle 'fleet' has 2 machines; say which: fleet.worker, fleet.job." in told.err
 
 
 def test_init_writes_an_example_that_runs(cli: Cli, folder: Path) -> None:
