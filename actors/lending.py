@@ -7,6 +7,7 @@ Rules
 - The limit of the attempt, and that between heartbeats, stand still meanwhile; the child has its own. The limit over
   all attempts does not.
 - Nothing of it is kept: a body that is gone waits for nothing.
+- A body in a process of its own may wait, and go on, while its worker is not heard (`recovering`): it is no other then.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, cast
 
 from msgspec.structs import replace
 
-from ..machines import Event
+from ..machines import Event, TaskState
 from .attempts import RUNNING, AttemptedTask
 from .messages import Lend, Regain, Regained
 from .reservations import Lent
@@ -23,6 +24,10 @@ from .turn import Answer
 
 if TYPE_CHECKING:
     from .kernel import Kernel
+
+
+ALIVE = frozenset({RUNNING, TaskState.RECOVERING})
+"""Where the body of the present attempt runs, or may."""
 
 
 class LendingTask(AttemptedTask):
@@ -33,16 +38,23 @@ class LendingTask(AttemptedTask):
     def lend(self) -> None:
         """The body waits: it occupies nothing."""
         record = self.record
-        if record.state != RUNNING or not self.kernel.lend_slot(record.token):
+        if record.state not in ALIVE or not (self.kernel.lend_slot(record.token) or self._lends_again()):
             return
         self.lent_at = self.kernel.at
         self.set_clock()
+
+    def _lends_again(self) -> bool:
+        lent = self.kernel.lent.get(self.record.token)
+        if lent is None or not lent.goes_on:
+            return False
+        self.kernel.note_lent(self.record.token, Lent(lent.slot))
+        return True
 
     def regain(self, message: Regain) -> None:
         """The body wants to go on: when its worker has room."""
         kernel, token = self.kernel, message.token
         lent = kernel.lent.get(token)
-        if lent is None or self.record.state != RUNNING:
+        if lent is None or self.record.state not in ALIVE:
             kernel.effect(Answer(message.reply))
             return
         kernel.note_lent(token, Lent(lent.slot, message.reply))
@@ -50,7 +62,7 @@ class LendingTask(AttemptedTask):
 
     def on_regained(self, _: Regained) -> None:
         """The body goes on, with the time that it had left."""
-        if self.record.state != RUNNING:
+        if self.record.state not in ALIVE:
             return
         self.stood = self._lent_for() + self.kernel.at - self.lent_at
         self.stood_token = self.record.token
@@ -62,21 +74,28 @@ class LendingTask(AttemptedTask):
             return
         now = self.beat_at = self.kernel.at
         self.disarm()
+        due, limit = self.due_by_clock(now)
+        if due is None:
+            self.change(due_at=None, limit=limit)
+        else:
+            self.change(limit=limit)
+            self.wait_until(due)
+
+    def due_by_clock(self, now: float) -> tuple[float | None, str | None]:
+        """When the nearest of its limits is reached that runs now, and which one that is."""
         if self.stands_still:
             total = self._total_due()
-            self.change(due_at=None, limit=None if total is None else "total")
-            if total is not None:
-                self.wait_until(total)
-            return
-        due, limit = self._attempt_due((self.record.claimed_at or now) + self._stood(), now)
-        self.change(limit=limit)
-        self.wait_until(due)
+            return total, None if total is None else "total"
+        return self._attempt_due((self.record.claimed_at or now) + self._stood(), now)
 
     @property
     def stands_still(self) -> bool:
         """Whether the clock of its attempt stands still: its body waits for a child, or for an approval."""
         token, asks = self.record.token, self.asks
-        return token in self.kernel.lent or (asks is not None and asks.token == token and bool(asks.waiting))
+        lent = self.kernel.lent.get(token)
+        return (lent is not None and not lent.goes_on) or (
+            asks is not None and asks.token == token and bool(asks.waiting)
+        )
 
     def _lent_for(self) -> float:
         return self.stood if getattr(self, "stood_token", 0) == self.record.token else 0.0

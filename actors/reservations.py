@@ -111,10 +111,13 @@ class Share(msgspec.Struct, frozen=True):
 
 
 class Lent(msgspec.Struct, frozen=True, eq=False):
-    """A slot whose attempt waits for a child; with a reply once it wants to go on."""
+    """A slot whose attempt waits for a child; with a reply once it wants to go on. goes_on: it does, without one, since
+    its worker takes nothing new.
+    """
 
     slot: Call
     reply: Reply | None = None
+    goes_on: bool = False
 
 
 class Reservations:
@@ -343,7 +346,8 @@ class Reservations:
                 continue
             worker = kernel.workers.get(slot.worker)
             if worker is None or not worker.takes_tasks:  # nobody else is given its place: go on
-                kernel.note_lent(token, Lent(slot))
+                kernel.note_lent(token, Lent(slot, goes_on=True))
+                kernel.send(kernel.entities[slot.key], Regained(slot.key, slot))
                 kernel.effect(Answer(reply))
                 continue
             if any(gate.used >= gate.limit for gate in slot.gates[1:]):

@@ -29,6 +29,7 @@ from .attempts import (
     VALIDATING,
 )  # fmt: skip
 from .checks import SAID
+from .lending import ALIVE
 from .messages import (
     READY,
     Approve,
@@ -246,7 +247,7 @@ class TaskActor(Protected[TaskRecord], QueueingTask):
 
     def on_ask(self, message: AskApproval) -> None:
         """The body that runs waits for an approval."""
-        if message.token == self.record.token and self.record.state == RUNNING:
+        if message.token == self.record.token and self.record.state in ALIVE:
             self.asks_of().ask(message)
 
     def on_leave(self, message: LeaveApproval) -> None:

@@ -57,7 +57,7 @@ class TroubledTask(LendingTask):
     def go_on(self, reason: str) -> None:
         """The attempt was never gone."""
         now = self.beat_at = self.kernel.at
-        due, limit = self._attempt_due((self.record.claimed_at or now) + self._stood(), now)
+        due, limit = self.due_by_clock(now)
         self.fire(START, replace(self.record, limit=limit), reason=reason, due_at=due)
 
     def heard_of(self, ended: CallEnded) -> None:

@@ -84,6 +84,11 @@ class Bodies:
             raise BodyNotFound(f"no function is registered as {name!r}; {advice}")
         return func
 
+    @property
+    def finder(self) -> Callable[[str], Body] | None:
+        """What finds the function of a name, to check it; None where names are checked elsewhere."""
+        return self.callable_body
+
     def release(self, workstream: Workstream) -> None:
         """Let go of the local functions of a workstream that has ended."""
         if not self._local:
@@ -120,7 +125,7 @@ def prepare(workstream: Workstream, bodies: Bodies, *, durable: bool, source: st
     """
     if isinstance(cast("object", workstream.folder), str):
         look_in(cast("str", workstream.folder))
-    found = findings(workstream, bodies=bodies.callable_body)
+    found = findings(workstream, bodies=bodies.finder)
     clean = read(workstream, Workstream)[0] if found else workstream
     ready, more = journalable(clean, bodies, durable=durable)
     more += _not_for_processes(ready, bodies)
@@ -147,7 +152,7 @@ def _not_for_processes(workstream: Workstream, bodies: Bodies) -> list[Finding]:
 
 def prepare_approval(rule: Approval, bodies: Bodies, *, durable: bool) -> Approval:
     """Check an approval that a body asks for, and write its functions as names. Raises SpecificationError."""
-    found = approval_problems(rule, bodies=bodies.callable_body)
+    found = approval_problems(rule, bodies=bodies.finder)
 
     def name(body: object, path: Path) -> object:
         if not callable(body):

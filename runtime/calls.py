@@ -137,7 +137,7 @@ class Caller(Reports):
             output_path=self._outputs.place(task), output_limit=task.spec.max_output,
             recycle_after=worker.recycle_after, secrets=secrets,
         )  # fmt: skip
-        context = self._context(task, token) if takes_context(func) else None
+        context = self._context(task, token, self.desk) if takes_context(func) else None
         call = Call(
             token=token, process=process, context=context, bound=_bound(task), grace=task.limits.kill_grace, mask=mask
         )  # fmt: skip
@@ -290,7 +290,7 @@ class Caller(Reports):
             workstream_id=record.workstream_id, results=_results(task), args=task.spec.args,
             details=None if record.details is None else msgspec.json.decode(record.details), secrets=secrets, mask=mask,
             saved=None if record.checkpoint is None else msgspec.json.decode(record.checkpoint),
-            children=self._children, desk=desk,
+            family=self._children, desk=desk,
         )  # fmt: skip
 
     def _about(self, entity: TaskActor | WorkstreamActor, effect: StartCall) -> TaskContext | None:

@@ -25,6 +25,7 @@ from ..actors.messages import Lend, Message, Regain, Reply, Submit
 from ..actors.names import name_problem
 from ..actors.spec import Workstream
 from .bodies import prepare
+from .engines.childjob import ChildJob
 from .handles import JobHandle
 from .outcomes import JobExists, Outcome
 from .reruns import load
@@ -62,7 +63,11 @@ class Children:
             handle = await self._submit(context, workstream, job_id)
         finally:
             self._submitting.pop(job_id).set()
-        return ChildJob(self, handle, context)
+        return ChildJob(self, job_id, context, handle)
+
+    def submit_blocking(self, context: TaskContext, workstream: Workstream, name: str) -> ChildJob:
+        """`TaskContext.submit_blocking`."""
+        return self._blocking(context, lambda: self.submit(context, workstream, name))
 
     async def _submit(self, context: TaskContext, workstream: Workstream, job_id: str) -> JobHandle:
         runtime, token = self.runtime, context.token
@@ -94,21 +99,31 @@ class Children:
 
     # -- waiting -------------------------------------------------------------------------------------------------------
 
-    async def wait(self, handle: JobHandle, token: int) -> Outcome:
-        """`ChildJob.wait`."""
-        if not handle.ended:
+    async def wait(self, job: JobHandle, token: int, lending: Callable[[int], object] | None = None) -> Outcome:
+        """`ChildJob.wait`. lending: called before others may be given the slot of the body under `token`."""
+        if not job.ended:
+            if lending is not None:
+                lending(token)
             self._waits[token] = self._waits.get(token, 0) + 1
             if self._waits[token] == 1:
                 self._host.tell(Lend(token))
             try:
-                await handle.wait()
+                await job.wait()
             except BaseException:
                 if self._over(token):
                     self._host.tell(Regain(token, Reply(_unheard)))
                 raise
             if self._over(token):
                 await self._host.ask(lambda reply: Regain(token, reply))
-        return await handle.wait()
+        return await job.wait()
+
+    def wait_blocking(self, context: TaskContext, child: ChildJob) -> Outcome:
+        """`ChildJob.wait_blocking`."""
+        return self._blocking(context, child.wait)
+
+    def state_of(self, context: TaskContext, child: ChildJob) -> str:  # noqa: ARG002 - here each has its handle
+        """`ChildJob.state`."""
+        return child.job.state
 
     def _over(self, token: int) -> bool:
         """One wait less. True if the body waits for nothing any more."""
@@ -119,7 +134,7 @@ class Children:
 
     # -- threads -------------------------------------------------------------------------------------------------------
 
-    def blocking(self, context: TaskContext, func: Callable[[], Awaitable[T]]) -> T:
+    def _blocking(self, context: TaskContext, func: Callable[[], Awaitable[T]]) -> T:
         """Run `func` on the event loop, and wait in this thread. Raises TaskCancelled if the task is, meanwhile."""
         done = threading.Event()
         found: list[T] = []
@@ -147,36 +162,6 @@ class Children:
                 raise TaskCancelled(f"the task {context.task!r} was cancelled")
             raise errors[0]
         return found[0]
-
-
-class ChildJob:
-    """A child job, as the body that submitted it sees it. `job` is its handle."""
-
-    def __init__(self, children: Children, job: JobHandle, context: TaskContext) -> None:
-        self._children = children
-        self._context = context
-        self.job = job
-
-    def __repr__(self) -> str:
-        return f"<ChildJob {self.job.id} {self.job.state}>"
-
-    @property
-    def id(self) -> str:
-        """Its id: "PARENT/TASK/NAME"."""
-        return self.job.id
-
-    @property
-    def state(self) -> str:
-        """Its present state."""
-        return self.job.state
-
-    async def wait(self) -> Outcome:
-        """Wait for its end. Meanwhile this body occupies no slot, and its clock stands still."""
-        return await self._children.wait(self.job, self._context.token)
-
-    def wait_blocking(self) -> Outcome:
-        """The same for a plain function. Raises TaskCancelled if its task is cancelled meanwhile."""
-        return self._children.blocking(self._context, self.wait)
 
 
 def _unheard(value: Any, error: Exception | None) -> None:

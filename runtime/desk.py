@@ -5,7 +5,7 @@ Rules
 - A body waits here and nowhere else: on the loop by an event of the loop, in a thread by one of threads. It waits until
   its approval is decided, its attempt is stopped, or it gives up; then the actor is told that it waits no longer.
 - What it asks for is checked before it is asked: a rule that could never be met is refused at once.
-- Bodies in other processes cannot ask: there is nobody to carry the question.
+- What bodies in other processes ask is carried here by `errands.py`.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ def _in_vain(host: Host) -> bool:
     kernel = host.kernel
     for token, call in kernel.calls.items():
         lent = kernel.lent.get(token)
-        if lent is None or lent.reply is not None:
+        if lent is None or lent.reply is not None or lent.goes_on:
             return False
         children = cast("TaskActor", kernel.entities[call.key]).stream.job.children.values()
         if not any(child.record.parent_task == call.key for child in children):

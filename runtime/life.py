@@ -51,10 +51,13 @@ from .control.taker import Taker
 from .dispatcher import Dispatcher
 from .draining import idle, quiesce
 from .engines.command import CommandEngine
+from .engines.context import TaskContext
 from .engines.contract import Engine, ProcessInfo
 from .engines.loop import LoopEngine
 from .engines.process import ProcessEngine
 from .engines.thread import ThreadEngine
+from .engines.wire import Unwanted, Want
+from .errands import Errands
 from .handles import JobHandle
 from .host import Host
 from .journal import open_journal
@@ -215,10 +218,11 @@ class RuntimeLife:
         loaded = await self._open_journal()
         self._hub.told = loaded.last_seq
         self._children = Children(self._whole, self._host, runners)
-        await self._open_engines(runners)
+        process = await self._open_engines(runners)
         if loaded.attempts or loaded.cancel_hooks:
             await anyio.to_thread.run_sync(kill_leftovers, loaded.attempts, self._name, loaded.cancel_hooks)
         self._begin(loaded)
+        self._errands = Errands(self._whole, self._children, self._host.caller.desk, runners, process)
         self._watch_loop(runners)
         group.start_soon(self._serve)
         self._running = self._open = True
@@ -306,17 +310,18 @@ class RuntimeLife:
         else:
             self.journal.shut(deadline)
 
-    async def _open_engines(self, runners: RunnerPool) -> None:
+    async def _open_engines(self, runners: RunnerPool) -> ProcessEngine:
         monotonic = self._clock.monotonic
         command = CommandEngine(started=self._process_started, clock=monotonic)
         process = ProcessEngine(
             started=self._process_started, alive=self._worker_alive, died=self._worker_died,
-            environment={JOURNAL_VARIABLE: self._name}, clock=monotonic,
+            asked=self._process_asked, environment={JOURNAL_VARIABLE: self._name}, clock=monotonic,
         )  # fmt: skip
         for engine in (LoopEngine(runners, clock=monotonic), ThreadEngine(clock=monotonic), process, command):
             await engine.open()
             self._closing.push_async_callback(engine.close, CLOSING)
             self._engines[engine.name] = engine
+        return process
 
     def _begin(self, loaded: Loaded) -> None:
         host = self._host
@@ -359,6 +364,9 @@ class RuntimeLife:
 
     def _worker_died(self, worker: str, incarnation: int, reason: str) -> None:
         self._host.tell(WorkerDied(worker, incarnation, reason))
+
+    def _process_asked(self, context: TaskContext, want: Want | Unwanted) -> None:
+        self._dispatcher.call_threadsafe(self._errands.take, context, want)
 
     def _process_started(self, token: int, info: ProcessInfo) -> None:
         if token not in self._host.caller.unasked:  # the kernel knows no such token

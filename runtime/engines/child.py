@@ -7,6 +7,7 @@ Rules:
   which raises TaskCancelled in the body wherever it is, but never within a frame that is being sent. Such a process
   runs no other body: nobody knows what was interrupted. Any other SIGTERM ends the process.
 - It dies with its runtime: by the kernel's own means where there are some, and when the socket ends.
+- What the body asks of the runtime (`away.py`) goes by the same line; the second thread takes the answers.
 - What the body starts carries the attempt's fencing token in its environment, so that it is found after a crash.
 """
 
@@ -32,6 +33,7 @@ import msgspec
 from ...actors.errors import TaskCancelled
 from ..functions import BodyNotFound, follow, look_in, wants_too_much
 from ..secrets import Mask
+from .away import Away
 from .bodies import bind, bind_logging
 from .context import Saved, TaskContext
 from .contract import Call, ErrorInfo
@@ -39,7 +41,22 @@ from .failures import describe
 from .main_module import load_main
 from .processes import START_PATH, TOKEN, WORKER
 from .values import NotSerialisable, checked
-from .wire import Alive, Ask, Begin, Done, Frame, Halt, Hello, Leave, Said, ToProcess, Unpacker, Up, packed
+from .wire import (
+    Alive,
+    Answered,
+    Ask,
+    Begin,
+    Done,
+    Frame,
+    Halt,
+    Hello,
+    Leave,
+    Said,
+    ToProcess,
+    Unpacker,
+    Up,
+    packed,
+)
 
 _PR_SET_PDEATHSIG = 1
 _CHUNK = 65_536
@@ -57,6 +74,7 @@ class Child:
         self._main_loaded = False
         self._halted: set[int] = set()  # tokens that are to end
         self._context: TaskContext | None = None  # of the body that runs, if it takes one
+        self._away: Away | None = None  # what that one asks of the runtime
         self._token = 0  # of the body that runs
         self._interruptible = False  # whether SIGTERM may raise where the main thread is now
         self._interrupted = False  # SIGTERM came where it may not raise
@@ -102,11 +120,16 @@ class Child:
             case Ask():
                 token = self._token
                 self._send(Alive((token,) if token else ()))
+            case Answered():
+                if (away := self._away) is not None:
+                    away.answered(frame)
             case Leave():
                 self._todo.put(None)
 
     def _send(self, frame: Frame) -> None:
-        data = packed(frame)
+        self._send_packed(packed(frame))
+
+    def _send_packed(self, data: bytes) -> None:
         with self._sending, contextlib.suppress(OSError):  # nobody is there: the second thread ends the process
             self._line.sendall(data)
 
@@ -125,7 +148,7 @@ class Child:
         except BaseException as raised:
             self._interruptible = False
             error = raised
-        self._token, self._context = 0, None
+        self._token, self._context, self._away = 0, None, None
         duration = time.monotonic() - began
         _flush()
         return self._returned(begin.token, value, duration) if error is None else self._raised(begin, error, duration)
@@ -135,10 +158,11 @@ class Child:
         context = None
         logging = contextvars.copy_context()
         if (facts := begin.facts) is not None:
+            away = self._away = Away(begin.token, self._say)
             context = self._context = TaskContext(
                 task=facts.task, token=begin.token, attempt=facts.attempt, job_id=facts.job_id,
                 workstream_id=facts.workstream_id, results=facts.results, details=facts.details, saved=facts.saved,
-                args=facts.args, secrets=begin.secrets, mask=_mask(begin),
+                args=facts.args, secrets=begin.secrets, mask=_mask(begin), family=away, desk=away,
             )  # fmt: skip
             context.attach(lambda details: self._beat(begin.token, details), raises=True)
         if begin.bound:
@@ -174,10 +198,17 @@ class Child:
         return func
 
     def _beat(self, token: int, details: Any) -> None:
-        """In the body: a frame is sent whole, whatever signal comes meanwhile."""
-        self._interruptible = False
         saved = isinstance(details, Saved)
-        self._send(Said(token, details.value if saved else details, saved))
+        self._say(Said(token, details.value if saved else details, saved))
+
+    def _say(self, frame: Frame) -> None:
+        """In the body: a frame is sent whole, whatever signal comes meanwhile."""
+        data = packed(frame)
+        if threading.current_thread() is not threading.main_thread():  # signals do not come here
+            self._send_packed(data)
+            return
+        self._interruptible = False
+        self._send_packed(data)
         self._interruptible = True
         if self._interrupted:
             raise TaskCancelled(_TOLD)

@@ -22,11 +22,8 @@ from .waiting import Desk, Waiter, rule_of
 
 if TYPE_CHECKING:
     from ...actors.records import Decision
-    from ...actors.spec import Approval
-
-if TYPE_CHECKING:
-    from ...actors.spec import Workstream
-    from ..children import ChildJob, Children
+    from ...actors.spec import Approval, Workstream
+    from .childjob import ChildJob, Family
 
 
 def _nowhere(details: Any) -> None:
@@ -50,7 +47,7 @@ class TaskContext:
     """
 
     __slots__ = (
-        "_beat", "_cancelled", "_children", "_desk", "_log", "_raises", "_waiters", "_when_cancelled", "args",
+        "_beat", "_cancelled", "_desk", "_family", "_log", "_raises", "_waiters", "_when_cancelled", "args",
         "attempt", "details", "job_id", "mask", "results", "saved", "secrets", "task", "token", "workstream_id",
     )  # fmt: skip
 
@@ -68,7 +65,7 @@ class TaskContext:
         args: dict[str, Any] | None = None,
         secrets: dict[str, str] | None = None,
         mask: Mask | None = None,
-        children: Children | None = None,
+        family: Family | None = None,
         desk: Desk | None = None,
     ) -> None:
         self.task = task
@@ -88,7 +85,7 @@ class TaskContext:
         self._beat: Callable[[Any], None] = _nowhere
         self._raises = False
         self._log: Any = None
-        self._children = children
+        self._family = family
         self._when_cancelled: Callable[[], object] | None = None
 
     def heartbeat(self, details: Any = None) -> None:
@@ -123,14 +120,15 @@ class TaskContext:
 
         Raises SpecificationError, JobExists for another workstream under the same name, ValueError for a name that
         cannot be one, and where it or the workstream holds the value of a secret, AttemptOver where this attempt has
-        been given up, RuntimeError where no child can be submitted (from a hook, or from another process).
+        been given up, RuntimeError where no child can be submitted (from a hook), and in a plain function.
         """
-        return await self._known_children().submit(self, workstream, name)
+        return await self._known_family(blocking=False).submit(self, workstream, name)
 
     def submit_blocking(self, workstream: Workstream, *, name: str) -> ChildJob:
-        """The same for a plain function in a thread. Raises TaskCancelled if its task is cancelled meanwhile."""
-        children = self._known_children()
-        return children.blocking(self, lambda: children.submit(self, workstream, name))
+        """The same for a plain function, in a thread or in a process. Raises TaskCancelled if its task is cancelled
+        meanwhile. In a process, functions of the workstream are those that have an import path.
+        """
+        return self._known_family(blocking=True).submit_blocking(self, workstream, name)
 
     def keep_out_secrets(self, value: Any, what: str) -> None:
         """For the runtime: raise ValueError where something that would be journaled as it is holds a secret."""
@@ -140,13 +138,20 @@ class TaskContext:
                 "what needs it"
             )
 
-    def _known_children(self) -> Children:
-        if self._children is None:
-            raise RuntimeError(f"{self.task!r} cannot submit jobs here: a body on the event loop or in a thread can")
-        return self._children
+    def _known_family(self, *, blocking: bool) -> Family:
+        if self._family is None:
+            raise RuntimeError(f"{self.task!r} cannot submit jobs here: the body of a task can")
+        if blocking != self._raises:
+            better = "await task.submit(...)" if blocking else "task.submit_blocking(...)"
+            raise RuntimeError(
+                f"this body runs {'on the loop' if blocking else 'in a thread or process'}: use {better}"
+            )
+        return self._family
 
     def when_cancelled(self, do: Callable[[], object]) -> None:
-        """For the runtime: what is done, on the loop, when the attempt is told to stop; at once if it has been."""
+        """For the runtime: what is done, on the loop, when the attempt is told to stop, at once if it has been; and
+        when it is over.
+        """
         self._when_cancelled = do
         if self.cancelled:
             do()
@@ -186,27 +191,31 @@ class TaskContext:
         return waiter.result()
 
     def wait_for_approval(self, name: str, rule: Approval | None = None, **settings: Any) -> tuple[Decision, ...]:
-        """`approval` for plain functions: blocks the body's thread. Raises TaskCancelled, too."""
+        """`approval` for plain functions, in a thread or in a process: blocks it. Raises TaskCancelled, too."""
         desk = self._asked(thread=True)
         self.keep_out_secrets(name, "the approval's name")
         waiter = desk.ask(self.token, name, rule_of(rule, settings), thread=True)
+        try:
+            self.wait_for(waiter)
+        finally:
+            desk.leave(waiter, thread=True)
+        return waiter.result()
+
+    def wait_for(self, waiter: Waiter) -> None:
+        """For the runtime: block the body's thread until that is over, or the attempt."""
         self._waiters.append(waiter)
         try:
             if not self._cancelled:
                 waiter.over.wait()
         finally:
             self._waiters.remove(waiter)
-            desk.leave(waiter, thread=True)
-        return waiter.result()
 
     def _asked(self, *, thread: bool) -> Desk:
         if self._desk is None:
-            raise RuntimeError(
-                "approvals can be asked for by bodies of tasks on the loop and in threads, and nowhere else"
-            )
+            raise RuntimeError("approvals can be asked for by bodies of tasks, and nowhere else")
         if thread != self._raises:
             better = "await task.approval(...)" if thread else "task.wait_for_approval(...)"
-            raise RuntimeError(f"this body runs {'on the loop' if thread else 'in a thread'}: use {better}")
+            raise RuntimeError(f"this body runs {'on the loop' if thread else 'in a thread or process'}: use {better}")
         return self._desk
 
     @property
@@ -235,3 +244,5 @@ class TaskContext:
         self._beat = _nowhere
         for waiter in list(self._waiters):
             waiter.over.set()
+        if self._when_cancelled is not None:
+            self._when_cancelled()

@@ -17,6 +17,8 @@ Rules:
 - What a body printed before its end is read before its end is told; what is printed between bodies is dropped.
 - When a process has exited, what it still said is heard first; only a body without an end is lost with it.
 - A process that was signalled, or has run as many bodies as it may, runs no other one.
+- A body that waits for a child job has lent its slot, and its seat is set aside (*parked*): another seat of the same
+  incarnation runs what others are given. Its process ends with its body, and if it dies, that body only is lost.
 """
 
 from __future__ import annotations
@@ -43,7 +45,24 @@ from .lookout import Lookout, Watched
 from .main_module import own_main
 from .output import Output, OutputUnwritable
 from .processes import START_PATH, WORKER, signal_group, signal_name, start_time
-from .wire import Alive, Ask, Begin, Done, Frame, FromProcess, Halt, Hello, Leave, Said, Unpacker, Up, packed
+from .wire import (
+    Alive,
+    Answered,
+    Ask,
+    Begin,
+    Done,
+    Frame,
+    FromProcess,
+    Halt,
+    Hello,
+    Leave,
+    Said,
+    Unpacker,
+    Unwanted,
+    Up,
+    Want,
+    packed,
+)
 
 _CHUNK = 65_536
 _LEFT_IN_PIPE = 1_048_576  # bytes that may be in a pipe: the kernel's limit
@@ -94,6 +113,7 @@ class Seat(Watched):
         self.incarnation = incarnation
         self.dead = False
         self.closing = False  # it takes nothing new
+        self.parked = False  # its body waits for a child: another seat of its worker takes what is new
         self.waiting: deque[Job] = deque()
         self.deadline: float | None = None  # for what it runs when it is stopped
         self.left()
@@ -124,6 +144,9 @@ class Listener(Protocol):
 
     def job_said(self, job: Job, details: object) -> None:
         """The body's heartbeat."""
+
+    def job_wants(self, job: Job, want: Want | Unwanted) -> None:
+        """The body asks for something, or does not wait for it any more."""
 
     def job_done(self, job: Job, done: Done) -> None:
         """The body's end. status as an Outcome's."""
@@ -158,6 +181,14 @@ class Keeper(Lookout[Seat]):
     def halt(self, job: Job, *, force: bool) -> None:
         """Let the job end: by its manners within its grace, or (`force`) at once."""
         self._order((lambda seat: self._halt(seat, job, force=force), job.seat))
+
+    def answer(self, job: Job, answered: Answered) -> None:
+        """Tell the job what came of its question, if it still runs."""
+        self._order((lambda seat: self._answer(seat, job, answered), job.seat))
+
+    def park(self, job: Job) -> None:
+        """Set the job's seat aside: it runs nothing after it."""
+        self._order((lambda seat: self._park(seat, job), job.seat))
 
     def probe(self, seat: Seat) -> None:
         """Ask whether the seat's worker lives."""
@@ -214,6 +245,13 @@ class Keeper(Lookout[Seat]):
                 seat.stage = "halting"
                 seat.due = time.monotonic() + job.grace / 2
 
+    def _answer(self, seat: Seat, job: Job, answered: Answered) -> None:
+        if seat.job is job:
+            self._send(seat, answered)
+
+    def _park(self, seat: Seat, job: Job) -> None:
+        seat.parked = seat.job is job
+
     def _done(self, seat: Seat, done: Done) -> None:
         job = seat.job
         if job is None or job.token != done.token:
@@ -224,7 +262,7 @@ class Keeper(Lookout[Seat]):
         worn = job.recycle_after is not None and seat.served >= job.recycle_after
         if seat.stage in ("starting", "busy", "halting"):
             seat.stage, seat.due = "idle", None
-            if seat.asked or seat.closing or worn:
+            if seat.asked or seat.closing or seat.parked or worn:
                 self._dismiss(seat, _LEAVING)
         self._tell(job, done)
         self._go_on(seat)
@@ -322,7 +360,8 @@ class Keeper(Lookout[Seat]):
     def _lose(self, seat: Seat, reason: str) -> None:
         """The seat's process is of no use any more, unasked."""
         if not seat.dead:
-            self._listener.worker_died(seat, reason)
+            if not seat.parked:
+                self._listener.worker_died(seat, reason)
             self._end_seat(seat, reason)
 
     def _gone(self, seat: Seat) -> None:
@@ -420,6 +459,9 @@ class Keeper(Lookout[Seat]):
                     self._listener.job_said(seat.job, Saved(details) if saved else details)
             case Done():
                 self._done(seat, frame)
+            case Want(token=token) | Unwanted(token=token):
+                if seat.job is not None and seat.job.token == token:
+                    self._listener.job_wants(seat.job, frame)
             case Alive(tokens=tokens):
                 seat.probed = False
                 self._listener.worker_alive(seat, tokens)

@@ -18,6 +18,9 @@ Rules:
 - A process that dies unasked is a dead worker: that is told first (`died`), then what was lost with it. That
   incarnation runs nothing again.
 - `alive` is told by the process itself, by a thread that no body can hold up.
+- What a body asks of the runtime is told by `asked`, and answered by `answer`. One that waits for a child job has lent
+  its slot: it is set aside by `park`, and its worker has another process for what it is given meanwhile. A worker lives
+  as long as all of its processes answer.
 """
 
 from __future__ import annotations
@@ -31,11 +34,12 @@ import msgspec
 
 from .base import BaseEngine, Run
 from .beats import Beats
+from .context import TaskContext
 from .contract import Beat, Call, Ended, Outcome, ProcessCall, ProcessInfo
 from .crossing import LoopLine
 from .keeper import Job, Keeper, Seat
 from .main_module import refuse_while_loading
-from .wire import Begin, Done, Facts
+from .wire import Answered, Begin, Done, Facts, Unwanted, Want
 
 START_LIMIT = 30.0
 """Seconds that a process may take until it is ready."""
@@ -45,13 +49,15 @@ _CLOSING = 3.0  # seconds that the keeper's thread may take to end
 class _ProcessRun(Run, kw_only=True, eq=False):
     job: Job
     beats: Beats = msgspec.field(default_factory=Beats)
+    parked: bool = False
 
 
 class ProcessEngine(BaseEngine[_ProcessRun]):
     """Runs plain functions in worker processes. The callbacks come on the loop.
 
     started: a process was given the body of that token. alive: a worker (name, incarnation) answered, and runs these
-    tokens. died: a worker's process is gone, and nobody had asked for it. environment is added to the processes' own.
+    tokens. died: a worker's process is gone, and nobody had asked for it. asked: a body wants something of the runtime,
+    or does not wait for it any more. environment is added to the processes' own.
     """
 
     name = "process"
@@ -62,6 +68,7 @@ class ProcessEngine(BaseEngine[_ProcessRun]):
         started: Callable[[int, ProcessInfo], None] | None = None,
         alive: Callable[[str, int, tuple[int, ...]], None] | None = None,
         died: Callable[[str, int, str], None] | None = None,
+        asked: Callable[[TaskContext, Want | Unwanted], None] | None = None,
         environment: Mapping[str, str] | None = None,
         start_limit: float = START_LIMIT,
         clock: Callable[[], float] = time.monotonic,
@@ -70,9 +77,11 @@ class ProcessEngine(BaseEngine[_ProcessRun]):
         self._tell_started = started
         self._tell_alive = alive
         self._tell_died = died
+        self._tell_asked = asked
         self._environment = dict(environment or {})
         self._start_limit = start_limit
         self._seats: dict[str, Seat] = {}  # by worker: its latest incarnation
+        self._heard: dict[str, dict[Seat, tuple[int, ...]]] = {}  # by worker: what its seats have answered so far
         self._keeper: Keeper | None = None  # made with the first call
         self._keeper_closed: anyio.Event | None = None
 
@@ -108,7 +117,9 @@ class ProcessEngine(BaseEngine[_ProcessRun]):
         if seat is None or self._keeper is None:
             return ()
         if seat.incarnation == incarnation:
-            self._keeper.probe(seat)
+            self._heard[worker] = {}
+            for one in self._seats_of(seat):
+                self._keeper.probe(one)
         return None
 
     def start_worker(self, worker: str, incarnation: int) -> None:
@@ -116,20 +127,40 @@ class ProcessEngine(BaseEngine[_ProcessRun]):
         seat = self._seats.get(worker)
         if seat is None or seat.incarnation < incarnation:
             if seat is not None and self._keeper is not None:
-                self._keeper.kill(seat)
+                for one in self._seats_of(seat):
+                    self._keeper.kill(one)
             self._seats[worker] = Seat(worker, incarnation)
 
     def stop_worker(self, worker: str, incarnation: int, deadline: float) -> None:
         """Let the worker's process end after what it runs; it is killed after `deadline` seconds."""
         seat = self._seats.get(worker)
         if seat is not None and seat.incarnation == incarnation and self._keeper is not None:
-            self._keeper.stop(seat, deadline)
+            for one in self._seats_of(seat):
+                self._keeper.stop(one, deadline)
 
     def kill_worker(self, worker: str, incarnation: int) -> None:
         """Kill the worker's process; what runs there ends as lost."""
         seat = self._seats.get(worker)
         if seat is not None and seat.incarnation == incarnation and self._keeper is not None:
-            self._keeper.kill(seat)
+            for one in self._seats_of(seat):
+                self._keeper.kill(one)
+
+    def park(self, token: int) -> None:
+        """Set aside the process of a body that lends its slot: its worker takes another one for what comes now."""
+        run = self._runs.get(token)
+        if run is None or run.parked or self._keeper is None:
+            return
+        seat = run.job.seat
+        if self._seats.get(seat.worker) is seat:
+            run.parked = True
+            self._keeper.park(run.job)
+            self._seats[seat.worker] = Seat(seat.worker, seat.incarnation)
+
+    def answer(self, answered: Answered) -> None:
+        """Tell a body what came of its question. One that is over is told nothing."""
+        run = self._runs.get(answered.token)
+        if run is not None and self._keeper is not None:
+            self._keeper.answer(run.job, answered)
 
     def release(self) -> None:
         """End the processes that run nothing. Their workers live on, and start others when they need them."""
@@ -158,6 +189,11 @@ class ProcessEngine(BaseEngine[_ProcessRun]):
             seat.dead = True
         return seat
 
+    def _seats_of(self, seat: Seat) -> list[Seat]:
+        """That seat, and those of the same incarnation of its worker which are set aside."""
+        aside = [run.job.seat for run in self._runs.values() if run.parked]
+        return [seat, *(one for one in aside if (one.worker, one.incarnation) == (seat.worker, seat.incarnation))]
+
     def _make_keeper(self, line: LoopLine) -> Keeper:
         self._keeper_closed = anyio.Event()
         return Keeper(
@@ -179,6 +215,12 @@ class ProcessEngine(BaseEngine[_ProcessRun]):
         """The body's heartbeats: many in a row are one."""
         if self._runs.get(run.call.token) is run:
             run.beats.pass_on(partial(run.beat, run.call.token))
+
+    def job_wants(self, job: Job, want: Want | Unwanted) -> None:
+        """The body asks for something, or does not wait for it any more."""
+        run = self.run_of(job)
+        if run is not None and run.call.context is not None and self._tell_asked is not None:
+            self._tell_asked(run.call.context, want)
 
     def run_of(self, job: Job) -> _ProcessRun | None:
         """The run of a job, if it is not over."""
@@ -208,9 +250,15 @@ class ProcessEngine(BaseEngine[_ProcessRun]):
             self._abandon(run)
 
     def worker_alive(self, seat: Seat, tokens: tuple[int, ...]) -> None:
-        """A worker answered."""
-        if self._tell_alive is not None:
-            self._tell_alive(seat.worker, seat.incarnation, tokens)
+        """A process of a worker answered: the worker lives when all of them have."""
+        latest = self._seats.get(seat.worker)
+        if latest is None or latest.incarnation != seat.incarnation or self._tell_alive is None:
+            return
+        heard = self._heard.setdefault(seat.worker, {})
+        heard[seat] = tokens
+        seats = self._seats_of(latest)
+        if all(one in heard for one in seats):
+            self._tell_alive(seat.worker, seat.incarnation, tuple(token for one in seats for token in heard[one]))
 
     def worker_died(self, seat: Seat, reason: str) -> None:
         """A worker's process is gone, unasked."""
@@ -233,6 +281,9 @@ class _Hearing:
         run = self._engine.run_of(job)
         if run is not None and run.beats.take(details):
             self._post(self._engine.job_said, run)
+
+    def job_wants(self, job: Job, want: Want | Unwanted) -> None:
+        self._post(self._engine.job_wants, job, want)
 
     def job_done(self, job: Job, done: Done) -> None:
         self._post(self._engine.job_done, job, done)

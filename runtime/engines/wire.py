@@ -9,15 +9,17 @@ token; one with another token than the attempt that runs is stale and dropped.
 | `Begin` | run this body | `Said` | a heartbeat of the body |
 | `Halt` | the body is to end | `Done` | how the body ended |
 | `Ask` | does it live? | `Alive` | it does, and runs these |
-| `Leave` | end after what was asked before | | |
+| `Answered` | what came of what the body wants | `Want` | the body wants something of the runtime |
+| `Leave` | end after what was asked before | `Unwanted` | it does not wait for that any more |
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
+from ...actors.schema import Finding
 from .contract import ErrorInfo, Status
 
 _HEAD = 4
@@ -72,6 +74,23 @@ class Ask(Frame, frozen=True):
     """Answer, whatever the body does."""
 
 
+class Refusal(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The error by which something is refused: its kind, and its text (or, with `findings`, what they are about)."""
+
+    kind: str
+    text: str
+    findings: list[Finding] = []
+
+
+class Answered(Frame, frozen=True):
+    """The answer to the body's question of that number: bytes that depend on what was asked, or a refusal."""
+
+    token: int
+    number: int
+    payload: bytes = b""
+    refusal: Refusal | None = None
+
+
 class Leave(Frame, frozen=True):
     """Nothing more will come."""
 
@@ -98,14 +117,38 @@ class Done(Frame, frozen=True):
     duration: float = 0.0
 
 
+What = Literal["submit", "wait", "state", "approval"]
+
+
+class Want(Frame, frozen=True):
+    """The body asks, by a number of its own, to submit a child job, for its end or its state, or for an approval.
+
+    name: the child's name, or (to wait, or for its state) its id; or the approval's. payload: the workstream, or the
+    rule, in JSON.
+    """
+
+    token: int
+    number: int
+    what: What
+    name: str
+    payload: bytes = b""
+
+
+class Unwanted(Frame, frozen=True):
+    """The body does not wait for the answer to that question any more."""
+
+    token: int
+    number: int
+
+
 class Alive(Frame, frozen=True):
     """The process lives, and runs these."""
 
     tokens: tuple[int, ...] = ()
 
 
-ToProcess = Hello | Begin | Halt | Ask | Leave
-FromProcess = Up | Said | Done | Alive
+ToProcess = Hello | Begin | Halt | Ask | Answered | Leave
+FromProcess = Up | Said | Done | Alive | Want | Unwanted
 _encoder = msgspec.msgpack.Encoder()
 
 

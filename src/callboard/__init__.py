@@ -111,8 +111,8 @@ _NAMES_BY_MODULE = {
     "actors.validate": "SpecificationError",
     "runtime.approvals": "PendingApproval",
     "runtime.breakers": "BreakerHandle CheckFailed",
-    "runtime.children": "ChildJob",
     "runtime.clock": "VirtualClock",
+    "runtime.engines.childjob": "ChildJob",
     "runtime.engines.context": "TaskContext",
     "runtime.engines.values": "NotSerialisable",
     "runtime.handles": "JobHandle TaskHandle",
@@ -178,8 +178,8 @@ if TYPE_CHECKING:
     from .machines import GuardRejected, InvalidTransitionError, Machine, State, Timed, Transition
     from .runtime.approvals import PendingApproval
     from .runtime.breakers import BreakerHandle, CheckFailed
-    from .runtime.children import ChildJob
     from .runtime.clock import VirtualClock
+    from .runtime.engines.childjob import ChildJob
     from .runtime.engines.context import TaskContext
     from .runtime.engines.values import NotSerialisable
     from .runtime.handles import JobHandle, TaskHandle

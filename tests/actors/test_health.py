@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.actors.jobs_help import goes_on, waits
 from tests.actors.stage import Stage, flow, hangs, task
 
-from callboard.actors.messages import Beat, CallEnded, Drain, StopWorkers, WorkerBeat, WorkerDied
+from callboard.actors.messages import Approve, AskApproval, Beat, CallEnded, Drain, StopWorkers, WorkerBeat, WorkerDied
 from callboard.actors.records import WorkerRecord
-from callboard.actors.spec import HealthChecks, Task, Worker
+from callboard.actors.spec import Approval, HealthChecks, Task, Worker
 from callboard.actors.strategy import Supervision
 from callboard.actors.turn import KillWorker, StartWorker
 
@@ -427,3 +428,48 @@ def test_what_recovery_makes_of_silence() -> None:
 def test_health_checks_refuse_what_is_no_duration(setting: str) -> None:
     with pytest.raises(ValueError, match=f"HealthChecks: {setting}: 'soon' is not a duration"):
         HealthChecks(**{setting: "soon"})
+
+
+# -- bodies that wait ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("asked", ["before", "meanwhile"])
+def test_a_body_that_waits_for_people_waits_on_when_its_worker_is_back(asked: str) -> None:
+    stage = Stage(workers=ONE)
+    stage.scripts["a"] = hangs
+    stage.submit(flow(body("a", timeout=100)))
+    token = stage.token("a")
+    if asked == "before":
+        stage.send(AskApproval(token, "prod", Approval()))
+    freeze(stage)
+    assert stage.states() == {"a": "recovering"}
+    if asked == "meanwhile":
+        stage.send(AskApproval(token, "prod", Approval()))
+    stage.silent.clear()
+    stage.advance(10)
+    stage.advance(10_000)  # its clock stands still
+    assert stage.steps("a")[2:] == ["running", "recovering", "running"]
+    assert stage.command(stage.actor("a"), Approve("ana")) is None
+    assert stage.decided == [(token, "prod", "approved")]
+    stage.advance(100)
+    assert "timed_out" in stage.steps("a")
+    assert stage.audit() == []
+
+
+def test_a_body_may_begin_and_end_to_wait_for_a_child_while_its_worker_is_silent() -> None:
+    stage = Stage(workers=ONE)
+    stage.scripts["a"] = hangs
+    stage.submit(flow(body("a", timeout=100)))
+    token = stage.token("a")
+    freeze(stage)
+    waits(stage, token)
+    assert goes_on(stage, token)  # nobody is given a place on a silent worker: it need not wait for its own
+    waits(stage, token)
+    stage.silent.clear()
+    stage.advance(10)
+    stage.advance(10_000)
+    assert stage.steps("a")[2:] == ["running", "recovering", "running"]
+    assert goes_on(stage, token)
+    stage.advance(100)
+    assert "timed_out" in stage.steps("a")
+    assert stage.audit() == []

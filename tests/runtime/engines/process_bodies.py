@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ctypes
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -12,7 +14,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from callboard.actors.errors import TaskCancelled
+from callboard import Task, Workstream
+from callboard.actors.errors import ApprovalRejected, TaskCancelled
 from callboard.runtime.engines.context import TaskContext
 from callboard.runtime.engines.wire import Done, packed
 
@@ -136,3 +139,84 @@ def saves(task: TaskContext) -> None:
     if task.attempt == 1:
         raise ValueError("once more")
     task.checkpoint([task.saved, task.details])
+
+
+def leaf(task: TaskContext) -> str:
+    return f"{task.args['page']} in {os.getpid()}"
+
+
+def submits(task: TaskContext) -> dict[str, Any]:
+    """Submits two children of which one runs in a process, too, and waits for them."""
+    children = [
+        task.submit_blocking(
+            Workstream("leaf", tasks=[Task("x", run=leaf, engine=engine, args={"page": engine})]), name=engine
+        )
+        for engine in ("thread", "process")
+    ]
+    outcomes = [child.wait_blocking().raise_for_state() for child in children]
+    return {
+        "pid": os.getpid(),
+        "ids": [child.id for child in children],
+        "states": [child.state for child in children],
+        "results": [outcome.results["x"] for outcome in outcomes],
+        "workers": [outcome.tasks["x"].attempt for outcome in outcomes],
+    }
+
+
+def waits_for_a_child(task: TaskContext) -> str:
+    """Waits for a child that waits for people."""
+    tasks = [Task("x", run=asks_people, engine="process")]
+    outcome = task.submit_blocking(Workstream("asks", tasks=tasks), name="asks").wait_blocking()
+    return outcome.state
+
+
+def asks_people(task: TaskContext) -> list[str | None]:
+    task.heartbeat("alive")
+    return [one.by for one in task.wait_for_approval("prod", people=1)]
+
+
+def asks_again(task: TaskContext) -> str:
+    """Is interrupted by a signal of its own while it waits, and tries something else."""
+
+    def alarm(*_: object) -> None:
+        raise TimeoutError("enough")
+
+    signal.signal(signal.SIGALRM, alarm)
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    try:
+        task.wait_for_approval("first")
+    except TimeoutError:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    task.heartbeat("first was not waited for")
+    try:
+        task.wait_for_approval("second")
+    except ApprovalRejected as error:
+        return f"{error.by}: {error.reason}"
+    return "approved"
+
+
+def asks_wrongly(task: TaskContext) -> dict[str, str]:
+    """All that is refused, and how."""
+    plain = Workstream("w", tasks=[Task("x", run=quick)])
+    other = Workstream("w", tasks=[Task("x", run=failing)])
+
+    def inner() -> None: ...
+
+    asks = {
+        "lambda": lambda: task.submit_blocking(Workstream("w", tasks=[Task("x", run=lambda: 1)]), name="a"),
+        "inner": lambda: task.submit_blocking(Workstream("w", tasks=[Task("x", run=inner)]), name="a"),
+        "path": lambda: task.submit_blocking(Workstream("w", tasks=[Task("x", run="no.where:at")]), name="a"),
+        "name": lambda: task.submit_blocking(plain, name="a/b"),
+        "exists": lambda: [task.submit_blocking(plain, name="b"), task.submit_blocking(other, name="b")],
+        "type": lambda: task.submit_blocking("w", name="c"),  # type: ignore[arg-type]
+        "rule": lambda: task.wait_for_approval("prod", people=0),
+        "approval": lambda: task.wait_for_approval("a/b"),
+        "await": lambda: asyncio.run(task.submit(plain, name="d")),  # type: ignore[arg-type]
+    }
+    told: dict[str, str] = {}
+    for name, ask in asks.items():
+        try:
+            ask()
+        except Exception as error:
+            told[name] = f"{type(error).__name__}: {error}"
+    return told

@@ -1,0 +1,164 @@
+"""What a body in a worker process asks of its runtime: child jobs and approvals, as questions on the process's line.
+
+Rules:
+- A question has a number; who asked waits for the answer to that number. Any other answer is dropped.
+- Functions are written as import paths here, since the runtime, and a restart, must find them. Everything else that can
+  be wrong with what is asked is told by the runtime.
+- Who is told to stop waits no longer; who does not wait any more tells the runtime so.
+- What submitting and outcomes need is imported when it is first needed: a process is to start fast.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from itertools import count
+from typing import TYPE_CHECKING, Any, NoReturn, cast
+
+import msgspec
+
+from ...actors.errors import AttemptOver, TaskCancelled
+from ...actors.records import ApprovalRecord
+from ...actors.spec import Approval, Workstream
+from .childjob import ChildJob
+from .waiting import Waiter
+from .wire import Answered, Frame, Refusal, Unwanted, Want, What
+
+if TYPE_CHECKING:
+    from ..outcomes import Outcome
+    from .context import TaskContext
+
+
+class Question(Waiter):
+    """Something that was asked of the runtime. `answer` is None until it is answered."""
+
+    __slots__ = ("answer", "number")
+
+    def __init__(self, token: int, name: str, number: int) -> None:
+        super().__init__(token, name, threading.Event())
+        self.number = number
+        self.answer: Answered | None = None
+
+    def payload(self) -> bytes:
+        """What was answered. Raises what the question was refused with, and TaskCancelled where nothing was."""
+        if self.answer is None:
+            raise TaskCancelled("the attempt was stopped while it waited for its runtime's answer")
+        if self.answer.refusal is not None:
+            raise _raised(self.answer.refusal)
+        return self.answer.payload
+
+    def result(self) -> Any:
+        """As a waiter for an approval."""
+        if self.answer is not None:
+            self.record = msgspec.json.decode(self.payload(), type=ApprovalRecord)
+        return super().result()
+
+
+class Away:
+    """The questions of one body. It is its `Family`, and its `Desk`. `say` sends a frame, in the body's thread."""
+
+    def __init__(self, token: int, say: Callable[[Frame], None]) -> None:
+        self._token = token
+        self._say = say
+        self._numbers = count(1)
+        self._asked: dict[int, Question] = {}
+
+    def answered(self, answer: Answered) -> None:
+        """In the thread that reads: an answer came."""
+        question = self._asked.get(answer.number) if answer.token == self._token else None
+        if question is not None:
+            question.answer = answer
+            question.over.set()
+
+    # -- approvals -----------------------------------------------------------------------------------------------------
+
+    def ask(self, token: int, name: str, rule: Approval, *, thread: bool) -> Waiter:  # noqa: ARG002 - always a thread
+        """Ask for an approval."""
+        if not isinstance(cast("object", rule), Approval):
+            raise TypeError(f"an approval's rule is an Approval, not {rule!r:.60}")
+        from ..bodies import prepare_approval  # noqa: PLC0415 - see above
+        from .paths import Paths  # noqa: PLC0415
+
+        return self._begin("approval", name, msgspec.json.encode(prepare_approval(rule, Paths(), durable=True)))
+
+    def leave(self, waiter: Waiter, *, thread: bool) -> None:  # noqa: ARG002 - always a thread
+        """It is not waited for any more."""
+        number = cast("Question", waiter).number
+        if self._asked.pop(number).answer is None:
+            self._say(Unwanted(self._token, number))
+
+    # -- child jobs ----------------------------------------------------------------------------------------------------
+
+    async def submit(self, context: TaskContext, workstream: Workstream, name: str) -> ChildJob:  # noqa: ARG002
+        """Not here: nothing is awaited in a worker process."""
+        _refuse_await()
+
+    def submit_blocking(self, context: TaskContext, workstream: Workstream, name: str) -> ChildJob:
+        """`TaskContext.submit_blocking`."""
+        if not isinstance(cast("object", workstream), Workstream):
+            raise TypeError(f"submit_blocking takes a Workstream, not {workstream!r:.60}")
+        from ..bodies import prepare  # noqa: PLC0415 - see above
+        from .paths import Paths  # noqa: PLC0415
+
+        ready = prepare(workstream, Paths(), durable=True)
+        return ChildJob(self, self._answer_to(context, "submit", name, msgspec.json.encode(ready)).decode(), context)
+
+    async def wait(self, job: object, token: int) -> Outcome:  # noqa: ARG002
+        """Not here: nothing is awaited in a worker process."""
+        _refuse_await()
+
+    def wait_blocking(self, context: TaskContext, child: ChildJob) -> Outcome:
+        """`ChildJob.wait_blocking`."""
+        from ..outcomes import Outcome  # noqa: PLC0415 - see above
+
+        return msgspec.json.decode(self._answer_to(context, "wait", child.id), type=Outcome)
+
+    def state_of(self, context: TaskContext, child: ChildJob) -> str:
+        """`ChildJob.state`."""
+        return self._answer_to(context, "state", child.id).decode()
+
+    # -- asking --------------------------------------------------------------------------------------------------------
+
+    def _answer_to(self, context: TaskContext, what: What, name: str, payload: bytes = b"") -> bytes:
+        question = self._begin(what, name, payload)
+        try:
+            context.wait_for(question)
+        finally:
+            self.leave(question, thread=True)
+        return question.payload()
+
+    def _begin(self, what: What, name: str, payload: bytes) -> Question:
+        if not isinstance(cast("object", name), str):
+            raise TypeError(f"a name is a str, not {name!r:.60}")
+        question = Question(self._token, name, next(self._numbers))
+        self._asked[question.number] = question
+        try:
+            self._say(Want(self._token, question.number, what, name, payload))
+        except BaseException:
+            del self._asked[question.number]
+            raise
+        return question
+
+
+def _refuse_await() -> NoReturn:
+    raise RuntimeError("this body runs in a process: use task.submit_blocking(...) and child.wait_blocking()")
+
+
+def _raised(refusal: Refusal) -> BaseException:
+    """What the runtime refused with, as it would be raised beside it."""
+    kind, text = refusal.kind, refusal.text
+    if kind == "SpecificationError":
+        from ...actors.validate import SpecificationError  # noqa: PLC0415 - see above
+
+        return SpecificationError(refusal.findings, text)
+    if kind in {"JobExists", "RuntimeClosed"}:
+        from .. import outcomes  # noqa: PLC0415 - see above
+
+        return outcomes.JobExists(text) if kind == "JobExists" else outcomes.RuntimeClosed(text)
+    known = _KINDS.get(kind)
+    return RuntimeError(f"{kind}: {text}") if known is None else known(text)
+
+
+_KINDS: dict[str, type[BaseException]] = {
+    one.__name__: one for one in (AttemptOver, TaskCancelled, ValueError, TypeError, LookupError, RuntimeError)
+}
