@@ -42,7 +42,7 @@ def dot(machine: Machine) -> str:
         lines.append(f"    {_quoted(name)}{border};")
     lines.append(f'    "" -> {_quoted(machine.initial)};')
     for (source, target), labels in _arrows(machine).items():
-        text = "\\n".join(_escaped(label) for label in labels)
+        text = "\\n".join(_escaped(text) for text in labels)
         lines.append(f'    {_quoted(source)} -> {_quoted(target)} [label="{text}"];')
     return "\n".join([*lines, "}"])
 
@@ -50,11 +50,12 @@ def dot(machine: Machine) -> str:
 def _arrows(machine: Machine) -> dict[tuple[str, str], list[str]]:
     arrows: dict[tuple[str, str], list[str]] = {}
     for row in machine.transitions:
-        arrows.setdefault((row.source, row.target), []).append(_label(machine, row))
+        arrows.setdefault((row.source, row.target), []).append(label(machine, row))
     return arrows
 
 
-def _label(machine: Machine, row: Transition) -> str:
+def label(machine: Machine, row: Transition) -> str:
+    """Return what stands beside a row's arrow."""
     parts = [str(row.event)]
     if row.guard:
         parts.append(f"[{row.guard_name}]")

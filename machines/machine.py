@@ -24,7 +24,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from . import diagram
+from . import chart, diagram
 
 # A guard reads the record of whatever entity its machine serves, and the payload of whatever event asked it.
 # Each machine's file states what its own guards read, as Protocols; one type that fits them all can only say
@@ -235,6 +235,10 @@ class Machine:
     def dot(self) -> str:
         """Return the machine as a Graphviz digraph."""
         return diagram.dot(self)
+
+    def svg(self) -> str:
+        """Return the machine as an SVG document: states are columns, each row is an arrow between two of them."""
+        return chart.svg(self)
 
     # -- checking --------------------------------------------------------------------------------------------
 

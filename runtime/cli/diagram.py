@@ -22,6 +22,7 @@ class Format(StrEnum):
 
     MERMAID = "mermaid"
     DOT = "dot"
+    SVG = "svg"
 
 
 Name = Annotated[
@@ -31,13 +32,14 @@ Name = Annotated[
         help="job, workstream, task, approval, worker or breaker; or a published one, as guarded or pipeline.step.",
     ),
 ]
-As = Annotated[Format, typer.Option("--format", help="What to write: Mermaid, or dot for Graphviz.")]
+As = Annotated[Format, typer.Option("--format", help="What to write: Mermaid, dot for Graphviz, or an SVG document.")]
 
 
 def diagram(machine: Name, as_: As = Format.MERMAID) -> None:
     """Print the diagram of a machine."""
     found = _machine(machine)
-    typer.echo(found.dot() if as_ is Format.DOT else found.mermaid())
+    draw = {Format.MERMAID: found.mermaid, Format.DOT: found.dot, Format.SVG: found.svg}
+    typer.echo(draw[as_]())
 
 
 def _machine(name: str) -> Machine:

@@ -327,6 +327,7 @@ def test_audit_of_what_is_no_log(cli: Cli, files: Path) -> None:
 def test_diagram(cli: Cli, name: str) -> None:
     assert cli("diagram", name).out == f"{MACHINES[name].mermaid()}\n"
     assert cli("diagram", name, "--format", "dot").out == f"{MACHINES[name].dot()}\n"
+    assert cli("diagram", name, "--format", "svg").out == f"{MACHINES[name].svg()}\n"
 
 
 @pytest.mark.parametrize(
