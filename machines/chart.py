@@ -75,7 +75,8 @@ def _heads(machine: Machine, columns: dict[str, float], height: float) -> Iterat
                     f'<rect x="{x - wide / 2 + inset:g}" y="{top + inset:g}" width="{wide - 2 * inset:g}" '
                     f'height="{BOX - 2 * inset}" rx="6" fill="#f8fafc" stroke="#334155"/>'
                 )
-            yield f'<text x="{x:g}" y="{top + BOX / 2 + 4:g}" text-anchor="middle" fill="#0f172a">{_escaped(name)}</text>'
+            y = top + BOX / 2 + 4
+            yield f'<text x="{x:g}" y="{y:g}" text-anchor="middle" fill="#0f172a">{_escaped(name)}</text>'
 
 
 def _begin(x: float) -> Iterator[str]:
