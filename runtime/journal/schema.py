@@ -15,6 +15,8 @@ Rules:
 
 from __future__ import annotations
 
+from .documents import DOCUMENT_VIEWS
+
 ANSWERS_KEPT = 3600
 """Seconds that an answer stays in the inbox, for the process that waits for it."""
 
@@ -222,6 +224,7 @@ CREATE INDEX chunks_of_owner ON transition_chunks (owner);
 
 """
     + _VIEWS
+    + DOCUMENT_VIEWS
 )
 
 MIGRATIONS = (_FIRST,)

@@ -1,0 +1,232 @@
+"""The queries that documents 000 and 003 print, on the journal of a real runtime: their own text, on the views."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from contextlib import closing
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from callboard import Runtime, Task, TaskContext, Tool, Workstream
+from callboard.actors.errors import Permanent
+from callboard.actors.spec import Breaker, Condition, Retry
+from callboard.machines.lifecycles import fleet, guarded, pipeline
+
+pytestmark = pytest.mark.anyio
+AT_ONCE = Retry(max_attempts=2, base_delay=0, max_delay=0)
+
+STUCK = "SELECT * FROM workstreams WHERE state = 'S_RUNNING' AND updated_at < datetime('now', '-1 hour');"
+STEPS = """
+  SELECT step_id, state, updated_at
+  FROM steps
+  WHERE ws_id = 'WS-001'
+  ORDER BY step_id;
+"""
+INCONSISTENT = """
+  SELECT w.ws_id, w.state AS ws_state, s.step_id, s.state AS step_state
+  FROM workstreams w
+  JOIN steps s ON w.ws_id = s.ws_id
+  WHERE w.state = 'S_SUCCESS'
+    AND s.state != 'S_SUCCESS';
+"""
+HISTORY = """
+SELECT
+    from_state,
+    to_state,
+    transitioned_at,
+    json_extract(metadata, '$.reason') AS reason
+FROM state_transitions
+WHERE ws_id = 'WS-001'
+ORDER BY transitioned_at;
+"""
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """One is enough: what is asked here is the file."""
+    return "asyncio"
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Path:
+    return tmp_path / "state.db"
+
+
+def asked(journal: Path, printed: str, prefix: str = "pipeline") -> list[tuple[Any, ...]]:
+    """The answer to a query as it is printed, on the views of that document."""
+    with closing(sqlite3.connect(journal)) as connection:
+        sql = re.sub(r"\b(FROM|JOIN) (\w+)", rf"\1 {prefix}_\2", printed)
+        return connection.execute(sql).fetchall()
+
+
+async def works() -> int:
+    return 1
+
+
+async def fails_at_first(task: TaskContext) -> int:
+    if task.workstream_id.endswith("@1"):
+        raise Permanent("not yet")
+    return 2
+
+
+async def fails_once(task: TaskContext) -> int:
+    if task.attempt == 1:
+        raise ValueError("not yet")
+    return 3
+
+
+async def looks(task: TaskContext) -> dict[str, Any]:
+    """What the queries answer while this runs."""
+    journal = Path(task.args["journal"])
+    later = STUCK.replace("'now', '-1 hour'", "'now', '+2 hours', '-1 hour'")
+    return {
+        "now": asked(journal, STUCK),
+        "in_two_hours": asked(journal, later)[0][:2],
+        "step": asked(journal, STEPS)[0][:2],
+    }
+
+
+def never() -> bool:
+    return False
+
+
+async def run(journal: Path, workstream: Workstream, job_id: str = "WS-001") -> str:
+    async with Runtime(journal) as runtime:
+        job = await runtime.submit(workstream, id=job_id)
+        return str((await job.wait()).state)
+
+
+async def test_the_history_that_document_000_prints_is_told_of_a_workstream_that_is_tried_again(journal: Path) -> None:
+    tasks = [Task("s1", run=works), Task("s2", run=fails_at_first, depends_on=["s1"])]
+    assert await run(journal, Workstream("steps", tasks=tasks, retry=AT_ONCE)) == "completed"
+    told = asked(journal, HISTORY)
+    assert [(before, after) for before, after, *_ in told] == [
+        ("S_PENDING", "S_RUNNING"),
+        ("S_RUNNING", "S_FAILED"),
+        ("S_FAILED", "S_RETRYING"),
+        ("S_RETRYING", "S_RUNNING"),
+        ("S_RUNNING", "S_SUCCESS"),
+    ]
+    assert "s2" in told[1][3]
+    assert told[2][3] == "retry attempt 1"
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}", at) for _, _, at, _ in told)
+    machine = pipeline.WORKSTREAM_PAIRS
+    assert all(
+        machine.is_valid_transition(pipeline.WorkstreamState(before), pipeline.WorkstreamState(after))
+        for before, after, *_ in told
+    )
+    assert asked(journal, "SELECT ws_id, state, retry_count FROM workstreams") == [("WS-001", "S_SUCCESS", 1)]
+
+
+async def test_the_steps_of_a_workstream_are_its_present_tasks(journal: Path) -> None:
+    tasks = [
+        Task("s1", run=works),
+        Task("s2", run=fails_once, retry=AT_ONCE, depends_on=["s1"]),
+        Task("s3", run=fails_at_first, after=["s2"]),
+    ]
+    assert await run(journal, Workstream("steps", tasks=tasks)) == "failed"
+    assert [row[:2] for row in asked(journal, STEPS)] == [("s1", "S_SUCCESS"), ("s2", "S_SUCCESS"), ("s3", "S_FAILED")]
+    assert asked(journal, "SELECT step_id, retry_count FROM steps ORDER BY step_id") == [
+        ("s1", 0),
+        ("s2", 1),
+        ("s3", 0),
+    ]
+    async with Runtime(journal) as runtime:
+        again = await (await runtime.job("WS-001")).retry()
+        assert again is not None
+        await (await runtime.job("WS-001")).wait()
+    assert [row[:2] for row in asked(journal, STEPS)] == [("s1", "S_SUCCESS"), ("s2", "S_SUCCESS"), ("s3", "S_SUCCESS")]
+
+
+async def test_what_runs_for_over_an_hour_is_found_by_the_printed_query(journal: Path) -> None:
+    async with Runtime(journal) as runtime:
+        task = Task("s1", run=looks, args={"journal": str(journal)})
+        job = await runtime.submit(Workstream("long", tasks=[task]), id="WS-001")
+        seen = (await job.wait()).results["s1"]
+    assert seen == {"now": [], "in_two_hours": ["WS-001", "S_RUNNING"], "step": ["s1", "S_RUNNING"]}
+
+
+async def test_a_workstream_that_did_without_a_step_is_no_inconsistency_unless_the_step_failed(journal: Path) -> None:
+    tasks = [Task("s1", run=works), Task("s2", run=fails_at_first, optional=True)]
+    assert await run(journal, Workstream("one", tasks=tasks[:1])) == "completed"
+    assert asked(journal, INCONSISTENT) == []
+    assert await run(journal, Workstream("two", tasks=tasks), "WS-002") == "completed"
+    assert asked(journal, INCONSISTENT) == [("WS-002", "S_SUCCESS", "s2", "S_FAILED")]
+    unmet = [Task("s1", run=works), Task("s2", run=works, condition=Condition(run=never))]
+    assert await run(journal, Workstream("three", tasks=unmet), "WS-003") == "completed"
+    assert asked(journal, INCONSISTENT)[1:] == [("WS-003", "S_SUCCESS", "s2", "skipped")]
+
+
+async def test_a_breaker_is_shown_with_the_settings_of_document_000(journal: Path) -> None:
+    tools = {"aider": Tool(breaker=Breaker(failure_threshold=1))}
+    await run(journal, Workstream("edit", tasks=[Task("s1", run=fails_once, tool="aider")], tools=tools))
+    told = asked(
+        journal,
+        "SELECT tool_id, state, failure_threshold, cooldown_seconds, success_threshold FROM circuit_breakers",
+    )
+    assert told == [("aider", "OPEN", 1, 60, 1)]
+
+
+async def test_the_tables_of_document_003_have_its_columns_and_its_words(journal: Path) -> None:
+    tasks = [Task("build", run=fails_once, retry=AT_ONCE)]
+    assert await run(journal, Workstream("guard", tasks=tasks)) == "completed"
+    with closing(sqlite3.connect(journal)) as connection:
+        cursor = connection.execute("SELECT * FROM guarded_task_states")
+        assert [column[0] for column in cursor.description] == [
+            "task_id", "workstream_id", "state", "previous_state", "attempt_count", "created_at", "started_at",
+            "completed_at", "failed_at", "last_error", "error_count", "circuit_state", "execution_duration_ms",
+            "validation_duration_ms", "total_duration_ms", "output_size_bytes", "exit_code",
+        ]  # fmt: skip
+        row = cursor.fetchone()
+        assert row[:5] == ("WS-001@1/build", "WS-001@1", "COMPLETED", "VALIDATING", 2)
+        assert row[10:12] == (1, "CLOSED")
+        assert row[9].startswith("ValueError: not yet")
+        cursor = connection.execute("SELECT * FROM guarded_state_transitions ORDER BY id")
+        assert [column[0] for column in cursor.description] == [
+            "id", "task_id", "from_state", "to_state", "timestamp", "reason", "metadata",
+        ]  # fmt: skip
+        rows = cursor.fetchall()
+    assert [row[2:4] for row in rows] == [
+        ("PENDING", "IN_PROGRESS"),
+        ("IN_PROGRESS", "RETRYING"),
+        ("RETRYING", "IN_PROGRESS"),
+        ("IN_PROGRESS", "VALIDATING"),
+        ("VALIDATING", "COMPLETED"),
+    ]
+
+
+async def test_workers_and_jobs_have_the_audit_trails_of_document_002(journal: Path) -> None:
+    await run(journal, Workstream("one", tasks=[Task("s1", run=works)]))
+    query = "SELECT job_id, from_state, to_state FROM job_state_transitions ORDER BY id"
+    assert asked(journal, query, "fleet") == [
+        ("WS-001", "SUBMITTED", "PENDING"),
+        ("WS-001", "PENDING", "RUNNING"),
+        ("WS-001", "RUNNING", "COMPLETED"),
+    ]
+    pairs = asked(journal, "SELECT from_state, to_state FROM worker_state_transitions ORDER BY id", "fleet")
+    assert ("IDLE", "RUNNING") in pairs
+    assert {state for pair in pairs for state in pair} <= {str(state) for state in fleet.WorkerState}
+
+
+@pytest.mark.parametrize(
+    ("view", "states"),
+    [
+        ("pipeline_steps", pipeline.StepState),
+        ("pipeline_workstreams", pipeline.WorkstreamState),
+        ("guarded_task_states", guarded.TaskState),
+    ],
+)
+async def test_an_entity_that_runs_by_the_document_s_lifecycle_keeps_its_words(
+    journal: Path, view: str, states: type[StrEnum]
+) -> None:
+    await run(journal, Workstream("one", tasks=[Task("s1", run=works)]))
+    table = "workstream_records" if view == "pipeline_workstreams" else "task_records"
+    with closing(sqlite3.connect(journal)) as connection:
+        for state in states:
+            published = f'{{"lifecycle":"it","state":"{state}"}}'
+            connection.execute(f"UPDATE {table} SET record = json_set(record, '$.published', json(?))", (published,))
+            assert connection.execute(f"SELECT state FROM {view}").fetchone() == (str(state),)
