@@ -114,7 +114,12 @@ class Subscription(Generic[EventT]):
             self._before.appendleft(Dropped(dropped))
 
     async def _turn_page(self, past: Past) -> None:
-        page = await past.ask(past.page)
+        try:
+            page = await past.ask(past.page)
+        except Exception:
+            if self._past is past:
+                raise
+            return
         if self._past is past:  # else the journal closed meanwhile, and the rest is here
             self._take_page(past, page)
 

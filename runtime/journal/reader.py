@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
+import threading
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -62,6 +63,7 @@ class SqliteReader:
 
     def __init__(self, path: str | Path) -> None:
         self._path = Path(path)
+        self._one_at_a_time = threading.Lock()  # a connection keeps statements: two threads must not use one at once
         if not self._path.exists():
             raise JournalMissing(f"There is no journal {self._path}. Check the path.")
         if not self._path.is_file():
@@ -213,7 +215,8 @@ class SqliteReader:
 
     def close(self) -> None:
         """Let go of the file."""
-        self._connection.close()
+        with self._one_at_a_time:
+            self._connection.close()
 
     # -- recovery
 
@@ -241,7 +244,7 @@ class SqliteReader:
     # -- rows
 
     def _rows(self, sql: str, *values: object) -> list[Any]:  # Any: rows are tuples of what SQLite holds
-        with refusing(self._path):
+        with self._one_at_a_time, refusing(self._path):
             return self._connection.execute(sql, values).fetchall()
 
     def _records(self, decoder: msgspec.json.Decoder[T], sql: str, *values: object) -> list[T]:

@@ -15,8 +15,15 @@ pytestmark = pytest.mark.anyio
 QUICK = HealthChecks(loop_blocked=0.2)
 
 
+heard: list[Notice] = []
+
+
 async def blocks() -> None:
-    time.sleep(0.5)  # noqa: ASYNC251 - that is the point
+    for _ in range(20):  # a machine that is so busy that the watchdog itself was held up sees nothing: once more
+        time.sleep(0.5)  # noqa: ASYNC251 - that is the point
+        await anyio.sleep(0.05)
+        if heard:
+            break
 
 
 async def fine() -> None:
@@ -25,7 +32,7 @@ async def fine() -> None:
 
 async def notices_of(body: Callable[..., object], health: HealthChecks = QUICK) -> list[Notice]:
     runtime = Runtime(health_checks=health)
-    heard: list[Notice] = []
+    heard.clear()
     runtime.on_trouble = heard.append
     async with runtime:
         job = await runtime.submit(Workstream("w", tasks=[Task("a", run=body)]))
@@ -35,15 +42,19 @@ async def notices_of(body: Callable[..., object], health: HealthChecks = QUICK) 
 
 
 async def test_a_blocked_loop_is_told_of_with_what_blocked_it() -> None:
-    (notice,) = await notices_of(blocks)
+    notice, *_ = await notices_of(blocks)
     assert notice.severity == "warning"
     assert 0.15 <= notice.facts["seconds"] < 5
     assert "in blocks" in notice.facts["stack"]
     assert "time.sleep(0.5)" in notice.text
 
 
+async def blocks_once() -> None:
+    time.sleep(0.5)  # noqa: ASYNC251 - that is the point
+
+
 async def test_it_can_be_switched_off() -> None:
-    assert await notices_of(blocks, HealthChecks(loop_blocked=0)) == []
+    assert await notices_of(blocks_once, HealthChecks(loop_blocked=0)) == []
 
 
 async def test_nothing_is_told_of_a_loop_that_turns() -> None:
@@ -55,9 +66,8 @@ async def test_an_idle_runtime_is_not_asked() -> None:
         await (await runtime.submit(Workstream("w", tasks=[Task("a", run=fine)]))).wait()
         dog = runtime._host.watchdog  # type: ignore[attr-defined]
         assert isinstance(dog, Watchdog)
-        with anyio.fail_after(10):
-            while not dog.asleep:
-                await anyio.sleep(0.01)
-        pings = dog.pings
-        await anyio.sleep(0.3)
-        assert (dog.asleep, dog.pings) == (True, pings)
+        seen: list[int] = []
+        with anyio.fail_after(20):
+            while seen[-2:] != [dog.pings] * 2 or not dog.asleep:  # the last of the job's own work may come late
+                await anyio.sleep(0.3)
+                seen.append(dog.pings)

@@ -303,6 +303,28 @@ def test_readable_views(path: Path) -> None:
     assert (told["timestamp"], told["metadata"], told["reason"]) == (row.timestamp, '{"n":1}', "ok")
 
 
+def test_many_threads_may_ask_one_reader(path: Path) -> None:
+    with opened(path) as (journal, _):
+        journal.append(Entry([moved(seq, job(seq % 5 + 1)) for seq in range(1, 501)], []))
+    reader = SqliteReader(path)
+    answers: list[object] = []
+
+    def ask() -> None:
+        for after in range(200):
+            try:
+                answers.append([row.seq for row in reader.transitions(after=after)] == list(range(after + 1, 501)))
+            except JournalError as error:
+                answers.append(error)
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    reader.close()
+    assert answers == [True] * 800
+
+
 def test_long_histories_come_in_pages_and_in_order(path: Path) -> None:
     with opened(path) as (journal, loop):
         seq = 0
