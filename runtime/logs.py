@@ -3,7 +3,8 @@
 Rules
 -----
 - A library does not print into a program that did not ask: where structlog is not configured, only what is wrong, and
-  what bodies say, is written, and to standard error: standard output is the program's.
+  what bodies say, is written, and to standard error: standard output is the program's. It may be a terminal, so that
+  no control character gets there.
 - structlog is imported on first use.
 """
 
@@ -17,6 +18,7 @@ from msgspec.structs import replace
 
 from ..actors.notices import Notice
 from .imported import imported
+from .printable import printable_value
 from .secrets import Mask
 
 
@@ -32,7 +34,13 @@ def logger(*names: str) -> Any:
 
     if structlog.is_configured():
         return structlog.get_logger(*names)
-    return structlog.wrap_logger(structlog.PrintLogger(sys.stderr))
+    return structlog.wrap_logger(
+        structlog.PrintLogger(sys.stderr), processors=[_printable, *structlog.get_config()["processors"]]
+    )
+
+
+def _printable(_: Any, __: str, event: Any) -> Any:
+    return {key: printable_value(value) for key, value in event.items()}
 
 
 def masked_logger(mask: Mask) -> Any:
@@ -42,6 +50,8 @@ def masked_logger(mask: Mask) -> Any:
     settings = structlog.get_config()
     plain = settings["logger_factory"]() if structlog.is_configured() else structlog.PrintLogger(sys.stderr)
     *first, last = settings["processors"]
+    if not structlog.is_configured():
+        first = [*first, _printable]
 
     def before(_: Any, __: str, event: Any) -> Any:
         return {key: mask.value(value) for key, value in event.items()}

@@ -9,12 +9,12 @@ Rules:
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .terminal import echo, echo_json
 from .trouble import BAD_INPUT, FAILED, INTERNAL, LATER, Trouble
 
 if TYPE_CHECKING:
@@ -135,33 +135,33 @@ class Act:
 
     def tell(self, shown: str, answered: Answered, told: str = "") -> None:
         """Print what came of it. Raises Trouble for what was refused."""
+        from .words import one_line  # noqa: PLC0415
+
         code = 0 if answered.refused is None else _CODES.get(answered.refused, INTERNAL)
         if self.as_json:
             self._json(answered, code)
             raise typer.Exit(code)
         if answered.error is not None:
-            raise Trouble(f"{shown}: {answered.error.removeprefix(f'{answered.kind}: ')}", code)
+            raise Trouble(f"{shown}: {one_line(answered.error.removeprefix(f'{answered.kind}: '), 2000)}", code)
+        told = f" ({one_line(told)})" if told else ""
         if answered.id:
             inner = answered.workstream if answered.workstream != answered.state else ""
             state = f"{answered.state}{f', its workstream {inner}' if inner else ''}"
-            typer.echo(f"{answered.kind} {answered.id} {state}{f' ({told})' if told else ''}")
+            echo(f"{answered.kind} {answered.id} {state}{told}")
         else:
-            typer.echo(f"{shown}: done{f' ({told})' if told else ''}")
+            echo(f"{shown}: done{told}")
 
     def _later(self, text: str) -> None:
         if self.as_json:
-            import msgspec  # noqa: PLC0415
-
-            told = {"request_id": self.request_id, "verb": self.verb, "later": text}
-            sys.stdout.write(f"{msgspec.json.encode(told).decode()}\n")
+            echo_json({"request_id": self.request_id, "verb": self.verb, "later": text})
             raise typer.Exit(LATER)
         raise Trouble(text, LATER)
 
     def _json(self, answered: Answered, code: int) -> None:
         import msgspec  # noqa: PLC0415
 
-        told = {"request_id": self.request_id, "verb": self.verb, **msgspec.to_builtins(answered), "exit_code": code}
-        sys.stdout.write(f"{msgspec.json.encode(told).decode()}\n")
+        told = msgspec.to_builtins(answered)
+        echo_json({"request_id": self.request_id, "verb": self.verb, **told, "exit_code": code})
 
 
 def states_of(reader: Reader, kind: str, target: str) -> list[tuple[str, str]]:

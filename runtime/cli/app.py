@@ -19,6 +19,7 @@ from .resume import resume
 from .run import run
 from .status import status
 from .stuck import stuck
+from .terminal import echo
 from .top import top
 from .workers import workers
 
@@ -50,7 +51,7 @@ def _version(wanted: bool) -> None:
     if wanted:
         from importlib.metadata import version  # noqa: PLC0415 - rarely asked
 
-        typer.echo(f"callboard {version('callboard')}")
+        echo(f"callboard {version('callboard')}")
         raise typer.Exit
 
 

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from .options import JOURNAL, AsJson, Journal
+from .terminal import echo, echo_json
 from .trouble import Trouble
 
 OlderThan = Annotated[str, typer.Option("--older-than", metavar="SPAN", help="How long ago they ended: 30d, 12h, 90m.")]
@@ -30,8 +31,6 @@ def archive(
 
     A runtime may use the journal meanwhile. The ids of archived jobs are not given again.
     """
-    import msgspec  # noqa: PLC0415
-
     from ..journal.archive import file_of, is_movable, move  # noqa: PLC0415
     from .reading import reading  # noqa: PLC0415
     from .spans import span  # noqa: PLC0415
@@ -52,12 +51,12 @@ def archive(
             file = file_of(folder, job.id) if dry_run else move(journal, reader, job, folder, now)
             if as_json:
                 told = {"id": job.id, "state": job.state, "file": str(file), "moved": not dry_run}
-                typer.echo(msgspec.json.encode(told).decode())
+                echo_json(told)
             else:
                 word = "would go" if dry_run else "moved"
-                typer.echo(f"job {job.id} {job.state} {took(now - job.finished_at)} ago: {word} to {file}")
+                echo(f"job {job.id} {job.state} {took(now - job.finished_at)} ago: {word} to {file}")
     if not as_json:
-        typer.echo(f"{moved} {'job' if moved == 1 else 'jobs'} {'to move' if dry_run else 'moved'}")
+        echo(f"{moved} {'job' if moved == 1 else 'jobs'} {'to move' if dry_run else 'moved'}")
 
 
 def _make(folder: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from .terminal import echo
 from .trouble import FAILED, Trouble
 
 Log = Annotated[Path, typer.Argument(metavar="FILE.jsonl", help="A log written by --jsonl.")]
@@ -22,6 +23,6 @@ def audit(file: Log) -> None:
             found = audit_lines(lines)
     except OSError as error:
         raise Trouble(f"{file} cannot be read: {error.strerror}.") from None
-    typer.echo(f"{file}: {report(found)}")
+    echo(f"{file}: {report(found)}")
     if any(finding.severity == "error" for finding in found):
         raise typer.Exit(FAILED)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from .options import JOURNAL, Journal
+from .terminal import echo
 from .trouble import FAILED
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def check(journal: Journal = JOURNAL) -> None:
         elif last != record.state:
             text = f"the record says {record.state}, its last transition {last}"
             found.append(AuditFinding("error", "record_differs", text, entity_id=record.id))
-    typer.echo(f"{journal}: {count:,} transitions, {len(records):,} records: {report(found)}")
+    echo(f"{journal}: {count:,} transitions, {len(records):,} records: {report(found)}")
     if any(finding.severity == "error" for finding in found):
         raise typer.Exit(FAILED)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .terminal import echo
 from .trouble import Trouble
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def diagram(machine: Name, as_: As = Format.MERMAID) -> None:
     """Print the diagram of a machine."""
     found = _machine(machine)
     draw = {Format.MERMAID: found.mermaid, Format.DOT: found.dot, Format.SVG: found.svg}
-    typer.echo(draw[as_]())
+    echo(draw[as_]())
 
 
 def _machine(name: str) -> Machine:

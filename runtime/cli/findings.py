@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import typer
+from .terminal import echo
 
 if TYPE_CHECKING:
     from ...machines.audit import AuditFinding
@@ -23,9 +23,9 @@ def report(findings: Sequence[AuditFinding]) -> str:
         ]
         where = ", ".join(part for part in place if part)
         entity = f" {finding.entity_id}" if finding.entity_id else ""
-        typer.echo(f"{finding.severity}: {where + ': ' if where else ''}{finding.kind}:{entity} {finding.text}")
+        echo(f"{finding.severity}: {where + ': ' if where else ''}{finding.kind}:{entity} {finding.text}")
     if len(findings) > _MOST:
-        typer.echo(f"… and {len(findings) - _MOST:,} more")
+        echo(f"… and {len(findings) - _MOST:,} more")
     errors = sum(finding.severity == "error" for finding in findings)
     if not findings:
         return "consistent"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 from .options import JOURNAL, AsJson, Journal, MaybeJobId, MaybeTask
+from .terminal import echo, echo_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,17 +18,15 @@ def history(
     job_id: MaybeJobId = None, task: MaybeTask = None, journal: Journal = JOURNAL, as_json: AsJson = False
 ) -> None:
     """Print the transitions of a journal, of one job, or of one task."""
-    import msgspec  # noqa: PLC0415
-
     from ..jsonl import log_line  # noqa: PLC0415
     from .reading import reading  # noqa: PLC0415
 
     with reading(journal) as reader:
         for event in _events(reader, job_id, task):
             if as_json:
-                sys.stdout.write(f"{msgspec.json.encode(log_line(event)).decode()}\n")
+                echo_json(log_line(event))
             else:
-                sys.stdout.write(f"{_line(event)}\n")
+                echo(_line(event))
 
 
 def _events(reader: Reader, job_id: str | None, task: str | None) -> Iterator[Transitioned]:

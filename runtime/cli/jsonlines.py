@@ -13,6 +13,7 @@ from ..handles import JobHandle
 from ..jsonl import log_line
 from ..observe import Dropped, Subscription
 from ..outcomes import Outcome
+from ..printable import printable_json
 from .trouble import tell
 
 
@@ -50,7 +51,7 @@ class JsonView:
         self._write({"event_type": "outcome", "exit_code": code, "jobs": jobs})
 
     def _write(self, value: object) -> None:
-        self._out.write(f"{self._encode(value).decode()}\n")
+        self._out.write(f"{printable_json(self._encode(value))}\n")
         self._out.flush()
 
 

@@ -21,6 +21,7 @@ from ...actors.records import TaskRecord, Transitioned
 from ..handles import JobHandle
 from ..observe import Subscription
 from ..outcomes import Outcome
+from ..printable import printable
 from . import words
 from .ending import ending, summary
 
@@ -71,7 +72,7 @@ class LiveView:
 
     def notice(self, text: str) -> None:
         """Say something that is not about a task."""
-        self.console.print(Text(f"callboard: {text}", style="bold"))
+        self.console.print(Text(printable(f"callboard: {text}"), style="bold"))
 
     def close(self) -> None:
         """Draw the last frame, and give the terminal back."""
@@ -84,7 +85,7 @@ class LiveView:
         """Tell what came of the jobs."""
         del code
         for line in ending(ended, unfinished):
-            self.console.print(Text(line))
+            self.console.print(Text(printable(line)))
 
     def drawn(self) -> Tree:
         """One frame."""

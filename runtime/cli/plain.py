@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import typer
-
 from ...actors.records import Transitioned
 from ..handles import JobHandle
 from ..observe import Dropped, Subscription
 from ..outcomes import Outcome
 from . import words
 from .ending import ending
+from .terminal import echo
 
 # What is said of a task that enters a state; states that follow at once, or that nobody waits for, are not here.
 _SAID = {
@@ -48,16 +47,16 @@ class PlainView:
         wanted = {job.id: job for job in jobs}
         self._several = len(jobs) > 1
         for job in jobs:
-            typer.echo(f"job {job.id}: {job.record.name}, {len(job.tasks()):,} tasks")
+            echo(f"job {job.id}: {job.record.name}, {len(job.tasks()):,} tasks")
         async for event in events:
             if isinstance(event, Dropped):
-                typer.echo(f"({event.count} transitions came too fast to be shown)")
+                echo(f"({event.count} transitions came too fast to be shown)")
             elif event.kind == "task" and event.job_id in wanted:
                 self._task(wanted[event.job_id].record.name, event)
 
     def notice(self, text: str) -> None:
         """Say something that is not about a task."""
-        typer.echo(f"callboard: {text}", err=True)
+        echo(f"callboard: {text}", err=True)
 
     def close(self) -> None:
         """There is nothing to put in order."""
@@ -66,7 +65,7 @@ class PlainView:
         """Tell what came of the jobs."""
         del code
         for line in ending(ended, unfinished):
-            typer.echo(line)
+            echo(line)
 
     def _task(self, job: str, event: Transitioned) -> None:
         said = _said(event)
@@ -76,7 +75,7 @@ class PlainView:
             return
         name = event.entity_id.rpartition("/")[2]
         facts = "".join(f" ({fact})" for fact in self._facts(event))
-        typer.echo(f"{words.clock(event.at)} {f'{job}/{name}' if self._several else name} {said}{facts}")
+        echo(f"{words.clock(event.at)} {f'{job}/{name}' if self._several else name} {said}{facts}")
 
     def _facts(self, event: Transitioned) -> Iterator[str]:
         if event.to_state == "running" and (event.attempt or 0) > 1:

@@ -15,6 +15,7 @@ import typer
 from .acting import TIMEOUT, Act, By, Reason, RequestId, Timeout, address, find, login, states_of
 from .control import job_or_task
 from .options import JOURNAL, AsJson, Journal, JsonLog, Plain
+from .terminal import echo
 from .trouble import FAILED, Trouble
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def _see_all(journal: Path, jsonl: Path | None, *, as_json: bool, plain: bool) -
             refuse_unless_found(reader, journal)
     if not unfinished:
         if not as_json:
-            typer.echo(f"Nothing is unfinished in {journal}.")
+            echo(f"Nothing is unfinished in {journal}.")
         return
 
     async def begin(runtime: Runtime) -> list[JobHandle]:

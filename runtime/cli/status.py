@@ -6,7 +6,9 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from ..printable import printable
 from .options import JOURNAL, AsJson, Journal, MaybeJobId
+from .terminal import echo, echo_json
 
 if TYPE_CHECKING:
     from ...actors.records import ApprovalRecord, JobRecord, TaskRecord
@@ -46,14 +48,14 @@ def _job_told(reader: Reader, job: JobRecord) -> None:
 
     runs = reader.workstreams(job.id)
     spent = words.duration(job, time.time())
-    print(f"job {job.id}: {job.name}, {job.state}" + (f", {words.took(spent)}" if spent is not None else ""))
+    echo(f"job {job.id}: {job.name}, {job.state}" + (f", {words.took(spent)}" if spent is not None else ""))
     for run in runs:
         told = f": {words.one_line(run.error or run.reason or '', 200)}" if run is not runs[-1] else ""
-        print(f"workstream {run.id}: {run.state}{told}".rstrip(": "))
+        echo(f"workstream {run.id}: {run.state}{told}".rstrip(": "))
     for child in reader.children(job.id):
-        print(f"child job {child.id}: {child.state}")
+        echo(f"child job {child.id}: {child.state}")
     if reason := job.error or job.reason:
-        print(words.one_line(reason, 500))
+        echo(words.one_line(reason, 500))
 
 
 def _row(job: JobRecord, tasks: list[TaskRecord]) -> list[str]:
@@ -118,10 +120,8 @@ def _told(record: JobRecord | TaskRecord | ApprovalRecord) -> dict[str, Any]:
 
 def as_lines(rows: list[dict[str, Any]]) -> None:
     """Print rows as JSON, one a line."""
-    import msgspec  # noqa: PLC0415
-
     for row in rows:
-        sys.stdout.write(f"{msgspec.json.encode(row).decode()}\n")
+        echo_json(row)
 
 
 def table(head: tuple[str, ...], rows: list[list[str]]) -> None:
@@ -132,6 +132,7 @@ def table(head: tuple[str, ...], rows: list[list[str]]) -> None:
 
     from . import words  # noqa: PLC0415
 
+    rows = [[*map(printable, row)] for row in rows]
     widths = [max(len(row[number]) for row in (list(head), *rows)) for number in range(len(head))]
     left = sum(widths[:-1]) + 2 * len(widths)
     room = max(get_terminal_size().columns - left, 20) if sys.stdout.isatty() else 200

@@ -8,7 +8,6 @@ Rules:
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .options import JOURNAL, AsJson, Journal
+from .terminal import echo, echo_json
 from .trouble import FAILED
 
 if TYPE_CHECKING:
@@ -29,14 +29,14 @@ OlderThan = Annotated[str, typer.Option("--older-than", metavar="SPAN", help="Fo
 _TASK = {
     "held": ("an approval", "callboard approve TARGET"),
     "waiting": ("its time", "callboard cancel TARGET"),
-    "queued": ("a free worker", "callboard workers list"),
+    "queued": ("a free worker", "callboard workers list --all"),
     "running": ("its body", "callboard cancel TARGET"),
     "timed_out": ("the end of its body, which is being stopped", "callboard cancel TARGET --force"),
     "validating": ("its checks", "callboard cancel TARGET"),
-    "recovering": ("its worker", "callboard workers list"),
+    "recovering": ("its worker", "callboard workers list --all"),
     "retrying": ("its next try", "callboard cancel TARGET"),
     "circuit_open": ("its tool", "callboard breaker reset TOOL"),
-    "half_open": ("a free worker, to probe its tool", "callboard workers list"),
+    "half_open": ("a free worker, to probe its tool", "callboard workers list --all"),
     "cancelling": ("its body or its hooks, which are being ended", "callboard cancel TARGET --force"),
 }
 _WORKSTREAM = {
@@ -48,7 +48,7 @@ _WORKSTREAM = {
 }
 _JOB = {
     "submitted": ("its checks", "callboard cancel TARGET"),
-    "pending": ("the slots that it asks for", "callboard workers list"),
+    "pending": ("the slots that it asks for", "callboard workers list --all"),
 }
 _WORKER = {
     "initializing": ("its start", "callboard workers terminate WORKER"),
@@ -86,13 +86,11 @@ def stuck(older_than: OlderThan = "1h", journal: Journal = JOURNAL, as_json: AsJ
 
 
 def _json(found: list[dict[str, Any]]) -> None:
-    import msgspec  # noqa: PLC0415
-
     from ...actors.records import iso  # noqa: PLC0415
 
     for one in found:
         one["since"] = iso(one["since"])
-        sys.stdout.write(f"{msgspec.json.encode(one).decode()}\n")
+        echo_json(one)
 
 
 def _told(found: list[dict[str, Any]], now: float, owner: str | None) -> None:
@@ -100,13 +98,13 @@ def _told(found: list[dict[str, Any]], now: float, owner: str | None) -> None:
 
     for one in found:
         spent = words.took(now - one["since"])
-        typer.echo(f"{one['kind']} {one['target']} {one['state']} for {spent}: waits for {one['waits_for']}")
+        echo(f"{one['kind']} {one['target']} {one['state']} for {spent}: waits for {one['waits_for']}")
         if one["reason"]:
-            typer.echo(f"    {words.one_line(one['reason'], 160)}")
+            echo(f"    {words.one_line(one['reason'], 160)}")
         if one["command"]:
-            typer.echo(f"    {one['command']}")
+            echo(f"    {one['command']}")
     runs = "nobody runs it" if owner is None else f"{owner} runs it"
-    typer.echo(f"{len(found)} found; {runs}" if found else f"nothing is stuck; {runs}")
+    echo(f"{len(found)} found; {runs}" if found else f"nothing is stuck; {runs}")
 
 
 def _found(reader: Reader) -> Iterator[dict[str, Any]]:

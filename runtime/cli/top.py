@@ -2,22 +2,30 @@
 
 Rules:
 - Read-only: it asks the journal's file, beside whoever writes it. Nothing is asked again while nothing was committed.
+- q, Ctrl+C and any signal that ends a program leave; the terminal is then as it was.
 - `--once`, and any output that is no terminal, gets one picture as plain text.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import sys
 import time
+from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..printable import printable
 from .options import JOURNAL, Journal
+from .terminal import echo
 
 if TYPE_CHECKING:
+    from anyio import CancelScope
+
     from ...actors.records import TaskRecord
     from ..journal.reader import SqliteReader
 
@@ -30,31 +38,79 @@ _THEN = ("held", "waiting", "circuit_open", "retrying", "queued")
 
 
 def top(*, once: Once = False, every: Every = 0.5, journal: Journal = JOURNAL) -> None:
-    """Show what the jobs of a journal are doing, live. Ctrl+C leaves; nothing is changed."""
+    """Show what the jobs of a journal are doing, live. q or Ctrl+C leaves; nothing is changed."""
     from .reading import reading  # noqa: PLC0415
 
     with reading(journal) as reader:
         if once or not sys.stdout.isatty():
-            typer.echo("\n".join(_lines(reader, journal, time.time())))
+            echo("\n".join(_lines(reader, journal, time.time())))
         else:
-            with contextlib.suppress(KeyboardInterrupt):
-                _live(reader, journal, every)
+            import anyio  # noqa: PLC0415 - heavy
+
+            anyio.run(_live, reader, journal, every)
 
 
-def _live(reader: SqliteReader, journal: Path, every: float) -> None:
-    from rich.console import Console  # noqa: PLC0415 - heavy
+async def _live(reader: SqliteReader, journal: Path, every: float) -> None:
+    import anyio  # noqa: PLC0415 - heavy
+    from rich.console import Console  # noqa: PLC0415
     from rich.live import Live  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
     console = Console()
-    with Live(console=console, screen=True, auto_refresh=False) as live:
-        while True:
-            began = time.monotonic()
-            room = console.size
-            lines = [line[: room.width] for line in _lines(reader, journal, time.time())][: room.height - 1]
-            live.update(Text("\n".join(lines)), refresh=True)
-            # a journal so large that a look takes long is looked at less often
-            time.sleep(max(every, 4 * (time.monotonic() - began)))
+    async with anyio.create_task_group() as group:
+        group.start_soon(_until_told, group.cancel_scope)
+        with _keys() as keys, Live(console=console, screen=True, auto_refresh=False) as live:
+            pressed = False
+            while not pressed:
+                began = time.monotonic()
+                room = console.size
+                lines = [line[: room.width] for line in _lines(reader, journal, time.time())][: room.height - 1]
+                live.update(Text("\n".join(lines)), refresh=True)
+                # a journal so large that a look takes long is looked at less often
+                pressed = await _pressed(keys, max(every, 4 * (time.monotonic() - began)))
+        group.cancel_scope.cancel()
+
+
+async def _until_told(scope: CancelScope) -> None:
+    """Leave at a signal, in good order: the terminal is given back as it was."""
+    import anyio  # noqa: PLC0415
+
+    ends = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    with anyio.open_signal_receiver(*ends) as signals:
+        async for _ in signals:
+            scope.cancel()
+
+
+@contextlib.contextmanager
+def _keys() -> Generator[int | None]:
+    """The keyboard, one key at a time and unseen; None where there is none."""
+    if not sys.stdin.isatty():
+        yield None
+        return
+    import termios  # noqa: PLC0415 - not on every system
+    import tty  # noqa: PLC0415
+
+    keyboard = sys.stdin.fileno()
+    before = termios.tcgetattr(keyboard)
+    try:
+        tty.setcbreak(keyboard)
+        yield keyboard
+    finally:
+        termios.tcsetattr(keyboard, termios.TCSADRAIN, before)
+
+
+async def _pressed(keys: int | None, seconds: float) -> bool:
+    """Wait so long, or until somebody presses q; whether somebody did, or the terminal has gone."""
+    import anyio  # noqa: PLC0415
+
+    with anyio.move_on_after(seconds):
+        while keys is not None:
+            await anyio.wait_readable(keys)
+            pressed = os.read(keys, 1024)
+            if not pressed or b"q" in pressed.lower():
+                return True
+        await anyio.sleep_forever()
+    return False
 
 
 def _lines(reader: SqliteReader, journal: Path, now: float) -> list[str]:
@@ -80,7 +136,7 @@ def _lines(reader: SqliteReader, journal: Path, now: float) -> list[str]:
         lines.append(f"… and {len(living) - _JOBS} more that have not ended")
     lines += _tasks(tasks, now)
     lines += _others(reader, now)
-    return lines
+    return [printable(line) for line in lines]
 
 
 def _counts(tasks: list[TaskRecord]) -> str:

@@ -45,8 +45,10 @@ def answer(command: Callable[[], None]) -> int:
 
 def tell(text: str) -> None:
     """Write a paragraph to stderr. Nothing happens if it is closed."""
+    from ..printable import printable  # noqa: PLC0415 - only when there is something to tell
+
     try:
-        sys.stderr.write(f"callboard: {text}\n")
+        sys.stderr.write(f"callboard: {printable(text)}\n")
         sys.stderr.flush()
     except (OSError, ValueError):
         pass

@@ -13,6 +13,7 @@ import typer
 from .acting import AsJson
 from .control import commands
 from .options import JOURNAL, Journal
+from .terminal import echo
 
 All = Annotated[bool, typer.Option("--all", help="Also incarnations that have ended.")]
 workers = typer.Typer(help="Show, pause, stop and start what tasks run on.", no_args_is_help=True)
@@ -27,7 +28,8 @@ def list_(every: All = False, journal: Journal = JOURNAL, as_json: AsJson = Fals
     from .status import as_lines, table  # noqa: PLC0415
 
     with reading(journal) as reader:
-        records = [one for one in reader.workers() if every or one.finished_at is None]
+        known = reader.workers()
+    records = [one for one in known if every or one.finished_at is None]
     if as_json:
         rows: list[dict[str, Any]] = [
             {
@@ -61,6 +63,8 @@ def list_(every: All = False, journal: Journal = JOURNAL, as_json: AsJson = Fals
             for one in records
         ],
     )
+    if ended := len(known) - len(records):
+        echo(f"{ended} that ended, not shown: `callboard workers list --all`")
 
 
 for _one in commands("workers"):

@@ -8,6 +8,7 @@ import select
 import signal
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -108,6 +109,13 @@ class Terminal:
             assert time.monotonic() < until, f"{text!r} did not come: {self.out}"
             assert self._read(), f"it ended before {text!r} came: {self.out}"
 
+    def settings(self) -> int:
+        """How the terminal treats what is typed: the flags of termios."""
+        return int(termios.tcgetattr(self._screen)[3])
+
+    def terminate(self) -> None:
+        os.kill(self._pid, signal.SIGTERM)
+
     def press(self, keys: str) -> None:
         os.write(self._screen, keys.encode())
 
@@ -117,6 +125,7 @@ class Terminal:
         while self._read():
             assert time.monotonic() < until, f"it did not end: {self.out}"
         code = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
+        self.left = self.settings()
         os.close(self._screen)
         self._pid = 0
         assert "Traceback" not in self.out

@@ -6,6 +6,7 @@ import contextlib
 import json
 import sqlite3
 import subprocess
+import termios
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -147,7 +148,7 @@ def test_stuck_says_what_is_waited_for_and_what_frees_it(cli: Cli, live: Live) -
     assert first.startswith("task j/a queued for ")
     assert " s: waits for a worker that could run it: there is none (until " in first
     assert "no worker has the engine 'command'" in why
-    assert command == "    callboard workers list"
+    assert command == "    callboard workers list --all"
     assert second.startswith("task j/b pending for ")
     assert second.endswith(" s: waits for j/a")
     assert last.startswith("2 found; process ")
@@ -265,13 +266,29 @@ def test_top_shows_one_picture_where_there_is_no_terminal(cli: Cli, live: Live) 
     assert "\x1b" not in cli("top").out
 
 
-def test_top_on_a_terminal(live: Live, terminal: Callable[..., Terminal]) -> None:
-    live.submit("j")
+@pytest.mark.parametrize("key", ["q", "\x03", "SIGTERM"])
+def test_top_on_a_terminal_shows_what_moves_until_it_is_left(
+    live: Live, terminal: Callable[..., Terminal], key: str
+) -> None:
+    job = live.submit("j")
     screen = terminal("top", "--every", "0.1")
     screen.wait_for("j/a")
-    screen.press("\x03")
+    before = screen.settings()
+    live.submit("another")
+    screen.wait_for("another/a")
+    live.end(job)
+    screen.wait_for("0/2")  # the other alone
+    screen.press("x")
+    if key == "SIGTERM":
+        screen.terminate()
+    else:
+        screen.press(key)
     assert screen.end() == 0
     assert screen.out.count("\x1b[?1049h") == screen.out.count("\x1b[?1049l") == 1
+    assert screen.out.rfind("\x1b[?25h") > screen.out.rfind("\x1b[?25l")  # there is a cursor again
+    assert not before & termios.ECHO  # unseen, while it was there
+    assert screen.left & termios.ECHO
+    assert screen.left & termios.ICANON
 
 
 # -- pause and resume --------------------------------------------------------------------------------------------------
@@ -533,4 +550,78 @@ def test_workers_of_a_stopped_journal(cli: Cli, folder: Path) -> None:
         1,
         "callboard: worker one: nobody runs callboard.db now, so it has no living worker.\n",
     )
-    assert "shutdown" in cli("workers", "list", "--all").out
+    shown = cli("workers", "list").out
+    assert shown.splitlines()[1:] == ["1 that ended, not shown: `callboard workers list --all`"]
+    shown = cli("workers", "list", "--all").out
+    assert "shutdown" in shown
+    assert "not shown" not in shown
+
+
+def test_what_waits_for_a_worker_that_was_ended_is_pointed_to_where_it_is_seen(cli: Cli, busy: Live) -> None:
+    assert cli("workers", "terminate", "one").code == 0
+    command = ""
+    while "workers list" not in command:  # until what it ran is queued again
+        command = next((line for line in cli("stuck", "--older-than", "0").out.splitlines() if "workers" in line), "")
+    assert "terminated" in cli(*command.split()[1:]).out
+
+
+# -- what others have written ------------------------------------------------------------------------------------------
+
+EVIL = "first\nj fake line\x1b]0;title\x07\x1b[2J\x9b31m\u202egnorw\x7f\r\b" + "x" * 5000 + "end"
+
+
+def raw(text: str) -> set[str]:
+    """What a terminal would obey."""
+    return {sign for sign in text if not (sign.isprintable() or sign == "\n")}
+
+
+@pytest.fixture
+def spoilt(folder: Path) -> Iterator[Live]:
+    """A runtime all of whose entities have a reason that nobody should show as it is."""
+    with running(ONE) as live:
+        job = live.submit("j", LONG, Task("b", command=["x"], tool="t"), Task("c", command=["x"], depends_on=["a"]))
+        live.portal.call(lambda: live.runtime.breaker("t").trip(reason=EVIL))
+        live.portal.call(lambda: live.runtime.worker("one").pause(EVIL))
+        live.portal.call(lambda: job.skip("c", EVIL))
+        live.portal.call(lambda: job.pause(EVIL))
+        yield live
+
+
+LOOKS = (
+    ("status",), ("status", "j"), ("history",), ("stuck", "--older-than", "0"), ("top", "--once"), ("workers", "list"),
+    ("breaker", "list"), ("check",),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("look", LOOKS, ids=" ".join)
+def test_nothing_that_is_shown_holds_what_a_terminal_would_obey(cli: Cli, spoilt: Live, look: tuple[str, ...]) -> None:
+    told = cli(*look)
+    assert raw(told.everything) == set()
+    assert not any(line.startswith("j fake line") for line in told.out.splitlines())
+    assert max(map(len, told.out.splitlines())) < 600
+    if look[0] not in {"top", "check"}:
+        told = cli(*look, "--json")
+        assert raw(told.out) == set()
+        assert look[0] == "status" or any(json.loads(line).get("reason") == EVIL for line in told.out.splitlines())
+
+
+def test_what_came_of_a_command_holds_nothing_that_a_terminal_would_obey(cli: Cli, spoilt: Live) -> None:
+    for args in (("resume", "j"), ("pause", "j"), ("pause", "j"), ("retry", "j"), ("cancel", "j"), ("skip", "j/c")):
+        told = cli(*args, "--reason", EVIL)
+        assert raw(told.everything) == set(), args
+        assert len(told.everything.splitlines()) == 1, args
+    for args in (("status", EVIL), ("history", "j", EVIL), ("workers", "pause", EVIL), ("breaker", "trip", EVIL)):
+        assert raw(cli(*args).everything) == set(), args
+    told = cli("status", "--journal", EVIL[:80])
+    assert (told.code, raw(told.everything)) == (2, set())
+
+
+def test_a_live_view_shows_nothing_that_a_terminal_would_obey_and_a_plain_one_neither(folder: Path, cli: Cli) -> None:
+    (folder / "evil.py").write_text(f"def body():\n    print({EVIL!r})\n    raise ValueError({EVIL!r})\n")
+    (folder / "evil.toml").write_text(
+        'name = "evil"\n[[tasks]]\nname = "a"\nrun = "evil:body"\n'
+        '[[tasks]]\nname = "b"\ncommand = ["sh", "-c", "printf \'\\\\033[2Jboo\\\\n\'; exit 3"]\n'
+    )
+    told = cli("run", "evil.toml", "--plain")
+    assert told.code == 1
+    assert raw(told.everything.replace(EVIL, "")) == set()  # but for what the body itself prints

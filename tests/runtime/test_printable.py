@@ -1,0 +1,42 @@
+"""Text from elsewhere, as a terminal may have it."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import pytest
+import structlog
+
+from callboard import Notice
+from callboard.runtime.logs import logger, say_notice
+from callboard.runtime.printable import printable, printable_json
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain", "plain"),
+        ("two\nlines\tand ü 漢 🎭", "two\nlines\tand ü 漢 🎭"),
+        ("\x1b[2J\x07\r\x7f", "\\x1b[2J\\x07\\x0d\\x7f"),
+        ("\x9b31m\u202e\u2028\ud800", "\\x9b31m\\u202e\\u2028\\ud800"),
+    ],
+)
+def test_what_a_terminal_would_obey_is_shown_as_its_escape(text: str, shown: str) -> None:
+    assert printable(text) == shown
+
+
+def test_json_means_the_same_without_control_characters() -> None:
+    value = {"reason": "\x00\x1b[2J\x7f\x9b31m\u202eü\u2029"}
+    line = printable_json(msgspec.json.encode(value))
+    assert line.isprintable()
+    assert json.loads(line) == value
+
+
+def test_lines_on_standard_error_hold_nothing_that_a_terminal_would_obey(capsys: pytest.CaptureFixture[str]) -> None:
+    structlog.reset_defaults()
+    say_notice(Notice(event="hook_failed", severity="error", text="\x1b[2Jno", at=1.0, facts={"error": "\x9b1A"}))
+    logger("callboard").info("\x1b]0;title\x07", told="\x1b[2J")
+    told = capsys.readouterr().err
+    assert "\\x1b[2Jno" in told
+    assert all(sign.isprintable() or sign == "\n" for sign in told)
