@@ -8,7 +8,8 @@ Rules
 - An alert is a row of the outbox that commits with its transition: it is told at least once, also after a crash, and
   nothing that it does or fails to do changes a state.
 - Of each alert `max_alerts` are told per `period`, of errors and of critical transitions apart, so that a storm of
-  errors does not silence a critical one. What is above that is counted; the next one that is told says how many.
+  errors does not silence a critical one. What is above that is counted; the next one that is told says how many. A
+  restart forgets the count, and the period: what was suppressed is in the journal, as every transition is.
 - What goes wrong here is told, and the turn goes on.
 """
 

@@ -57,9 +57,10 @@ async def noticed(number: int, state: str) -> float:
         seen = runtime.events()
         began = time.perf_counter()
         os.kill(record.pid, number)
-        async for event in seen:
-            if isinstance(event, Transitioned) and event.kind == "worker" and event.to_state == state:
-                break
+        with anyio.fail_after(60):
+            async for event in seen:
+                if isinstance(event, Transitioned) and event.kind == "worker" and event.to_state == state:
+                    break
         passed = time.perf_counter() - began
         with suppress(ProcessLookupError):
             os.kill(record.pid, signal.SIGKILL)

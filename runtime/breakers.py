@@ -10,6 +10,7 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import anyio
@@ -85,13 +86,13 @@ class BreakerHandle:
         """Close it: all tasks that wait for it go on, in their order. Returns when that is durable.
 
         check: a hook, a command, or a text for a shell, which must pass first. request_id: the same again is the same
-        command. Raises CheckFailed where the check does not pass, SpecificationError or LookupError for one that cannot
-        be run, RequestIdReused, RuntimeClosed.
+        command, and its check is not run again (one whose check did not pass was not given). Raises CheckFailed where
+        the check does not pass, SpecificationError or LookupError for one that cannot be run, RequestIdReused,
+        RuntimeClosed.
         """
         message = ResetBreaker(*words(reason, by))
-        if check is not None:
-            await self._check(_hook(check))
-        await self._runtime.command(self.record.key, message, request_id=request_id)
+        first = None if check is None else partial(self._check, _hook(check))
+        await self._runtime.command(self.record.key, message, request_id=request_id, first=first)
 
     async def trip(
         self,

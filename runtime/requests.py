@@ -56,12 +56,14 @@ class Requests:
         operation: str,
         payload: object,
         make: Callable[[Reply], Message],
+        *,
         refuse: Callable[[], Exception | None] | None = None,
+        first: Callable[[], Awaitable[None]] | None = None,
     ) -> Any:
         """Run a command, unless it has taken effect under this key before: then return None, as it did.
 
         payload: what the key is bound to beside the operation. make: makes the kernel's input. refuse: asked where
-        nothing is kept under the key; what it returns is raised.
+        nothing is kept under the key; what it returns is raised. first: what must be done before, where nothing is.
         """
         check_request_id(request_id)
         while (other := self._asked.get(request_id)) is not None:
@@ -80,6 +82,8 @@ class Requests:
                 return None
             if refuse is not None and (error := refuse()) is not None:
                 raise error
+            if first is not None:
+                await first()
             await self._host.gate()
             request = Request(request_id, operation, fingerprint, self._keep, self.rows.get(request_id, 0))
             sent = True

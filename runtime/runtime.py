@@ -12,7 +12,7 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from hashlib import blake2b
 from typing import Any, Literal, TypeVar, Unpack, overload
 
@@ -191,12 +191,13 @@ class Runtime(RuntimeLife):
         request_id: str | None = None,
         said: tuple[str, object] | None = None,
         refuse: Callable[[], Exception | None] | None = None,
+        first: Callable[[], Awaitable[None]] | None = None,
     ) -> Any:
         """Give an entity (by its key) a command; returns when it took effect, durably. Raises what it refuses with.
 
         request_id: the same again is the same command, and nothing is done twice. said: the operation and what was
         given to it, which that is bound to (the entity's key and the message, unless given). refuse: says why it cannot
-        be given, unless it has taken effect under that key before.
+        be given, first: does what must be done before; neither where it has taken effect under that key before.
         """
         operation, payload = said or (type(message).__name__, (key, message))
         told = message
@@ -208,6 +209,7 @@ class Runtime(RuntimeLife):
             lambda reply: Command(key, told, reply),
             request_id=request_id,
             refuse=refuse,
+            first=first,
         )
 
     async def input(
@@ -218,13 +220,16 @@ class Runtime(RuntimeLife):
         *,
         request_id: str | None = None,
         refuse: Callable[[], Exception | None] | None = None,
+        first: Callable[[], Awaitable[None]] | None = None,
     ) -> Any:
         """The same for a command that is an input of its own: `make(reply)` makes it, `payload` is what it says."""
         self._check_open()
         if request_id is not None:
-            return await self._requests.once(request_id, operation, payload, make, refuse)
+            return await self._requests.once(request_id, operation, payload, make, refuse=refuse, first=first)
         if refuse is not None and (error := refuse()) is not None:
             raise error
+        if first is not None:
+            await first()
         await self._host.gate()
         return await self._host.ask(make)
 

@@ -28,7 +28,7 @@ from callboard import load
 from callboard.actors import spec
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = "specification jobs lifecycles published-lifecycles breakers observation sessions recovery".split()  # noqa: SIM905
+PAGES = "specification jobs lifecycles published-lifecycles breakers observation sessions recovery workers".split()  # noqa: SIM905
 DOCUMENTS = ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", *(f"docs/{page}.md" for page in PAGES)]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
@@ -157,6 +157,16 @@ def test_the_specification_page_tells_of_every_key_with_its_default(section: str
             assert told[field.name].startswith("required")
         elif isinstance(field.default, int | float):  # also of bool
             assert told[field.name].startswith(f"`{str(field.default).lower()}`"), field.name
+
+
+def test_the_page_of_workers_tells_of_every_setting_of_health_checks_with_its_default() -> None:
+    page = (ROOT / "docs" / "workers.md").read_text(encoding="utf-8")
+    told = dict(re.findall(r"^\| `(\w+)` \| (.*?) \|", page.split("| setting of `HealthChecks` |")[1], re.MULTILINE))
+    fields = {field.name: field.default for field in msgspec.structs.fields(spec.HealthChecks)}
+    restarts = fields["restarts"]
+    spans = {name: f"`{default:g} s`" for name, default in fields.items() if isinstance(default, float)}
+    counts = {"misses": f"`{fields['misses']}`", "restarts": f"{restarts.intensity} in {restarts.period:g} s"}
+    assert told == {**spans, **counts}
 
 
 def test_the_command_line_is_what_the_readme_says() -> None:

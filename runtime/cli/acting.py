@@ -103,6 +103,14 @@ class Act:
             put(self.journal, row)
         return before
 
+    def was_given(self, kind: str, target: str, arguments: dict[str, Any]) -> bool:
+        """Whether it was given before under the same key. Raises Trouble where that was another command."""
+        from .keys import known  # noqa: PLC0415
+        from .reading import reading  # noqa: PLC0415
+
+        with reading(self.journal) as reader:
+            return bool(known(reader, self._row(kind, target, arguments)))
+
     def _row(self, kind: str, target: str, arguments: dict[str, Any]) -> InboxRow:
         from ..journal.contract import InboxRow  # noqa: PLC0415
 

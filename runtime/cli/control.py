@@ -6,6 +6,7 @@ Rules:
 - A command is a row: what it says to what, its help, the reason that is kept where none is given, and the options that
   only it has. All others are the same for all.
 - A breaker's reset with a check runs the check here, in the operator's terminal, and resets only if it exits with 0.
+  Under a request id that has reset it before, nothing is run.
 - `cancel` and `resume` do more, and have modules of their own.
 """
 
@@ -205,7 +206,7 @@ def _do(row: Row, act: Act, given: dict[str, Any]) -> None:
             del given[option]
         elif option in _SPANS:
             given[option] = span(given[option])
-    if check is not None:
+    if check is not None and not act.was_given(kind, name, given):
         _pass(check, shown)
     act.on(kind, name, shown, given, told=given.get("reason") or "")
 

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from .terminal import echo
 from .trouble import Trouble
 
 File = Annotated[Path, typer.Argument(metavar="[FILE]", help="Where to write it; the ending must be .toml.")]
@@ -70,4 +71,4 @@ def init(file: File = Path("callboard.toml")) -> None:
         raise Trouble(f"{file} exists already, and was left as it is. Give another name.") from None
     except OSError as error:
         raise Trouble(f"{file} cannot be written: {error.strerror}.") from None
-    typer.echo(f"Wrote {file}. Run it with: callboard run {file}")
+    echo(f"Wrote {file}. Run it with: callboard run {file}")

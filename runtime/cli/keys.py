@@ -1,4 +1,4 @@
-"""What a stopped journal says of a command that is about to be left in its inbox.
+"""What a journal says of a command that is about to be put into its inbox.
 
 Rules:
 - A key that was given to a command before is the same command, with the same answer, or is refused: as where a runtime

@@ -22,6 +22,7 @@ from callboard import (
     JobHandle,
     Notice,
     NotSerialisable,
+    RequestIdReused,
     Runtime,
     RuntimeClosed,
     SpecificationError,
@@ -104,6 +105,23 @@ async def test_an_operator_sees_it_and_resets_it_after_a_check(open_runtime: Cal
         outcome = await job.wait()
         assert (breaker.state, breaker.retry_in, breaker.record.reason) == ("closed", 0.0, "it was restarted")
         assert sorted(outcome.results) == ["a1", "a2"]
+
+
+async def test_the_same_reset_again_does_not_run_its_check_again(open_runtime: Callable[..., Runtime]) -> None:
+    async with open_runtime(tools=TOOLS) as runtime:
+        breaker = runtime.breaker("t")
+        await breaker.trip()
+        ill[0] = True
+        with pytest.raises(CheckFailed):  # which was no reset, so the key is still free
+            await breaker.reset(check=Hook(run=healthy), request_id="r1")
+        ill[0] = False
+        await breaker.reset(check=Hook(run=healthy), request_id="r1")
+        await breaker.trip()
+        ill[0] = True
+        await breaker.reset(check=Hook(run=healthy), request_id="r1")
+        assert breaker.state == "open"  # it did nothing
+        with pytest.raises(RequestIdReused):
+            await breaker.reset(check=Hook(run=healthy), reason="another", request_id="r1")
 
 
 PRINTS = [sys.executable, "-c", "import sys; print('still restarting'); sys.exit(3)"]

@@ -457,6 +457,10 @@ def test_breakers(cli: Cli, live: Live) -> None:
     assert (told.code, "breaker cc was not reset: its check exited with 3." in told.err, told.out) == (1, True, "")
     told = cli("breaker", "reset", "cc", "--check", "true", "--reason", "mended")
     assert (told.code, told.out) == (0, "breaker cc closed (mended)\n")
+    again = ("breaker", "reset", "cc", "--request-id", "k", "--check")
+    assert cli(*again, "echo once >> checked").code == cli(*again, "echo twice >> checked").code == 0
+    assert Path("checked").read_text() == "once\n"  # the same command has taken effect: nothing is checked again
+    assert cli("breaker", "reset", "cc", "--reason", "mended").code == 0
     (row,) = [json.loads(line) for line in cli("breaker", "list", "--json").out.splitlines()]
     assert (row["tool"], row["state"], row["reason"]) == ("cc", "closed", "mended")
     assert "has used a tool 'c'; did you mean 'cc'?" in cli("breaker", "trip", "c").err
