@@ -29,7 +29,7 @@ from .errors import retry_in
 from .kernel import Kernel
 from .limits import Limits, effective
 from .messages import Assign, Beat, CallEnded, Drain, ProcessStarted, Release, Started, Verdict
-from .records import AttemptRecord, TaskRecord, iso
+from .records import NO_TROUBLE, AttemptRecord, Process, Produced, TaskRecord, Trouble, iso
 from .scheduler import IN_QUEUE
 from .spec import Task, Tool
 from .turn import Call, StopCall
@@ -80,7 +80,7 @@ class Refusal(msgspec.Struct, frozen=True, gc=False):
 class AttemptedTask(CancellableEntity[TaskRecord]):
     """A task as far as its attempts go; `TaskActor` is the whole of it."""
 
-    __slots__ = ("asks", "beat_at", "engine", "lane", "limits", "priority", "spec", "stream", "ticket", "tool")
+    __slots__ = ("asks", "beat_at", "engine", "lane", "limits", "spec", "stream", "ticket")
 
     machine = TASK
     receivers = {}  # noqa: RUF012 - TaskActor's
@@ -100,8 +100,6 @@ class AttemptedTask(CancellableEntity[TaskRecord]):
         self.spec = spec
         self.limits = limits
         self.engine = engine
-        self.priority = spec.priority + stream.spec.priority
-        self.tool: Tool = effective(spec.tool, stream.spec.tools, kernel.tools) or _PLAIN_TOOL
         self.ticket = 0  # its place in the scheduler's heap; 0 when it is not in the queue
         self.lane: Lane | None = None  # where it waits when it is in the queue; the scheduler's
         self.beat_at = 0.0
@@ -129,7 +127,17 @@ class AttemptedTask(CancellableEntity[TaskRecord]):
         job = self.stream.job
         return job if job.over else None
 
+    @property
+    def priority(self) -> int:
+        """Its own and its workstream's."""
+        return self.spec.priority + self.stream.spec.priority
+
     # -- the tool ----------------------------------------------------------------------------------------------------
+
+    @property
+    def tool(self) -> Tool:
+        """The settings of its tool."""
+        return effective(self.spec.tool, self.stream.spec.tools, self.kernel.tools) or _PLAIN_TOOL
 
     @property
     def breaker(self) -> BreakerActor | None:
@@ -197,7 +205,7 @@ class AttemptedTask(CancellableEntity[TaskRecord]):
             record, attempt=record.attempt + 1, token=token, worker=worker.key, worker_id=worker.id, claimed_at=now,
             started_at=record.started_at or now, limit=limit, parked=None, checked=0,
             probe=record.parked == TOOL and breaker is not None and breaker.record.probe == record.key,
-            pid=None, process_started=None, generation=0 if breaker is None else breaker.record.generation,
+            process=None, generation=0 if breaker is None else breaker.record.generation,
         )  # fmt: skip
         self.fire(START, changed, due_at=due)
 
@@ -230,7 +238,7 @@ class AttemptedTask(CancellableEntity[TaskRecord]):
     def on_process_started(self, message: ProcessStarted) -> None:
         """Keep the process's identity, so that one which outlives a crash can be found and killed."""
         if message.token == self.record.token and self.record.claimed_at is not None:
-            self.change(pid=message.pid, process_started=message.started)
+            self.change(process=Process(message.pid, message.started))
             self._journal_attempt()
 
     # -- ending ------------------------------------------------------------------------------------------------------
@@ -259,11 +267,7 @@ class AttemptedTask(CancellableEntity[TaskRecord]):
                 self._refuse(ended)
             if state == CANCELLING and not self.hooks_run:
                 self._tell_partial(ended)
-                self.change(
-                    claimed_at=None, last_error=ended.error or record.last_error,
-                    error_type=ended.error_type or record.error_type, exit_code=ended.exit_code,
-                    output_path=ended.output_path, output_size=ended.output_size,
-                )  # fmt: skip
+                self.change(claimed_at=None, trouble=_with_detail(record.trouble, ended), produced=produced_by(ended))
                 self.stopped()
         if self.record.state != VALIDATING:
             self.validated()
@@ -339,8 +343,7 @@ class AttemptedTask(CancellableEntity[TaskRecord]):
         told = {"duration_seconds": round(duration, 3), "retry_count": record.failed_attempts}
         changed = replace(
             record, result=ended.value, execution_ms=round(duration * 1000), ended_at=self.kernel.at, claimed_at=None,
-            limit=None, exit_code=ended.exit_code, output_path=ended.output_path, output_size=ended.output_size,
-            error_repeats=0, circuit_state="closed",
+            limit=None, produced=produced_by(ended), trouble=unrepeated(record.trouble), circuit_state="closed",
         )  # fmt: skip
         self.fire(SUCCEED, changed, metadata=told)
 
@@ -378,11 +381,12 @@ class AttemptedTask(CancellableEntity[TaskRecord]):
             exhausted = LOST if lost and record.on_loss == "park" else EXHAUSTED
             parked = exhausted if row.guard is parks_when_exhausted else TOOL
         changed = replace(
-            record, failed_attempts=failed, lost_attempts=losses, last_error=error, error_type=kind,
-            error_category=ended.category, error_count=record.error_count + 1, error_repeats=repeats,
-            exit_code=ended.exit_code, output_path=ended.output_path or record.output_path,
-            output_size=ended.output_size, execution_ms=round(ended.duration * 1000), ended_at=now, queued_at=now,
-            claimed_at=None, worker=None, worker_id=None, parked=parked,
+            record, failed_attempts=failed, lost_attempts=losses,
+            trouble=Trouble(
+                error=error, type=kind, category=ended.category, count=record.error_count + 1, repeats=repeats
+            ),
+            produced=produced_by(ended, record.output_path), execution_ms=round(ended.duration * 1000), ended_at=now,
+            queued_at=now, claimed_at=None, worker=None, worker_id=None, parked=parked,
             limit=record.limit if end == "timed_out" else None,
         )  # fmt: skip
         self.fire(FAIL, changed, failure, reason=error, metadata=told, due_at=due)
@@ -423,3 +427,24 @@ class AttemptedTask(CancellableEntity[TaskRecord]):
 def _shape(error: str) -> str:
     """An error's text with numbers, addresses and paths masked, so that the same error is known again."""
     return _DIGITS.sub("#", error)
+
+
+def produced_by(ended: CallEnded, path: str | None = None) -> Produced | None:
+    """What a body left behind; where it left no file, the one at `path` stays."""
+    path = ended.output_path or path
+    if path is None and ended.exit_code is None and ended.output_size is None:
+        return None
+    return Produced(exit_code=ended.exit_code, path=path, size=ended.output_size)
+
+
+def unrepeated(trouble: Trouble | None) -> Trouble | None:
+    """What went wrong before something went well: the same error would be the first of its row."""
+    return None if trouble is None else replace(trouble, repeats=0)
+
+
+def _with_detail(trouble: Trouble | None, ended: CallEnded) -> Trouble | None:
+    """What a body said went wrong while it was stopped: a detail, not counted."""
+    if ended.error is None and ended.error_type is None:
+        return trouble
+    known = trouble or NO_TROUBLE
+    return replace(known, error=ended.error or known.error, type=ended.error_type or known.type)

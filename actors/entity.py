@@ -37,7 +37,7 @@ class Entity(Generic[RecordT]):
     Subclasses name their machine, list which method receives which message, and have `entered_<state>` methods.
     """
 
-    __slots__ = ("__weakref__", "kernel", "record", "timer")
+    __slots__ = ("kernel", "record", "timer")
 
     machine: ClassVar[Machine]
     receivers: ClassVar[dict[type[Message], str]]

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
+import msgspec
 from msgspec.structs import replace
 
 from ..machines import Event, TaskState
@@ -30,17 +31,25 @@ ALIVE = frozenset({RUNNING, TaskState.RECOVERING})
 """Where the body of the present attempt runs, or may."""
 
 
+class Pause(msgspec.Struct, frozen=True, gc=False):
+    """When the clock of an attempt was stopped last, and the seconds that it had stood still before."""
+
+    token: int
+    began: float
+    stood: float
+
+
 class LendingTask(AttemptedTask):
     """A task as far as it lends its slot."""
 
-    __slots__ = ("lent_at", "stood", "stood_token")
+    __slots__ = ("pause",)
 
     def lend(self) -> None:
         """The body waits: it occupies nothing."""
         record = self.record
         if record.state not in ALIVE or not (self.kernel.lend_slot(record.token) or self._lends_again()):
             return
-        self.lent_at = self.kernel.at
+        self.pause = Pause(record.token, self.kernel.at, self._lent_for())
         self.set_clock()
 
     def _lends_again(self) -> bool:
@@ -64,8 +73,8 @@ class LendingTask(AttemptedTask):
         """The body goes on, with the time that it had left."""
         if self.record.state not in ALIVE:
             return
-        self.stood = self._lent_for() + self.kernel.at - self.lent_at
-        self.stood_token = self.record.token
+        pause, now = self.pause, self.kernel.at
+        self.pause = Pause(self.record.token, now, self._lent_for() + now - pause.began)
         self.set_clock()
 
     def set_clock(self) -> None:
@@ -98,7 +107,8 @@ class LendingTask(AttemptedTask):
         )
 
     def _lent_for(self) -> float:
-        return self.stood if getattr(self, "stood_token", 0) == self.record.token else 0.0
+        pause: Pause | None = getattr(self, "pause", None)
+        return pause.stood if pause is not None and pause.token == self.record.token else 0.0
 
     def _stood(self) -> float:
         """Seconds for which the clock of the present attempt has stood still."""

@@ -12,12 +12,14 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from operator import attrgetter
 from types import MappingProxyType
 from typing import Any
 
 import msgspec
 
+from .records import ALLOWED, Allowed
 from .spec import Breaker, Defaults, Duration, OnExhausted, OnLoss, Retry, Task, Tool, Workstream, seconds
 
 ATTEMPT_TIMEOUT = 300.0
@@ -36,7 +38,7 @@ class Limits(msgspec.Struct, frozen=True):
     """One task's limits, in seconds and counts; None means there is no such limit."""
 
     retry: Retry
-    max_attempts: int
+    allowed: Allowed
     timeout: float
     queue_timeout: float | None
     heartbeat_timeout: float | None
@@ -46,14 +48,31 @@ class Limits(msgspec.Struct, frozen=True):
     kill_grace: float
     recovery_timeout: float
     max_error_repeats: int | None
-    max_losses: int
-    on_loss: OnLoss
-    on_exhausted: OnExhausted
     tries_passing: bool  # nothing was said of retries, and it may run twice: errors that pass are tried again
     cancel_timeout: float
     cleanup_on_cancel: bool
     save_partial_output: bool
     checkpoint: bool
+
+    @property
+    def max_attempts(self) -> int:
+        """Attempts that may fail."""
+        return self.allowed.max_attempts
+
+    @property
+    def max_losses(self) -> int:
+        """Attempts that may be lost."""
+        return self.allowed.max_losses
+
+    @property
+    def on_loss(self) -> str:
+        """What a lost attempt means."""
+        return self.allowed.on_loss
+
+    @property
+    def on_exhausted(self) -> str:
+        """What it means that there is no further attempt."""
+        return self.allowed.on_exhausted
 
 
 class LimitsResolver:
@@ -83,7 +102,12 @@ class LimitsResolver:
         retry: Retry | None = said("retry")
         return Limits(
             retry=retry or Retry(),
-            max_attempts=attempts(retry),
+            allowed=_allowed(
+                attempts(retry),
+                MAX_LOSSES if (losses := said("max_losses")) is None else losses,
+                said("on_loss") or "rerun",
+                said("on_exhausted") or "fail",
+            ),
             timeout=_number(said("timeout"), ATTEMPT_TIMEOUT),
             queue_timeout=_optional(said("queue_timeout")),
             heartbeat_timeout=_optional(said("heartbeat_timeout")),
@@ -93,10 +117,7 @@ class LimitsResolver:
             kill_grace=_number(said("kill_grace"), KILL_GRACE),
             recovery_timeout=_number(said("recovery_timeout"), RECOVERY_TIMEOUT),
             max_error_repeats=said("max_error_repeats"),
-            max_losses=MAX_LOSSES if (losses := said("max_losses")) is None else losses,
-            on_loss=said("on_loss") or "rerun",
             tries_passing=retry is None and task.tool is None and said("on_loss") in {None, "rerun"},
-            on_exhausted=said("on_exhausted") or "fail",
             cancel_timeout=_number(said("cancel_timeout"), CANCEL_TIMEOUT),
             cleanup_on_cancel=said("cleanup_on_cancel") is not False,
             save_partial_output=said("save_partial_output") is not False,
@@ -110,6 +131,12 @@ _said_by = attrgetter(
     "save_partial_output", "checkpoint",
 )  # fmt: skip
 _NOTHING = (None,) * 15
+
+
+@lru_cache(maxsize=64)  # ten thousand tasks have the same few
+def _allowed(max_attempts: int, max_losses: int, on_loss: OnLoss, on_exhausted: OnExhausted) -> Allowed:
+    said = Allowed(max_attempts=max_attempts, max_losses=max_losses, on_loss=on_loss, on_exhausted=on_exhausted)
+    return ALLOWED if said == ALLOWED else said  # which is not written down
 
 
 def attempts(retry: Retry | None) -> int:

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, cast
 from msgspec.structs import replace
 
 from ..machines import Event, TaskState
-from .attempts import EXHAUSTED, FAIL, REQUEUE, TOOL
+from .attempts import EXHAUSTED, FAIL, REQUEUE, TOOL, unrepeated
 from .errors import CircuitOpen
 from .limits import breaker_of
 from .messages import Permit, Queued, Reset, ResetTask, Trip, Unroutable
-from .records import TaskRecord
+from .records import NO_TROUBLE, TaskRecord
 from .scheduler import IN_QUEUE
 from .spec import seconds
 from .troubles import TroubledTask
@@ -191,7 +191,12 @@ class QueueingTask(TroubledTask):
             raise CircuitOpen(record.state, allowed, breaker.record.name, breaker.retry_in())
         more = record.parked == EXHAUSTED or record.lost_attempts >= record.max_losses
         changed = replace(
-            record, circuit_state="closed", limit=None, parked=None, granted=record.granted + more, error_repeats=0
+            record,
+            circuit_state="closed",
+            limit=None,
+            parked=None,
+            granted=record.granted + more,
+            trouble=unrepeated(record.trouble),
         )
         told = {"granted": changed.granted} | ({} if message.by is None else {"by": message.by})
         self.fire(Event.RESET, changed, reason=message.reason, metadata=told)
@@ -213,7 +218,8 @@ class QueueingTask(TroubledTask):
         self.fire(FAIL, self._with_error(error, kind), reason=error)
 
     def _with_error(self, error: str, kind: str) -> TaskRecord:
-        return replace(self.record, last_error=error, error_type=kind, error_count=self.record.error_count + 1)
+        before = self.record.trouble or NO_TROUBLE
+        return replace(self.record, trouble=replace(before, error=error, type=kind, count=before.count + 1))
 
     def _limit_reached(self, limit: str) -> None:
         """It waited for too long."""

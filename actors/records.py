@@ -118,8 +118,49 @@ class WorkstreamRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc
     error: str | None = None
 
 
+class Allowed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """What a task may use up, and what it means when it has: copied from its specification. Tasks share them."""
+
+    max_attempts: int = 1
+    max_losses: int = 3
+    on_loss: str = "rerun"
+    on_exhausted: str = "fail"
+
+
+class Trouble(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """What went wrong with a task last, and how often anything did. `repeats`: the same error, in a row."""
+
+    error: str | None = None
+    type: str | None = None
+    category: str | None = None
+    count: int = 0
+    repeats: int = 0
+
+
+class Produced(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """What the command of a task left behind when it ended last. `size` of its output, in bytes."""
+
+    exit_code: int | None = None
+    path: str | None = None
+    size: int | None = None
+
+
+class Process(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """The process of a command that runs. `started`: the kernel's start time of that pid, in clock ticks."""
+
+    pid: int
+    started: int | None = None
+
+
+ALLOWED, NO_TROUBLE, NOTHING_PRODUCED = Allowed(), Trouble(), Produced()
+
+
 class TaskRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """One task. The limits that guards read are copied here from the specification: a guard needs nothing else."""
+    """One task. The limits that guards read are copied here from the specification: a guard needs nothing else.
+
+    There may be a hundred thousand of them, and each is copied at every transition: what few tasks have, and what many
+    have alike, is in records of its own, and read through properties.
+    """
 
     kind: ClassVar[str] = "task"
 
@@ -137,17 +178,13 @@ class TaskRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=False
     failed_attempts: int = 0
     lost_attempts: int = 0
     granted: int = 0
-    max_attempts: int = 1
-    max_losses: int = 3
-    on_loss: str = "rerun"
-    on_exhausted: str = "fail"
+    allowed: Allowed = ALLOWED
     worker: int | None = None  # key
     worker_id: str | None = None
     generation: int = 0  # of the tool's breaker when the attempt began
     # times
     claimed_at: float | None = None  # when the present attempt was; None while there is none, or its end is journaled
-    pid: int | None = None  # of the present attempt's process, where it is a command
-    process_started: int | None = None
+    process: Process | None = None  # of the present attempt, where it is a command
     place: int = 0  # its place in the queue, kept when it is re-queued
     queued_at: float | None = None
     first_queued_at: float | None = None
@@ -164,20 +201,84 @@ class TaskRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=False
     standing: str | None = None  # how its end counts: good | void | bad
     result: MaybeRaw = None
     checked: int = 0  # acceptance tests passed so far in this attempt
-    exit_code: int | None = None
-    output_path: str | None = None
-    output_size: int | None = None
+    produced: Produced | None = None
     execution_ms: int | None = None
     validation_ms: int | None = None
-    last_error: str | None = None
-    error_type: str | None = None
-    error_category: str | None = None
-    error_count: int = 0
-    error_repeats: int = 0  # the same error, in a row
+    trouble: Trouble | None = None
     circuit_state: str = "closed"
     details: MaybeRaw = None  # of the last heartbeat
     checkpoint: MaybeRaw = None  # what its body saved last: the next attempt, or the next run, goes on from there
     cancel: Cancellation | None = None
+
+    @property
+    def max_attempts(self) -> int:
+        """Failed attempts after which there is no further one, but for those granted."""
+        return self.allowed.max_attempts
+
+    @property
+    def max_losses(self) -> int:
+        """Lost attempts after which there is no further one."""
+        return self.allowed.max_losses
+
+    @property
+    def on_loss(self) -> str:
+        """What a lost attempt means: "rerun", "fail" or "park"."""
+        return self.allowed.on_loss
+
+    @property
+    def on_exhausted(self) -> str:
+        """What it means that there is no further attempt: "fail" or "park"."""
+        return self.allowed.on_exhausted
+
+    @property
+    def pid(self) -> int | None:
+        """Of the present attempt's process, where it is a command."""
+        return None if self.process is None else self.process.pid
+
+    @property
+    def process_started(self) -> int | None:
+        """The kernel's start time of that process, in clock ticks."""
+        return None if self.process is None else self.process.started
+
+    @property
+    def exit_code(self) -> int | None:
+        """Of its command, when that ended last."""
+        return None if self.produced is None else self.produced.exit_code
+
+    @property
+    def output_path(self) -> str | None:
+        """The file with its command's output."""
+        return None if self.produced is None else self.produced.path
+
+    @property
+    def output_size(self) -> int | None:
+        """Bytes that its command wrote; the file may hold fewer."""
+        return None if self.produced is None else self.produced.size
+
+    @property
+    def last_error(self) -> str | None:
+        """What went wrong last."""
+        return None if self.trouble is None else self.trouble.error
+
+    @property
+    def error_type(self) -> str | None:
+        """The type of what went wrong last."""
+        return None if self.trouble is None else self.trouble.type
+
+    @property
+    def error_category(self) -> str | None:
+        """Its category: transient, permanent, resources."""
+        return None if self.trouble is None else self.trouble.category
+
+    @property
+    def error_count(self) -> int:
+        """How often anything went wrong."""
+        return 0 if self.trouble is None else self.trouble.count
+
+    @property
+    def error_repeats(self) -> int:
+        """How often the last error came, in a row."""
+        return 0 if self.trouble is None else self.trouble.repeats
 
 
 class WorkerRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=False):

@@ -86,9 +86,9 @@ class WorkstreamActor(Protected[WorkstreamRecord], PausableStream):
             spec = self.spec.tasks[index]
             limits = self.resolver.of(spec)
             if (done := kept.completed.get(spec.name)) is not None:
-                self._carry_over(index, spec, limits, done)
+                self._carry_over(spec, limits, done)
                 continue
-            record = self._new_record(index, spec, limits)
+            record = self._new_record(spec, limits)
             if (saved := kept.saved.get(spec.name)) is not None:
                 record = replace(record, checkpoint=saved)
             task = self._make(record, limits)
@@ -108,23 +108,21 @@ class WorkstreamActor(Protected[WorkstreamRecord], PausableStream):
         else:
             self.fire(Event.TASKS_CREATED)
 
-    def _new_record(self, index: int, spec: Task, limits: Limits) -> TaskRecord:
-        record = self.record
+    def _new_record(self, spec: Task, limits: Limits) -> TaskRecord:
+        record, index = self.record, self.names[spec.name]  # the number itself: a record keeps no other one
         return TaskRecord(
             key=record.first_task + index, id=f"{record.id}/{spec.name}", name=spec.name, state=TaskState.PENDING,
             run=record.run, created_at=self.kernel.at, updated_at=self.kernel.at, workstream=record.key,
             workstream_id=record.id, job_id=record.job_id, index=index, unmet=len(spec.depends_on) + len(spec.after),
-            optional=spec.optional, max_attempts=limits.max_attempts, max_losses=limits.max_losses,
-            on_loss=limits.on_loss, on_exhausted=limits.on_exhausted,
+            optional=spec.optional, allowed=limits.allowed,
         )  # fmt: skip
 
-    def _carry_over(self, index: int, spec: Task, limits: Limits, done: TaskRecord) -> None:
+    def _carry_over(self, spec: Task, limits: Limits, done: TaskRecord) -> None:
         """A task that completed in the run before stands as completed in this one."""
         record = replace(
-            self._new_record(index, spec, limits), state=TaskState.COMPLETED, standing=GOOD, ready=True, unmet=0,
+            self._new_record(spec, limits), state=TaskState.COMPLETED, standing=GOOD, ready=True, unmet=0,
             finished_at=self.kernel.at, reason=f"carried over from {done.id}", result=done.result,
-            exit_code=done.exit_code, output_path=done.output_path, output_size=done.output_size,
-            execution_ms=done.execution_ms, validation_ms=done.validation_ms,
+            produced=done.produced, execution_ms=done.execution_ms, validation_ms=done.validation_ms,
         )  # fmt: skip
         self._make(record, limits).born({"carried_over": done.id, "optional": spec.optional})
         self.open -= 1
@@ -331,6 +329,8 @@ class WorkstreamActor(Protected[WorkstreamRecord], PausableStream):
         """Take the tasks that the journal holds."""
         for record in records:
             limits = self.resolver.of(self.spec.tasks[record.index])
+            if record.allowed == limits.allowed:  # one for all of them again
+                record = replace(record, allowed=limits.allowed)  # noqa: PLW2901 - it says the same
             self.kernel.entities[record.key] = self._make(record, limits)
 
     def rebuild(self, asked: Mapping[int, int]) -> None:

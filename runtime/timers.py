@@ -28,9 +28,10 @@ class Timer(Struct, gc=False, eq=False):
     """One armed timer. It is armed as long as `action` is set; cancelled and fired ones have none."""
 
     due: float
-    # Any: the arguments are the caller's own and go nowhere but back to its function.
     action: Callable[..., object] | None
-    args: tuple[Any, ...]
+    # Any: the arguments are the caller's own and go nowhere but back to its function. One that is no tuple stands here
+    # itself: ten thousand tasks that wait have one each.
+    args: Any
 
     @property
     def armed(self) -> bool:
@@ -64,7 +65,7 @@ class Timers:
 
     def arm(self, due: float, action: Callable[..., object], *args: Any) -> Timer:
         """Call `action(*args)` once `due` (monotonic seconds) has come. A due time in the past fires next."""
-        timer = self._kind(due, action, args)
+        timer = self._kind(due, action, args[0] if len(args) == 1 and type(args[0]) is not tuple else args)
         self._sequence = sequence = self._sequence + 1
         heap = self.heap
         heappush(heap, (due, sequence, timer))
@@ -115,7 +116,10 @@ class Timers:
             self.late += late
             self.latest = max(self.latest, late)
             self.fired += 1
-            action(*args)
+            if type(args) is tuple:
+                action(*args)
+            else:
+                action(args)
         return fired
 
     def clear(self) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from callboard.actors.limits import Limits, LimitsResolver, attempts, breaker_of
+from callboard.actors.records import ALLOWED
 from callboard.actors.spec import Breaker, Defaults, Retry, Task, Tool, Workstream
 
 ONE = Retry(max_attempts=2)
@@ -24,11 +25,14 @@ def limits(task: dict[str, Any] | None = None, **sources: Any) -> Limits:
 
 def test_the_usual_ones() -> None:
     assert limits() == Limits(
-        retry=Retry(), max_attempts=1, timeout=300.0, queue_timeout=None, heartbeat_timeout=None, total_timeout=None,
+        retry=Retry(), allowed=ALLOWED, timeout=300.0, queue_timeout=None, heartbeat_timeout=None, total_timeout=None,
         unroutable_timeout=600.0, validation_timeout=30.0, kill_grace=10.0, recovery_timeout=60.0,
         max_error_repeats=None,
-        max_losses=3, on_loss="rerun", on_exhausted="fail", cancel_timeout=30.0, cleanup_on_cancel=True,
+        cancel_timeout=30.0, cleanup_on_cancel=True,
         save_partial_output=True, checkpoint=True, tries_passing=False,
+    )  # fmt: skip
+    assert (limits().max_attempts, limits().max_losses, limits().on_loss, limits().on_exhausted) == (
+        1, 3, "rerun", "fail",
     )  # fmt: skip
     assert LimitsResolver(Workstream("w"), Defaults()).of(Task("a", run="m:f")).tries_passing
     assert (Retry().base_delay, Retry().max_delay, Retry().jitter) == (2.0, 60.0, 0.25)
