@@ -12,13 +12,17 @@ import pytest
 
 from callboard.actors.loading import Loaded
 from callboard.actors.records import (
+    Allowed,
     AnyRecord,
     BreakerRecord,
     JobRecord,
     OutboxRow,
+    Process,
+    Produced,
     Record,
     TaskRecord,
     Transitioned,
+    Trouble,
     WorkstreamRecord,
 )
 from callboard.runtime.journal.contract import Entry, Journal
@@ -141,7 +145,8 @@ def test_an_outbox_row_written_and_done_in_one_batch_is_gone(bench: Bench) -> No
 def test_every_field_comes_back_exactly(bench: Bench) -> None:
     ws = workstream(2, 1, 1, deadline_at=0.1 + 0.2, error='a "quoted"\n\\ line, é, 漢, \U0001f600, \x00')
     whole = task(
-        3, ws, result=raw({"a": [None, 1.5, "é"], "b": 2**63 - 1}), details=raw(None), exit_code=-9,
+        3, ws, result=raw({"a": [None, 1.5, "é"], "b": 2**63 - 1}), details=raw(None), produced=Produced(exit_code=-9),
+        trouble=Trouble(error="", count=2**62), process=Process(1, 2**63 - 1), allowed=Allowed(max_losses=0),
         due_at=5e-324, queued_at=1.7976931348623157e308, unmet=2**62, optional=True, circuit_state="open",
     )  # fmt: skip
     tries = attempt(4, whole, process_started=2**63 - 1, error="", ended_at=1e-9, end="lost", duration_ms=0)

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from callboard.actors.records import JobRecord, OutboxRow
+from callboard.actors.records import JobRecord, OutboxRow, Produced, Trouble
 from callboard.runtime.journal import open_journal
 from callboard.runtime.journal.contract import (
     Entry,
@@ -281,7 +281,9 @@ def test_readable_views(path: Path) -> None:
     ws = workstream(2, 1, 1)
     done = task(
         3, ws, state="completed", previous_state="validating", created_at=1_700_000_000.0, execution_ms=1500,
-        started_at=1_700_000_001.0, finished_at=1_700_000_002.5, attempt=2, exit_code=0, output_size=10,
+        started_at=1_700_000_001.0, finished_at=1_700_000_002.5, attempt=2,
+        produced=Produced(exit_code=0, path="/out", size=10),
+        trouble=Trouble(error="no", type="E", category="transient", count=3, repeats=1),
     )  # fmt: skip
     with opened(path) as (journal, _):
         row = moved(1, done, "validation_passed", from_state="validating", metadata={"n": 1}, reason="ok")
@@ -293,7 +295,8 @@ def test_readable_views(path: Path) -> None:
         for view in ("jobs", "workstreams", "workers", "breakers", "attempts", "outbox"):
             raw_file.execute(f"SELECT * FROM {view}").fetchall()
     expected = {
-        "state": "completed", "previous_state": "validating", "attempt_count": 2, "error_count": 0,
+        "state": "completed", "previous_state": "validating", "attempt_count": 2, "error_count": 3,
+        "last_error": "no", "error_type": "E", "error_category": "transient", "output_path": "/out",
         "created_at": "2023-11-14T22:13:20.000Z", "completed_at": "2023-11-14T22:13:22.500Z", "failed_at": None,
         "circuit_state": "closed", "execution_duration_ms": 1500, "total_duration_ms": 2500, "exit_code": 0,
         "output_size_bytes": 10, "workstream_id": "ws-2",
@@ -583,7 +586,9 @@ def test_what_cannot_be_written_is_refused_on_the_loop(path: Path) -> None:
 
 def test_what_slipped_through_does_not_stop_the_journal(path: Path) -> None:
     ws = workstream(2, 1, 1)
-    odd = task(3, ws, last_error="\ud800!", output_path="/tmp/\udcff", result=msgspec.Raw(b'{"a":\n1}'))
+    odd = task(
+        3, ws, trouble=Trouble(error="\ud800!"), produced=Produced(path="/tmp/\udcff"), result=msgspec.Raw(b'{"a":\n1}')
+    )
     with opened(path) as (journal, loop):
         journal.append(entry(job(1), ws, odd, worker(9, name="\ud800"), seq=1))
         loop.until_durable(journal)
