@@ -15,12 +15,15 @@ from collections.abc import Mapping
 from functools import lru_cache
 from operator import attrgetter
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from .records import ALLOWED, Allowed
 from .spec import Breaker, Defaults, Duration, OnExhausted, OnLoss, Retry, Task, Tool, Workstream, seconds
+
+if TYPE_CHECKING:
+    from .records import TaskRecord
 
 ATTEMPT_TIMEOUT = 300.0
 VALIDATION_TIMEOUT = 30.0
@@ -53,6 +56,17 @@ class Limits(msgspec.Struct, frozen=True):
     cleanup_on_cancel: bool
     save_partial_output: bool
     checkpoint: bool
+    checkpoint_on: frozenset[str] | None  # the states in which it is kept; None: in any
+    park_cooldown: float | None  # seconds until an exhausted task gets one more attempt; None: as its tool's breaker
+
+    def keeps(self, record: TaskRecord) -> bool:
+        """Whether what a task saved, or did, is kept, it having come to its present state."""
+        if self.checkpoint_on is None or record.previous_state == "recovering":
+            return True
+        states = {str(record.state)}
+        if record.state in {"retrying", "failed"}:
+            states.add("timed_out" if record.previous_state == "timed_out" else "failed")
+        return not self.checkpoint_on.isdisjoint(states)
 
     @property
     def max_attempts(self) -> int:
@@ -122,6 +136,8 @@ class LimitsResolver:
             cleanup_on_cancel=said("cleanup_on_cancel") is not False,
             save_partial_output=said("save_partial_output") is not False,
             checkpoint=said("checkpoint") is not False,
+            checkpoint_on=None if (kept := said("checkpoint_on")) is None else frozenset(kept),
+            park_cooldown=_optional(said("park_cooldown")),
         )
 
 

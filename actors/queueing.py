@@ -103,6 +103,7 @@ class QueueingTask(TroubledTask):
 
     def entered_retrying(self) -> None:
         """Wait for the backoff to be over; the limit over all attempts still holds."""
+        self._let_go()
         due, total = self.record.due_at, self._total_due()
         if due is not None and total is not None and total < due:
             self.wait_until(total)
@@ -142,16 +143,24 @@ class QueueingTask(TroubledTask):
         if self.parked_at_tool:
             dues = self._waiting_dues()
         else:
+            self._let_go()
             total = self._total_due()
             dues = [] if total is None else [(total, "total")]
             if self.record.parked == EXHAUSTED and not self.record.granted:
-                dues.append((self.kernel.at + seconds(breaker_of(self.tool).cooldown), "cooldown"))
+                said = self.limits.park_cooldown
+                cooldown = seconds(breaker_of(self.tool).cooldown) if said is None else said
+                dues.append((self.kernel.at + cooldown, "cooldown"))
         if dues:
             due, limit = min(dues)
             self.change(limit=limit)
             self.wait_until(due)
         if self.parked_at_tool and (breaker := self.breaker) is not None:
             breaker.park(cast("TaskActor", self))
+
+    def _let_go(self) -> None:
+        """Forget what its body saved, where that is not kept after such an attempt."""
+        if self.record.checkpoint is not None and not self.limits.keeps(self.record):
+            self.change(checkpoint=None)
 
     def on_permit(self, _: Permit) -> None:
         """It may probe its tool."""

@@ -56,9 +56,10 @@ def kept_of(
         if task.state == TaskState.SKIPPED and task.standing == Standing.GOOD:
             skipped[task.name] = task.reason or "skipped in the run before"
         elif task.state == TaskState.COMPLETED:
-            if not cancelled or limits.of(spec.tasks[task.index]).checkpoint:
+            its = limits.of(spec.tasks[task.index])
+            if not cancelled or (its.checkpoint and its.keeps(task)):
                 completed[task.name] = task
-        elif task.checkpoint is not None:
+        elif task.checkpoint is not None and limits.of(spec.tasks[task.index]).keeps(task):
             saved[task.name] = task.checkpoint
     if again is not None:
         for kept in (completed, skipped, saved):

@@ -192,15 +192,18 @@ class Approval(Spec, frozen=True, kw_only=True):
 
 
 class Check(Spec, frozen=True, kw_only=True):
-    """One acceptance test, run after the body; exactly one of `file`, `imports`, `command`, `run` is given.
+    """One acceptance test, run after the body; exactly one of its kinds is given.
 
-    file: a path that must exist; imports: a module that must import (in a Python process of its own);
-    command: must exit with 0; run: a function that must not return False and must not raise.
+    file: a path that must exist; changed: one that must have been written since the attempt (of a workstream: its first
+    task) began; imports: a module that must import (in a Python process of its own); imports_js: one that must import
+    in Node.js; command: must exit with 0; run: a function that must not return False and must not raise.
     Each has its own limit (duration, 30 s unless set).
     """
 
     file: str | None = None
+    changed: str | None = None
     imports: str | None = None
+    imports_js: str | None = None
     command: list[str] | str | None = None
     shell: bool = False
     run: Body = None
@@ -267,7 +270,12 @@ class Task(Named, frozen=True, kw_only=True):
 
 
 class Defaults(Spec, frozen=True, kw_only=True):
-    """What tasks of a workstream, or of a whole runtime, use where they and their tool say nothing. Durations."""
+    """What tasks of a workstream, or of a whole runtime, use where they and their tool say nothing. Durations.
+
+    checkpoint_on: the states in which what a task saved, or completed, is kept for its next attempt or run (any, unless
+    set); one that was interrupted keeps it always. park_cooldown: after how long a task that is parked with its
+    attempts used up gets one more (its tool's cooldown, unless set).
+    """
 
     retry: Retry | None = None
     timeout: Duration | None = None
@@ -285,6 +293,8 @@ class Defaults(Spec, frozen=True, kw_only=True):
     cleanup_on_cancel: bool | None = None
     save_partial_output: bool | None = None
     checkpoint: bool | None = None
+    checkpoint_on: list[str] | None = None
+    park_cooldown: Duration | None = None
     recovery_timeout: Duration | None = None
 
 

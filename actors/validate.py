@@ -20,12 +20,13 @@ from typing import Any, cast
 
 import msgspec
 
+from ..machines import TaskState
 from .backoff import WaitError, decode_wait, encode_wait, is_strategy
 from .fields import Bodies, Fields
 from .graph import edge_findings
 from .holds import approval_findings, protection_findings
 from .names import folded, name_problem
-from .schema import Finding, Path, beside, plain_problem, read, short, sound
+from .schema import Finding, Path, beside, did_you_mean, plain_problem, read, short, sound
 from .spec import (
     MOST_SLOTS,
     Alert,
@@ -53,6 +54,8 @@ _TASK_LIMITS = (
     "timeout", "queue_timeout", "heartbeat_timeout", "total_timeout", "unroutable_timeout", "cancel_timeout",
 )  # fmt: skip
 _DEFAULT_LIMITS = (*_TASK_LIMITS, "validation_timeout")
+_STATES = [str(state) for state in TaskState]
+_CHECKS = ("file", "changed", "imports", "imports_js", "command", "run")
 _HOOKS = ("cancel_hooks", "on_completed", "on_failed", "on_cancelled")
 _COMMAND_ONLY: dict[str, object] = {
     "env": {},
@@ -235,6 +238,11 @@ class _Checker(Fields):
     def defaults(self, spec: Defaults, at: Path) -> None:
         self.policies(spec, at, _DEFAULT_LIMITS)
         self.duration((*at, "recovery_timeout"), spec.recovery_timeout)
+        self.duration((*at, "park_cooldown"), spec.park_cooldown)
+        for index, state in enumerate(spec.checkpoint_on or ()):
+            if state not in _STATES:
+                advice = did_you_mean(state, _STATES) or f"there are: {', '.join(_STATES)}"
+                self.bad((*at, "checkpoint_on", index), f"{short(state)} is no state of a task", advice)
 
     def tool(self, spec: Tool, at: Path) -> None:
         self.at_least((*at, "max_parallel"), spec.max_parallel, 1)
@@ -310,11 +318,12 @@ class _Checker(Fields):
         self.limit((*at, "timeout"), spec.timeout)
 
     def check(self, spec: Check, at: Path) -> None:
-        given = [name for name in ("file", "imports", "command", "run") if getattr(spec, name) is not None]
+        given = [name for name in _CHECKS if getattr(spec, name) is not None]
         if len(given) != 1:
-            self.bad(at, f"a check has exactly one of file, imports, command and run, not {_listed(given)}")
-        if spec.file is not None:
-            self.folder(spec.file, (*at, "file"))
+            kinds = f"{', '.join(_CHECKS[:-1])} and {_CHECKS[-1]}"
+            self.bad(at, f"a check has exactly one of {kinds}, not {_listed(given)}")
+        for name in ("file", "changed", "imports_js"):
+            self.folder(getattr(spec, name), (*at, name))
         if spec.imports is not None and not _MODULE.fullmatch(spec.imports):
             self.bad((*at, "imports"), f"{short(spec.imports)} is no module's name", 'write it as "package.module"')
         if spec.run is not None:

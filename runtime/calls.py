@@ -14,7 +14,6 @@ Rules
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -26,6 +25,7 @@ from ..actors.messages import CallEnded
 from ..actors.records import TaskRecord
 from ..actors.spec import Check, Condition, Hook, Task, Workstream, seconds
 from ..actors.turn import RunHook, StartCall, folder_of
+from .acceptance import importing, looked_at
 from .bodies import Bodies, BodyNotFound, NoPath, kind_of, look_in, path_of
 from .desk import ApprovalDesk
 from .engines.bodies import takes_context
@@ -154,10 +154,11 @@ class Caller(Reports):
         assert part is not None  # noqa: S101 - the actor asked for it
         task = None if isinstance(spec, Workstream) else cast("TaskActor", entity)
         stream = cast("WorkstreamActor", entity) if task is None else task.stream
-        if isinstance(part, Check) and part.file is not None:
-            found = Path(folder_of(stream.spec, None if task is None else task.spec), part.file).exists()
-            error = None if found else f"the file {part.file!r} does not exist"
-            self._tell(CallEnded(effect.token, "ok" if found else "failed", found, "check_failed", error))
+        own = None if task is None else task.spec
+        problem = looked_at(part, stream.spec, own, entity.record) if isinstance(part, Check) else None
+        if problem is not None:
+            status = "failed" if problem else "ok"
+            self._tell(CallEnded(effect.token, status, not problem, "check_failed", problem or None))
             return
         if part.run is not None:
             func = self._function(part.run, stream.spec.folder)
@@ -336,9 +337,8 @@ class Caller(Reports):
 
 def _words(part: Part) -> dict[str, Any]:
     """The command of a part of a specification, as `CommandCall` takes it."""
-    if isinstance(part, Check) and part.imports is not None:
-        program = "import importlib, sys; importlib.import_module(sys.argv[1])"
-        return {"argv": [sys.executable, "-c", program, part.imports]}
+    if isinstance(part, Check) and (argv := importing(part)) is not None:
+        return {"argv": argv}
     if isinstance(part.command, str):
         return {"shell": part.command}
     return {"argv": list(part.command or ())}

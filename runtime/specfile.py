@@ -7,6 +7,8 @@ Rules:
 - What a file says, it says from where it lies: its folder is where commands run unless it says `cwd`, a
   `cwd` that is relative starts there, and modules of functions ("module:function") are looked for there
   first.
+- Two sections are read in the words of the documents that they come from (`specwords.py`): `task_lifecycle` and
+  `tool_profiles`.
 - A file is refused unread when it is over 20 MB, and plainly when it is no text.
 """
 
@@ -28,6 +30,7 @@ from ..actors.spec import Worker, Workstream
 from ..actors.validate import SpecificationError, findings, worker_findings
 from . import speclines, specyaml
 from .bodies import look_in
+from .specwords import TaskLifecycle, ToolProfile, Words
 
 __all__ = ["RunFile", "load"]
 
@@ -51,6 +54,8 @@ class _Layout(Workstream, frozen=True, kw_only=True):
     """A file's top level."""
 
     workers: list[Worker] | None = None
+    task_lifecycle: TaskLifecycle | None = None
+    tool_profiles: list[ToolProfile] | None = None
 
 
 def load(path: str | Path, *, functions: Functions | None = None) -> RunFile:
@@ -64,13 +69,19 @@ def load(path: str | Path, *, functions: Functions | None = None) -> RunFile:
     data, lines, found = _parse(path, _text(path))
     if not isinstance(data, dict | None):
         raise _refused(path, "holds no table of settings", None)
-    layout, mistyped = read(_with_times_as_text({"name": path.stem, **cast("dict[str, Any]", data or {})}), _Layout)
+    given = _with_times_as_text({"name": path.stem, **cast("dict[str, Any]", data or {})})
+    layout, mistyped = read(given, _Layout)
     workstream = Workstream(**{name: getattr(layout, name) for name in Workstream.__struct_fields__})
     workers = layout.workers
     found += mistyped
+    words = Words(workstream, given)
+    words.task_lifecycle(layout.task_lifecycle)
+    words.tool_profiles(layout.tool_profiles or [])
+    workstream = words.workstream
     if functions is not None:
         look_in(str(path.absolute().parent / (workstream.folder or "")))
-    more = findings(workstream, bodies=functions) + (worker_findings(workers) if workers else [])
+    more = words.findings + words.renamed(findings(workstream, bodies=functions))
+    more += worker_findings(workers) if workers else []
     if not workstream.tasks:
         more.append(Finding("tasks", "there are no tasks", "`callboard init` writes an example"))
     found += beside(found, more)

@@ -29,7 +29,7 @@ def test_the_usual_ones() -> None:
         unroutable_timeout=600.0, validation_timeout=30.0, kill_grace=10.0, recovery_timeout=60.0,
         max_error_repeats=None,
         cancel_timeout=30.0, cleanup_on_cancel=True,
-        save_partial_output=True, checkpoint=True, tries_passing=False,
+        save_partial_output=True, checkpoint=True, checkpoint_on=None, park_cooldown=None, tries_passing=False,
     )  # fmt: skip
     assert (limits().max_attempts, limits().max_losses, limits().on_loss, limits().on_exhausted) == (
         1, 3, "rerun", "fail",

@@ -8,9 +8,9 @@ from tests.actors.jobs_help import again, job_record
 from tests.actors.stage import Stage, fails, flow, hangs, task
 
 from callboard.actors.job import JobActor
-from callboard.actors.messages import ResetTask, SkipTask
+from callboard.actors.messages import Beat, ResetTask, SkipTask
 from callboard.actors.records import TaskRecord, WorkstreamRecord
-from callboard.actors.spec import Condition, Retry, Task, Workstream
+from callboard.actors.spec import Condition, Defaults, Retry, Task, Workstream
 from callboard.machines import InvalidTransitionError
 
 CHAIN = flow(task("a"), task("b", "a"), task("c", "b"))
@@ -282,3 +282,45 @@ def test_a_crash_anywhere_in_a_run_that_was_asked_for_leads_to_the_same_end(turn
     after.advance(1)
     assert after.state() == "completed"
     assert after.audit() == []
+
+
+SAVED_ON = [
+    (None, True, True),
+    (["failed"], True, True),
+    (["retrying"], True, False),
+    (["circuit_open"], False, False),
+    (["completed", "failed"], True, True),
+]
+
+
+@pytest.mark.parametrize(("states", "next_attempt", "next_run"), SAVED_ON)
+def test_what_a_task_saved_is_kept_after_the_ends_that_are_named(
+    states: list[str] | None, next_attempt: bool, next_run: bool
+) -> None:
+    stage = Stage()
+    stage.scripts["a"] = hangs
+    defaults = Defaults(checkpoint_on=states)
+    stage.submit(flow(task("a", retry=Retry(max_attempts=2, base_delay=1, jitter=0)), defaults=defaults))
+    stage.send(Beat(stage.token("a"), None, msgspec.Raw(b"7")))
+    stage.end(stage.token("a"), "failed", error="no", error_type="E")
+    stage.settle()
+    assert (stage.task("a").checkpoint is not None) is next_attempt
+    stage.advance(1)
+    stage.send(Beat(stage.token("a"), None, msgspec.Raw(b"8")))
+    stage.end(stage.token("a"), "failed", error="no", error_type="E")
+    stage.settle()
+    again(stage)
+    assert (of_run(stage, 2)["a"].checkpoint is not None) is next_run
+    assert stage.audit() == []
+
+
+def test_a_completed_task_of_a_cancelled_run_is_done_again_where_that_is_not_kept() -> None:
+    for states, runs in ((["cancelled"], ["a", "b"]), (["completed"], ["b"])):
+        stage = Stage()
+        stage.scripts["b"] = hangs
+        job = stage.submit(flow(task("a"), task("b", "a"), defaults=Defaults(checkpoint_on=states)))
+        stage.cancel(job)
+        stage.scripts.clear()
+        stage.started.clear()
+        again(stage)
+        assert stage.bodies() == runs

@@ -721,6 +721,16 @@ def test_an_exhausted_task_that_asks_for_it_is_parked_and_gets_one_more_attempt(
     assert stage.audit() == []
 
 
+def test_a_file_may_say_how_long_an_exhausted_task_is_parked() -> None:
+    stage = Stage()
+    stage.scripts["a"] = fails()
+    stage.submit(flow(task("a", on_exhausted="park"), defaults=Defaults(park_cooldown="5m")))
+    stage.advance(299)
+    assert (stage.task("a").state, stage.task("a").attempt) == ("circuit_open", 1)
+    stage.advance(1)
+    assert (stage.task("a").attempt, stage.task("a").granted) == (2, 1)
+
+
 def test_the_one_more_attempt_may_be_the_one_that_works() -> None:
     stage = Stage()
     stage.scripts["a"] = fails_until(2)

@@ -1,0 +1,240 @@
+"""Settings in the words of the published documents: `task_lifecycle` of 003 and `tool_profiles` of 000, in a file.
+
+Rules
+-----
+- They set what the file's own `defaults` and `tools` set, and nothing else: so a task's own settings go over them, and
+  they go over the runtime's. Both sections may be copied from the documents as they are.
+- They are translated before anything is checked. What is wrong is then told in the words that the file uses.
+- A thing is said once: what a section and the file's own settings say differently is told as a contradiction.
+- 003: a file that says anything of retries retries. Its circuit is the task's: a task whose attempts are used up, whose
+  error is permanent, or the same more than `max_error_repeats` times, is parked, and gets one more attempt after
+  `cooldown_period`. With `enabled: false` it fails.
+- 000: `retry_on_failure` is whether a failed attempt is tried again; `expected_exit_codes` hold for the tool's commands
+  that say none themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, cast
+
+import msgspec
+from msgspec.structs import replace
+
+from ..actors.schema import Finding, did_you_mean, short, where
+from ..actors.spec import Breaker, Duration, Retry, Spec, Tool, Workstream
+
+_RETRY = {
+    "max_attempts": "max_attempts",
+    "base_retry_delay": "base_delay",
+    "max_retry_delay": "max_delay",
+    "jitter_percentage": "jitter",
+}
+_PLAIN = {
+    "default_timeout": "timeout",
+    "validation_timeout": "validation_timeout",
+    "cleanup_on_cancel": "cleanup_on_cancel",
+    "save_partial_output": "save_partial_output",
+}
+_STATES = {
+    "PENDING": "pending", "IN_PROGRESS": "running", "VALIDATING": "validating", "COMPLETED": "completed",
+    "FAILED": "failed", "RETRYING": "retrying", "CIRCUIT_OPEN": "circuit_open", "HALF_OPEN": "half_open",
+    "TIMEOUT": "timed_out", "SKIPPED": "skipped", "CANCELLED": "cancelled",
+}  # fmt: skip
+_ERROR_REPEATS = 2
+"""How often the same error may come in a row under document 003, unless it is said."""
+
+
+class CircuitSettings(Spec, frozen=True, kw_only=True):
+    """Document 003: when a task is parked, and for how long."""
+
+    enabled: bool = True
+    max_error_repeats: int | None = None
+    cooldown_period: Duration | None = None
+
+
+class CheckpointSettings(Spec, frozen=True, kw_only=True):
+    """Document 003: whether what a task saved is kept, and in which states."""
+
+    enabled: bool = True
+    save_on_states: list[str] | None = None
+
+
+class TaskLifecycle(Spec, frozen=True, kw_only=True):
+    """Document 003's configuration of tasks. Durations, counts, and a percentage."""
+
+    default_timeout: Duration | None = None
+    validation_timeout: Duration | None = None
+    max_attempts: int | None = None
+    base_retry_delay: Duration | None = None
+    max_retry_delay: Duration | None = None
+    jitter_percentage: float | None = None
+    circuit_breaker: CircuitSettings | None = None
+    checkpoint: CheckpointSettings | None = None
+    cleanup_on_cancel: bool | None = None
+    save_partial_output: bool | None = None
+
+
+class ToolProfile(Spec, frozen=True, kw_only=True):
+    """Document 000's profile of a tool, with the settings of its circuit breaker."""
+
+    tool_id: str
+    retry_on_failure: bool | None = None
+    max_retries: int | None = None
+    expected_exit_codes: list[int] | None = None
+    failure_threshold: int | None = None
+    cooldown_seconds: Duration | None = None
+    success_threshold: int | None = None
+
+
+class Words:
+    """The translation of one file: `workstream` as it is meant, and what was found to be wrong meanwhile."""
+
+    def __init__(self, workstream: Workstream, given: Mapping[str, Any]) -> None:
+        self.workstream = workstream
+        self.findings: list[Finding] = []
+        self._given = given
+        self._places: list[tuple[str, str]] = []  # where we would tell a finding, and where the file says it
+
+    def renamed(self, found: Iterable[Finding]) -> list[Finding]:
+        """Findings about the workstream, each where the file says what is wrong."""
+        told: dict[tuple[str, str], Finding] = {}
+        for finding in found:
+            finding = self._renamed(finding)  # noqa: PLW2901 - it is the same finding
+            told.setdefault((finding.where, finding.message), finding)
+        return list(told.values())
+
+    def task_lifecycle(self, said: TaskLifecycle | None) -> None:
+        """Take over a section `task_lifecycle`."""
+        if said is None:
+            return
+        at = "task_lifecycle"
+        for theirs, ours in _PLAIN.items():
+            self._default(ours, getattr(said, theirs), f"{at}.{theirs}")
+        self._retry(said, at)
+        if (circuit := said.circuit_breaker) is not None:
+            self._circuit(circuit, f"{at}.circuit_breaker")
+        if (checkpoint := said.checkpoint) is not None:
+            self._default("checkpoint", checkpoint.enabled, f"{at}.checkpoint.enabled")
+            self._states(checkpoint.save_on_states, f"{at}.checkpoint.save_on_states")
+
+    def tool_profiles(self, profiles: Sequence[ToolProfile]) -> None:
+        """Take over a section `tool_profiles`."""
+        seen: set[str] = set()
+        for index, profile in enumerate(profiles):
+            at, name = f"tool_profiles[{index}]", profile.tool_id
+            if name in seen or name in self.workstream.tools:
+                place = "tool_profiles" if name in seen else "tools"
+                self._bad(f"{at}.tool_id", f"the tool {short(name)} stands in {place} already", "keep one")
+                continue
+            seen.add(name)
+            self._tool(profile, at)
+
+    # -- task_lifecycle ------------------------------------------------------------------------------------------------
+
+    def _retry(self, said: TaskLifecycle, at: str) -> None:
+        given = {theirs: getattr(said, theirs) for theirs in _RETRY if getattr(said, theirs) is not None}
+        if not given:
+            return
+        first = next(iter(given))
+        percent = given.pop("jitter_percentage", None)
+        settings: dict[str, Any] = {_RETRY[theirs]: value for theirs, value in given.items()}
+        if percent is not None and 0 <= percent <= 100:
+            settings["jitter"] = percent / 100
+        elif percent is not None:
+            self._bad(f"{at}.jitter_percentage", f"must be between 0 and 100, not {percent:g}", "25 means ±25 %")
+        retry = Retry(**settings)
+        self._default("retry", retry, f"{at}.{first}")
+        self._places += [(f"defaults.retry.{ours}", f"{at}.{theirs}") for theirs, ours in _RETRY.items()]
+
+    def _circuit(self, said: CircuitSettings, at: str) -> None:
+        if not said.enabled:
+            self._default("on_exhausted", "fail", f"{at}.enabled")
+            return
+        self._default("on_exhausted", "park", f"{at}.enabled")
+        repeats = said.max_error_repeats
+        if repeats is not None or self.workstream.defaults.max_error_repeats is None:
+            self._default(
+                "max_error_repeats", _ERROR_REPEATS if repeats is None else repeats, f"{at}.max_error_repeats"
+            )
+        self._default("park_cooldown", said.cooldown_period, f"{at}.cooldown_period")
+
+    def _states(self, said: Sequence[str] | None, at: str) -> None:
+        if said is None:
+            return
+        kept: list[str] = []
+        for index, state in enumerate(said):
+            ours = _STATES.get(state) or (state if state in _STATES.values() else None)
+            if ours is None:
+                advice = did_you_mean(state, list(_STATES)) or f"there are: {', '.join(_STATES)}"
+                self._bad(f"{at}[{index}]", f"{short(state)} is no state of a task", advice)
+            else:
+                kept.append(ours)
+        self._default("checkpoint_on", kept, at)
+
+    def _default(self, name: str, value: object, at: str) -> None:
+        """Set a default of the file, unless it says another itself."""
+        if value is None:
+            return
+        defaults = self.workstream.defaults
+        own = getattr(defaults, name)
+        if own is not None and own != value:
+            self._bad(at, f"contradicts defaults.{name}", "keep one of them")
+            return
+        self.workstream = replace(self.workstream, defaults=replace(defaults, **{name: value}))
+        self._places.append((f"defaults.{name}", at))
+
+    # -- tool_profiles -------------------------------------------------------------------------------------------------
+
+    def _tool(self, profile: ToolProfile, at: str) -> None:
+        settings: dict[str, Any] = {
+            "failure_threshold": profile.failure_threshold,
+            "cooldown": profile.cooldown_seconds,
+            "success_threshold": profile.success_threshold,
+        }
+        settings = {name: value for name, value in settings.items() if value is not None}
+        retry: Retry | None = None
+        if profile.retry_on_failure is False:
+            retry = Retry(max_attempts=1)
+            if profile.max_retries:
+                text = "retry_on_failure is off, so there are no retries"
+                self._bad(f"{at}.max_retries", text, "remove one of the two")
+        elif profile.retry_on_failure or profile.max_retries is not None:
+            retry = Retry(max_retries=profile.max_retries)
+        tool = Tool(retry=retry, breaker=Breaker(**settings) if settings else None)
+        tools = {**self.workstream.tools, profile.tool_id: tool}
+        self.workstream = replace(self.workstream, tools=tools)
+        name = profile.tool_id
+        self._places += [
+            (where(("tools", name, "breaker", "cooldown")), f"{at}.cooldown_seconds"),
+            (where(("tools", name, "breaker")), at),
+            (where(("tools", name, "retry")), at),
+            (where(("tools", name)), f"{at}.tool_id"),
+        ]
+        if profile.expected_exit_codes is not None:
+            self._exit_codes(name, profile.expected_exit_codes, f"{at}.expected_exit_codes")
+
+    def _exit_codes(self, tool: str, codes: list[int], at: str) -> None:
+        """Have them hold for the tool's commands that say none themselves."""
+        given: object = self._given.get("tasks")
+        said = cast("list[object]", given) if isinstance(given, list) else []
+        tasks = list(self.workstream.tasks)
+        for index, (task, own) in enumerate(zip(tasks, said, strict=False)):
+            if task.tool == tool and task.command is not None:
+                if isinstance(own, Mapping) and "expected_exit_codes" in own:
+                    continue
+                tasks[index] = replace(task, expected_exit_codes=codes)
+                self._places.append((f"tasks[{index}].expected_exit_codes", at))
+        self.workstream = replace(self.workstream, tasks=tasks)
+
+    # -- findings ------------------------------------------------------------------------------------------------------
+
+    def _bad(self, at: str, message: str, advice: str) -> None:
+        self.findings.append(Finding(at, message, advice))
+
+    def _renamed(self, finding: Finding) -> Finding:
+        for ours, theirs in sorted(self._places, key=lambda place: -len(place[0])):
+            rest = finding.where.removeprefix(ours)
+            if finding.where.startswith(ours) and rest[:1] in {"", ".", "["}:
+                return msgspec.structs.replace(finding, where=theirs + rest)
+        return finding
