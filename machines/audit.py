@@ -12,6 +12,8 @@ Rules
 - What was archived is taken out of a log as whole jobs: their numbers are missing, and are no gap where it is known
   which. A log of an archive begins with a line that says so, and holds its jobs only.
 - A kind of entity without a machine here (an application's own) is held against all that needs no table.
+- An entity whose creation names a lifecycle is held against the table of that, and against the invariants by the
+  phases of its states. So is one without its creation (the log begins later) as far as can be: against no table.
 
 Findings
 --------
@@ -32,6 +34,7 @@ after_end            error    the line leaves a terminal state, by a row that is
 not_created          error    the entity's first line is not its creation
 created_twice        error    the entity exists already
 wrong_start          error    the entity was created in a state other than its machine's initial one
+unknown_lifecycle    warning  the entity runs by a lifecycle that is not known here: no table was asked
 other_owner          error    the line names another job or workstream than its entity's id or first line
 wrong_severity       warning  the line's severity is not the row's
 not_derived          warning  at the end of the log, a workstream is in a state that its tasks do not allow
@@ -53,8 +56,11 @@ from .approval import APPROVAL
 from .breaker import BREAKER
 from .invariants import PROBED, Broken, Entity, Probes, at_end, at_rest, created, moved
 from .job import JOB
+from .lifecycle import Lifecycle
+from .lifecycles import LIFECYCLES
 from .log import CREATE, TransitionEvent
 from .machine import Machine
+from .refinement import Refinement
 from .task import TASK
 from .worker import WORKER
 from .workstream import WORKSTREAM
@@ -63,7 +69,9 @@ MACHINES: Final[Mapping[str, Machine]] = {
     machine.name: machine for machine in (JOB, WORKSTREAM, TASK, APPROVAL, WORKER, BREAKER)
 }
 
-_WARNINGS: Final = frozenset({"torn", "starts_late", "time_backwards", "wrong_severity", "not_derived", "unknown_key"})
+_WARNINGS: Final = frozenset(
+    {"torn", "starts_late", "time_backwards", "wrong_severity", "not_derived", "unknown_key", "unknown_lifecycle"}
+)
 _UNREADABLE: Final = 5  # lines from the beginning, after which it is no log
 
 
@@ -86,9 +94,14 @@ class AuditFinding(msgspec.Struct, frozen=True):
 def audit(
     entries: Iterable[TransitionEvent | Mapping[str, Any]],  # values from a database or a JSON document
     machines: Mapping[str, Machine] = MACHINES,
+    *,
+    lifecycles: Iterable[Lifecycle] = (),
 ) -> list[AuditFinding]:
-    """Return what is wrong with a log of transitions. `machines` are found by the kind of the entity."""
-    auditor = Auditor(machines)
+    """Return what is wrong with a log of transitions. `machines` are found by the kind of the entity.
+
+    lifecycles: those that entities may run by beside the published ones.
+    """
+    auditor = Auditor(machines, lifecycles=lifecycles)
     for number, entry in enumerate(entries, start=1):
         auditor.at(number)
         if isinstance(entry, TransitionEvent):
@@ -101,9 +114,14 @@ def audit(
     return auditor.finish()
 
 
-def audit_lines(lines: Iterable[bytes], machines: Mapping[str, Machine] = MACHINES) -> list[AuditFinding]:
+def audit_lines(
+    lines: Iterable[bytes],
+    machines: Mapping[str, Machine] = MACHINES,
+    *,
+    lifecycles: Iterable[Lifecycle] = (),
+) -> list[AuditFinding]:
     """Return what is wrong with a JSONL log. `lines` keep their line ends, as those of a binary file do."""
-    auditor = Auditor(machines)
+    auditor = Auditor(machines, lifecycles=lifecycles)
     decode = msgspec.json.Decoder(_Exactly).decode
     offset = unreadable = 0
     for number, (line, last) in enumerate(_with_last(lines), start=1):
@@ -154,9 +172,17 @@ def _converted(auditor: Auditor, entry: Mapping[str, Any]) -> TransitionEvent:
 class Auditor:
     """Takes a log line by line, and keeps what it finds. `finish` is called once, after the last one."""
 
-    def __init__(self, machines: Mapping[str, Machine] = MACHINES, *, without: Iterable[tuple[int, int]] = ()) -> None:
+    def __init__(
+        self,
+        machines: Mapping[str, Machine] = MACHINES,
+        *,
+        without: Iterable[tuple[int, int]] = (),
+        lifecycles: Iterable[Lifecycle] = (),
+    ) -> None:
         """`without`: the numbers, first to last, of what was archived and is rightly not in the log."""
         self._machines = machines
+        self._more: dict[tuple[str, str], Lifecycle] = {(more.name, more.kind): more for more in lifecycles}
+        self._refined: dict[tuple[str, str], Refinement | None] = {}
         self._without = dict(merged(without))
         self._sparse = False  # an archive: the numbers of others are missing
         self._entities: dict[tuple[str, str, int], Entity] = {}
@@ -218,8 +244,9 @@ class Auditor:
         if entity is None:
             entity = self._entities[key] = self._first(event)
         elif event.from_state is None:
-            self.find("created_twice", f"was created again, in {event.to_state}; it is {entity.state}", event)
-            entity.state, entity.seq = event.to_state, event.entity_seq
+            self.find("created_twice", f"was created again, in {event.to_state}; it is {entity.shown}", event)
+            entity.enter(event.to_state)
+            entity.seq = event.entity_seq
         else:
             self._next(entity, event)
 
@@ -259,9 +286,10 @@ class Auditor:
     # -- one entity ------------------------------------------------------------------------------------------
 
     def _first(self, event: TransitionEvent) -> Entity:
-        machine = self._machines.get(event.kind)
-        entity = Entity(event.kind, event.entity_id, machine, self._parent(event))
-        entity.state, entity.seq = event.from_state or event.to_state, event.entity_seq
+        machine, refined = self._table(event)
+        entity = Entity(event.kind, event.entity_id, machine, self._parent(event), refined)
+        entity.enter(event.from_state or event.to_state)
+        entity.seq = event.entity_seq
         if event.kind in {"job", "workstream"}:
             self._parents[event.kind, event.entity_id] = entity
         self._broken(event, created(entity, event))
@@ -276,7 +304,7 @@ class Auditor:
             self.find("unknown_transition", f"was created by {event.trigger!r}, not by {CREATE!r}", event)
         if event.entity_seq != 1:
             self.find("gap", f"its creation has number {event.entity_seq}, not 1", event)
-        if machine is not None and event.to_state != machine.initial and not _carried_over(event):
+        if machine is not None and event.to_state != machine.initial and not _carried_over(entity, event):
             self.find("wrong_start", f"was created in {event.to_state}, not in {machine.initial!s}", event)
         return entity
 
@@ -285,19 +313,36 @@ class Auditor:
             kind = "repeat" if event.entity_seq <= entity.seq else "gap"
             text = f"its number {event.entity_seq} comes after its number {entity.seq}"
             self.find(kind, text, event)
-        if event.from_state != entity.state:
-            text = f"{event.from_state} -> {event.to_state} does not follow: it is {entity.state}"
+        if event.from_state != entity.shown:
+            text = f"{event.from_state} -> {event.to_state} does not follow: it is {entity.shown}"
             self.find("does_not_follow", text, event)
         if entity.machine is not None:
             self._row(entity.machine, event)
         if event.job_id != entity.job_id or event.workstream_id != entity.workstream_id:
             text = f"names {_owner(event.job_id, event.workstream_id)}, after its first line named "
             self.find("other_owner", text + _owner(entity.job_id, entity.workstream_id), event)
-        was_ended = entity.ended
-        entity.state, entity.seq = event.to_state, event.entity_seq
-        self._broken(event, moved(entity, event, was_ended=was_ended))
+        was_ended, was_settled, before = entity.ended, entity.settled, entity.state
+        entity.enter(event.to_state)
+        entity.seq = event.entity_seq
+        self._broken(event, moved(entity, event, before, was_ended=was_ended, was_settled=was_settled))
         if event.kind in PROBED:
             self._broken(event, self._probes.take(entity, event))
+
+    def _table(self, event: TransitionEvent) -> tuple[Machine | None, Refinement | None]:
+        """The machine that an entity runs by, and how it refines the runtime's own, where it does."""
+        said = event.metadata.get("lifecycle")
+        if not isinstance(said, str):
+            own = self._machines.get(event.kind)
+            late = event.from_state is not None and own is not None and event.from_state not in own.states
+            return (None if late else own), None
+        key = said, event.kind
+        if key not in self._refined:
+            known = self._more.get(key) or LIFECYCLES.get(said, {}).get(event.kind)
+            self._refined[key] = None if known is None else Refinement(known)
+            if known is None:
+                self.find("unknown_lifecycle", f"runs by {said!r}, which is not known here: no table was asked", event)
+        refined = self._refined[key]
+        return (None, None) if refined is None else (refined.machine, refined)
 
     def _row(self, machine: Machine, event: TransitionEvent) -> None:
         source = event.from_state or ""
@@ -378,9 +423,9 @@ def merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     return kept
 
 
-def _carried_over(event: TransitionEvent) -> bool:
+def _carried_over(entity: Entity, event: TransitionEvent) -> bool:
     """Whether it is a task that had completed in the run before."""
-    return event.kind == "task" and event.run > 1 and event.to_state == "completed" and "carried_over" in event.metadata
+    return event.kind == "task" and event.run > 1 and entity.state == "completed" and "carried_over" in event.metadata
 
 
 def _owner(job: str | None, workstream: str | None) -> str:

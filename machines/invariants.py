@@ -5,6 +5,9 @@ Rules
 - Pure, and streaming: each check sees one line and what was kept of the entity's earlier ones. Memory grows
   with the entities, never with the lines.
 - What the log does not say is unknown, not wrong: a check that lacks a figure is passed over.
+- What an entity does is told by the phase of its state. One that runs by another lifecycle than the runtime's own
+  may lack phases: what is then lived inside another one is not looked for. Where its lifecycle knows no way to an end,
+  it may rest, and counts as over while it does.
 - A parent (a job, a workstream) ends after its children, or, where it is cancelled before they have begun, in
   the same turn. The log does not show turns; so such an end is settled when the last child has ended, and a
   child that goes on instead, or never ends, is the finding.
@@ -27,6 +30,8 @@ from typing import Any, Final, TypeAlias
 from .job import JobState
 from .log import TransitionEvent
 from .machine import Machine
+from .phases import Phase
+from .refinement import Refinement
 from .task import TaskState
 from .worker import WorkerState
 from .workstream import Standing, WorkstreamState, derive, standing
@@ -54,7 +59,9 @@ class Entity:
         "max_losses",
         "optional",
         "parent",
+        "refined",
         "seq",
+        "shown",
         "standing",
         "state",
         "told",
@@ -62,12 +69,21 @@ class Entity:
         "workstream_id",
     )
 
-    def __init__(self, kind: str, entity_id: str, machine: Machine | None, parent: Entity | None) -> None:
+    def __init__(
+        self,
+        kind: str,
+        entity_id: str,
+        machine: Machine | None,
+        parent: Entity | None,
+        refined: Refinement | None = None,
+    ) -> None:
         self.kind: Final = kind
         self.entity_id: Final = entity_id
         self.machine: Final = machine
         self.parent: Final = parent
-        self.state = ""
+        self.refined: Final = refined
+        self.shown = ""  # its state, as the log says
+        self.state = ""  # and what that means: in the runtime's own lifecycles it is the same
         self.seq = 0
         self.job_id: str | None = None
         self.workstream_id: str | None = None
@@ -90,7 +106,26 @@ class Entity:
     @property
     def ended(self) -> bool:
         """Whether its state is terminal."""
-        return self.machine is not None and _is_terminal(self.machine, self.state)
+        return self.machine is not None and _is_terminal(self.machine, self.shown)
+
+    @property
+    def settled(self) -> bool:
+        """Whether it is over, or may rest where it is."""
+        return self.ended or (self.refined is not None and self.resting)
+
+    @property
+    def resting(self) -> bool:
+        """Whether it may stay for good in a state that is not terminal."""
+        return self.refined is not None and self.shown in self.refined.phases and self.refined.rests(self.shown)
+
+    def enter(self, state: str) -> None:
+        """Have it be in a state of its lifecycle."""
+        self.shown = state
+        self.state = state if self.refined is None else str(self.refined.phases.get(state, state))
+
+    def lacks(self, phase: str) -> bool:
+        """Whether its lifecycle has no state of that phase."""
+        return self.refined is not None and phase not in self.refined.knows
 
 
 def _is_terminal(machine: Machine, state: str) -> bool:
@@ -117,6 +152,7 @@ PROBED: Final = frozenset({"task", "breaker"})
 _PROBING: Final = frozenset(
     {TaskState.HALF_OPEN, TaskState.RUNNING, TaskState.TIMED_OUT, TaskState.RECOVERING, TaskState.CANCELLING}
 )
+_RUNS: Final = frozenset({TaskState.RUNNING, TaskState.RECOVERING, TaskState.TIMED_OUT, TaskState.CANCELLING})
 _CLAIMED_FROM: Final = frozenset({TaskState.QUEUED, TaskState.HALF_OPEN})
 
 
@@ -134,8 +170,8 @@ def created(entity: Entity, event: TransitionEvent) -> Iterator[Broken]:
         entity.at_most = _figure(known, "capacity")
     if (parent := entity.parent) is not None:
         parent.children.append(entity)
-        parent.live += not entity.ended
-        parent.ended_children += entity.ended
+        parent.live += not entity.settled
+        parent.ended_children += entity.settled
         if entity.kind == "job":
             yield from _child(entity, parent, known)
         if parent.ended:
@@ -151,56 +187,56 @@ def _child(job: Entity, parent: Entity, known: Mapping[str, Any]) -> Iterator[Br
         yield "wrong_depth", f"is at depth {depth}, and its parent {parent.entity_id} at {parent.depth or 0}"
 
 
-def moved(entity: Entity, event: TransitionEvent, *, was_ended: bool) -> Iterator[Broken]:
-    """Check a line that is not the first, the entity being in its new state already."""
+def moved(
+    entity: Entity, event: TransitionEvent, before: str, *, was_ended: bool, was_settled: bool
+) -> Iterator[Broken]:
+    """Check a line that is not the first, the entity being in its new state already. `before`: its phase before."""
     if (check := _CHECKS.get(entity.kind)) is not None:
-        yield from check(entity, event)
+        yield from check(entity, event, before)
     parent = entity.parent
+    if parent is not None and entity.settled != was_settled:
+        over = 1 if entity.settled else -1
+        parent.live -= over
+        parent.ended_children += over
     if entity.ended:
         if not was_ended:
-            yield from _ended(entity, event)
-        return
-    if parent is None:
-        return
-    if was_ended:  # which the auditor has found already; its next end must not count twice
-        parent.live += 1
-        parent.ended_children -= 1
-    if parent.ended:
-        yield "alive_in_ended", f"went on in {parent.kind} {parent.entity_id}, which is {parent.state}"
+            yield from _ended(entity, before)
+    elif parent is not None and parent.ended:
+        yield "alive_in_ended", f"went on in {parent.kind} {parent.entity_id}, which is {parent.shown}"
 
 
-def _ended(entity: Entity, event: TransitionEvent) -> Iterator[Broken]:
-    if (parent := entity.parent) is not None:
-        parent.live -= 1
-        parent.ended_children += 1
-        if entity.kind == "task" and not entity.optional:
-            parent.bad += standing(entity.state, entity.standing) is Standing.BAD
-    if entity.live and event.from_state not in _NOT_BEGUN:
-        yield "alive_in_ended", f"became {entity.state} with {entity.live} of its parts not ended"
-    if entity.kind == "workstream" and entity.state == WorkstreamState.COMPLETED and entity.bad:
-        yield "completed_with_bad", f"became completed with {entity.bad} critical tasks that ended badly"
+def _ended(entity: Entity, before: str) -> Iterator[Broken]:
+    if (parent := entity.parent) is not None and entity.kind == "task" and not entity.optional:
+        parent.bad += standing(entity.state, entity.standing) is Standing.BAD
+    if entity.live and before not in _NOT_BEGUN:
+        yield "alive_in_ended", f"became {entity.shown} with {entity.live} of its parts not ended"
+    if entity.kind == "workstream" and entity.state == WorkstreamState.COMPLETED and (bad := _bad(entity)):
+        yield "completed_with_bad", f"became {entity.shown} with {bad} critical tasks that ended badly"
 
 
-def _task(task: Entity, event: TransitionEvent) -> Iterator[Broken]:
+def _bad(stream: Entity) -> int:
+    """How many critical tasks have ended badly, those that rest in a failure among them."""
+    rest = (task for task in stream.children if task.state == Phase.DECIDING and not task.optional)
+    return stream.bad + sum(1 for _ in rest)
+
+
+def _task(task: Entity, event: TransitionEvent, before: str) -> Iterator[Broken]:
     known = event.metadata
     if task.state == TaskState.SKIPPED and known.get("standing") in tuple(Standing):
         task.standing = known["standing"]
     if known:
         yield from _attempts(task, known)
     parent = task.parent
-    if task.state == TaskState.QUEUED and parent is not None and task.depends_on is not None:
+    queues = task.state == TaskState.QUEUED or (task.state == TaskState.RUNNING and task.lacks(Phase.QUEUED))
+    if queues and parent is not None and task.depends_on is not None:
         if parent.ended_children < task.depends_on:
             ended = f"only {parent.ended_children} tasks of {parent.entity_id} have ended"
             yield "dependencies_unmet", f"was queued with {task.depends_on} dependencies, but {ended}"
         task.depends_on = None  # asked once: what was satisfied stays satisfied
     if task.state == TaskState.RUNNING:
-        if event.worker_id is None:
-            yield "no_worker", "started without a worker"
-        if event.attempt is None:
-            yield "no_attempt", "started without the number of an attempt"
-        task.worker_id, task.told = event.worker_id, True
-        if event.from_state in _CLAIMED_FROM and parent is not None and parent.state not in _STARTS:
-            yield "started_out_of_turn", f"started while workstream {parent.entity_id} was {parent.state}"
+        yield from _start(task, event, before)
+    elif task.refined is not None and before in _RUNS:  # it may have been tried again inside that state
+        task.worker_id, task.attempt = event.worker_id, max(task.attempt, event.attempt or 0)
     if event.attempt is not None:
         if event.attempt < task.attempt:
             yield "attempt_backwards", f"is at attempt {event.attempt} after attempt {task.attempt}"
@@ -209,6 +245,18 @@ def _task(task: Entity, event: TransitionEvent) -> Iterator[Broken]:
         task.attempt = max(task.attempt, event.attempt)
     if event.worker_id is not None and event.worker_id != task.worker_id and task.told:
         yield "other_worker", f"is said to be on {event.worker_id}, {_last_start(task.worker_id)}"
+
+
+def _start(task: Entity, event: TransitionEvent, before: str) -> Iterator[Broken]:
+    parent = task.parent
+    if event.worker_id is None:
+        yield "no_worker", "started without a worker"
+    if event.attempt is None:
+        yield "no_attempt", "started without the number of an attempt"
+    task.worker_id, task.told = event.worker_id, True
+    claimed = before in _CLAIMED_FROM or task.lacks(Phase.QUEUED)
+    if claimed and parent is not None and parent.state not in _STARTS:
+        yield "started_out_of_turn", f"started while workstream {parent.entity_id} was {parent.shown}"
 
 
 def _last_start(what: object) -> str:
@@ -228,7 +276,7 @@ def _attempts(task: Entity, known: Mapping[str, Any]) -> Iterator[Broken]:
             )
 
 
-def _worker(worker: Entity, event: TransitionEvent) -> Iterator[Broken]:
+def _worker(worker: Entity, event: TransitionEvent, _: str) -> Iterator[Broken]:
     assigned = _figure(event.metadata, "assigned")
     if assigned is None:
         return
@@ -238,7 +286,7 @@ def _worker(worker: Entity, event: TransitionEvent) -> Iterator[Broken]:
         yield "wrong_assignment", f"is {worker.state} and runs {assigned} attempts"
 
 
-_CHECKS: Final[Mapping[str, Callable[[Entity, TransitionEvent], Iterator[Broken]]]] = {
+_CHECKS: Final[Mapping[str, Callable[[Entity, TransitionEvent, str], Iterator[Broken]]]] = {
     "task": _task,
     "worker": _worker,
 }
@@ -255,7 +303,7 @@ class Probes:
         if event.kind == "breaker":  # what was permitted before says nothing any more
             self._of.pop(event.entity_id, None)
             return
-        tool = event.metadata.get("tool") if event.to_state == TaskState.HALF_OPEN else None
+        tool = event.metadata.get("tool") if entity.state == TaskState.HALF_OPEN else None
         if isinstance(tool, str):
             other = self._of.get(tool)
             if other is not None and other is not entity and other.state in _PROBING:
@@ -266,18 +314,36 @@ class Probes:
 def at_end(entity: Entity) -> Iterator[Broken]:
     """Check what only shows when the log is over."""
     if entity.ended and entity.live:
-        yield "alive_in_ended", f"is {entity.state}, but {entity.live} of its parts have not ended"
+        yield "alive_in_ended", f"is {entity.shown}, but {entity.live} of its parts have not ended"
 
 
 def at_rest(entity: Entity) -> Iterator[Broken]:
     """Compare a workstream with its tasks, once nothing more is to come."""
     if entity.kind != "workstream" or entity.ended:
         return
-    tasks = [task for task in entity.children if task.machine is not None and task.state in task.machine.states]
-    allowed = derive(tasks)
-    if entity.state not in allowed:
+    tasks = [task for task in entity.children if task.machine is not None and task.shown in task.machine.states]
+    allowed = derive(_Seen(task, task.state, task.standing) for task in tasks)
+    if any(task.resting for task in tasks):  # which may be over
+        allowed |= derive(_Seen(task, _over(task), None) for task in tasks)
+    if entity.state not in allowed and not any(entity.lacks(state) for state in allowed):
         words = ", ".join(sorted(allowed))
-        yield "not_derived", f"is {entity.state}, while its tasks allow: {words}"
+        yield "not_derived", f"is {entity.shown}, while its tasks allow: {words}"
+
+
+class _Seen:
+    """A task as `derive` reads it, in one of the states that it may be in."""
+
+    __slots__ = ("optional", "standing", "state")
+
+    def __init__(self, task: Entity, state: str, standing: str | None) -> None:
+        self.state = TaskState.FAILED if state == Phase.DECIDING else state
+        self.optional = task.optional
+        self.standing = standing
+
+
+def _over(task: Entity) -> str:
+    """The state of a task that rests, where that is for good."""
+    return TaskState.SKIPPED if task.resting and task.state != Phase.DECIDING else task.state
 
 
 def _figure(known: Mapping[str, Any], name: str) -> int | None:

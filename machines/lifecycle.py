@@ -4,13 +4,11 @@ Rules
 -----
 - An actor acts by phase, and fires its own events (`Event`). A lifecycle says which published event each of
   them is, in the words of its machine.
-- One own event may be several published ones: of those listed, the first that the present state knows and
-  whose guard passes is fired. Where none is, the lifecycle lacks what was asked for there, and what falls
-  back is the actor's to say.
-- In a state of phase `deciding` (a failure that is not the end) the actor fires `fail` once more: the
-  published events that it stands for are the ways out. If none passes, the entity is settled there.
-- Guards read the facts that their document names. `facts` makes them from a record of the runtime's. In a
-  `deciding` state the attempt that failed has been counted already; elsewhere it is counted by what follows.
+- One own event may be several published ones. Which rows tell of what the actor did, and what falls back where
+  the lifecycle lacks it, is in `refinement.py`.
+- A failure that is not the end is a state of phase `deciding`. Where nothing leads on from it, it was the end.
+- Guards read the facts that their document names. `facts` makes them from a record of the runtime's, as it is
+  after what happened.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from typing import Any, Literal, TypeAlias, cast
 import msgspec
 
 from .events import Event
-from .machine import Machine, Transition
+from .machine import Machine
 from .phases import Phase
 from .task import Failure, TaskFacts
 
@@ -70,19 +68,6 @@ class Lifecycle(msgspec.Struct, frozen=True):
             raise ValueError(f"{self.machine.name}: the state {state!s} has no phase, so no actor can act in it")
         return Phase(phase)
 
-    def find(self, state: str, event: str, record: object = None, payload: object = None) -> Transition | None:
-        """Return the row that an own event takes in `state`; None where the lifecycle has none that passes."""
-        rows = self.machine.table[state]
-        facts: object = None
-        for published in self.events.get(event, ()):
-            for row in rows.get(published, ()):
-                if row.guard is None:
-                    return row
-                facts = self.facts(record, payload) if facts is None else facts
-                if row.guard(facts, payload):
-                    return row
-        return None
-
 
 class Retries(msgspec.Struct, frozen=True):
     """What the published guards read of a task: its dependencies, and how its present failure may go on.
@@ -98,24 +83,15 @@ class Retries(msgspec.Struct, frozen=True):
     repeated: bool = False  # the same error came too many times in a row
     unmet: int = 0  # dependencies that are not satisfied yet
 
-    @classmethod
-    def of(cls, record: TaskFacts, payload: object, *, counted: bool) -> Retries:
-        """Read them from a record. `counted`: the record's counts include the failure that is decided about."""
-        failure = cast("Failure", payload) if hasattr(payload, "lost") else None
-        lost = failure is not None and failure.lost
-        permanent = failure is not None and failure.permanent and not lost
-        repeated = failure is not None and failure.repeated and not lost
-        spent = record.lost_attempts if lost else record.failed_attempts
-        limit = record.max_losses if lost else record.max_attempts + record.granted
-        final = permanent or repeated or (lost and record.on_loss != "rerun")
-        made = limit - 1 if final else spent - counted
-        return cls(made, limit - 1, permanent, repeated, record.unmet)
 
-
-def retries(machine: Machine) -> Callable[[Any, Any], Retries]:
-    """Return the `facts` of a lifecycle of tasks that runs by `machine`."""
-
-    def facts(record: Any, payload: object) -> Retries:  # a TaskFacts with its state
-        return Retries.of(record, payload, counted=machine.states[record.state].phase == Phase.DECIDING)
-
-    return facts
+def retries(record: TaskFacts, payload: object) -> Retries:
+    """The `facts` of a lifecycle of tasks. The record is that after the failure: its counts include it."""
+    failure = cast("Failure", payload) if hasattr(payload, "lost") else None
+    lost = failure is not None and failure.lost
+    permanent = failure is not None and failure.permanent and not lost
+    repeated = failure is not None and failure.repeated and not lost
+    spent = record.lost_attempts if lost else record.failed_attempts
+    limit = record.max_losses if lost else record.max_attempts + record.granted
+    final = permanent or repeated or (lost and record.on_loss != "rerun")
+    made = limit - 1 if final else spent - (failure is not None)
+    return Retries(made, limit - 1, permanent, repeated, record.unmet)

@@ -211,7 +211,7 @@ LIFECYCLES: Final = (
             E.COOL_DOWN: (TE.COOLDOWN_EXPIRES,),
             E.RESET: (TE.MANUAL_RESET,),
         },
-        facts=retries(TASK),
+        facts=retries,
         defaults={"max_error_repeats": 2, "on_exhausted": "park"},
     ),
 )

@@ -257,7 +257,7 @@ LIFECYCLES: Final = (
             E.VALIDATION_PASSED: (TE.VALIDATION_PASSED,),
             E.VALIDATION_FAILED: (TE.VALIDATION_FAILED,),
         },
-        facts=retries(TASK),
+        facts=retries,
         optional="fails",
     ),
     Lifecycle(

@@ -242,7 +242,7 @@ LIFECYCLES: Final = (
             E.SUCCEED: (SE.SUCCESS,),
             E.FAIL: (SE.FAILURE, SE.RETRY_ELIGIBLE),
         },
-        facts=retries(STEP),
+        facts=retries,
         optional="refused",
     ),
     Lifecycle(
