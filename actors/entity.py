@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from ..machines import Machine, Transition
 from .messages import Message, TimerFired
+from .publishing import publish, publish_birth
 from .records import Record, Transitioned
 from .turn import Armed
 
@@ -69,7 +70,7 @@ class Entity(Generic[RecordT]):
 
     # -- change --------------------------------------------------------------------------------------------------------
 
-    def fire(  # noqa: PLR0917 - keywords that are parameters cost nothing here, and this is the hot path
+    def fire(  # noqa: PLR0912, PLR0917 - calls and keywords cost something here, and this is the hot path
         self,
         event: str,
         changed: RecordT | None = None,
@@ -107,14 +108,17 @@ class Entity(Generic[RecordT]):
         else:
             record = replace(changed or before, seq=seq, updated_at=now, reason=reason)
         self.record = record
-        number = kernel.seq = kernel.seq + 1
-        job_id, workstream_id, attempt, worker_id = self.context()
-        turn.transitions.append(
-            Transitioned(
-                number, record.kind, record.id, seq, state, target, event, row.severity, now, reason, job_id,
-                workstream_id, record.run, attempt, worker_id, metadata,
-            )
-        )  # fmt: skip
+        if record.published is None:
+            number = kernel.seq = kernel.seq + 1
+            job_id, workstream_id, attempt, worker_id = self.context()
+            turn.transitions.append(
+                Transitioned(
+                    number, record.kind, record.id, seq, state, target, event, row.severity, now, reason, job_id,
+                    workstream_id, record.run, attempt, worker_id, metadata,
+                )
+            )  # fmt: skip
+        else:
+            publish(self, before, row, payload, metadata)
         if moved:
             if due_at is not None:
                 self.arm(due_at)
@@ -133,6 +137,9 @@ class Entity(Generic[RecordT]):
         kernel, record = self.kernel, self.record
         kernel.turn.created.append(self)
         kernel.entities[record.key] = self
+        if record.published is not None:
+            publish_birth(self, metadata)
+            return
         kernel.seq += 1
         job_id, workstream_id, attempt, worker_id = self.context()
         kernel.turn.transitions.append(
@@ -157,6 +164,11 @@ class Entity(Generic[RecordT]):
     def job_over(self) -> JobActor | None:
         """Its job, if that is over but could not be let go yet."""
         return None
+
+    @property
+    def is_final(self) -> bool:
+        """Whether its end is one: else another run of it follows by itself."""
+        return True
 
     @property
     def ended(self) -> bool:

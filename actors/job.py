@@ -136,6 +136,7 @@ class JobActor(Entity[JobRecord]):
             key=record.stream, id=f"{record.id}@{record.runs}", name=self.spec.name, state=WorkstreamState.PLANNED,
             run=record.runs, created_at=kernel.at, updated_at=kernel.at, job=record.key, job_id=record.id,
             first_task=kernel.numbers(len(self.spec.tasks)), task_count=len(self.spec.tasks),
+            published=kernel.lifecycles.birth("workstream", kernel.lifecycles.of("workstream", self.spec.lifecycle)),
         )  # fmt: skip
         self.change(workstream=run.id)
         stream = self.stream = WorkstreamActor(kernel, run, self, self.spec)
@@ -212,12 +213,13 @@ class JobActor(Entity[JobRecord]):
         record = self.stream.record
         if record.state != WorkstreamState.COMPLETED:
             self._stop_children(Stop(f"workstream {record.id} {record.state}"))
-        if record.state == WorkstreamState.FAILED and self._may_retry():
+        if record.state == WorkstreamState.FAILED and self.may_retry():
             self._back_off(self.record.runs - self.record.run + 1)
         self._settle()
         self._watch()
 
-    def _may_retry(self) -> bool:
+    def may_retry(self) -> bool:
+        """Whether a run that failed is followed by another by itself."""
         record = self.record
         began = record.runs - record.run + 1
         return record.state == JobState.RUNNING and began < attempts(self.spec.retry)

@@ -23,6 +23,7 @@ import msgspec
 
 from ..machines import InvalidTransitionError
 from .entity import Entity
+from .lifecycles import Lifecycles
 from .messages import (
     REBUILT,
     AskApproval,
@@ -72,10 +73,13 @@ LEAVING = 500
 class Kernel:
     """The lifecycle actors of one runtime, and the turns they are run in. Made by `loading.make_kernel`."""
 
-    def __init__(self, port: Port, defaults: Defaults, tools: Mapping[str, Tool]) -> None:
+    def __init__(
+        self, port: Port, defaults: Defaults, tools: Mapping[str, Tool], lifecycles: Lifecycles | None = None
+    ) -> None:
         self.port = port
         self.defaults = defaults
         self.tools = tools  # what the runtime itself says of tools
+        self.lifecycles = lifecycles or Lifecycles()
         self.entities: dict[int, Entity[Any]] = {}
         self.jobs: dict[str, JobActor] = {}
         self.breakers: dict[str, BreakerActor] = {}

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from .lifecycles import Lifecycles
 from .records import ALLOWED, Allowed
 from .spec import Breaker, Defaults, Duration, OnExhausted, OnLoss, Retry, Task, Tool, Workstream, seconds
 
@@ -58,6 +59,7 @@ class Limits(msgspec.Struct, frozen=True):
     checkpoint: bool
     checkpoint_on: frozenset[str] | None  # the states in which it is kept; None: in any
     park_cooldown: float | None  # seconds until an exhausted task gets one more attempt; None: as its tool's breaker
+    lifecycle: str | None = None  # None: the runtime's own
 
     def keeps(self, record: TaskRecord) -> bool:
         """Whether what a task saved, or did, is kept, it having come to its present state."""
@@ -92,23 +94,37 @@ class Limits(msgspec.Struct, frozen=True):
 class LimitsResolver:
     """Answers what limits the tasks of one workstream run by, under a runtime's defaults."""
 
-    def __init__(self, workstream: Workstream, runtime: Defaults, tools: Mapping[str, Tool] = NO_TOOLS) -> None:
+    def __init__(
+        self,
+        workstream: Workstream,
+        runtime: Defaults,
+        tools: Mapping[str, Tool] = NO_TOOLS,
+        lifecycles: Lifecycles | None = None,
+    ) -> None:
         self._workstream = workstream
         self._runtime = runtime
         self._tools = tools  # the runtime's
-        self._shared: dict[str | None, Limits] = {}
+        self._lifecycles = lifecycles or Lifecycles()
+        self._shared: dict[tuple[str | None, str | None], Limits] = {}
 
     def of(self, task: Task) -> Limits:
         """The limits of `task`."""
-        if _said_by(task) != _NOTHING:
-            return self._resolve(task)
-        if task.tool not in self._shared:
-            self._shared[task.tool] = self._resolve(task)
-        return self._shared[task.tool]
+        return self.under(task, self._lifecycles.of("task", task.lifecycle, self._workstream.lifecycle))
 
-    def _resolve(self, task: Task) -> Limits:
+    def under(self, task: Task, lifecycle: str | None) -> Limits:
+        """The limits of `task`, which runs by a lifecycle of that name."""
+        if _said_by(task) != _NOTHING:
+            return self._resolve(task, lifecycle)
+        key = task.tool, lifecycle
+        if key not in self._shared:
+            self._shared[key] = self._resolve(task, lifecycle)
+        return self._shared[key]
+
+    def _resolve(self, task: Task, lifecycle: str | None) -> Limits:
         tool = effective(task.tool, self._workstream.tools, self._tools)
         sources: tuple[Any, ...] = (task, tool, self._workstream.defaults, self._runtime)
+        if lifecycle is not None:
+            sources = (*sources, self._lifecycles.defaults(lifecycle, "task"))
 
         def said(field: str) -> Any:  # fields differ in type; each is given its own below
             return next((value for source in sources if (value := getattr(source, field, None)) is not None), None)
@@ -138,6 +154,7 @@ class LimitsResolver:
             checkpoint=said("checkpoint") is not False,
             checkpoint_on=None if (kept := said("checkpoint_on")) is None else frozenset(kept),
             park_cooldown=_optional(said("park_cooldown")),
+            lifecycle=lifecycle,
         )
 
 

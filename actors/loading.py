@@ -15,6 +15,7 @@ from .breaker import BreakerActor
 from .checks import CANCELLING
 from .job import JobActor
 from .kernel import Kernel
+from .lifecycles import Lifecycles
 from .limits import NO_TOOLS
 from .records import (
     ApprovalRecord,
@@ -67,9 +68,10 @@ def make_kernel(
     tools: Mapping[str, Tool] = NO_TOOLS,
     alerts: Sequence[Alert] = (),
     health: HealthChecks | None = None,
+    lifecycles: Lifecycles | None = None,
 ) -> Kernel:
     """Make a kernel with its root and its scheduler, and with what was loaded."""
-    kernel = Kernel(port, defaults, tools)
+    kernel = Kernel(port, defaults, tools, lifecycles)
     kernel.alerter = Alerter(kernel, alerts)
     kernel.supervisor = SupervisorActor(kernel, health or HealthChecks())
     kernel.scheduler = SchedulerActor(kernel)

@@ -26,8 +26,21 @@ else:
     MaybeRaw = msgspec.Raw  # msgspec cannot decode a union with Raw; None is the default, which is never written
 
 
+class Published(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """Where an entity stands in the lifecycle that it was given, beside the phase that it is in."""
+
+    lifecycle: str
+    state: str
+    previous: str | None = None
+    seq: int = 1  # of its published transitions
+
+
 class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """What every entity's record has. Subclasses name their entity kind."""
+    """What every entity's record has. Subclasses name their entity kind.
+
+    `state` is the phase that its actor acts on. Where it runs by a lifecycle that is not the runtime's own,
+    `published` says where it stands there, and that is what people are shown, and what its transitions tell.
+    """
 
     kind: ClassVar[str] = ""
 
@@ -45,6 +58,17 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=F
     finished_at: float | None = None
     due_at: float | None = None  # when the present state's timed event fires; armed as long as it stands here
     reason: str | None = None
+    published: Published | None = None  # None: by the runtime's own lifecycle
+
+    @property
+    def shown(self) -> str:
+        """Its state as people are told of it."""
+        return self.state if self.published is None else self.published.state
+
+    @property
+    def told(self) -> int:
+        """The number of its last transition, among its own."""
+        return self.seq if self.published is None else self.published.seq
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -441,6 +465,32 @@ class Transitioned(msgspec.Struct, frozen=True, gc=False):
     def timestamp(self) -> str:
         """The time as ISO 8601 in UTC with milliseconds and a Z."""
         return iso(self.at)
+
+    @property
+    def phase(self) -> str:
+        """What the state that was entered means to the actor."""
+        return self.to_state
+
+    @property
+    def from_phase(self) -> str | None:
+        """What the state that was left meant to the actor."""
+        return self.from_state
+
+
+class PublishedTransition(Transitioned, frozen=True, gc=False):
+    """A transition of an entity that runs by another lifecycle than the runtime's own, in that one's words."""
+
+    phases: tuple[str | None, str] = (None, "")  # of the state left, and of the one entered
+
+    @property
+    def phase(self) -> str:
+        """What the state that was entered means to the actor."""
+        return self.phases[1]
+
+    @property
+    def from_phase(self) -> str | None:
+        """What the state that was left meant to the actor."""
+        return self.phases[0]
 
 
 def iso(at: float) -> str:

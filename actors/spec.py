@@ -23,6 +23,8 @@ from .strategy import Supervision
 Duration = float | str
 Body = Any
 """A function, or its import path "module:function". (msgspec knows no union with a callable; validate.py checks.)"""
+LifecycleName = Any
+"""The name of a lifecycle, the import path of one, or a `Lifecycle` itself. (As for bodies, validate.py checks.)"""
 OnLoss = Literal["rerun", "fail", "park"]
 OnExhausted = Literal["fail", "park"]
 EngineName = Literal["loop", "thread", "process", "command"]
@@ -112,6 +114,7 @@ class Breaker(Spec, frozen=True, kw_only=True):
     cooldown: Duration = 60.0
     success_threshold: int = 1
     ignore: list[str] = []
+    lifecycle: LifecycleName = None
 
 
 class Tool(Spec, frozen=True, kw_only=True):
@@ -225,7 +228,9 @@ class Task(Named, frozen=True, kw_only=True):
     cancelled; together they have cancel_timeout (duration, 30 s unless set). cleanup_on_cancel: whether they do (seed
     003; yes unless set). save_partial_output: whether the output of a command that was stopped is kept (yes unless
     set). checkpoint: whether what the body saves (`TaskContext.checkpoint`) is kept, so that a cancelled task can be
-    resumed (yes unless set).
+    resumed (yes unless set). lifecycle: what its states and events are called, and which there are (DESIGN 5): the
+    name of a published lifecycle or of one that the runtime was given, an import path, or a `Lifecycle`; "own" is the
+    runtime's own, whatever its workstream says.
     """
 
     run: Body = None
@@ -267,6 +272,7 @@ class Task(Named, frozen=True, kw_only=True):
     on_completed: list[Hook] = []
     on_failed: list[Hook] = []
     on_cancelled: list[Hook] = []
+    lifecycle: LifecycleName = None
 
 
 class Defaults(Spec, frozen=True, kw_only=True):
@@ -307,7 +313,8 @@ class Workstream(Named, frozen=True, kw_only=True):
     wait: as a task's, before any task of it begins. checks: the final validation, run when every task has ended well
     enough. cancel_hooks: run, in order, when it is cancelled gracefully (not when it fails), once all its tasks have
     ended and before it is cancelled; together they have the cancel_timeout of its defaults. folder: where the modules
-    of its functions are looked for first; a specification file's own folder, set on loading.
+    of its functions are looked for first; a specification file's own folder, set on loading. lifecycle: as a task's,
+    for itself, its job and its tasks, as far as that has states for them.
     """
 
     tasks: list[Task] = []
@@ -330,6 +337,7 @@ class Workstream(Named, frozen=True, kw_only=True):
     on_failed: list[Hook] = []
     on_cancelled: list[Hook] = []
     alerts: list[Alert] = []
+    lifecycle: LifecycleName = None
 
 
 class Worker(Named, frozen=True, kw_only=True):
@@ -343,6 +351,7 @@ class Worker(Named, frozen=True, kw_only=True):
     capacity: int | None = None
     capabilities: list[str] = []
     recycle_after: int | None = None
+    lifecycle: LifecycleName = None
 
     def each(self) -> list[Worker]:
         """The workers that it stands for."""

@@ -66,7 +66,7 @@ class StoppableStream(CancellableEntity[WorkstreamRecord]):
         super().__init__(kernel, record)
         self.job = job
         self.spec: Workstream = spec
-        self.resolver = LimitsResolver(spec, kernel.defaults, kernel.tools)
+        self.resolver = LimitsResolver(spec, kernel.defaults, kernel.tools, kernel.lifecycles)
         self.tasks: list[TaskActor] = []
         self.names = {task.name: index for index, task in enumerate(spec.tasks)}
         self.unmet: list[int] = []

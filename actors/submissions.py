@@ -37,6 +37,7 @@ def submit(kernel: Kernel, message: Submit) -> None:
         key=kernel.number(), id=message.job_id, name=spec.name, state=JobState.SUBMITTED, created_at=kernel.at,
         updated_at=kernel.at, fingerprint=message.fingerprint, caller_id=message.caller_id, stream=kernel.number(),
         worker_count=spec.worker_count or 0, by=message.by,
+        published=kernel.lifecycles.birth("job", kernel.lifecycles.of("job", spec.lifecycle)),
     )  # fmt: skip
     if parent is not None:
         record = _child(record, parent)
@@ -65,6 +66,7 @@ def next_run(kernel: Kernel, message: NextRun) -> None:
         created_at=kernel.at, updated_at=kernel.at, fingerprint=before.fingerprint, caller_id=before.caller_id,
         stream=kernel.number(), worker_count=before.worker_count, again=message.again, skip=skip,
         parent_id=before.parent_id, depth=before.depth, by=before.by,
+        published=kernel.lifecycles.birth("job", kernel.lifecycles.of("job", message.workstream.lifecycle)),
     )  # fmt: skip
     if parent is not None:
         record = _child(record, parent)

@@ -149,6 +149,7 @@ class SupervisorActor:
             key=kernel.number(), id=f"{spec.name}#{run}", name=spec.name, state=WorkerState.INITIALIZING, run=run,
             created_at=kernel.at, updated_at=kernel.at, engine=spec.engine, capacity=capacity,
             capabilities=spec.capabilities, recycle_after=spec.recycle_after,
+            published=kernel.lifecycles.birth("worker", kernel.lifecycles.of("worker", spec.lifecycle)),
         )  # fmt: skip
         worker = WorkerActor(kernel, record)
         kernel.workers[record.key] = kernel.named[spec.name] = worker

@@ -22,8 +22,9 @@ from msgspec.structs import replace
 
 from ..machines import BreakerState
 from .breaker import BreakerActor
+from .limits import breaker_of
 from .records import BreakerRecord
-from .spec import Breaker, Workstream, seconds
+from .spec import Breaker, Tool, Workstream, seconds
 
 if TYPE_CHECKING:
     from .kernel import Kernel
@@ -35,8 +36,8 @@ RUNTIME = "runtime"
 def provide(kernel: Kernel, spec: Workstream, job_id: str) -> None:
     """See that every tool which the workstream uses has its breaker, set as the workstream says, if it may."""
     for name in dict.fromkeys(task.tool for task in spec.tasks if task.tool is not None):
-        known = kernel.breakers.get(name) or _new(kernel, name)
         declared = spec.tools.get(name)
+        known = kernel.breakers.get(name) or _new(kernel, name, declared)
         if declared is None:
             continue
         over = kernel.tools.get(name)
@@ -52,7 +53,7 @@ def provide(kernel: Kernel, spec: Workstream, job_id: str) -> None:
 def settle(kernel: Kernel) -> None:
     """See that the runtime's own tools have their breakers, set as it says."""
     for name, tool in kernel.tools.items():
-        known = kernel.breakers.get(name) or _new(kernel, name)
+        known = kernel.breakers.get(name) or _new(kernel, name, tool)
         if tool.breaker is not None:
             _set(known, tool.breaker, RUNTIME)
     for name, known in kernel.breakers.items():
@@ -61,10 +62,12 @@ def settle(kernel: Kernel) -> None:
             _set(known, Breaker(), None)  # the runtime says nothing any more
 
 
-def _new(kernel: Kernel, name: str) -> BreakerActor:
+def _new(kernel: Kernel, name: str, said: Tool | None) -> BreakerActor:
+    lifecycle = kernel.lifecycles.of("breaker", breaker_of(said).lifecycle)
     record = BreakerRecord(
-        key=kernel.number(), id=name, name=name, state=BreakerState.CLOSED, created_at=kernel.at, updated_at=kernel.at
-    )
+        key=kernel.number(), id=name, name=name, state=BreakerState.CLOSED, created_at=kernel.at, updated_at=kernel.at,
+        published=kernel.lifecycles.birth("breaker", lifecycle),
+    )  # fmt: skip
     made = kernel.breakers[name] = BreakerActor(kernel, record)
     made.born()
     return made

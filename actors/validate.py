@@ -25,6 +25,7 @@ from .backoff import WaitError, decode_wait, encode_wait, is_strategy
 from .fields import Bodies, Fields
 from .graph import edge_findings
 from .holds import approval_findings, protection_findings
+from .lifecycles import Lifecycles
 from .names import folded, name_problem
 from .schema import Finding, Path, beside, did_you_mean, plain_problem, read, short, sound
 from .spec import (
@@ -80,16 +81,19 @@ class SpecificationError(ValueError):
         return "\n  ".join([head, *map(str, self.findings[:_TOLD]), *more])
 
 
-def findings(workstream: Workstream, *, bodies: Bodies | None = None) -> list[Finding]:
+def findings(
+    workstream: Workstream, *, bodies: Bodies | None = None, lifecycles: Lifecycles | None = None
+) -> list[Finding]:
     """Everything that is wrong with a workstream, in its own order; empty if it can be run.
 
     bodies: finds the function of an import path or registered name, and raises LookupError, with a text for
-    the user, when there is none; without it, paths are held to their form only.
+    the user, when there is none; without it, paths are held to their form only. lifecycles: those that there are;
+    the published ones, unless given.
     """
-    return _checked(workstream, Workstream, lambda checker, value: checker.workstream(value), bodies)
+    return _checked(workstream, Workstream, lambda checker, value: checker.workstream(value), bodies, lifecycles)
 
 
-def worker_findings(workers: Sequence[Worker]) -> list[Finding]:
+def worker_findings(workers: Sequence[Worker], *, lifecycles: Lifecycles | None = None) -> list[Finding]:
     """Everything that is wrong with a list of workers, as they stand under `workers`."""
 
     class Workers(msgspec.Struct):
@@ -101,7 +105,7 @@ def worker_findings(workers: Sequence[Worker]) -> list[Finding]:
         for index, worker in enumerate(value.workers):
             checker.worker(worker, ("workers", index))
 
-    return _checked(Workers(list(workers)), Workers, check, None)
+    return _checked(Workers(list(workers)), Workers, check, None, lifecycles)
 
 
 def hook_findings(hook: Hook) -> list[Finding]:
@@ -115,18 +119,22 @@ def approval_problems(rule: Approval, *, bodies: Bodies | None = None) -> list[F
 
 
 def _checked(
-    value: Any, kind: type[Any], check: Callable[[_Checker, Any], None], bodies: Bodies | None
+    value: Any,
+    kind: type[Any],
+    check: Callable[[_Checker, Any], None],
+    bodies: Bodies | None,
+    lifecycles: Lifecycles | None = None,
 ) -> list[Finding]:
     if _sound(value):
         try:
-            checker = _Checker(bodies)
+            checker = _Checker(bodies, lifecycles)
             check(checker, value)
         except (TypeError, AttributeError):
             pass  # a date or the like, which is encoded as the text that was wanted: read() tells
         else:
             return checker.findings
     cleaned, found = read(value, kind)
-    checker = _Checker(bodies)
+    checker = _Checker(bodies, lifecycles)
     check(checker, cleaned)
     return found + beside(found, checker.findings)
 
@@ -144,6 +152,11 @@ def _sound(value: Any) -> bool:
 class _Checker(Fields):
     """One look at one specification, whose values have the right types."""
 
+    def __init__(self, bodies: Bodies | None, lifecycles: Lifecycles | None = None) -> None:
+        super().__init__(bodies)
+        self._lifecycles = lifecycles or Lifecycles()
+        self._over: str | None = None  # the workstream's
+
     def workstream(self, spec: Workstream) -> None:
         if problem := name_problem(spec.name):
             self.bad(("name",), f"the name {short(spec.name)} {problem}")
@@ -152,6 +165,7 @@ class _Checker(Fields):
             self.bad(("worker_count",), f"must be 1 to {MOST_SLOTS}, not {spec.worker_count}")
         self.limit(("deadline",), spec.deadline)
         protection_findings(self, spec, ())
+        self._over = self.lifecycle(spec.lifecycle, (), ("workstream", "task", "job"))
         if spec.retry is not None:
             self.retry(spec.retry, ("retry",))
         self.defaults(spec.defaults, ("defaults",))
@@ -193,6 +207,8 @@ class _Checker(Fields):
         if task.condition is not None:
             self.called(task.condition, (*at, "condition"))
         protection_findings(self, task, at)
+        if task.lifecycle is not None or task.optional:
+            self.by_lifecycle(task, at)
         self.policies(task, at, _TASK_LIMITS)
         for index, check in enumerate(task.checks):
             self.check(check, (*at, "checks", index))
@@ -220,6 +236,34 @@ class _Checker(Fields):
                     f"{code} is no exit code",
                     "0 to 255, or minus a signal",
                 )
+
+    def lifecycle(self, said: object, at: Path, kinds: Sequence[str]) -> str | None:
+        """A lifecycle that is there and has states for one of these kinds of entities. Gives its name, if so."""
+        if said is None:
+            return None
+        here = (*at, "lifecycle")
+        try:
+            name, known = self._lifecycles.find(said)
+        except (LookupError, ValueError) as error:
+            self.bad(here, str(error.args[0] if error.args else error))
+            return None
+        if known and not any(kind in known for kind in kinds):
+            self.bad(here, f"{short(name)} has no states for a {kinds[0]}, but for a {' and a '.join(known)}")
+            return None
+        return name
+
+    def by_lifecycle(self, task: Task, at: Path) -> None:
+        """The lifecycle of a task, and whether that lets it be optional."""
+        name = self.lifecycle(task.lifecycle, at, ("task",))
+        if not task.optional:
+            return
+        over, default = self._over, self._lifecycles.default
+        for kind, told in (("task", (name, over, default)), ("workstream", (over, default))):
+            found = self._lifecycles.of(kind, *told)
+            if found is not None and self._lifecycles.get(found, kind).optional == "refused":
+                text = f"the lifecycle {short(found)} knows no optional tasks: a workstream needs all of them"
+                self.bad((*at, "optional"), text, "remove it, or run by another lifecycle")
+                return
 
     def policies(self, spec: Task | Defaults, at: Path, limits: Iterable[str]) -> None:
         """What tasks and defaults have in common."""
@@ -259,6 +303,7 @@ class _Checker(Fields):
             if not kind.strip():
                 self.bad((*at, "ignore", index), "is empty", "name an error's type or category")
         self.duration((*at, "cooldown"), spec.cooldown)
+        self.lifecycle(spec.lifecycle, at, ("breaker",))
 
     def retry(self, spec: Retry, at: Path) -> None:
         if spec.max_attempts is not None and spec.max_retries is not None:
@@ -334,6 +379,7 @@ class _Checker(Fields):
     def worker(self, spec: Worker, at: Path) -> None:
         self.at_least((*at, "capacity"), spec.capacity, 1)
         self.at_least((*at, "recycle_after"), spec.recycle_after, 1)
+        self.lifecycle(spec.lifecycle, at, ("worker",))
         if spec.recycle_after is not None and spec.engine != "process":
             self.bad((*at, "recycle_after"), f"is for processes, and engine {spec.engine!r} has none", "remove it")
         for index, capability in enumerate(spec.capabilities):

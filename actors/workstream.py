@@ -115,6 +115,7 @@ class WorkstreamActor(Protected[WorkstreamRecord], PausableStream):
             run=record.run, created_at=self.kernel.at, updated_at=self.kernel.at, workstream=record.key,
             workstream_id=record.id, job_id=record.job_id, index=index, unmet=len(spec.depends_on) + len(spec.after),
             optional=spec.optional, allowed=limits.allowed,
+            published=None if (name := limits.lifecycle) is None else self.kernel.lifecycles.birth("task", name),
         )  # fmt: skip
 
     def _carry_over(self, spec: Task, limits: Limits, done: TaskRecord) -> None:
@@ -123,6 +124,7 @@ class WorkstreamActor(Protected[WorkstreamRecord], PausableStream):
             self._new_record(spec, limits), state=TaskState.COMPLETED, standing=GOOD, ready=True, unmet=0,
             finished_at=self.kernel.at, reason=f"carried over from {done.id}", result=done.result,
             produced=done.produced, execution_ms=done.execution_ms, validation_ms=done.validation_ms,
+            published=self.kernel.lifecycles.birth("task", limits.lifecycle, TaskState.COMPLETED),
         )  # fmt: skip
         self._make(record, limits).born({"carried_over": done.id, "optional": spec.optional})
         self.open -= 1
@@ -253,7 +255,20 @@ class WorkstreamActor(Protected[WorkstreamRecord], PausableStream):
             if state != PLANNED:  # else when the others have been made, too
                 self.fire(Event.FAIL, reason=self.record.error)
         elif state in {UNBEGUN, S.EXECUTING}:
-            self.fire(Event.SUCCEED)
+            if (short := self._short_of_all()) is not None:
+                self._fail(short)
+            else:
+                self.fire(Event.SUCCEED)
+
+    def _short_of_all(self) -> str | None:
+        """Why it does not complete by its lifecycle though no critical task ended badly: that one wants all of them."""
+        published = self.record.published
+        if published is None or self.kernel.lifecycles.get(published.lifecycle, "workstream").optional == "allowed":
+            return None
+        short = next((task.record for task in self.tasks if task.record.standing != GOOD), None)
+        if short is None:
+            return None
+        return f"task {short.name!r} {how_it_ended(short)}: under {published.lifecycle} all have to complete"
 
     def _end_held(self) -> None:
         """It was stopped before it began: by a decision, a cancel, or since one of its tasks was."""
@@ -323,12 +338,20 @@ class WorkstreamActor(Protected[WorkstreamRecord], PausableStream):
             self.kernel.keep_hook(self, hook, event, self.spec)
         self.kernel.send(self.job, Ended(self.record.key))
 
+    @property
+    def is_final(self) -> bool:
+        """Whether its end is one: else its job runs it again by itself."""
+        return not self.job.may_retry()
+
     # -- coming back ---------------------------------------------------------------------------------------------------
 
     def load(self, records: list[TaskRecord]) -> None:
         """Take the tasks that the journal holds."""
         for record in records:
-            limits = self.resolver.of(self.spec.tasks[record.index])
+            published = record.published
+            limits = self.resolver.under(
+                self.spec.tasks[record.index], None if published is None else published.lifecycle
+            )
             if record.allowed == limits.allowed:  # one for all of them again
                 record = replace(record, allowed=limits.allowed)  # noqa: PLW2901 - it says the same
             self.kernel.entities[record.key] = self._make(record, limits)

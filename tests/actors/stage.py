@@ -17,6 +17,7 @@ import msgspec
 from callboard.actors.entity import Entity
 from callboard.actors.job import JobActor
 from callboard.actors.kernel import Kernel
+from callboard.actors.lifecycles import Lifecycles
 from callboard.actors.loading import Loaded, make_kernel
 from callboard.actors.messages import (
     RECOVER,
@@ -61,6 +62,7 @@ from callboard.actors.turn import (
 from callboard.actors.worker import WorkerActor
 from callboard.machines import TransitionEvent, event_type
 from callboard.machines.audit import AuditFinding, audit
+from callboard.machines.lifecycle import Lifecycle
 
 Script = Callable[["StartCall", Any], dict[str, Any] | None]
 WORKERS = (Worker("loop", engine="loop", capacity=100), Worker("command", engine="command", capacity=2))
@@ -126,6 +128,7 @@ class Stage:
         kept: Kept | None = None,
         scripts: dict[str, Script] | None = None,
         health: HealthChecks | None = None,
+        lifecycles: Lifecycles | None = None,
         time: float = 1_000_000.0,
         copies: bool = True,
     ) -> None:
@@ -142,6 +145,7 @@ class Stage:
         self.running: dict[int, StartCall] = {}
         self.where: dict[int, str | None] = {}  # the worker of each call that began
         self.health = health
+        self.lifecycles = lifecycles
         self.released = 0
         self.started: list[tuple[str, str, int]] = []  # (kind, entity id, token) of every call that really began
         self.stops: list[tuple[int, bool]] = []
@@ -158,7 +162,9 @@ class Stage:
         self.tools = tools or {}
         self.alerts = alerts
         loaded = Loaded() if kept is None else self._living(kept)
-        self.kernel: Kernel = make_kernel(self, self.defaults, loaded, tools=self.tools, alerts=alerts, health=health)
+        self.kernel: Kernel = make_kernel(
+            self, self.defaults, loaded, tools=self.tools, alerts=alerts, health=health, lifecycles=lifecycles
+        )
         if kept is not None or tools:
             self.kernel.run(RECOVER)
         if workers:
@@ -194,7 +200,7 @@ class Stage:
         time = self.time if turns is None else max((t.at for t in kept.transitions), default=self.time)
         return Stage(
             workers=self.workers, defaults=self.defaults, tools=self.tools, alerts=self.alerts, kept=kept,
-            scripts=self.scripts, health=self.health, time=time + down,
+            scripts=self.scripts, health=self.health, time=time + down, lifecycles=self.lifecycles,
         )  # fmt: skip
 
     # -- Port ------------------------------------------------------------------------------------------------------
@@ -412,7 +418,12 @@ class Stage:
 
     def audit(self) -> list[AuditFinding]:
         """What the auditor finds in all that was committed."""
-        return audit(as_event(t) for t in self.kept.transitions)
+        return audit((as_event(t) for t in self.kept.transitions), lifecycles=self.own_lifecycles)
+
+    @property
+    def own_lifecycles(self) -> list[Lifecycle]:
+        """Those that a test has brought."""
+        return [] if self.lifecycles is None else self.lifecycles.own
 
 
 def as_event(t: Transitioned) -> TransitionEvent:

@@ -1,0 +1,75 @@
+"""What is told of entities that run by a lifecycle that is not the runtime's own.
+
+Rules
+-----
+- Their actors act by phase, as any other. What is journaled, and with that logged, told, counted and audited, are the
+  rows of their lifecycle (`machines/refinement.py`), numbered without a gap.
+- Each row of one step tells its reason and its metadata. What no row tells is a notice: that an entity has ended, and
+  rests where its lifecycle has no way to an end.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from . import entity as entities
+from .records import Published, PublishedTransition, Record
+
+if TYPE_CHECKING:
+    from ..machines import Transition
+    from ..machines.refinement import Refinement
+    from .entity import Entity
+
+
+def publish(
+    entity: Entity[Any], before: Record, row: Transition, payload: object, metadata: dict[str, Any] | None
+) -> None:
+    """Tell of a row that the entity has taken, in the words of its lifecycle. `before`: its record before that."""
+    record = entity.record
+    published: Published = record.published
+    refined = entity.kernel.lifecycles.refinement(published.lifecycle, record.kind)
+    rows = refined.follow(published.state, row, record, payload, final=entity.is_final)
+    last = rows[-1] if rows else None
+    for one in rows:
+        if entities.observe_transition is not None:
+            entities.observe_transition(refined.machine, one)
+        published = replace(published, state=str(one.target), previous=str(one.source), seq=published.seq + 1)
+        entity.record = record if one is last else before  # an attempt begins with the last of them
+        told = (str(one.event), one.severity, record.reason, metadata)
+        _note(entity, refined, published, (one.source, one.target), *told)
+    if rows:
+        entity.record = replace(record, published=published)
+    if entity.ended and not refined.machine.is_terminal(published.state):
+        text = (
+            f"{record.id} has ended ({record.state}), and rests in {published.state}: {published.lifecycle} knows no "
+            "way from there to an end without starting it"
+        )
+        entity.kernel.notice("rests", "info", text, entity, state=published.state, phase=str(record.state))
+
+
+def publish_birth(entity: Entity[Any], metadata: dict[str, Any] | None) -> None:
+    """Tell of the creation of an entity, and which lifecycle it runs by."""
+    published: Published = entity.record.published
+    refined = entity.kernel.lifecycles.refinement(published.lifecycle, entity.record.kind)
+    told = {**(metadata or {}), "lifecycle": published.lifecycle}
+    _note(entity, refined, published, (None, published.state), "create", "info", None, told)
+
+
+def _note(  # noqa: PLR0917 - what a transition is made of
+    entity: Entity[Any], refined: Refinement, published: Published, states: tuple[str | None, str], event: str,
+    severity: str, reason: str | None, metadata: dict[str, Any] | None,
+) -> None:  # fmt: skip
+    kernel, record = entity.kernel, entity.record
+    kernel.seq += 1
+    job_id, workstream_id, attempt, worker_id = entity.context()
+    source, target = states
+    phases = (None if source is None else refined.phases[source], refined.phases[target])
+    kernel.turn.transitions.append(
+        PublishedTransition(
+            kernel.seq, record.kind, record.id, published.seq, source, target, event, severity, kernel.at,
+            reason, job_id, workstream_id, record.run, attempt, worker_id, metadata,
+            phases=phases,
+        )
+    )  # fmt: skip

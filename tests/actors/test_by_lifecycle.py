@@ -1,0 +1,392 @@
+"""Tasks, workstreams, jobs, workers and breakers by each of the published lifecycles, and by one of a user's own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.actors.stage import Stage, fails, fails_until, flow, hangs, task
+
+from callboard.actors.lifecycles import Lifecycles
+from callboard.actors.messages import (
+    Approve,
+    Drain,
+    PauseWorker,
+    Reject,
+    ResetBreaker,
+    ResetTask,
+    ResumeWorker,
+    ShutDownWorker,
+    SkipTask,
+    TripBreaker,
+)
+from callboard.actors.records import BreakerRecord
+from callboard.actors.spec import Approval, Breaker, Check, Condition, Defaults, Hook, Retry, Task, Tool, Workstream
+from callboard.actors.validate import findings
+from callboard.machines.audit import AuditFinding
+from callboard.machines.events import Event
+from callboard.machines.lifecycle import Lifecycle
+from callboard.machines.lifecycles import LIFECYCLES
+from callboard.machines.lifecycles.guarded import TASK as GUARDED
+from callboard.machines.machine import Machine, State, Transition
+from callboard.machines.phases import Phase
+from callboard.machines.refinement import Refinement
+from callboard.machines.task import TASK
+from callboard.machines.workable import faults
+
+T = Transition
+NAMES = list(LIFECYCLES)
+by_each = pytest.mark.parametrize("name", NAMES)
+SCRIPTS = {
+    "flaky": fails_until(3),
+    "bad": fails(),
+    "late": hangs,
+    "unmet.condition": lambda call, entity: {"value": False},
+    "unsound.check": lambda call, entity: {"value": False},
+    "reset-me": fails_until(2),
+    "hooked": hangs,
+}
+
+
+def staged(name: str, **more: Any) -> Stage:
+    more.setdefault("scripts", dict(SCRIPTS))
+    return Stage(lifecycles=Lifecycles(default=name), **more)
+
+
+def workload(name: str) -> Workstream:
+    """What every lifecycle has to say something about."""
+    optional = {} if name == "pipeline" else {"optional": True}
+    tries = Retry(max_attempts=3)
+    return flow(
+        task("first"),
+        task("flaky", "first", retry=tries),
+        task("late", "first", timeout=5, retry=Retry(max_attempts=2), on_exhausted="fail", **optional),
+        task("bad", "first", retry=Retry(max_attempts=2), on_exhausted="fail", **optional),
+        task("unmet", "first", condition=Condition(run="m:c")),
+        task("unsound", "first", checks=[Check(run="m:c")], **optional),
+        task("held", "first", hold=Approval()),
+        task("waiting", "first", wait=7),
+        task("skipped", "first", hold=Approval()),
+        Task("tidy", run="m:f", after=["late", "bad", "unsound"]),
+    )
+
+
+def clean(stage: Stage) -> list[AuditFinding]:
+    """What the auditor finds, which is nothing."""
+    assert stage.reports == []
+    return stage.audit()
+
+
+@by_each
+def test_the_workload_runs_by_it_and_its_trace_is_one_of_its_table(name: str) -> None:
+    stage = staged(name)
+    stage.submit(workload(name))
+    stage.advance(8)
+    for one in ("held", "skipped"):
+        if stage.task(one).state == "held":
+            stage.command(stage.actor(one), Approve("ana"))
+    stage.advance(500)
+    assert stage.task("flaky").state == "completed" or name == "pipeline"  # which fails at the first bad end
+    assert stage.task("first").state == "completed"
+    assert stage.over == ["job"]
+    assert clean(stage) == []
+
+
+@by_each
+def test_a_restart_at_every_turn_goes_on_where_it_was(name: str) -> None:
+    stage = staged(name)
+    stage.submit(workload(name))
+    stage.advance(8)
+    if stage.task("held").state == "held":
+        stage.command(stage.actor("held"), Approve("ana"))
+        stage.command(stage.actor("skipped"), Reject("ana"))
+    stage.advance(500)
+    for turns in range(1, len(stage.kept.turns), 3):
+        again = stage.after_crash(turns, down=2.0)
+        again.advance(30)
+        for one in ("held", "skipped") if again.kept.transitions and "job" in again.kernel.jobs else ():
+            if again.task(one).state == "held":
+                again.command(again.actor(one), Approve("ana"))
+        again.advance(500)
+        assert again.audit() == []
+        assert all(job.finished_at is not None for job in again.kept.records.values() if job.kind == "job")
+
+
+@by_each
+@pytest.mark.parametrize("force", [False, True])
+def test_a_cancel_in_every_state_leaves_a_trace_of_its_table(name: str, force: bool) -> None:
+    spec = flow(
+        task("hooked", cancel_hooks=[Hook(run="m:h")]),
+        task("after", "hooked"),
+        task("flaky", retry=Retry(max_attempts=5)),
+        task("held", hold=Approval()),
+        task("waiting", wait=50),
+        task("checked", checks=[Check(run="m:c")]),
+        task("tooled", tool="t"),
+    )
+    stage = staged(name, scripts={**SCRIPTS, "flaky": fails(), "checked.check": hangs})
+    job = stage.submit(spec)
+    stage.advance(1)
+    stage.cancel(job, force=force)
+    stage.advance(100)
+    assert stage.state() == "cancelled"
+    assert stage.over == ["job"]
+    assert clean(stage) == []
+
+
+@by_each
+def test_a_breaker_parks_its_tasks_and_lets_one_probe(name: str) -> None:
+    stage = staged(name, scripts={"a": fails_until(2), "b": fails_until(2)})
+    tools = {"t": Tool(breaker=Breaker(failure_threshold=1, cooldown=10), retry=Retry(max_attempts=4))}
+    stage.submit(flow(*(task(one, tool="t") for one in ("a", "b", "c", "d")), tools=tools, max_parallel=2))
+    stage.advance(1)
+    breaker = stage.kernel.breakers["t"]
+    assert breaker.record.state == "open"
+    stage.command(breaker, TripBreaker("again"))
+    stage.command(breaker, ResetBreaker("sound"))
+    stage.advance(300)
+    assert stage.state() == "completed"
+    assert clean(stage) == []
+    (record,) = stage.kept.of(BreakerRecord)
+    assert record.shown == ("CLOSED" if name == "pipeline" else "closed")
+
+
+@by_each
+def test_workers_pause_fall_silent_die_and_shut_down_by_it(name: str) -> None:
+    stage = staged(name, scripts={"one": hangs, "two": hangs})
+    stage.submit(flow(task("one"), task("two", max_losses=5)))
+    worker = stage.worker("loop")
+    stage.command(worker, PauseWorker("a while"))
+    stage.command(worker, ResumeWorker("go on"))
+    stage.end(stage.token("one"))
+    stage.settle()
+    stage.command(worker, PauseWorker("a while"))
+    stage.end(stage.token("two"))
+    stage.settle()
+    stage.command(worker, ResumeWorker("go on"))
+    stage.command(worker, ShutDownWorker("done"))
+    stage.advance(100)
+    assert stage.worker("loop").ended
+    assert stage.state() == "completed"
+    assert stage.audit() == []
+
+
+@by_each
+def test_a_drain_gives_the_try_back_and_nothing_is_counted(name: str) -> None:
+    stage = staged(name, scripts={"one": hangs})
+    stage.submit(flow(task("one")))
+    stage.send(Drain(stop=True))
+    stage.settle()
+    again = stage.after_crash(down=5)
+    again.scripts = {}
+    again.end(again.token("one"))
+    again.settle()
+    assert (again.task("one").state, again.task("one").failed_attempts) == ("completed", 0)
+    assert again.audit() == []
+
+
+@by_each
+def test_what_is_parked_is_reset_by_an_operator(name: str) -> None:
+    stage = staged(name, scripts={"reset-me": fails_until(3)})
+    stage.submit(flow(task("reset-me", on_exhausted="park")))
+    stage.advance(200)
+    assert stage.task("reset-me").state == "circuit_open"
+    assert stage.command(stage.actor("reset-me"), ResetTask("mended")) is None
+    stage.advance(10)
+    assert stage.state() == "completed"
+    assert clean(stage) == []
+
+
+@by_each
+def test_an_operator_does_without_a_task(name: str) -> None:
+    stage = staged(name, scripts={"slow": hangs})
+    stage.submit(flow(task("slow"), task("next", "slow")))
+    stage.command(stage.actor("next"), SkipTask("not needed"))
+    stage.end(stage.token("slow"))
+    stage.settle()
+    assert stage.state() == "completed"
+    assert clean(stage) == []
+
+
+def test_a_guarded_task_fails_decides_and_is_tried_again_under_published_names() -> None:
+    stage = staged("guarded")
+    stage.submit(flow(task("flaky", retry=Retry(max_attempts=3))))
+    stage.advance(60)
+    again = ["FAILED", "RETRYING", "IN_PROGRESS"]
+    assert stage.steps("flaky") == ["PENDING", "IN_PROGRESS", *again, *again, "VALIDATING", "COMPLETED"]
+    record = stage.task("flaky")
+    assert (record.state, record.shown, record.told) == ("completed", "COMPLETED", 10)
+
+
+def test_a_guarded_task_parks_when_it_is_exhausted_and_after_the_same_error_thrice() -> None:
+    stage = staged("guarded", scripts={"spent": fails(), "same": fails()})
+    stage.submit(flow(task("spent", optional=True), task("same", optional=True, retry=Retry(max_attempts=9))))
+    stage.advance(40)
+    assert stage.task("spent").parked == stage.task("same").parked == "exhausted"
+    assert stage.task("same").failed_attempts == 3
+    events = {t.entity_id.rpartition("/")[2]: t.event for t in stage.kept.transitions if t.to_state == "CIRCUIT_OPEN"}
+    assert events == {"spent": "max_retries_reached", "same": "same_error_repeated"}
+
+
+def test_what_somebody_says_holds_over_what_the_lifecycle_says() -> None:
+    stage = staged("guarded", defaults=Defaults(on_exhausted="fail"))
+    stage.submit(flow(task("bad")))
+    assert (stage.task("bad").state, stage.task("bad").shown) == ("failed", "FAILED")
+    assert clean(stage) == []
+
+
+def test_a_task_that_its_lifecycle_cannot_end_rests_where_it_is_and_that_is_told() -> None:
+    stage = staged("orchestration", scripts={"one": hangs})
+    job = stage.submit(flow(task("one"), task("two", "one")))
+    stage.cancel(job)
+    stage.settle()
+    assert (stage.task("two").state, stage.task("two").shown) == ("cancelled", "pending")
+    assert stage.steps("two") == ["pending"]
+    told = [notice for notice in stage.notices if notice.event == "rests"]
+    assert [notice.facts for notice in told] == [{"state": "pending", "phase": "cancelled"}]
+    assert clean(stage) == []
+
+
+def test_an_optional_failure_lets_the_rest_run_and_fails_an_orchestrated_workstream() -> None:
+    stage = staged("orchestration")
+    stage.submit(flow(task("bad", optional=True), task("first")))
+    assert stage.task("first").state == "completed"
+    assert stage.path("job@1")[-2:] == ["executing", "failed"]
+    assert stage.stream.error == "task 'bad' failed: under orchestration all have to complete"
+    assert clean(stage) == []
+
+
+def test_a_pipeline_refuses_optional_tasks_wherever_it_is_said() -> None:
+    optional = task("a", optional=True)
+    whole, own = flow(optional, lifecycle="pipeline"), flow(task("a", optional=True, lifecycle="pipeline"))
+    assert [f.where for f in findings(whole)] == [f.where for f in findings(own)] == ["tasks[0].optional"]
+    assert [f.where for f in findings(flow(optional), lifecycles=Lifecycles(default="pipeline"))] == [
+        "tasks[0].optional"
+    ]
+    assert findings(flow(task("a", optional=True, lifecycle="own"))) == []
+
+
+def test_a_failed_run_of_a_pipeline_is_abandoned_when_no_other_follows() -> None:
+    stage = staged("pipeline", scripts={"bad": fails()})
+    stage.submit(flow(task("bad"), retry=Retry(max_attempts=2)))
+    stage.advance(60)
+    assert stage.path("job@1") == ["S_PENDING", "S_RUNNING", "S_FAILED"]
+    assert stage.path("job@2") == ["S_PENDING", "S_RUNNING", "S_FAILED", "S_ABANDONED"]
+    assert clean(stage) == []
+
+
+def test_one_workstream_may_have_tasks_of_several_lifecycles() -> None:
+    stage = Stage()
+    stage.submit(
+        flow(
+            task("g", lifecycle="guarded"),
+            task("p", "g", lifecycle="pipeline"),
+            task("e", "p", lifecycle="execution"),
+            task("o", "e", lifecycle="own"),
+            lifecycle="orchestration",
+        )
+    )
+    assert [stage.task(name).shown for name in "gpeo"] == ["COMPLETED", "S_SUCCESS", "success", "completed"]
+    assert stage.path("job@1") == ["planned", "ready", "executing", "validating", "completed"]
+    assert clean(stage) == []
+
+
+def test_a_lifecycle_that_is_not_there_or_is_for_others_is_refused_with_what_there_is() -> None:
+    found = findings(flow(task("a", lifecycle="gaurded"), task("b", lifecycle="fleet"), task("c", lifecycle=3)))
+    assert [(f.where, f.message) for f in found] == [
+        ("tasks[0].lifecycle", "there is no lifecycle 'gaurded'; did you mean 'guarded'?"),
+        ("tasks[1].lifecycle", "'fleet' has no states for a task, but for a worker and a job"),
+        ("tasks[2].lifecycle", "3 is no lifecycle: give a name, an import path, or a Lifecycle"),
+    ]
+
+
+# -- a user's own ------------------------------------------------------------------------------------------------------
+
+REVIEWED = Machine(
+    "reviewed",
+    "open",
+    states=(
+        State("open", Phase.PENDING, bounded_by="its dependencies"),
+        State("working", Phase.RUNNING, bounded_by="its limits"),
+        State("reviewing", Phase.VALIDATING, bounded_by="its checks"),
+        State("merged", Phase.COMPLETED, terminal=True),
+        State("dropped", Phase.FAILED, terminal=True),
+    ),
+    transitions=(
+        T("open", "take", "working"),
+        T("open", "drop", "dropped"),
+        T("working", "ask_for_review", "reviewing"),
+        T("working", "drop", "dropped", severity="error"),
+        T("reviewing", "agree", "merged"),
+        T("reviewing", "disagree", "dropped", severity="error"),
+    ),
+)
+OWN = Lifecycle("reviewed", "task", REVIEWED, {Event.START: ("take",), Event.VALIDATION_PASSED: ("agree",)})
+
+
+def test_a_lifecycle_of_ones_own_that_adds_a_state_works_by_its_phase() -> None:
+    stage = Stage(lifecycles=Lifecycles([OWN]), scripts={**SCRIPTS, "good": fails_until(2)})
+    retry = Retry(max_attempts=2)
+    stage.submit(flow(task("good", retry=retry), task("unsound", checks=[Check(run="m:c")]), lifecycle="reviewed"))
+    stage.advance(10)
+    assert stage.steps("good")[:2] == ["open", "working"]
+    assert stage.steps("unsound") == ["open", "working", "reviewing", "dropped"]
+    assert clean(stage) == []
+
+
+def _without(*rows: T, states: tuple[State, ...] | None = None, machine: Machine = REVIEWED) -> Lifecycle:
+    kept = tuple(row for row in machine.transitions if row not in rows)
+    return Lifecycle("own", "task", Machine("m", machine.initial, states or tuple(machine.states.values()), kept), {})
+
+
+def _with(name: str, phase: str | None, *, terminal: bool) -> tuple[State, ...]:
+    return (*(s for s in REVIEWED.states.values() if s.name != name), State(name, phase, terminal, "somebody"))
+
+
+@pytest.mark.parametrize(
+    ("lifecycle", "why"),
+    [
+        (_without(*(r for r in REVIEWED.transitions if r.target == "merged")), "no walk from open reaches merged"),
+        (_without(states=_with("merged", Phase.RUNNING, terminal=True)), "merged is terminal, and its phase running"),
+        (_without(states=_with("merged", Phase.COMPLETED, terminal=False)), "merged has the phase completed"),
+        (_without(states=_with("reviewing", None, terminal=False)), "the state reviewing has no phase"),
+        (_without(states=_with("open", Phase.RUNNING, terminal=False)), "it begins in open, whose phase running"),
+        (
+            _without(states=_with("working", Phase.QUEUED, terminal=False)),
+            "no way from its initial state to a state",
+        ),
+        (_without(states=_with("dropped", Phase.COMPLETED, terminal=True)), "a task that does not succeed has no end"),
+        (_without(*(r for r in REVIEWED.transitions if r.source == "reviewing")), "no walk from reviewing"),
+    ],
+)
+def test_a_lifecycle_that_cannot_work_is_refused_with_the_reason(lifecycle: Lifecycle, why: str) -> None:
+    assert why in "; ".join(faults(lifecycle))
+    with pytest.raises(ValueError, match="no task can run by the lifecycle 'own'"):
+        Lifecycles([lifecycle])
+    (found,) = findings(flow(task("a", lifecycle=lifecycle)))
+    assert (found.where, why in found.message) == ("tasks[0].lifecycle", True)
+
+
+def test_every_published_lifecycle_can_work() -> None:
+    assert [faults(one) for kinds in LIFECYCLES.values() for one in kinds.values()] == [[]] * 12
+
+
+def test_another_lifecycle_of_the_same_name_is_refused() -> None:
+    with pytest.raises(ValueError, match="there is another lifecycle 'guarded' of a task"):
+        Lifecycles([Lifecycle("guarded", "task", GUARDED, {})])
+
+
+# -- the mapping -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lifecycle", [kinds["task"] for kinds in LIFECYCLES.values() if "task" in kinds])
+def test_what_is_told_of_any_row_is_a_way_of_the_table_from_the_present_state(lifecycle: Lifecycle) -> None:
+    refined = Refinement(lifecycle)
+    for state in lifecycle.machine.states:
+        for row in TASK.transitions:
+            here = state
+            for told in refined.follow(state, row):
+                assert told in lifecycle.machine.transitions
+                assert told.source == here
+                here = told.target
+            assert here == state or not lifecycle.machine.is_terminal(state)
