@@ -24,10 +24,12 @@ import msgspec
 
 from ..actors.backoff import WaitError, encode_wait, is_strategy
 from ..actors.fields import kind_of
+from ..actors.lifecycles import Lifecycles
 from ..actors.schema import Finding, Path, beside, did_you_mean, read, short, where
 from ..actors.spec import Alert, Approval, Check, Condition, Hook, Retry, Task, Workstream
 from ..actors.validate import SpecificationError, approval_problems, findings
 from .functions import BodyNotFound, NoPath, follow, look_in, path_of, wants_too_much
+from .naming import named
 
 __all__ = ["Bodies", "BodyNotFound", "NoPath", "kind_of", "look_in", "path_of", "prepare"]
 
@@ -118,21 +120,30 @@ class Bodies:
         return func
 
 
-def prepare(workstream: Workstream, bodies: Bodies, *, durable: bool, source: str | None = None) -> Workstream:
-    """Check a workstream whole, and write its functions as names. Raises SpecificationError, all in one.
+def prepare(
+    workstream: Workstream,
+    bodies: Bodies,
+    *,
+    durable: bool,
+    source: str | None = None,
+    lifecycles: Lifecycles | None = None,
+) -> Workstream:
+    """Check a workstream whole, and write its functions and lifecycles as names. Raises SpecificationError, all in one.
 
     durable: whether a restart must be able to find the functions again. source: what it is called in the error.
+    lifecycles: those that there are; the published ones, unless given.
     """
+    lifecycles = lifecycles or Lifecycles()
     if isinstance(cast("object", workstream.folder), str):
         look_in(cast("str", workstream.folder))
-    found = findings(workstream, bodies=bodies.finder)
+    found = findings(workstream, bodies=bodies.finder, lifecycles=lifecycles)
     clean = read(workstream, Workstream)[0] if found else workstream
     ready, more = journalable(clean, bodies, durable=durable)
     more += _not_for_processes(ready, bodies)
     if found := found + beside(found, more):
         bodies.release(ready)
         raise SpecificationError(found, source or f"workstream {short(workstream.name)}")
-    return ready
+    return named(ready, lifecycles)
 
 
 def _not_for_processes(workstream: Workstream, bodies: Bodies) -> list[Finding]:

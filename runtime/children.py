@@ -71,7 +71,9 @@ class Children:
 
     async def _submit(self, context: TaskContext, workstream: Workstream, job_id: str) -> JobHandle:
         runtime, token = self.runtime, context.token
-        spec = prepare(workstream, runtime.bodies, durable=runtime.journal.durable_medium)
+        spec = prepare(
+            workstream, runtime.bodies, durable=runtime.journal.durable_medium, lifecycles=runtime.lifecycles
+        )
         encoded = msgspec.json.encode(spec)
         if context.mask is not None:  # the folders are those of the program: nobody wrote them here
             said = msgspec.to_builtins(msgspec.structs.replace(spec, folder=None, cwd=None))

@@ -59,7 +59,7 @@ def wanted_by(filters: Filters, *, notices: bool = True) -> Wanted:
     """
     tests = [_TESTS[name](_words(name, value)) for name, value in _checked(filters).items()]
     if not notices:
-        tests.insert(0, lambda event: type(event) is Transitioned)
+        tests.insert(0, lambda event: isinstance(event, Transitioned))
     if not tests:
         return everything
     if len(tests) == 1:

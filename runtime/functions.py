@@ -68,6 +68,14 @@ def wants_too_much(func: Body) -> str | None:
 
 def follow(path: str) -> Body:
     """The function of an import path. Raises BodyNotFound. Imports its module if need be."""
+    found = find(path)
+    if not callable(found):
+        raise BodyNotFound(f"{path!r} is no function, but {found!r:.60}")
+    return found
+
+
+def find(path: str) -> object:
+    """What stands under an import path. Raises BodyNotFound. Imports its module if need be."""
     module_name, _, names = path.partition(":")
     found: object = _module(module_name, path)
     for step in names.split("."):
@@ -77,8 +85,6 @@ def follow(path: str) -> Body:
             known = [name for name in dir(found) if not name.startswith("_")]
             advice = did_you_mean(step, known) or f"its folder, if it is the right one, is {_file(found)}"
             raise BodyNotFound(f"{path!r}: there is no {step!r} in {_title(found)}; {advice}") from None
-    if not callable(found):
-        raise BodyNotFound(f"{path!r} is no function, but {found!r:.60}")
     return found
 
 

@@ -255,13 +255,17 @@ class JobHandle:
         filters["job"] = self.id
         events = self._runtime.hub.subscribe(
             wanted_by(filters, notices=notices),
-            last=wanted_by({"kind": "job", "entity": self.id, "to_state": _ENDED}),
+            last=self._is_its_end,
             size=size,
             past=self._runtime.past_of(self.id),
         )
         if self._over.is_set():
             events.close()
         return events
+
+    def _is_its_end(self, event: Event) -> bool:
+        ends = isinstance(event, Transitioned) and event.kind == "job" and event.phase in _ENDED
+        return ends and event.entity_id == self.id
 
     def settle(self, outcome: Outcome | None, cause: BaseException | None = None) -> None:
         """For the runtime: it has ended (or the runtime closes: None, and what it broke by)."""

@@ -40,9 +40,10 @@ from ..actors.messages import (
     WorkerDied,
 )
 from ..actors.notices import Notice
-from ..actors.spec import Alert, Defaults, Duration, HealthChecks, Tool, Worker, Workstream, seconds
+from ..actors.spec import Alert, Defaults, Duration, HealthChecks, LifecycleName, Tool, Worker, Workstream, seconds
 from ..actors.strategy import Supervision
 from ..actors.tools import RUNTIME
+from ..machines.lifecycle import Lifecycle
 from .bodies import Bodies, look_in, prepare
 from .calls import Caller
 from .children import Children
@@ -63,6 +64,7 @@ from .host import Host
 from .journal import open_journal
 from .journal.contract import Entry, Journal
 from .leftovers import JOURNAL_VARIABLE, kill_leftovers
+from .naming import Finder, by_name, check_loaded, known_by
 from .observe import Hub
 from .outcomes import RuntimeClosed, closed, outcome_of
 from .outputs import Outputs
@@ -93,6 +95,8 @@ class RuntimeLife:
         tools: Mapping[str, Tool] | None = None,
         alerts: Sequence[Alert] = (),
         health_checks: HealthChecks | None = None,
+        lifecycle: LifecycleName = None,
+        lifecycles: Sequence[Lifecycle] = (),
         jsonl: str | Path | None = None,
         outputs: str | Path | None = None,
         secrets: Source | None = None,
@@ -121,6 +125,8 @@ class RuntimeLife:
         self._random = random or Random()  # noqa: S311 - jitter, not secrets
         self._ids = ids or TimeOrderedIds(self._clock, self._random)
         self.bodies = Bodies()
+        self._find = Finder()
+        self.lifecycles = known_by(lifecycle, lifecycles, self._find)
         self._handles: dict[str, WeakSet[JobHandle]] = {}  # of the living jobs, by their ids
         self._submitting: dict[str, anyio.Event] = {}
         self._engines: dict[str, Engine] = {}
@@ -326,12 +332,19 @@ class RuntimeLife:
     def _begin(self, loaded: Loaded) -> None:
         host = self._host
         outputs = Outputs(self._outputs_folder())
-        check_workers(self._workers)
+        self._find.loaded = loaded
+        check_loaded(loaded, self.lifecycles)
+        check_workers(self._workers, self.lifecycles)
+        self._workers = tuple(by_name(worker, self.lifecycles) for worker in self._workers)
         said = Workstream(RUNTIME, tools=self._tools, alerts=self._alerts)
-        said = prepare(said, self.bodies, durable=self.journal.durable_medium, source="the runtime's settings")
+        said = prepare(
+            said, self.bodies, durable=self.journal.durable_medium, source="the runtime's settings",
+            lifecycles=self.lifecycles,
+        )  # fmt: skip
         host.kernel = make_kernel(
-            host, self._defaults, loaded, tools=said.tools, alerts=said.alerts, health=self._health_checks
-        )
+            host, self._defaults, loaded, tools=said.tools, alerts=said.alerts, health=self._health_checks,
+            lifecycles=self.lifecycles,
+        )  # fmt: skip
         host.caller = Caller(
             host.kernel, self._engines, self.bodies, outputs=outputs, tell=host.tell, notice=host.notice,
             after=self._after, journal=self._name, secrets=host.secrets, children=self._children,

@@ -107,13 +107,13 @@ class _Count:
 
     __slots__ = ("classes", "moves", "number", "seconds", "terminal", "timed")
 
-    def __init__(self, pair: Pair) -> None:
+    def __init__(self, pair: Pair, phase: str) -> None:
         kind, source, target, _ = pair
         self.number = self.timed = 0
         self.seconds = 0.0
         self.classes = [0] * (len(BOUNDS) + 1)
         self.moves = source != target
-        self.terminal = (kind, target) in _TERMINAL
+        self.terminal = (kind, phase) in _TERMINAL
 
 
 class Counting:
@@ -131,7 +131,7 @@ class Counting:
             try:
                 count = counts[pair]
             except KeyError:
-                count = counts[pair] = _Count(pair)
+                count = counts[pair] = _Count(pair, row.phase)
             count.number += 1
             if not count.moves:
                 continue

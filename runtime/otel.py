@@ -39,7 +39,6 @@ from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation, g
 from opentelemetry.trace import Link, SpanContext, Status, StatusCode, TracerProvider, get_tracer
 
 from ..actors.records import Transitioned
-from ..machines.events import Event
 from ..machines.task import TaskState
 from .filters import Event as Told
 from .metrics import Metrics
@@ -54,7 +53,9 @@ NAME = "callboard"
 _RUNS = frozenset({TaskState.RUNNING, TaskState.TIMED_OUT, TaskState.RECOVERING})
 _GIVES_UP = frozenset({TaskState.FAILED, TaskState.CANCELLED})
 _TROUBLE = frozenset({"failed", "timed_out", "lost"})
-_ENDS = {Event.SUCCEED: "succeeded", Event.REQUEUE: "returned"}
+_ENDS: dict[str, str] = {
+    TaskState.VALIDATING: "succeeded", TaskState.COMPLETED: "succeeded", TaskState.QUEUED: "returned",
+}  # fmt: skip
 _AT_ONCE = 100
 """Events after which others get their turn."""
 
@@ -125,7 +126,7 @@ class _Begun(msgspec.Struct, frozen=True):
 def _is_about_attempts(event: Told) -> bool:
     if not isinstance(event, Transitioned) or event.kind != "task":
         return False
-    return event.from_state in _RUNS or event.to_state in _RUNS or event.to_state in _GIVES_UP
+    return event.from_phase in _RUNS or event.phase in _RUNS or event.phase in _GIVES_UP
 
 
 class Tracing:
@@ -176,16 +177,16 @@ class Tracing:
 
     async def _take(self, event: Transitioned) -> None:
         task = event.entity_id
-        if event.to_state in _RUNS:
-            if event.event == Event.START and event.from_state not in _RUNS:
+        if event.phase in _RUNS:
+            if event.from_phase not in _RUNS:
                 self._begun[task] = _Begun(event.at, event.worker_id, self._before.pop(task, None))
             return
-        if event.from_state not in _RUNS:
+        if event.from_phase not in _RUNS:
             self._before.pop(task, None)
             return
         begun = self._begun.pop(task, None) or await self._look_up(event)
         made = self._make(event, begun)
-        if event.to_state != TaskState.VALIDATING and event.to_state not in _GIVES_UP:
+        if event.phase != TaskState.VALIDATING and event.phase not in _GIVES_UP:
             self._before[task] = made
 
     async def _look_up(self, event: Transitioned) -> _Begun:
@@ -196,7 +197,7 @@ class Tracing:
         return _Begun(event.at, event.worker_id)
 
     def _make(self, event: Transitioned, begun: _Begun) -> SpanContext:
-        end = str((event.metadata or {}).get("end") or _ENDS.get(Event(event.event), "cancelled"))
+        end = str((event.metadata or {}).get("end") or _ENDS.get(event.phase, "cancelled"))
         name = event.entity_id.removeprefix(f"{event.workstream_id}/")
         told = {
             "job": event.job_id, "workstream": event.workstream_id, "task": name, "attempt": event.attempt,

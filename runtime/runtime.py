@@ -40,6 +40,7 @@ from .handles import JobHandle
 from .journal.contract import Health
 from .life import RuntimeLife
 from .metrics import Metrics, snapshot
+from .naming import by_name
 from .observe import BUFFER, Hub, Past, Subscription
 from .outcomes import JobExists, RuntimeClosed, outcome_of
 from .reruns import run_again
@@ -61,6 +62,8 @@ class Runtime(RuntimeLife):
     tools: what holds of tools whatever workstreams say of them (breaker, max_parallel), or where they say nothing.
     alerts: whom to tell of errors. health_checks: how workers, and the event loop, are watched.
     Raises ValueError for what is no duration, TypeError for what is no journal.
+    lifecycle: by which all entities run that are created and say nothing themselves: the name or import path of one, or
+    a `Lifecycle`. lifecycles: those that may be named beside the published ones.
     Entering raises the errors of `journal.contract`, also for the log, LogConflict for the log of another journal, and
     SpecificationError for workers, tools and alerts that cannot be.
     """
@@ -97,7 +100,7 @@ class Runtime(RuntimeLife):
             check_job_id(id)
         if by is not None:
             name_of(by)
-        ready = prepare(workstream, self.bodies, durable=self.journal.durable_medium)
+        ready = prepare(workstream, self.bodies, durable=self.journal.durable_medium, lifecycles=self.lifecycles)
         encoded = msgspec.json.encode(ready)
         if id is None:
             return await self._submit(self._ids.new(), False, ready, encoded, "", by)
@@ -257,7 +260,8 @@ class Runtime(RuntimeLife):
         ValueError for one that cannot be.
         """
         self._check_open()
-        await start(self, check_worker(worker, self._engines), request_id)
+        checked = check_worker(worker, self._engines, self.lifecycles)
+        await start(self, by_name(checked, self.lifecycles), request_id)
         return [WorkerHandle(self, self._host, one.name) for one in worker.each()]
 
     def breakers(self) -> list[BreakerHandle]:

@@ -25,11 +25,13 @@ from typing import Any, cast
 
 import msgspec
 
+from ..actors.lifecycles import Lifecycles
 from ..actors.schema import Finding, around, beside, read, short, where
 from ..actors.spec import Worker, Workstream
 from ..actors.validate import SpecificationError, findings, worker_findings
 from . import speclines, specyaml
 from .bodies import look_in
+from .functions import find
 from .specwords import TaskLifecycle, ToolProfile, Words
 
 __all__ = ["RunFile", "load"]
@@ -58,12 +60,12 @@ class _Layout(Workstream, frozen=True, kw_only=True):
     tool_profiles: list[ToolProfile] | None = None
 
 
-def load(path: str | Path, *, functions: Functions | None = None) -> RunFile:
+def load(path: str | Path, *, functions: Functions | None = None, lifecycle: str | None = None) -> RunFile:
     """Read and check a specification file. Raises SpecificationError with all that is wrong with it.
 
     A file without a name is named as the file. functions: finds the function of an import path, and raises LookupError
     for one that is not there (which is told with the rest); without it functions are not looked up yet: submitting
-    does, by importing.
+    does, by importing. lifecycle: by which all of it runs, whatever the file says at its top.
     """
     path = Path(path)
     data, lines, found = _parse(path, _text(path))
@@ -80,8 +82,11 @@ def load(path: str | Path, *, functions: Functions | None = None) -> RunFile:
     workstream = words.workstream
     if functions is not None:
         look_in(str(path.absolute().parent / (workstream.folder or "")))
-    more = words.findings + words.renamed(findings(workstream, bodies=functions))
-    more += worker_findings(workers) if workers else []
+    if lifecycle is not None:
+        workstream = msgspec.structs.replace(workstream, lifecycle=lifecycle)
+    known = Lifecycles(default=workstream.lifecycle, resolve=None if functions is None else find)
+    more = words.findings + words.renamed(findings(workstream, bodies=functions, lifecycles=known))
+    more += worker_findings(workers, lifecycles=known) if workers else []
     if not workstream.tasks:
         more.append(Finding("tasks", "there are no tasks", "`callboard init` writes an example"))
     found += beside(found, more)

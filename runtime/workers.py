@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
+from ..actors.lifecycles import Lifecycles
 from ..actors.messages import (
     Message,
     PauseWorker,
@@ -133,7 +134,7 @@ async def start(runtime: Runtime, worker: Worker, request_id: str | None) -> Non
     await runtime.input("start_worker", worker, lambda reply: StartWorkers((worker,), reply), request_id=request_id)
 
 
-def check_worker(worker: object, engines: Collection[str]) -> Worker:
+def check_worker(worker: object, engines: Collection[str], lifecycles: Lifecycles | None = None) -> Worker:
     """Refuse what cannot be a worker. Raises TypeError and ValueError."""
     if not isinstance(worker, Worker):
         raise TypeError(f"start_worker takes a Worker, not {worker!r:.60}")
@@ -141,11 +142,11 @@ def check_worker(worker: object, engines: Collection[str]) -> Worker:
         raise ValueError(
             f"worker {worker.name!r}: there is no engine {worker.engine!r:.40}; there are: {', '.join(engines)}"
         )
-    check_workers([worker])
+    check_workers([worker], lifecycles)
     return worker
 
 
-def check_workers(workers: Sequence[Worker]) -> None:
+def check_workers(workers: Sequence[Worker], lifecycles: Lifecycles | None = None) -> None:
     """Refuse workers that cannot be, or not beside one another. Raises SpecificationError with all that is wrong."""
-    if found := worker_findings(workers):
+    if found := worker_findings(workers, lifecycles=lifecycles):
         raise SpecificationError(found, "the runtime's workers")

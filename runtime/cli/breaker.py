@@ -29,7 +29,7 @@ def list_(journal: Journal = JOURNAL, as_json: AsJson = False) -> None:
         rows: list[dict[str, Any]] = [
             {
                 "tool": record.name,
-                "state": record.state,
+                "state": record.shown,
                 "failures": record.failures,
                 "since": iso(record.updated_at),
                 "until": None if record.due_at is None else iso(record.due_at),
@@ -45,7 +45,7 @@ def list_(journal: Journal = JOURNAL, as_json: AsJson = False) -> None:
         [
             [
                 record.name,
-                str(record.state),
+                str(record.shown),
                 words.took(now - record.updated_at),
                 f"{record.failures}/{record.failure_threshold}",
                 "" if record.due_at is None else words.moment(record.due_at),

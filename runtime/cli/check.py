@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from .options import JOURNAL, Journal
+from .options import JOURNAL, Journal, Lifecycles
 from .terminal import echo
 from .trouble import FAILED
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ..journal.contract import Reader
 
 
-def check(journal: Journal = JOURNAL) -> None:
+def check(journal: Journal = JOURNAL, lifecycle: Lifecycles = None) -> None:
     """Hold a journal's transitions against the machines and the invariants, and its records against both."""
     import msgspec  # noqa: PLC0415
 
@@ -25,13 +25,15 @@ def check(journal: Journal = JOURNAL) -> None:
     from ...machines.audit import AuditFinding, Auditor  # noqa: PLC0415
     from ..jsonl import log_line  # noqa: PLC0415
     from .findings import report  # noqa: PLC0415
+    from .functions import own_lifecycles  # noqa: PLC0415
     from .reading import reading  # noqa: PLC0415
 
+    own = own_lifecycles(lifecycle)
     with reading(journal) as reader:
         records = list(_records(reader))  # before the transitions: a runtime may be adding to both
-        auditor = Auditor(without=[numbers for job in reader.archived() for numbers in job.numbers])
+        auditor = Auditor(without=[numbers for job in reader.archived() for numbers in job.numbers], lifecycles=own)
         states: dict[tuple[str, int, int], str] = {}
-        wanted = {(record.id, record.run, record.seq) for record in records}
+        wanted = {(record.id, record.run, record.told) for record in records}
         count = 0
         for event in reader.transitions():
             count += 1
@@ -43,12 +45,12 @@ def check(journal: Journal = JOURNAL) -> None:
                 states[event.entity_id, event.run, event.entity_seq] = event.to_state
     found = auditor.finish()
     for record in records:
-        last = states.get((record.id, record.run, record.seq))
+        last = states.get((record.id, record.run, record.told))
         if last is None:
-            text = f"the record says {record.seq} transitions, and there are fewer"
+            text = f"the record says {record.told} transitions, and there are fewer"
             found.append(AuditFinding("error", "record_without_transition", text, entity_id=record.id))
-        elif last != record.state:
-            text = f"the record says {record.state}, its last transition {last}"
+        elif last != record.shown:
+            text = f"the record says {record.shown}, its last transition {last}"
             found.append(AuditFinding("error", "record_differs", text, entity_id=record.id))
     echo(f"{journal}: {count:,} transitions, {len(records):,} records: {report(found)}")
     if any(finding.severity == "error" for finding in found):

@@ -8,7 +8,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from .trouble import Trouble
 if TYPE_CHECKING:
     from ...actors.records import TaskRecord, WorkstreamRecord
     from ...actors.spec import Workstream
+    from ...machines.lifecycle import Lifecycle
     from ..journal.reader import SqliteReader
 
 _MOST = 20  # functions that are listed
@@ -32,6 +33,22 @@ def function(name: str) -> Callable[..., Any]:
         )
         raise BodyNotFound(f"{name!r} {text}")
     return Bodies().callable_body(name)
+
+
+def own_lifecycles(paths: Sequence[str] | None) -> list[Lifecycle]:
+    """The lifecycles under these import paths, by those paths and by their own names. Raises Trouble."""
+    from ...actors.lifecycles import Lifecycles  # noqa: PLC0415 - heavy
+    from ..functions import find, look_in  # noqa: PLC0415
+
+    look_in(str(Path.cwd()))
+    known = Lifecycles(resolve=find)
+    try:
+        for path in paths or ():
+            known.find(path)
+            known.find(find(path))
+    except (LookupError, ValueError) as error:
+        raise Trouble(str(error.args[0])) from None
+    return known.own
 
 
 def refuse_unless_found(reader: SqliteReader, journal: Path) -> None:

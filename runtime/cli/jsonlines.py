@@ -14,6 +14,7 @@ from ..jsonl import log_line
 from ..observe import Dropped, Subscription
 from ..outcomes import Outcome
 from ..printable import printable_json
+from . import words
 from .trouble import tell
 
 
@@ -62,7 +63,8 @@ def _job(job_id: str, state: str, error: str | None, tasks: Sequence[Any]) -> di
         "error": error,
         "tasks": {
             task.name: {
-                "state": task.state,
+                "state": task.shown,
+                **words.phase(task),
                 "attempt": task.attempt,
                 "optional": task.optional,
                 "exit_code": task.exit_code,

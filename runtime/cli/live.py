@@ -107,7 +107,11 @@ class LiveView:
         started = min((task.first_queued_at for task in tasks if task.first_queued_at is not None), default=now)
         ended = max((task.finished_at or now for task in tasks), default=now)
         text = Text.assemble(
-            (job.record.name, "bold"), "  ", (job.id, "dim"), "  ", (job.state, words.COLOURS.get(job.state, "dim"))
+            (job.record.name, "bold"),
+            "  ",
+            (job.id, "dim"),
+            "  ",
+            (job.record.shown, words.COLOURS.get(job.state, "dim")),
         )
         return text.append(f"  {done:,}/{len(tasks):,}  {words.took(ended - started)}")
 
@@ -129,7 +133,7 @@ class LiveView:
             told.append(words.brief(task.last_error or task.reason))
         line = words.one_line("  ".join(part for part in told if part.strip()), 500)
         text = Text.assemble(
-            (f"{sign} ", style), f"{task.name:<{width}}  ", (f"{task.state:<12}", style), f"{time_spent:>9}  {line}"
+            (f"{sign} ", style), f"{task.name:<{width}}  ", (f"{task.shown:<12}", style), f"{time_spent:>9}  {line}"
         )
         text.no_wrap = True
         text.overflow = "ellipsis"

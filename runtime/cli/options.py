@@ -16,6 +16,12 @@ Plain = Annotated[bool, typer.Option("--plain", help="Print plain lines, also on
 JsonLog = Annotated[
     Path | None, typer.Option("--jsonl", metavar="FILE", help="Also write the log of transitions to FILE, as JSONL.")
 ]
+Lifecycles = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--lifecycle", metavar="MODULE:NAME", help="A lifecycle of your own that entities run by: its import path."
+    ),
+]
 JobId = Annotated[str, typer.Argument(metavar="JOB", help="A job's id, or the beginning of it.")]
 MaybeJobId = Annotated[
     str | None, typer.Argument(metavar="[JOB]", help="A job's id, or the beginning of it.", show_default=False)

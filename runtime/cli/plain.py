@@ -30,9 +30,9 @@ _SAID = {
 
 
 def _said(event: Transitioned) -> str | None:
-    if event.to_state == "retrying" and event.from_state == "recovering":
+    if event.phase == "retrying" and event.from_phase == "recovering":
         return "was interrupted, will be run again"  # its body did nothing wrong
-    return _SAID.get(event.to_state)
+    return _SAID.get(event.phase)
 
 
 class PlainView:
@@ -69,7 +69,7 @@ class PlainView:
 
     def _task(self, job: str, event: Transitioned) -> None:
         said = _said(event)
-        if event.to_state == "running":
+        if event.phase == "running":
             self._began.setdefault(event.entity_id, event.at)
         if said is None:
             return
@@ -78,10 +78,10 @@ class PlainView:
         echo(f"{words.clock(event.at)} {f'{job}/{name}' if self._several else name} {said}{facts}")
 
     def _facts(self, event: Transitioned) -> Iterator[str]:
-        if event.to_state == "running" and (event.attempt or 0) > 1:
+        if event.phase == "running" and (event.attempt or 0) > 1:
             yield f"attempt {event.attempt}"
-        began = self._began.pop(event.entity_id, None) if event.to_state in words.ENDED else None
+        began = self._began.pop(event.entity_id, None) if event.phase in words.ENDED else None
         if began is not None:
             yield words.took(event.at - began)
-        if event.reason and event.to_state not in {"running", "completed"}:
+        if event.reason and event.phase not in {"running", "completed"}:
             yield words.brief(event.reason)

@@ -20,6 +20,15 @@ Id = Annotated[
     str | None,
     typer.Option("--id", metavar="JOB", help="The job's id. Running the same file under the same id again is one job."),
 ]
+Lifecycle = Annotated[
+    str | None,
+    typer.Option(
+        "--lifecycle",
+        metavar="NAME",
+        help="By which lifecycle all of it runs: pipeline, orchestration, fleet, guarded, execution, own, or the "
+        "import path of one.",
+    ),
+]
 
 
 def run(
@@ -30,6 +39,7 @@ def run(
     as_json: AsJson = False,
     job_id: Id = None,
     plain: Plain = False,
+    lifecycle: Lifecycle = None,
 ) -> None:
     """Run a specification file, and show its progress.
 
@@ -47,11 +57,11 @@ def run(
             check_job_id(job_id)
         except ValueError as error:
             raise Trouble(str(error)) from None
-    asked = load(file, functions=function)
+    asked = load(file, functions=function, lifecycle=lifecycle)
     _refuse_a_second(asked, journal, job_id)
 
     def opened() -> Runtime:
-        return Runtime(journal, workers=asked.workers, jsonl=jsonl)
+        return Runtime(journal, workers=asked.workers, jsonl=jsonl, lifecycle=asked.workstream.lifecycle)
 
     async def begin(runtime: Runtime) -> list[JobHandle]:
         try:

@@ -39,7 +39,7 @@ def status(job_id: MaybeJobId = None, journal: Journal = JOURNAL, as_json: AsJso
         _job_told(reader, job)
         table(("task", "state", "attempt", "took", "exit", "told"), [_task_row(task, job.id) for task in tasks])
         if asked:
-            rows = [[f"{one.task_id.rpartition('/')[2]}/{one.name}", str(one.state), one.reason or ""] for one in asked]
+            rows = [[f"{one.task_id.rpartition('/')[2]}/{one.name}", str(one.shown), one.reason or ""] for one in asked]
             table(("approval", "state", "told"), rows)
 
 
@@ -48,12 +48,12 @@ def _job_told(reader: Reader, job: JobRecord) -> None:
 
     runs = reader.workstreams(job.id)
     spent = words.duration(job, time.time())
-    echo(f"job {job.id}: {job.name}, {job.state}" + (f", {words.took(spent)}" if spent is not None else ""))
+    echo(f"job {job.id}: {job.name}, {job.shown}" + (f", {words.took(spent)}" if spent is not None else ""))
     for run in runs:
         told = f": {words.one_line(run.error or run.reason or '', 200)}" if run is not runs[-1] else ""
-        echo(f"workstream {run.id}: {run.state}{told}".rstrip(": "))
+        echo(f"workstream {run.id}: {run.shown}{told}".rstrip(": "))
     for child in reader.children(job.id):
-        echo(f"child job {child.id}: {child.state}")
+        echo(f"child job {child.id}: {child.shown}")
     if reason := job.error or job.reason:
         echo(words.one_line(reason, 500))
 
@@ -66,7 +66,7 @@ def _row(job: JobRecord, tasks: list[TaskRecord]) -> list[str]:
     return [
         job.id,
         job.name,
-        str(job.state),
+        str(job.shown),
         f"{done}/{len(tasks)}",
         words.moment(job.created_at),
         "" if spent is None else words.took(spent),
@@ -81,7 +81,7 @@ def _task_row(task: TaskRecord, job_id: str) -> list[str]:
     told = task.last_error if task.state != "completed" else None
     return [
         f"{job_id}/{task.name}",  # as `cancel` and the others take it
-        str(task.state),
+        str(task.shown),
         f"{task.attempt}/{task.max_attempts}" if task.attempt else "",
         "" if spent is None else words.took(spent),
         "" if task.exit_code is None else str(task.exit_code),
@@ -96,7 +96,7 @@ def _approval(record: ApprovalRecord) -> dict[str, Any]:
 def _job(job: JobRecord, tasks: list[TaskRecord]) -> dict[str, Any]:
     from collections import Counter  # noqa: PLC0415
 
-    counts = Counter(str(task.state) for task in tasks)
+    counts = Counter(str(task.shown) for task in tasks)
     return {**_told(job), "kind": "job", "tasks": dict(counts), "error": job.error}
 
 
@@ -107,12 +107,14 @@ def _task(task: TaskRecord) -> dict[str, Any]:
 
 def _told(record: JobRecord | TaskRecord | ApprovalRecord) -> dict[str, Any]:
     from ...actors.records import iso  # noqa: PLC0415
+    from . import words  # noqa: PLC0415
 
     times = {name: getattr(record, name) for name in ("created_at", "started_at", "finished_at")}
     return {
         "id": record.id,
         "name": record.name,
-        "state": record.state,
+        "state": record.shown,
+        **words.phase(record),
         "reason": record.reason,
         **{name: None if at is None else iso(at) for name, at in times.items()},
     }

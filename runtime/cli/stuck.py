@@ -206,7 +206,7 @@ def _one(
     return {
         "kind": record.kind,
         "target": target,
-        "state": str(record.state),
+        "state": str(record.shown),
         "since": record.updated_at,
         "waits_for": what,
         "command": command,

@@ -129,7 +129,7 @@ def _lines(reader: SqliteReader, journal: Path, now: float) -> list[str]:
         done = sum(task.state in words.ENDED for task in own)
         spent = words.duration(job, now)
         rows.append(
-            [job.id, job.name, str(job.state), f"{done}/{len(own)}", _counts(own), words.took(spent) if spent else ""]
+            [job.id, job.name, str(job.shown), f"{done}/{len(own)}", _counts(own), words.took(spent) if spent else ""]
         )
     lines += _columns(rows)
     if len(living) > _JOBS:
@@ -142,7 +142,7 @@ def _lines(reader: SqliteReader, journal: Path, now: float) -> list[str]:
 def _counts(tasks: list[TaskRecord]) -> str:
     from collections import Counter  # noqa: PLC0415
 
-    counts = Counter(str(task.state) for task in tasks)
+    counts = Counter(str(task.shown) for task in tasks)
     return " ".join(f"{count} {state}" for state, count in counts.most_common())
 
 
@@ -159,7 +159,7 @@ def _tasks(tasks: dict[str, list[TaskRecord]], now: float) -> list[str]:
             told = f"until {words.clock(task.due_at)}{f'; {told}' if told else ''}"
         spent = words.took(now - task.updated_at)
         place = f"{task.attempt}/{task.max_attempts}" if task.attempt else ""
-        rows.append([f"{job}/{task.name}", str(task.state), spent, place, task.worker_id or "", told])
+        rows.append([f"{job}/{task.name}", str(task.shown), spent, place, task.worker_id or "", told])
     if not busy:
         return []
     more = [f"… and {len(busy) - _TASKS} more"] if len(busy) > _TASKS else []
@@ -170,12 +170,12 @@ def _others(reader: SqliteReader, now: float) -> list[str]:
     from . import words  # noqa: PLC0415
 
     workers = [
-        [worker.id, str(worker.state), f"{worker.assigned}/{worker.capacity}", worker.engine]
+        [worker.id, str(worker.shown), f"{worker.assigned}/{worker.capacity}", worker.engine]
         for worker in reader.workers()
         if worker.finished_at is None
     ]
     breakers = [
-        [breaker.name, str(breaker.state), words.took(now - breaker.updated_at), words.one_line(breaker.reason or "")]
+        [breaker.name, str(breaker.shown), words.took(now - breaker.updated_at), words.one_line(breaker.reason or "")]
         for breaker in reader.breakers()
         if breaker.state != "closed"
     ]

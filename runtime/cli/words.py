@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from ...actors.records import JobRecord, TaskRecord, WorkstreamRecord
+from ...actors.records import JobRecord, Record, TaskRecord, WorkstreamRecord
 
 COLOURS = {
     "completed": "green",
@@ -52,6 +52,11 @@ def duration(record: TaskRecord | JobRecord | WorkstreamRecord, now: float) -> f
     if record.started_at is None or (record.finished_at is None and record.state in _WAITING):
         return None
     return (record.finished_at or now) - record.started_at
+
+
+def phase(record: Record) -> dict[str, str]:
+    """For JSON: what its state means, where it runs by another lifecycle than the runtime's own."""
+    return {} if record.published is None else {"phase": record.state, "lifecycle": record.published.lifecycle}
 
 
 def attempts(task: TaskRecord) -> str:

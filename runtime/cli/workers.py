@@ -35,7 +35,7 @@ def list_(every: All = False, journal: Journal = JOURNAL, as_json: AsJson = Fals
             {
                 "id": one.id,
                 "name": one.name,
-                "state": one.state,
+                "state": one.shown,
                 "engine": one.engine,
                 "capacity": one.capacity,
                 "assigned": one.assigned,
@@ -54,7 +54,7 @@ def list_(every: All = False, journal: Journal = JOURNAL, as_json: AsJson = Fals
             [
                 one.name,
                 str(one.run),
-                str(one.state),
+                str(one.shown),
                 words.took(now - one.updated_at),
                 f"{one.assigned}/{one.capacity}",
                 one.engine,

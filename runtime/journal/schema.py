@@ -42,8 +42,9 @@ def _view(name: str, table: str, columns: dict[str, str]) -> str:
 _ENTITY = {
     "id": _get("id"),
     "name": _get("name"),
-    "state": _get("state"),
-    "previous_state": _get("previous_state"),
+    "state": _get("published.state", _get("state")),
+    "previous_state": f"CASE WHEN {_get('published')} IS NULL THEN {_get('previous_state')}"
+    f" ELSE {_get('published.previous')} END",
     "run": _get("run", "1"),
     "reason": _get("reason"),
     "created_at": _time("created_at"),
