@@ -40,6 +40,7 @@ from .spec import Approval, Clause, Duration, moment, seconds
 
 HeldRecord = TypeVar("HeldRecord", bound=TaskRecord | WorkstreamRecord | ApprovalRecord)
 HELD, WAITING = "held", "waiting"
+_ANEW = "A next run asks anew: `retry`."
 APPROVED, REJECTED, EXPIRED = "approved", "rejected", "expired"
 
 
@@ -154,7 +155,9 @@ class Protected(Entity[HeldRecord]):
         try:
             self.fire(Event.APPROVE, changed, Given(mine.at, len(missing)), reason, told, due)
         except GuardRejected as refusal:
-            raise self.refusal(Event.APPROVE, f"the hold expired at {iso(record.hold_until or 0)}") from refusal
+            raise self.refusal(
+                Event.APPROVE, f"the hold expired at {iso(record.hold_until or 0)}. {_ANEW}"
+            ) from refusal
         if missing:
             self.change(reason=waits_for(missing, record.hold_until))
 
@@ -174,7 +177,9 @@ class Protected(Entity[HeldRecord]):
         """The decision of who approves now, with all clauses that he has met. Raises DecisionRefused."""
         by, submitter = folded(message.by), self.submitter
         if submitter is not None and folded(submitter) == by and not self.approval.self_approval:
-            raise self.refusal(Event.APPROVE, f"{message.by} submitted it, and self-approval is off")
+            raise self.refusal(
+                Event.APPROVE, f"{message.by} submitted it, and self-approval is off. Somebody else must approve."
+            )
         met = {
             index
             for index, clause in enumerate(clauses)
@@ -269,11 +274,11 @@ def _waits_for(missing: tuple[str, ...], until: float | None) -> str:
 
 
 def told_of(decision: Decision) -> str:
-    """A decision in words: who, when, why."""
+    """A decision in words, from its verb on: who, when, why."""
     if decision.by is None:
         return f"{decision.verdict} at {iso(decision.at)}"
     why = f" ({decision.reason})" if decision.reason else ""
-    return f"{decision.verdict} by {decision.by} at {iso(decision.at)}{why}"
+    return f"was {decision.verdict} by {decision.by} at {iso(decision.at)}{why}"
 
 
 def refusal(
@@ -283,7 +288,7 @@ def refusal(
     if record.decisions:
         return _conflict(machine, record, event, record.decisions[-1])
     if record.state == HELD:
-        why = f"it is being cancelled: {record.reason}"
+        why = f"it is being cancelled ({record.reason}), so nothing is left to decide."
         return DecisionRefused(machine.name, record.state, event, machine.valid_events(record.state), why)
     return InvalidTransitionError(machine.name, record.state, event, machine.valid_events(record.state))
 
@@ -291,7 +296,10 @@ def refusal(
 def _conflict(
     machine: Machine, record: TaskRecord | WorkstreamRecord | ApprovalRecord, event: str, decision: Decision
 ) -> DecisionConflict:
-    why = f"{record.id} was {told_of(decision)} already"
+    left = "Nothing is left to decide." if decision.verdict == APPROVED else _ANEW
+    if record.state == HELD:
+        left = "It is held until the others have approved."
+    why = f"{record.id} {told_of(decision)}. {left}"
     return DecisionConflict(machine.name, record.state, event, machine.valid_events(record.state), why, decision)
 
 

@@ -52,12 +52,12 @@ def next_run(kernel: Kernel, message: NextRun) -> None:
     before = message.job
     word = "skip" if message.skip is not None else "retry"
     if (known := kernel.jobs.get(before.id)) is not None:  # somebody was faster
-        kernel.effect(Answer(message.reply, None, _refusal(known.record.state, word)))
+        kernel.effect(Answer(message.reply, None, no_next_run(known.record.state, word)))
         return
     parent = _attempt(kernel, message.parent)
     named = message.again is not None or message.skip is not None
     if before.state == JobState.COMPLETED and not named:
-        kernel.effect(Answer(message.reply, None, _refusal(before.state, word)))
+        kernel.effect(Answer(message.reply, None, no_next_run(before.state, word)))
         return
     run = before.runs + 1
     skip = None if message.skip is None else (message.skip, message.reason or "skipped by an operator")
@@ -111,5 +111,11 @@ def _attempt(kernel: Kernel, token: int) -> AttemptedTask | None:
     return cast("AttemptedTask", task)
 
 
-def _refusal(state: str, word: str) -> InvalidTransitionError:
-    return InvalidTransitionError(JOB.name, state, word, frozenset(JOB.valid_events(state)))
+def no_next_run(state: str, word: str) -> InvalidTransitionError:
+    """Why a job gets no next run: it lives, or completed and no task is named. `word` is what the user tried."""
+    advice = (
+        "It completed: name a task, to run that anew."
+        if state == "completed"
+        else "It has not ended: wait for that, or cancel it."
+    )
+    return InvalidTransitionError(JOB.name, state, word, JOB.valid_events(state), advice)

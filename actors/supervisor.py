@@ -45,6 +45,8 @@ from .submissions import next_run, submit
 from .turn import Answer, StopCall
 from .worker import CLOSED, WorkerActor
 
+_LIVES = "It lives: shut it down or terminate it, to start it anew."
+
 
 class SupervisorActor:
     """The root. It has no lifecycle of its own."""
@@ -126,7 +128,7 @@ class SupervisorActor:
             before = kernel.named.get(spec.name)
             if before is not None and not before.ended:
                 state = before.record.state
-                refusal = InvalidTransitionError(WORKER.name, state, "start", WORKER.valid_events(state))
+                refusal = InvalidTransitionError(WORKER.name, state, "start", WORKER.valid_events(state), _LIVES)
                 if message.reply is None:
                     raise refusal
                 kernel.effect(Answer(message.reply, None, refusal))

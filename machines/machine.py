@@ -32,6 +32,10 @@ from . import chart, diagram
 Guard: TypeAlias = Callable[[Any, Any], bool]
 Severity: TypeAlias = Literal["info", "warning", "error", "critical"]
 
+_CANCELS: Final = frozenset({"cancel", "cancel_graceful"})
+_FORCE: Final = "It is being cancelled already: cancel it with force (`--force`) to cut that short."
+_NEW_RUN: Final = "What has ended is not edited; start a new run."
+
 SEVERITIES: Final[tuple[Severity, ...]] = ("info", "warning", "error", "critical")
 
 
@@ -88,12 +92,13 @@ class Finding(msgspec.Struct, frozen=True):
 class InvalidTransitionError(ValueError):
     """The state does not know the event. Nothing changed; `allowed` holds the events that it does know.
 
-    What to do: read the present state again, it has moved on since it was looked at; or fire one of
-    `allowed`.
+    What to do: what `advice` says, where there is any; else read the present state again, it has moved on since it was
+    looked at, or fire one of `allowed`.
     """
 
-    def __init__(self, machine: str, state: str, event: str, allowed: frozenset[str]) -> None:
-        super().__init__(machine, state, event, allowed)
+    def __init__(self, machine: str, state: str, event: str, allowed: frozenset[str], advice: str = "") -> None:
+        super().__init__(machine, state, event, allowed, advice)
+        self.advice = advice or ("" if event not in _CANCELS or "cancel_force" not in allowed else _FORCE)
         self.machine = machine
         self.state = state
         self.event = event
@@ -104,8 +109,8 @@ class InvalidTransitionError(ValueError):
     ) -> str:  # made here and not in __init__: most refusals are answered without anybody reading them
         tried = f"{self.machine}: {str(self.event)!r} is not possible in state {str(self.state)!r}"
         if not self.allowed:
-            return f"{tried}: nothing leaves it. What has ended is not edited; start a new run."
-        return f"{tried}. Possible there: {', '.join(sorted(self.allowed))}."
+            return f"{tried}: nothing leaves it. {self.advice or _NEW_RUN}"
+        return " ".join(filter(None, [f"{tried}. Possible there: {', '.join(sorted(self.allowed))}.", self.advice]))
 
 
 class GuardRejected(InvalidTransitionError):  # noqa: N818 - the published name

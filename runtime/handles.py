@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 import anyio
 
+from ..actors.errors import CircuitOpen
 from ..actors.messages import Approve, Cancel, Message, Pause, Reject, ResetTask, Resume, SkipTask
 from ..actors.protection import refusal
 from ..actors.records import JobRecord, TaskRecord, Transitioned
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 
 _ENDED = ("completed", "failed", "cancelled")
+_NOT_PARKED = "A task of a job that has not ended is tried again only where it is parked."
 _SHOWN = 20  # names of tasks, at most, in an error
 
 
@@ -142,7 +144,14 @@ class JobHandle:
         it completed and no task is named; LookupError for a task that it does not have.
         """
         if task is not None and self._living:
-            await self.command(task, ResetTask(*words(reason, by)), "retry", request_id)
+            try:
+                await self.command(task, ResetTask(*words(reason, by)), "retry", request_id)
+            except CircuitOpen:
+                raise
+            except InvalidTransitionError as refused:  # by the word that was tried
+                raise InvalidTransitionError(
+                    refused.machine, refused.state, "retry", refused.allowed, _NOT_PARKED
+                ) from None
             return self
         return await self._run_again("retry", again=task, reason=reason, by=by, request_id=request_id)
 

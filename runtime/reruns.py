@@ -17,8 +17,7 @@ from ..actors.messages import Message, NextRun, Reply
 from ..actors.records import JobRecord, TaskRecord, WorkstreamRecord
 from ..actors.schema import did_you_mean
 from ..actors.spec import Workstream
-from ..machines import InvalidTransitionError
-from ..machines.job import JOB
+from ..actors.submissions import no_next_run
 from .bodies import look_in
 
 if TYPE_CHECKING:
@@ -79,7 +78,7 @@ async def run_again(
         state = living.record.state if living is not None else "" if record is None else record.state
         if loaded is not None and (state != "completed" or again or skip):
             return None
-        return InvalidTransitionError(JOB.name, state, word, frozenset(JOB.valid_events(state)))
+        return no_next_run(state, word)
 
     def make(reply: Reply) -> Message:
         assert loaded is not None  # noqa: S101 - else it is refused

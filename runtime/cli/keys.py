@@ -57,7 +57,7 @@ def refuse_undecidable(reader: Reader, row: InboxRow, shown: str) -> None:
     held = [one for one in about if one.state == "held"]
     if name is not None and not held:
         raise Trouble(
-            f"{row.verb} {shown} is not possible: its approval {name!r:.80} is {about[-1].state} already.", FAILED
+            f"{row.verb} {shown} is not possible: its approval {name!r:.80} has ended ({about[-1].state}).", FAILED
         )
     until = held[0].hold_until if len(held) == 1 else None
     if until is not None and until <= row.sent_at:

@@ -37,7 +37,7 @@ class Waiter:
         if record.state == "approved":
             return record.decisions
         last = record.decisions[-1]
-        text = f"approval {record.name!r} was {told_of(last)}"
+        text = f"approval {record.name!r} {told_of(last)}"
         raise ApprovalExpired(text) if last.by is None else ApprovalRejected(text, by=last.by, reason=last.reason)
 
 

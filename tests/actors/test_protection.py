@@ -9,10 +9,10 @@ from tests.actors.stage import Stage, flow, hangs, task
 
 from callboard.actors.entity import Entity
 from callboard.actors.messages import Approve, Cancel, Command, Message, Reject, Reply
-from callboard.actors.protection import DecisionConflict, DecisionRefused
+from callboard.actors.protection import DecisionConflict, DecisionRefused, refusal
 from callboard.actors.records import iso
 from callboard.actors.spec import Approval, Breaker, Clause, Condition, Retry, Tool
-from callboard.machines import InvalidTransitionError
+from callboard.machines import TASK, InvalidTransitionError
 
 HOUR = 3600.0
 CANCEL = Cancel("asked to")
@@ -429,3 +429,24 @@ def test_a_held_workstream_recovers_and_expires_while_it_is_down() -> None:
     assert again.stream.state == "waiting"
     assert again.after_crash(down=30).state() == "completed"
     assert protected(hold=Approval(expires=600)).after_crash(down=600).state() == "cancelled"
+
+
+# -- what is told to who comes too late --------------------------------------------------------------------------------
+
+
+def test_a_decision_that_is_not_taken_says_what_was_decided_and_what_to_do() -> None:
+    stage = held()
+    stage.advance(72 * HOUR)
+    told = str(refusal(TASK, stage.task("deploy"), "approve"))
+    assert told.startswith("task: 'approve' was refused in state 'cancelled': job@1/deploy expired at ")
+    assert told.endswith(" A next run asks anew: `retry`.")
+    stage = held()
+    assert say(stage, Reject("ben", "not today")) is None
+    told = str(refusal(TASK, stage.task("deploy"), "approve"))
+    assert "job@1/deploy was rejected by ben at " in told
+    assert told.endswith(" (not today). A next run asks anew: `retry`.")
+    stage = held(Approval(people=2))
+    assert say(stage, Approve("ana")) is None
+    assert str(say(stage, Approve("ana"))).endswith(". It is held until the others have approved.")
+    assert say(stage, Approve("ben")) is None
+    assert str(refusal(TASK, stage.task("deploy"), "reject")).endswith(". Nothing is left to decide.")

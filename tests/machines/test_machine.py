@@ -9,11 +9,14 @@ from typing import Any
 import pytest
 
 from callboard.machines import (
+    TASK,
+    Event,
     Finding,
     GuardRejected,
     InvalidTransitionError,
     Machine,
     State,
+    TaskState,
     Timed,
     Transition,
 )
@@ -310,3 +313,15 @@ class TestDrawing:
         ]
         assert '"it\'s \\"over\\"" [peripheries=2]' in machine.dot()
         assert machine.dot().startswith('digraph "a \\"quoted\\" name" {')
+
+
+def test_a_second_cancel_is_told_what_cuts_the_first_one_short() -> None:
+    with pytest.raises(InvalidTransitionError) as refusal:
+        TASK.transition(TaskState.CANCELLING, Event.CANCEL)
+    assert "Possible there: cancel_force, " in str(refusal.value)
+    assert "cancel it with force (`--force`)" in str(refusal.value)
+    again = pickle.loads(pickle.dumps(refusal.value))
+    assert str(again) == str(refusal.value)
+    with pytest.raises(InvalidTransitionError) as refusal:
+        TASK.transition(TaskState.CANCELLING, Event.START)
+    assert "force (" not in str(refusal.value)

@@ -437,6 +437,25 @@ async def test_a_cancel_that_finds_its_job_let_go_is_refused_as_one_that_comes_t
             await job.task("a").cancel()
 
 
+async def test_a_refusal_says_what_was_tried_and_what_to_do(open_runtime: Callable[..., Runtime]) -> None:
+    gates["started"] = anyio.Event()
+    async with open_runtime() as runtime:
+        job = await runtime.submit(Workstream("w", tasks=[Task("long", run=forever)]))
+        await gates["started"].wait()
+        with pytest.raises(InvalidTransitionError, match=r"task: 'retry' is not possible in .*running'.*is parked"):
+            await job.retry("long")
+        with pytest.raises(InvalidTransitionError, match=r"job: 'retry' is not possible in state 'running'.*cancel it"):
+            await job.retry()
+        with pytest.raises(InvalidTransitionError, match=r"worker: 'start' is not possible in state .*shut it down or"):
+            await runtime.workers()[0].start()
+        await job.cancel()
+        await job.wait()
+        done = await runtime.submit(Workstream("w", tasks=[Task("a", run=one)]))
+        await done.wait()
+        with pytest.raises(InvalidTransitionError, match=r"'retry' is not possible in state 'completed'.*name a task"):
+            await done.retry()
+
+
 async def test_a_task_that_there_is_not_is_told_with_those_that_there_are(open_runtime: Callable[..., Runtime]) -> None:
     async with open_runtime() as runtime:
         job = await runtime.submit(Workstream("w", tasks=[Task(f"task-{number}", run=one) for number in range(30)]))

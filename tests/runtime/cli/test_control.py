@@ -437,7 +437,7 @@ def test_decisions_that_a_stopped_journal_refuses_at_once(
     assert cli("approve", "j/a", "--approval", "drop", "--by", "ana").code == 4
     assert cli("resume", "--plain").code == 0
     told = cli("approve", "j/a", "--approval", "drop", "--by", "ben")
-    assert (told.code, "its approval 'drop' is approved already" in told.err) == (1, True)
+    assert (told.code, "its approval 'drop' has ended (approved)." in told.err) == (1, True)
     told = cli("approve", "j/held", "--by", "ana", "--request-id", "k")  # what it was answered
     assert (told.code, told.out[:14]) == (0, "task j@1/held ")
 
