@@ -5,6 +5,7 @@ Rules
 - Rows stand from top to bottom in the order of the table, which is that in which they are asked. So nothing
   can hide anything else, however many rows there are, and the same machine gives the same text, byte for byte.
 - Colours tell the severity of a row, dashes that it is forced, a double frame that a state is terminal.
+- Of an entity that lives, the states that it was in are filled, and the rows that it did not take are pale.
 - The page has its own background, and is legible wherever it is shown. It names no font, script or link that
   would have to be fetched.
 """
@@ -14,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from .diagram import label
+from .diagram import ASIDE, Path, label
 
 if TYPE_CHECKING:
     from .machine import Machine, Transition
@@ -30,9 +31,9 @@ LOOP: Final = 26
 COLOURS: Final = {"info": "#334155", "warning": "#b45309", "error": "#b91c1c", "critical": "#86198f"}
 
 
-def svg(machine: Machine) -> str:
+def svg(machine: Machine, path: Path | None = None) -> str:
     """Return `machine` as an SVG document, without a trailing newline."""
-    texts = [label(machine, row) for row in machine.transitions]
+    texts = [label(machine, row, path) for row in machine.transitions]
     columns, width = _columns(machine, max((len(text) for text in texts), default=0))
     height = 2 * HEAD + ROW * (len(texts) + 0.5)
     size = f'width="{width:g}" height="{height:g}" viewBox="0 0 {width:g} {height:g}"'
@@ -41,12 +42,12 @@ def svg(machine: Machine) -> str:
             f'<svg xmlns="http://www.w3.org/2000/svg" role="img" {size} font-family="sans-serif" font-size="12">',
             f"<title>{_escaped(machine.name)}</title>",
             f'<rect width="{width:g}" height="{height:g}" fill="#ffffff"/>',
-            *_heads(machine, columns, height),
+            *_heads(machine, columns, height, path),
             *_begin(columns[machine.initial]),
             *(
                 line
                 for number, (row, text) in enumerate(zip(machine.transitions, texts, strict=True), start=1)
-                for line in _arrow(row, text, columns, HEAD + ROW * number, width)
+                for line in _arrow(row, text, columns, HEAD + ROW * number, width, _colour(row, path))
             ),
             "</svg>",
         ]
@@ -64,16 +65,17 @@ def _columns(machine: Machine, longest: int) -> tuple[dict[str, float], float]:
     return middle, max(right + LOOP, longest * LETTER + 2 * GAP)
 
 
-def _heads(machine: Machine, columns: dict[str, float], height: float) -> Iterator[str]:
+def _heads(machine: Machine, columns: dict[str, float], height: float, path: Path | None) -> Iterator[str]:
     """Each state's frame, above its line and again below it, where the page may be a long one."""
     for name, state in machine.states.items():
         x, wide = columns[name], _wide(name) + GAP
+        fill = (None if path is None else path.colour(name)) or "#f8fafc"
         yield f'<path d="M{x:g} {HEAD - BOX / 2:g}V{height - HEAD + BOX / 2:g}" stroke="#cbd5e1"/>'
         for top in (BOX / 2, height - BOX * 1.5):
             for inset in (0, 3) if state.terminal else (0,):
                 yield (
                     f'<rect x="{x - wide / 2 + inset:g}" y="{top + inset:g}" width="{wide - 2 * inset:g}" '
-                    f'height="{BOX - 2 * inset}" rx="6" fill="#f8fafc" stroke="#334155"/>'
+                    f'height="{BOX - 2 * inset}" rx="6" fill="{fill}" stroke="#334155"/>'
                 )
             y = top + BOX / 2 + 4
             yield f'<text x="{x:g}" y="{y:g}" text-anchor="middle" fill="#0f172a">{_escaped(name)}</text>'
@@ -84,8 +86,13 @@ def _begin(x: float) -> Iterator[str]:
     yield f'<circle cx="{x:g}" cy="5" r="3" fill="#0f172a"/><path d="M{x:g} 5V{BOX / 2:g}" stroke="#0f172a"/>'
 
 
-def _arrow(row: Transition, text: str, columns: dict[str, float], y: float, width: float) -> Iterator[str]:
-    colour = COLOURS[row.severity]
+def _colour(row: Transition, path: Path | None) -> str:
+    return COLOURS[row.severity] if path is None or path.took(row) else ASIDE
+
+
+def _arrow(  # noqa: PLR0917 - what an arrow is made of
+    row: Transition, text: str, columns: dict[str, float], y: float, width: float, colour: str
+) -> Iterator[str]:
     start, end = columns[row.source], columns[row.target]
     dashes = ' stroke-dasharray="5 3"' if row.forced else ""
     if start == end:

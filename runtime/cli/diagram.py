@@ -2,6 +2,8 @@
 
 Which machine: one of the runtime's own by its kind (`task`), or a published one by its name (`pipeline.step`), by its
 lifecycle and kind (`pipeline.task`), or by its lifecycle alone where that has only one (`guarded`).
+
+`callboard diagram --entity ID` draws the machine of one entity of a journal, with its path so far (`entity.py`).
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .options import JOURNAL, Journal
 from .terminal import echo
 from .trouble import Trouble
 
@@ -27,20 +30,38 @@ class Format(StrEnum):
 
 
 Name = Annotated[
-    str,
+    str | None,
     typer.Argument(
-        metavar="MACHINE",
+        metavar="[MACHINE]",
+        show_default=False,
         help="job, workstream, task, approval, worker or breaker; or a published one, as guarded or pipeline.step.",
     ),
 ]
 As = Annotated[Format, typer.Option("--format", help="What to write: Mermaid, dot for Graphviz, or an SVG document.")]
+Entity = Annotated[
+    str | None,
+    typer.Option(
+        "--entity",
+        metavar="ID",
+        show_default=False,
+        help="Draw the path so far of a JOB, a JOB/TASK, a worker, a tool's breaker, or of anything by its id.",
+    ),
+]
 
 
-def diagram(machine: Name, as_: As = Format.MERMAID) -> None:
-    """Print the diagram of a machine."""
-    found = _machine(machine)
-    draw = {Format.MERMAID: found.mermaid, Format.DOT: found.dot, Format.SVG: found.svg}
-    echo(draw[as_]())
+def diagram(
+    machine: Name = None, *, entity: Entity = None, journal: Journal = JOURNAL, as_: As = Format.MERMAID
+) -> None:
+    """Print the diagram of a machine, or the path of an entity through its machine."""
+    from ...machines.chart import svg  # noqa: PLC0415
+    from ...machines.diagram import dot, mermaid  # noqa: PLC0415
+    from .entity import path_of  # noqa: PLC0415
+
+    if (machine is None) == (entity is None):
+        raise Trouble("Name one of the two: a machine, or an entity by --entity ID.")
+    found, path = (_machine(machine), None) if machine is not None else path_of(journal, entity or "")
+    draw = {Format.MERMAID: mermaid, Format.DOT: dot, Format.SVG: svg}
+    echo(draw[as_](found, path))
 
 
 def _machine(name: str) -> Machine:
