@@ -93,8 +93,10 @@ class InvalidTransitionError(ValueError):
     """The state does not know the event. Nothing changed; `allowed` holds the events that it does know.
 
     What to do: what `advice` says, where there is any; else read the present state again, it has moved on since it was
-    looked at, or fire one of `allowed`.
+    looked at, or fire one of `allowed`. `subject` is the name of what was asked, where whoever asked knows one.
     """
+
+    subject: str | None = None
 
     def __init__(self, machine: str, state: str, event: str, allowed: frozenset[str], advice: str = "") -> None:
         super().__init__(machine, state, event, allowed, advice)
@@ -107,10 +109,14 @@ class InvalidTransitionError(ValueError):
     def __str__(
         self,
     ) -> str:  # made here and not in __init__: most refusals are answered without anybody reading them
-        tried = f"{self.machine}: {str(self.event)!r} is not possible in state {str(self.state)!r}"
+        tried = f"{self._who}: {str(self.event)!r} is not possible in state {str(self.state)!r}"
         if not self.allowed:
             return f"{tried}: nothing leaves it. {self.advice or _NEW_RUN}"
         return " ".join(filter(None, [f"{tried}. Possible there: {', '.join(sorted(self.allowed))}.", self.advice]))
+
+    @property
+    def _who(self) -> str:
+        return self.machine if self.subject is None else f"{self.machine} {self.subject}"
 
 
 class GuardRejected(InvalidTransitionError):  # noqa: N818 - the published name
@@ -125,7 +131,7 @@ class GuardRejected(InvalidTransitionError):  # noqa: N818 - the published name
         asked = " or ".join(f"'{guard}'" for guard in self.guards)
         others = ", ".join(sorted(self.allowed - {self.event})) or "none"
         return (
-            f"{self.machine}: {str(self.event)!r} was refused in state {str(self.state)!r}, "
+            f"{self._who}: {str(self.event)!r} was refused in state {str(self.state)!r}, "
             f"since not {asked}. Other events possible there: {others}."
         )
 

@@ -17,7 +17,6 @@ from collections.abc import Awaitable, Callable
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import anyio
 import msgspec
 
 from ..actors.errors import TaskCancelled
@@ -27,6 +26,7 @@ from ..actors.spec import Workstream
 from .bodies import prepare
 from .engines.childjob import ChildJob
 from .handles import JobHandle
+from .inflight import InFlight
 from .outcomes import JobExists, Outcome
 from .reruns import load
 from .runners import BodyCancelled, RunnerPool
@@ -48,7 +48,7 @@ class Children:
         self._host = host
         self._runners = runners
         self._waits: dict[int, int] = {}  # by token: for how many children a body waits
-        self._submitting: dict[str, anyio.Event] = {}
+        self._submitting = InFlight()  # by their ids
 
     async def submit(self, context: TaskContext, workstream: Workstream, name: str) -> ChildJob:
         """`TaskContext.submit`."""
@@ -56,20 +56,26 @@ class Children:
             raise ValueError(f"{name!r:.80} cannot be the name of a child job: it {problem}")
         context.keep_out_secrets(name, "the child job's name")
         job_id = f"{context.job_id}/{context.task}/{name}"
-        while (other := self._submitting.get(job_id)) is not None:
-            await other.wait()
-        self._submitting[job_id] = anyio.Event()
+        over, sent = await self._submitting.enter(job_id), False
         try:
-            handle = await self._submit(context, workstream, job_id)
+            make = await self._to_submit(context, workstream, job_id)
+            if make is not None:
+                await self._host.gate()
+                sent = True
+                await self._host.ask(make, over=over)
         finally:
-            self._submitting.pop(job_id).set()
-        return ChildJob(self, job_id, context, handle)
+            if not sent:
+                over()
+        return ChildJob(self, job_id, context, await self.runtime.job(job_id))
 
     def submit_blocking(self, context: TaskContext, workstream: Workstream, name: str) -> ChildJob:
         """`TaskContext.submit_blocking`."""
         return self._blocking(context, lambda: self.submit(context, workstream, name))
 
-    async def _submit(self, context: TaskContext, workstream: Workstream, job_id: str) -> JobHandle:
+    async def _to_submit(
+        self, context: TaskContext, workstream: Workstream, job_id: str
+    ) -> Callable[[Reply], Message] | None:
+        """The command that submits it; None for one that there is and that goes on, or has completed."""
         runtime, token = self.runtime, context.token
         spec = prepare(
             workstream, runtime.bodies, durable=runtime.journal.durable_medium, lifecycles=runtime.lifecycles
@@ -88,7 +94,7 @@ class Children:
                 "name, or submit under one name what does not change from attempt to attempt."
             )
         if living is not None or (ended is not None and ended.state == "completed"):
-            return await runtime.job(job_id)
+            return None
         loaded = None if ended is None else await load(runtime, ended)
 
         def make(reply: Reply) -> Message:
@@ -96,8 +102,7 @@ class Children:
                 return Submit(job_id, True, spec, encoded, fingerprint, reply, parent=token)
             return loaded.again(reply, reason="its parent submitted it again", parent=token)
 
-        await runtime.input("submit", job_id, make)
-        return await runtime.job(job_id)
+        return make
 
     # -- waiting -------------------------------------------------------------------------------------------------------
 

@@ -315,46 +315,37 @@ class Host:
     ) -> Any:
         """Give the kernel the command that `make(reply)` makes; returns its answer, or raises its refusal.
 
-        request: the key that the user gave it. over: called when it is answered, also where nobody waits any more.
+        request: the key that the user gave it. over: called when it is answered, also where nobody waits any more, and
+        when the host closes.
         Raises RuntimeClosed if the host closes first: whether it took effect is then known only to the journal.
         """
+        question = Question(self._questions.discard, over)
         if self._closed:
-            raise closed("the runtime has closed", self._cause)
-        question = Question()
-        self._questions.add(question)
-        try:
-            self._inbox.tell(make(Reply(question.answer if over is None else _both(question.answer, over), request)))
-            return await question.answered()
-        finally:
-            self._questions.discard(question)
+            question.answer(None, closed("the runtime has closed", self._cause))
+        else:
+            self._questions.add(question)
+            self._inbox.tell(make(Reply(question.answer, request)))
+        return await question.answered()
 
     def close(self, cause: BaseException | None = None) -> None:
         """Let everybody go who still waits; `cause` is what the runtime broke by."""
         if not self._closed:
             self._closed, self._cause = True, cause
-        for question in self._questions:
+        for question in list(self._questions):
             question.answer(None, closed("the runtime closed before this was done", self._cause))
         if self._moved is not None:
             self._moved.set()
         self.hub.close()
 
 
-def _both(
-    answer: Callable[[Any, Exception | None], None], over: Callable[[], None]
-) -> Callable[[Any, Exception | None], None]:
-    def answered(value: Any, error: Exception | None) -> None:
-        over()
-        answer(value, error)
-
-    return answered
-
-
 class Question:
     """Something that was asked, and its answer."""
 
-    __slots__ = ("_arrived", "_error", "_value")
+    __slots__ = ("_arrived", "_done", "_error", "_over", "_value")
 
-    def __init__(self) -> None:
+    def __init__(self, done: Callable[[Question], None], over: Callable[[], None] | None = None) -> None:
+        self._done = done
+        self._over = over
         self._arrived = anyio.Event()
         self._value: Any = None  # an answer is of whatever type the command has
         self._error: Exception | None = None
@@ -364,6 +355,9 @@ class Question:
         if not self._arrived.is_set():
             self._value, self._error = value, error
             self._arrived.set()
+            self._done(self)
+            if self._over is not None:
+                self._over()
 
     async def answered(self) -> Any:
         """Wait for the answer; raises it if it is an error."""

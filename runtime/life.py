@@ -61,6 +61,7 @@ from .engines.wire import Unwanted, Want
 from .errands import Errands
 from .handles import JobHandle
 from .host import Host
+from .inflight import InFlight
 from .journal import open_journal
 from .journal.contract import Entry, Journal
 from .leftovers import JOURNAL_VARIABLE, kill_leftovers
@@ -128,7 +129,7 @@ class RuntimeLife:
         self._find = Finder()
         self.lifecycles = known_by(lifecycle, lifecycles, self._find)
         self._handles: dict[str, WeakSet[JobHandle]] = {}  # of the living jobs, by their ids
-        self._submitting: dict[str, anyio.Event] = {}
+        self._submitting = InFlight()  # by the ids that callers gave
         self._engines: dict[str, Engine] = {}
         self._closing = AsyncExitStack()
         self._drained = False
@@ -322,6 +323,7 @@ class RuntimeLife:
         process = ProcessEngine(
             started=self._process_started, alive=self._worker_alive, died=self._worker_died,
             asked=self._process_asked, environment={JOURNAL_VARIABLE: self._name}, clock=monotonic,
+            start_limit=seconds(self._health_checks.start_timeout),
         )  # fmt: skip
         for engine in (LoopEngine(runners, clock=monotonic), ThreadEngine(clock=monotonic), process, command):
             await engine.open()

@@ -15,10 +15,10 @@ from collections.abc import Awaitable, Callable
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
-import anyio
 import msgspec
 
 from ..actors.messages import Message, Reply, Request
+from .inflight import InFlight
 
 if TYPE_CHECKING:
     from ..actors.records import RequestRecord
@@ -48,7 +48,7 @@ class Requests:
         self._journal = journal
         self._read = read
         self._keep = keep
-        self._asked: dict[str, anyio.Event] = {}
+        self._on_their_way = InFlight()
 
     async def once(
         self,
@@ -66,15 +66,7 @@ class Requests:
         nothing is kept under the key; what it returns is raised. first: what must be done before, where nothing is.
         """
         check_request_id(request_id)
-        while (other := self._asked.get(request_id)) is not None:
-            await other.wait()
-        mark = self._asked[request_id] = anyio.Event()
-
-        def over() -> None:
-            if self._asked.get(request_id) is mark:
-                del self._asked[request_id]
-            mark.set()
-
+        over = await self._on_their_way.enter(request_id)
         sent = False
         try:
             fingerprint = fingerprint_of(operation, payload)

@@ -16,7 +16,6 @@ from collections.abc import Awaitable, Callable
 from hashlib import blake2b
 from typing import Any, Literal, TypeVar, Unpack, overload
 
-import anyio
 import msgspec
 
 from ..actors.actor import Actor
@@ -104,25 +103,35 @@ class Runtime(RuntimeLife):
         encoded = msgspec.json.encode(ready)
         if id is None:
             return await self._submit(self._ids.new(), False, ready, encoded, "", by)
-        while (other := self._submitting.get(id)) is not None:
-            await other.wait()
         fingerprint = blake2b(encoded, digest_size=16).hexdigest()
-        self._submitting[id] = anyio.Event()
+        over, sent = await self._submitting.enter(id), False
         try:
-            known = await self._known(id, fingerprint)
-            return known or await self._submit(id, True, ready, encoded, fingerprint, by)
+            if (known := await self._known(id, fingerprint)) is not None:
+                return known
+            await self._host.gate()
+            sent = True
+            return await self._submit(id, True, ready, encoded, fingerprint, by, over)
         finally:
-            self._submitting.pop(id).set()
+            if not sent:
+                over()
 
     async def _submit(  # noqa: PLR0917 - the parts of a message
-        self, job_id: str, given: bool, spec: Workstream, encoded: bytes, fingerprint: str, by: str | None
+        self,
+        job_id: str,
+        given: bool,
+        spec: Workstream,
+        encoded: bytes,
+        fingerprint: str,
+        by: str | None,
+        over: Callable[[], None] | None = None,
     ) -> JobHandle:
-        await self._host.gate()
+        if over is None:
+            await self._host.gate()
 
         def make(reply: Reply) -> Message:
             return Submit(job_id, given, spec, encoded, fingerprint, reply, by)
 
-        actor: JobActor = await self._host.ask(make)
+        actor: JobActor = await self._host.ask(make, over=over)
         return self._handle(actor)
 
     async def _known(self, job_id: str, fingerprint: str) -> JobHandle | None:

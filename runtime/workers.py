@@ -9,7 +9,8 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Generator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ..actors.lifecycles import Lifecycles
@@ -24,6 +25,7 @@ from ..actors.messages import (
 from ..actors.records import WorkerRecord
 from ..actors.spec import Duration, Worker, seconds
 from ..actors.validate import SpecificationError, worker_findings
+from ..machines import InvalidTransitionError
 from .handles import words
 
 if TYPE_CHECKING:
@@ -123,10 +125,22 @@ class WorkerHandle:
     async def start(self, *, request_id: str | None = None) -> None:
         """Start its next incarnation, as it was. Raises InvalidTransitionError if it has not ended."""
         actor = self._host.kernel.named[self.name]
-        await start(self._runtime, actor.spec, request_id)
+        with named(self.name):
+            await start(self._runtime, actor.spec, request_id)
 
     async def _tell(self, message: Message, request_id: str | None) -> None:
-        await self._runtime.command(self.record.key, message, request_id=request_id)
+        with named(self.name):
+            await self._runtime.command(self.record.key, message, request_id=request_id)
+
+
+@contextmanager
+def named(name: str) -> Generator[None]:
+    """Let what a worker refuses say which one it is."""
+    try:
+        yield
+    except InvalidTransitionError as refusal:
+        refusal.subject = name
+        raise
 
 
 async def start(runtime: Runtime, worker: Worker, request_id: str | None) -> None:

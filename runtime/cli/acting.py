@@ -150,7 +150,8 @@ class Act:
             self._json(answered, code)
             raise typer.Exit(code)
         if answered.error is not None:
-            raise Trouble(f"{shown}: {one_line(answered.error.removeprefix(f'{answered.kind}: '), 2000)}", code)
+            text = answered.error.removeprefix(f"{answered.kind}: ").removeprefix(f"{shown}: ")
+            raise Trouble(f"{shown}: {one_line(text, 2000)}", code)
         told = f" ({one_line(told)})" if told else ""
         if answered.id:
             inner = answered.workstream if answered.workstream != answered.state else ""

@@ -6,6 +6,7 @@ Rules:
 - A body that is to end learns it from its next heartbeat. If that does not come in time, the runtime sends SIGTERM,
   which raises TaskCancelled in the body wherever it is, but never within a frame that is being sent. Such a process
   runs no other body: nobody knows what was interrupted. Any other SIGTERM ends the process.
+- Between bodies the working folder and the environment's variables are put back to what they were before.
 - It dies with its runtime: by the kernel's own means where there are some, and when the socket ends.
 - What the body asks of the runtime (`away.py`) goes by the same line; the second thread takes the answers.
 - What the body starts carries the attempt's fencing token in its environment, so that it is found after a crash.
@@ -170,11 +171,13 @@ class Child:
         bound = bind(Call(token=begin.token, func=func, context=context))
         if begin.token in self._halted:  # from here on its context is told
             raise TaskCancelled("cancelled before it started")
+        surroundings = _surroundings()
         try:
             self._interruptible = True
             value = logging.run(bound)
         finally:
             self._interruptible = False
+            _put_back(*surroundings)
             if context is not None:
                 context.detach()
         if iscoroutine(value):
@@ -248,6 +251,26 @@ _TOLD = "it was told to stop"
 
 def _mask(begin: Begin) -> Mask | None:
     return Mask(begin.secrets.values()) if begin.secrets else None
+
+
+def _surroundings() -> tuple[str | None, dict[str, str]]:
+    """The working folder (None if it is gone), and the environment's variables."""
+    folder = None
+    with contextlib.suppress(OSError):
+        folder = os.getcwd()  # noqa: PTH109 - as text, to be compared
+    return folder, dict(os.environ)
+
+
+def _put_back(folder: str | None, variables: dict[str, str]) -> None:
+    """Undo what a body has done to them."""
+    now, changed = _surroundings()
+    if folder is not None and now != folder:
+        with contextlib.suppress(OSError):  # the body took it away
+            os.chdir(folder)
+    if changed != variables:
+        for name in changed.keys() - variables.keys():
+            del os.environ[name]
+        os.environ.update(variables)
 
 
 def _flush() -> None:

@@ -372,6 +372,40 @@ async def test_submitting_at_the_same_moment_makes_one_job(open_runtime: Callabl
         assert len(runtime.journal.jobs()) == 1
 
 
+async def test_a_caller_that_goes_away_leaves_its_id_in_flight(open_runtime: Callable[..., Runtime]) -> None:
+    spec = Workstream("w", tasks=[Task("a", run=one)])
+    async with open_runtime() as runtime:
+        held = Held(runtime._host._inbox)
+        runtime._host._inbox = held  # type: ignore[assignment]
+        with anyio.move_on_after(0):
+            await runtime.submit(spec, id="once")
+        while not held.messages:  # it was cancelled before it had got there
+            with anyio.move_on_after(0.01):
+                await runtime.submit(spec, id="once")
+        async with anyio.create_task_group() as group:
+            group.start_soon(lambda: runtime.submit(spec, id="once"))
+            await anyio.wait_all_tasks_blocked()
+            held.let_go(runtime)
+        submitted = [row for row in runtime.journal.transitions(entity_id="once") if row.from_state is None]
+        assert (len(held.messages), len(submitted)) == (1, 1)
+
+
+class Held:
+    """An inbox that keeps what it is told."""
+
+    def __init__(self, inbox: Any) -> None:
+        self.inbox = inbox
+        self.messages: list[Any] = []
+
+    def tell(self, message: Any) -> None:
+        self.messages.append(message)
+
+    def let_go(self, runtime: Runtime) -> None:
+        runtime._host._inbox = self.inbox
+        for message in self.messages:
+            self.inbox.tell(message)
+
+
 async def test_an_ended_job_is_known_after_a_restart(durable: Callable[..., Runtime]) -> None:
     spec = Workstream("w", tasks=[Task("a", run=one)])
     async with durable() as runtime:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
+from pathlib import Path
 
 import pytest
+from tests.processes import runs
 from tests.runtime.engines import process_bodies as bodies
 from tests.runtime.engines.helpers import until
 
@@ -30,6 +33,22 @@ async def started(runtime: Runtime, job_id: str = "j") -> tuple[JobHandle, int]:
     job = await runtime.submit(Workstream("w", tasks=tasks), id=job_id)
     await until(lambda: (record := job.task("a").record).pid is not None and record.details is not None)
     return job, job.task("a").record.pid or 0
+
+
+async def test_a_process_that_is_frozen_while_it_starts_is_given_up_at_its_start_timeout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frozen = tmp_path / "frozen-python"
+    frozen.write_text("#!/bin/sh\nkill -STOP $$\n")
+    frozen.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(frozen))
+    async with Runtime(workers=POOL, health_checks=HealthChecks(start_timeout=0.1)) as runtime:
+        once = Task("a", run=bodies.quick, engine="process", on_loss="fail")
+        job = await runtime.submit(Workstream("w", tasks=[once]))
+        lost = (await job.wait()).tasks["a"]
+    assert (lost.lost_attempts, lost.last_error) == (1, "the worker's process did not start within 0.1 s")
+    assert lost.pid is not None
+    await until(lambda: not runs(lost.pid or 0))
 
 
 async def test_a_killed_worker_is_known_within_a_second_and_replaced() -> None:
@@ -86,7 +105,7 @@ async def test_operators_see_and_control_workers() -> None:
         assert abs(loop.last_seen - time.time()) < 5
         job, _ = await started(runtime)
         worker = runtime.worker("p")
-        with pytest.raises(InvalidTransitionError):
+        with pytest.raises(InvalidTransitionError, match="^worker [a-z]+: '[a-z_]+' is not possible"):
             await loop.pause("it is idle")
         await worker.pause("maintenance", by="ana")
         await worker.resume()
@@ -103,7 +122,7 @@ async def test_operators_see_and_control_workers() -> None:
         assert more.state == "idle"
         await runtime.start_worker(Worker("more", engine="thread"), request_id="s")
         assert more.record.run == 1
-        with pytest.raises(InvalidTransitionError):
+        with pytest.raises(InvalidTransitionError, match="^worker [a-z]+: '[a-z_]+' is not possible"):
             await more.start()
         await more.shut_down(deadline="1s")
         assert more.state == "shutdown"

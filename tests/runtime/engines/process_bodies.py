@@ -65,6 +65,17 @@ def busy(task: TaskContext) -> None:
         print("cleaned up")
 
 
+def moves_out() -> None:
+    os.chdir("/")
+    os.environ["HOME"] = "/nowhere"
+    os.environ["ONLY_HERE"] = "1"
+    raise LookupError("told to fail")
+
+
+def where() -> list[str | None]:
+    return [str(Path.cwd()), os.environ.get("HOME"), os.environ.get("ONLY_HERE"), str(os.getpid())]
+
+
 def exits() -> None:
     print("last words")
     os._exit(3)

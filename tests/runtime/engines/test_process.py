@@ -75,6 +75,29 @@ async def test_what_a_body_does_is_its_own_failure(tmp_path: Path, behaviour: st
         assert (await ended(bench, "own_pid", 3)).value == bench.record.started[1].pid  # the process goes on
 
 
+async def test_where_a_body_went_the_next_one_is_not(tmp_path: Path) -> None:
+    async with open_bench("process", tmp_path) as bench:
+        before = (await ended(bench, "where", 1)).value
+        assert (await ended(bench, "moves_out", 3)).status == "failed"
+        assert (await ended(bench, "where", 5)).value == before
+
+
+async def test_only_a_kill_that_nobody_of_ours_sent_is_put_down_to_memory(tmp_path: Path) -> None:
+    async with open_bench("process", tmp_path) as bench:
+        for token, force in ((2, True), (4, False)):
+            bench.start(token, "stubborn", grace=0.1)
+            await begun(bench, token)
+            bench.engine.stop(token, force=force)
+            outcome = await bench.record.outcome(token)
+            assert (outcome.status, outcome.error and outcome.error.message) == ("cancelled", "its process was ended")
+        assert not bench.record.died
+        bench.start(6, "busy")
+        os.kill(await begun(bench, 6), signal.SIGKILL)
+        lost = await bench.record.outcome(6)
+        assert lost.error is not None
+        assert "was killed by SIGKILL (out of memory?)" in lost.error.message
+
+
 async def test_a_traceback_comes_as_text(tmp_path: Path) -> None:
     async with open_bench("process", tmp_path) as bench:
         error = (await ended(bench, "failing")).error
