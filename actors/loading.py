@@ -52,6 +52,7 @@ class Loaded(msgspec.Struct):
     last_key: int = 0  # the highest key and fencing token ever given
     last_seq: int = 0  # the highest transition number
     incarnations: dict[str, int] = {}  # the last incarnation by worker name
+    paused: dict[str, str] = {}  # why an operator paused the last incarnation, by worker name
 
     @property
     def cancel_hooks(self) -> set[int]:
@@ -78,6 +79,7 @@ def make_kernel(
     kernel.key = loaded.last_key
     kernel.seq = loaded.last_seq
     kernel.incarnations = dict(loaded.incarnations)
+    kernel.supervisor.paused = loaded.paused
     kernel.supervisor.outbox = list(loaded.outbox)
     kernel.supervisor.attempts = list(loaded.attempts)
     for worker in loaded.workers:

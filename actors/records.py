@@ -315,6 +315,7 @@ class WorkerRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
     capabilities: list[str] = []
     assigned: int = 0
     paused: bool = False
+    pause_reason: str | None = None  # of an operator's pause, which the next incarnation keeps
     draining: bool = False
     missed: int = 0  # health checks not answered, in a row
     drain_until: float | None = None  # when what runs on a draining one is stopped

@@ -10,6 +10,8 @@ Rules
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from msgspec.structs import replace
 
 from ..machines import WORKER, InvalidTransitionError, WorkerState
@@ -56,6 +58,7 @@ class SupervisorActor:
         self.health = HealthWatch(kernel, health)
         self.attempts: list[AttemptRecord] = []  # claims without an end, found at start
         self.outbox: list[OutboxRow] = []  # rows found at start
+        self.paused: Mapping[str, str] = {}  # found at start: why workers are paused, by name
 
     def receive(self, message: Message) -> None:  # noqa: PLR0912 - one branch per input
         """Act on an input that is for nobody else."""
@@ -134,14 +137,19 @@ class SupervisorActor:
                 kernel.effect(Answer(message.reply, None, refusal))
                 return
         for spec in specs:
-            self._start_worker(spec)
+            self._start_worker(spec, None if message.reply is not None else self._pause_of(spec.name))
         kernel.scheduler.tell_unroutable()
         if message.reply is not None:
             for spec in specs:
                 self.health.forgive(spec.name)
             kernel.done(message.reply, kernel.named[specs[0].name])
 
-    def _start_worker(self, spec: Worker) -> None:
+    def _pause_of(self, name: str) -> str | None:
+        """Why an operator paused the incarnation before, if that was not resumed."""
+        before = self.kernel.named.get(name)
+        return self.paused.get(name) if before is None else before.record.pause_reason
+
+    def _start_worker(self, spec: Worker, pause: str | None) -> None:
         kernel = self.kernel
         before = kernel.named.get(spec.name)
         run = kernel.incarnations.get(spec.name, 0) + 1
@@ -150,8 +158,8 @@ class SupervisorActor:
         record = WorkerRecord(
             key=kernel.number(), id=f"{spec.name}#{run}", name=spec.name, state=WorkerState.INITIALIZING, run=run,
             created_at=kernel.at, updated_at=kernel.at, engine=spec.engine, capacity=capacity,
-            capabilities=spec.capabilities, recycle_after=spec.recycle_after,
-            published=kernel.lifecycles.birth("worker", kernel.lifecycles.of("worker", spec.lifecycle)),
+            capabilities=spec.capabilities, recycle_after=spec.recycle_after, paused=pause is not None,
+            pause_reason=pause, published=kernel.lifecycles.birth("worker", kernel.lifecycles.of("worker", spec.lifecycle)),
         )  # fmt: skip
         worker = WorkerActor(kernel, record)
         kernel.workers[record.key] = kernel.named[spec.name] = worker

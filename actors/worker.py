@@ -6,6 +6,8 @@ Rules
 - `used` counts slots from the scheduler's decision on, `record.assigned` from the assignment on; both until the body
   is gone.
 - Each start is a new incarnation (`run`) under the same name. One whose process is gone has failed.
+- The pause of an operator stays with the name, over incarnations and restarts of the runtime, until it is resumed, or
+  started by an operator.
 - One with a process of its own is `initializing` until it answers for the first time, and is watched (`health.py`) once
   it was given something to do. One that does not answer is `unresponsive`: its attempts are `recovering`, and whatever
   it says later is held against what is known. Attempts that it should not run any more are killed.
@@ -113,10 +115,13 @@ class WorkerActor(Entity[WorkerRecord]):
         """Be ready at once, or when its process has answered."""
         record = self.record
         if self.in_process:
-            self.fire(REGISTER)
+            self._register()
             return
         self.wait_until(self.kernel.at + self.kernel.supervisor.health.start_timeout)
         self.kernel.effect(StartWorker(record.engine, record.name, record.run))
+
+    def _register(self) -> None:
+        self.fire(REGISTER, reason=self.record.pause_reason)
 
     # -- tasks ---------------------------------------------------------------------------------------------------------
 
@@ -155,7 +160,7 @@ class WorkerActor(Entity[WorkerRecord]):
         if self.record.missed:
             self.change(missed=0)
         if self.record.state == S.INITIALIZING:
-            self.fire(REGISTER)
+            self._register()
         elif self.record.state == S.UNRESPONSIVE:
             self._come_back(message.tokens)
         self._kill_strays(message.tokens)
@@ -225,12 +230,12 @@ class WorkerActor(Entity[WorkerRecord]):
 
     def on_pause(self, message: PauseWorker) -> None:
         """Take nothing new; what runs goes on. An idle one cannot be paused: it does nothing that could stop."""
-        changed = replace(self.record, paused=True, resume_at=None)
+        changed = replace(self.record, paused=True, pause_reason=message.reason, resume_at=None)
         self.fire(Event.PAUSE, changed, reason=message.reason, metadata=_said_by(message))
 
     def on_resume(self, message: ResumeWorker) -> None:
         """Take tasks again."""
-        changed = replace(self.record, paused=False, resume_at=None)
+        changed = replace(self.record, paused=False, pause_reason=None, resume_at=None)
         self.fire(Event.RESUME, changed, reason=message.reason, metadata=_said_by(message))
 
     def on_shut_down(self, message: ShutDownWorker) -> None:
@@ -324,6 +329,8 @@ class WorkerActor(Entity[WorkerRecord]):
 
     def entered_paused(self) -> None:
         """It gets no more tasks, for now."""
+        if self.record.previous_state == S.INITIALIZING:
+            self.kernel.supervisor.health.up(self)
         self.kernel.scheduler.retire(self)
 
     def entered_draining(self) -> None:

@@ -5,6 +5,7 @@ Rules
 - `idle` runs nothing, `busy` runs at least one attempt. Each further assignment and each release is a row,
   also where the state stays the same. No assignment beyond the capacity.
 - A paused worker finishes what it runs and takes nothing new. An idle worker cannot be paused.
+- The pause of an operator stays with the name: the next incarnation registers as paused.
 - A draining worker finishes what it runs and shuts down; at its drain deadline it is terminated.
 - Every live worker sends heartbeats, whatever it does. One that missed too many is `unresponsive`; if it
   comes back, it goes on where its facts say; if not, it expires.
@@ -53,7 +54,7 @@ class WorkerFacts(Protocol):
 
     @property
     def paused(self) -> bool:
-        """Whether it was paused before it became unresponsive."""
+        """Whether it is paused, or was before it became unresponsive."""
         ...
 
     @property
@@ -86,7 +87,7 @@ def was_draining(facts: WorkerFacts, _: object) -> bool:
 
 
 def was_paused(facts: WorkerFacts, _: object) -> bool:
-    """It was paused when it fell silent."""
+    """It was paused: when it fell silent, or the incarnation before it."""
     return facts.paused
 
 
@@ -119,6 +120,7 @@ WORKER: Final = Machine(
         State(S.TERMINATED, Phase.TERMINATED, terminal=True),
     ),
     transitions=(
+        T(S.INITIALIZING, E.REGISTER, S.PAUSED, was_paused),
         T(S.INITIALIZING, E.REGISTER, S.IDLE),
         T(S.IDLE, E.ASSIGN, S.BUSY),
         T(S.IDLE, E.SHUT_DOWN, S.SHUTDOWN),

@@ -6,7 +6,7 @@ Workers are of the program that runs the journal: where none does, there is noth
 from __future__ import annotations
 
 import time
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,6 +14,9 @@ from .acting import AsJson
 from .control import commands
 from .options import JOURNAL, Journal
 from .terminal import echo
+
+if TYPE_CHECKING:
+    from ...actors.records import WorkerRecord
 
 All = Annotated[bool, typer.Option("--all", help="Also incarnations that have ended.")]
 workers = typer.Typer(help="Show, pause, stop and start what tasks run on.", no_args_is_help=True)
@@ -29,7 +32,12 @@ def list_(every: All = False, journal: Journal = JOURNAL, as_json: AsJson = Fals
 
     with reading(journal) as reader:
         known = reader.workers()
-    records = [one for one in known if every or one.finished_at is None]
+    last = {one.name: one.run for one in known}
+    records = [
+        one
+        for one in known
+        if every or one.finished_at is None or (one.pause_reason is not None and one.run == last[one.name])
+    ]
     if as_json:
         rows: list[dict[str, Any]] = [
             {
@@ -42,6 +50,7 @@ def list_(every: All = False, journal: Journal = JOURNAL, as_json: AsJson = Fals
                 "capabilities": one.capabilities,
                 "since": iso(one.updated_at),
                 "reason": one.reason,
+                "paused": one.pause_reason,
             }
             for one in records
         ]
@@ -54,17 +63,23 @@ def list_(every: All = False, journal: Journal = JOURNAL, as_json: AsJson = Fals
             [
                 one.name,
                 str(one.run),
-                str(one.shown),
+                _state(one),
                 words.took(now - one.updated_at),
                 f"{one.assigned}/{one.capacity}",
                 one.engine,
-                words.one_line(one.reason or ""),
+                words.one_line(one.pause_reason or one.reason or ""),
             ]
             for one in records
         ],
     )
     if ended := len(known) - len(records):
         echo(f"{ended} that ended, not shown: `callboard workers list --all`")
+
+
+def _state(worker: WorkerRecord) -> str:
+    """Its state; a pause of an operator stays beyond its end."""
+    kept = worker.pause_reason is not None and worker.state != "paused"
+    return f"{worker.shown}, paused" if kept else str(worker.shown)
 
 
 for _one in commands("workers"):

@@ -66,6 +66,7 @@ class MemoryJournal:
         self._ended_tasks = 0  # their sum
         self._ended_workers: dict[int, None] = {}
         self._incarnations: dict[str, int] = {}
+        self._paused: dict[str, str | None] = {}  # why the last incarnation is paused, by name
         self._last_key = 0
         self._told = 0
         self._on_durable: Callable[[], None] = _nobody
@@ -160,7 +161,9 @@ class MemoryJournal:
 
     def _keep_worker(self, record: WorkerRecord) -> None:
         self._workers[record.key] = record
-        self._incarnations[record.name] = max(record.run, self._incarnations.get(record.name, 0))
+        if record.run >= self._incarnations.get(record.name, 0):
+            self._incarnations[record.name] = record.run
+            self._paused[record.name] = record.pause_reason
         if record.finished_at is not None:
             self._ended_workers[record.key] = None
             if len(self._ended_workers) > ENDED_WORKERS:
@@ -215,6 +218,7 @@ class MemoryJournal:
             last_key=self._last_key,
             last_seq=self._history[-1].seq if self._history else 0,
             incarnations=dict(self._incarnations),
+            paused={name: reason for name, reason in self._paused.items() if reason is not None},
         )
 
     def _tasks_of(self, workstream: WorkstreamRecord) -> list[TaskRecord]:

@@ -55,6 +55,7 @@ _INBOX = msgspec.json.Decoder(InboxRow)
 _CHUNK: msgspec.json.Decoder[list[Any]] = msgspec.json.Decoder(list[TransitionRow])
 
 _RECORD = "CAST(record AS BLOB)"  # bytes, as the decoder wants them
+_LAST_INCARNATIONS = "(SELECT name, max(run) FROM worker_records GROUP BY name)"
 _LIVING_WORKSTREAMS = "workstream_records WHERE job IN (SELECT key FROM job_records WHERE living)"
 
 
@@ -228,8 +229,12 @@ class SqliteReader:
             breakers=self.breakers(),
             attempts=self._records(_ATTEMPT, f"SELECT {_RECORD} FROM attempt_records WHERE living ORDER BY key"),
             outbox=self.outbox(),
-            incarnations=dict(self._rows("SELECT name, max(run) FROM worker_records GROUP BY name")),
         )
+        last = f"SELECT {_RECORD} FROM worker_records WHERE (name, run) IN {_LAST_INCARNATIONS}"
+        for worker in self._records(_WORKER, last):
+            loaded.incarnations[worker.name] = worker.run
+            if worker.pause_reason is not None:
+                loaded.paused[worker.name] = worker.pause_reason
         runs = self._records(_WORKSTREAM, f"SELECT {_RECORD} FROM {_LIVING_WORKSTREAMS} ORDER BY key")
         loaded.workstreams = list({run.job: run for run in runs}.values())
         for run in loaded.workstreams:

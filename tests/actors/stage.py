@@ -115,6 +115,11 @@ class Kept:
         return [record for record in self.records.values() if isinstance(record, kind)]
 
 
+def _pauses(workers: list[WorkerRecord]) -> dict[str, str | None]:
+    """Why the last incarnations are paused, by name."""
+    return {worker.name: worker.pause_reason for worker in sorted(workers, key=lambda worker: worker.run)}
+
+
 class Stage:
     """A kernel under a test's hand. It is its own `Port`."""
 
@@ -192,6 +197,7 @@ class Stage:
             last_key=max((key for _, key in kept.records), default=0),
             last_seq=max((t.seq for t in kept.transitions), default=0),
             incarnations={worker.name: worker.run for worker in kept.of(WorkerRecord)},
+            paused={name: why for name, why in _pauses(kept.of(WorkerRecord)).items() if why is not None},
         )
 
     def after_crash(self, turns: int | None = None, *, down: float = 0.0) -> Stage:

@@ -14,8 +14,10 @@ from callboard.actors.messages import (
     ResumeWorker,
     ShutDownWorker,
     StartWorkers,
+    StopWorkers,
     TerminateWorker,
     WorkerBeat,
+    WorkerDied,
 )
 from callboard.actors.spec import Task, Worker
 from callboard.actors.turn import KillWorker, StopWorker
@@ -100,20 +102,6 @@ def test_a_paused_one_that_runs_nothing_shuts_down_at_once() -> None:
     assert tell(stage, SHUT_DOWN) is None
     assert stage.path("w#1")[-2:] == ["paused", "shutdown"]
     assert StopWorker("cluster", "w", 1, 31.0) in stage.orders
-    assert stage.audit() == []
-
-
-def test_a_paused_one_can_die() -> None:
-    from callboard.actors.messages import WorkerDied
-
-    stage = running(PROCESS, "a")
-    tell(stage, PAUSE)
-    stage.inputs.append(WorkerDied("w", 1, "killed by SIGKILL"))
-    stage.end(stage.token("a"), status="lost", error_type="worker_lost")
-    stage.settle()
-    stage.advance(1)
-    assert stage.path("w#1")[-1] == "failed"
-    assert stage.path("w#2") == ["initializing", "idle", "busy"]  # the next one is not paused
     assert stage.audit() == []
 
 
@@ -343,3 +331,62 @@ def test_any_other_error_of_a_task_without_retry_is_final() -> None:
     stage.submit(flow(task("a")))
     stage.advance(60)
     assert (stage.task("a").state, stage.task("a").attempt) == ("failed", 1)
+
+
+# -- what lasts ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("gently", [True, False])
+def test_a_pause_lasts_over_a_restart_until_it_is_resumed(gently: bool) -> None:
+    stage = running(LOOP, "a")
+    assert tell(stage, PAUSE) is None
+    if gently:
+        end(stage, "a")
+        stage.send(StopWorkers())
+    again = stage.after_crash()
+    again.advance(1)
+    assert again.path("w#2")[:2] == ["initializing", "paused"]
+    assert (again.worker("w").record.reason, again.worker("w").record.pause_reason) == ("maintenance", "maintenance")
+    if not gently:
+        assert again.states() == {"a": "queued"}
+        assert again.task("a").routable
+    third = again.after_crash()  # twice
+    third.advance(1)
+    assert third.path("w#3") == ["initializing", "paused"]
+    assert tell(third, RESUME) is None
+    assert third.path("w#3")[2] == "idle"
+    if not gently:
+        assert third.states() == {"a": "running"}
+    fourth = third.after_crash()
+    fourth.advance(1)
+    assert "paused" not in fourth.path("w#4")
+    assert fourth.audit() == []
+
+
+def test_one_that_dies_while_it_is_paused_is_replaced_by_a_paused_one() -> None:
+    stage = running(PROCESS, "a")
+    assert tell(stage, PAUSE) is None
+    stage.send(WorkerDied("w", 1, "killed by SIGKILL"))
+    stage.end(stage.token("a"), status="lost", error="killed by SIGKILL", error_type="worker_lost")
+    stage.settle()
+    stage.advance(1)
+    assert stage.path("w#2") == ["initializing", "paused"]
+    assert tell(stage, RESUME) is None
+    assert stage.states() == {"a": "running"}
+    assert stage.audit() == []
+
+
+def test_what_an_operator_starts_is_not_paused() -> None:
+    stage = running(LOOP, "a")
+    assert tell(stage, PAUSE) is None
+    assert tell(stage, TERMINATE) is None
+    stage.send(StartWorkers(LOOP, Reply(None)))
+    assert "paused" not in stage.path("w#2")
+    assert "paused" not in stage.after_crash().path("w#3")
+
+
+def test_the_pool_comes_up_again_at_the_next_start() -> None:
+    stage = running(LOOP, "", "")
+    assert tell(stage, SHUT_DOWN) is None
+    again = stage.after_crash()
+    assert again.path("w#2") == ["initializing", "idle"]

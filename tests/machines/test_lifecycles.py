@@ -137,7 +137,7 @@ EXPECTED: dict[str, dict[str, dict[str, str]]] = {
         "cancelled": {},
     },
     "worker": {
-        "initializing": {"register": "idle", "fail": "failed", "terminate": "terminated"},
+        "initializing": {"register": "paused idle", "fail": "failed", "terminate": "terminated"},
         "idle": {
             "assign": "busy",
             "shut_down": "shutdown",

@@ -133,7 +133,15 @@ def test_a_worker_that_ends_is_living_no_longer(bench: Bench) -> None:
     bench.write(entry(worker(6, run=2)))
     bench.write(entry(worker(6, run=2, state="shutdown", finished_at=2.0)))
     loaded = bench.again()
-    assert (loaded.workers, loaded.incarnations) == ([], {"loop": 2})
+    assert (loaded.workers, loaded.incarnations, loaded.paused) == ([], {"loop": 2}, {})
+
+
+def test_an_operators_pause_outlives_the_incarnation_and_no_older_one_counts(bench: Bench) -> None:
+    bench.write(entry(worker(5, run=1, state="shutdown", finished_at=1.0, paused=True, pause_reason="before")))
+    bench.write(entry(worker(6, run=2, state="shutdown", finished_at=2.0, paused=True, pause_reason="maintenance")))
+    assert bench.again().paused == {"loop": "maintenance"}
+    bench.write(entry(worker(7, run=3)))
+    assert bench.again().paused == {}
 
 
 def test_an_outbox_row_written_and_done_in_one_batch_is_gone(bench: Bench) -> None:
