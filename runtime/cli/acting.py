@@ -3,6 +3,7 @@
 Rules:
 - Where a runtime has the journal, the command goes into its inbox, and is told as done once it is, durably.
 - Where none has, it stays in the inbox and takes effect at the next start, before anything runs; that is told as such.
+  (`cancel` does not come here then: it needs no worker, and is done at once, see `cancel.py`.)
   What the present state does not allow is refused at once: nothing changes it meanwhile.
 - What is printed can be pasted: a target is "JOB", or "JOB/TASK".
 """

@@ -51,6 +51,40 @@ async def test_a_process_that_is_frozen_while_it_starts_is_given_up_at_its_start
     await until(lambda: not runs(lost.pid or 0))
 
 
+async def test_a_frozen_worker_that_expires_is_killed_and_replaced_and_its_attempt_lost_once() -> None:
+    checks = HealthChecks(interval=0.3, misses=3, expire=0.2)
+    async with Runtime(workers=POOL, health_checks=checks) as runtime:
+        job, pid = await started(runtime)
+        told = runtime.events(entity="p#1", notices=False)
+        os.kill(pid, signal.SIGSTOP)
+        path: list[str] = []
+        async for event in told:
+            path.append(event.to_state)
+            if path[-1] == "shutdown":
+                assert event.reason == "it did not come back within 0.2 s"
+                break
+        assert path[-2:] == ["unresponsive", "shutdown"]
+        await until(lambda: not runs(pid))
+        await until(lambda: (record := job.task("a").record).attempt == 2 and record.state == "running")
+        record = job.task("a").record
+        assert (record.lost_attempts, record.failed_attempts) == (1, 0)
+        assert (runtime.worker("p").record.run, runtime.worker("p").state) == (2, "busy")
+        await job.cancel(force=True)
+
+
+async def test_probes_that_time_out_are_counted_and_forgotten_with_the_next_answer() -> None:
+    async with Runtime(workers=POOL, health_checks=HealthChecks(interval=0.1, misses=1_000)) as runtime:
+        job, pid = await started(runtime)
+        worker = runtime.worker("p")
+        os.kill(pid, signal.SIGSTOP)
+        await until(lambda: worker.missed >= 2)
+        assert (worker.state, job.task("a").record.state) == ("busy", "running")
+        os.kill(pid, signal.SIGCONT)
+        await until(lambda: worker.missed == 0)
+        assert job.task("a").record.attempt == 1
+        await job.cancel(force=True)
+
+
 async def test_a_killed_worker_is_known_within_a_second_and_replaced() -> None:
     async with Runtime(workers=POOL, health_checks=QUICK) as runtime:
         job, pid = await started(runtime)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.processes import runs
 
 from .conftest import PROGRAM, SRC, Terminal, Told, environment
 
@@ -106,6 +107,61 @@ def test_third_ctrl_c_leaves_at_once(cli: Cli, gated: Path, terminal: Terminals)
     assert screen.out.count("\x1b[?25l") == screen.out.count("\x1b[?25h")
     (gated / "gate").touch()
     assert cli("resume").code == 0
+    assert cli("check").code == 0
+
+
+PROCESSED = """
+name = "processed"
+[[tasks]]
+name = "first"
+run = "processed:first"
+engine = "process"
+kill_grace = 60
+[[tasks]]
+name = "second"
+run = "processed:second"
+engine = "process"
+depends_on = ["first"]
+"""
+IN_PROCESSES = """
+import os, pathlib, time
+
+def first(task):
+    pathlib.Path("pid").write_text(str(os.getpid()))
+    print("waiting here")
+    while not pathlib.Path("gate").exists():
+        task.heartbeat()
+        time.sleep(0.05)
+
+def second():
+    return os.getpid()
+"""
+
+
+@pytest.mark.parametrize("presses", [1, 2])
+def test_ctrl_c_beside_worker_processes_drains_and_leaves_none(
+    cli: Cli, folder: Path, terminal: Terminals, presses: int
+) -> None:
+    (folder / "processed.toml").write_text(PROCESSED)
+    (folder / "processed.py").write_text(IN_PROCESSES)
+    screen = terminal("run", "processed.toml", "--id", "j1")
+    screen.wait_for("waiting here")
+    worker = int((folder / "pid").read_text())
+    screen.press("\x03")  # reaches the program only: its worker processes have a session of their own
+    screen.wait_for("Ctrl+C again stops them now")
+    assert runs(worker)
+    if presses == 1:
+        (folder / "gate").touch()
+    else:
+        screen.press("\x03")
+        screen.wait_for("stopping running tasks now")
+    assert screen.end() == 130
+    assert not runs(worker)
+    (folder / "gate").touch()
+    told = cli("resume")
+    assert (told.code, "job j1 completed (2 completed)" in told.out) == (0, True)
+    _, first, second = (json.loads(line) for line in cli("status", "j1", "--json").out.splitlines())
+    assert (first["attempt"], second["attempt"]) == (presses, 1)
     assert cli("check").code == 0
 
 
