@@ -159,7 +159,8 @@ class SupervisorActor:
             key=kernel.number(), id=f"{spec.name}#{run}", name=spec.name, state=WorkerState.INITIALIZING, run=run,
             created_at=kernel.at, updated_at=kernel.at, engine=spec.engine, capacity=capacity,
             capabilities=spec.capabilities, recycle_after=spec.recycle_after, paused=pause is not None,
-            pause_reason=pause, published=kernel.lifecycles.birth("worker", kernel.lifecycles.of("worker", spec.lifecycle)),
+            pause_reason=pause,
+            published=kernel.lifecycles.birth("worker", kernel.lifecycles.of("worker", spec.lifecycle)),
         )  # fmt: skip
         worker = WorkerActor(kernel, record)
         kernel.workers[record.key] = kernel.named[spec.name] = worker

@@ -78,7 +78,7 @@ def list_(every: All = False, journal: Journal = JOURNAL, as_json: AsJson = Fals
 
 def _state(worker: WorkerRecord) -> str:
     """Its state; a pause of an operator stays beyond its end."""
-    kept = worker.pause_reason is not None and worker.state != "paused"
+    kept = worker.pause_reason is not None and "paused" not in str(worker.shown).lower()
     return f"{worker.shown}, paused" if kept else str(worker.shown)
 
 
