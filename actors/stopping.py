@@ -56,6 +56,7 @@ class StoppableStream(CancellableEntity[WorkstreamRecord]):
         "spec",
         "tasks",
         "unmet",
+        "unsettled",
         "watches",
     )
 
@@ -73,6 +74,8 @@ class StoppableStream(CancellableEntity[WorkstreamRecord]):
         self.dependents: dict[int, list[tuple[int, bool]]] = {}
         self.open = 0
         self.cursor = 0  # the next task to start or to cancel
+        # tasks that have ended, with which of its edges is the next to be settled, and the first task that is too new
+        self.unsettled: list[tuple[TaskActor, int, int]] = []
         self.deadline: Armed | None = None
         self.watches = Watches(spec.alerts) if spec.alerts else None
         if spec.alerts:

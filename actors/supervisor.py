@@ -113,6 +113,9 @@ class SupervisorActor:
         kernel.scheduler.match()
         for breaker in kernel.breakers.values():
             breaker.go_on()
+        for job in kernel.jobs.values():
+            if job.stream is not None:
+                job.stream.go_on()
 
     def _take_job(self, message: Submit | NextRun) -> None:
         """Take a job, or its next run; one whose attempt is over is refused."""

@@ -4,8 +4,8 @@ Rules
 -----
 - It counts what each task still waits for, and looks only at the dependents of what has ended: the whole graph costs
   O(tasks + edges). There is no recursion, however long a chain is.
-- Work on many tasks (creating, starting, cancelling them) is done `CHUNK` at a time, a turn each; what is not done yet
-  follows from the records, so a crash in between loses nothing.
+- Work on many tasks (creating, starting, skipping, cancelling them) is done `CHUNK` at a time, a turn each; what is
+  not done yet follows from the records, so a crash in between loses nothing.
 - The first critical bad end fails it: what runs is cancelled, nothing else starts, except clean-up tasks: those whose
   edges are all `after`. It ends when every task has.
 - A further run creates its tasks in one turn, those first that it has of the run before.
@@ -182,6 +182,11 @@ class WorkstreamActor(Protected[WorkstreamRecord], PausableStream):
 
     def on_continue(self, _: Continue) -> None:
         """Go on with the tasks that are left."""
+        if self.record.cause == "cancel":
+            self.unsettled.clear()  # they are cancelled, too
+        if self.unsettled:
+            self._settle_some()
+            return
         if self.record.state == PLANNED and self.record.cause != "cancel":
             self._create_some()
         elif self.record.cause is not None:
@@ -208,11 +213,34 @@ class WorkstreamActor(Protected[WorkstreamRecord], PausableStream):
         record = self.record
         task = self.tasks[message.key - record.first_task]
         self.open -= 1
-        self._settle_all(task)
+        if task.record.index in self.dependents:
+            waited = bool(self.unsettled)
+            self._settle_edges(task, 0, len(self.tasks))
+            if self.unsettled and not waited:
+                self.kernel.port.later(Continue(record.key))
         if task.record.standing == BAD and not task.spec.optional and record.cause is None:
             self._critical(task)
         if not self.open and not self.ended:
             self._all_ended()
+
+    def _settle_edges(self, ended: TaskActor, place: int, last: int) -> None:
+        """Settle the edges of a task that has ended from number `place` on, to tasks before `last`: a turn's worth."""
+        turn, edges = self.kernel.turn, self.dependents[ended.record.index]
+        while place < len(edges):
+            if len(turn.queue) + len(turn.transitions) >= CHUNK:
+                self.unsettled.append((ended, place, last))
+                return
+            index, strict = edges[place]
+            if index < last:
+                self._settle(self.tasks[index], ended, strict)
+            place += 1
+
+    def _settle_some(self) -> None:
+        """Go on with the edges that are left. What follows from that comes before anything is cancelled."""
+        left, self.unsettled = self.unsettled, []
+        for ended, place, last in left:
+            self._settle_edges(ended, place, last)
+        self.kernel.port.later(Continue(self.record.key))
 
     def _settle_all(self, ended: TaskActor, first: int = 0) -> None:
         """Tell the tasks that wait for one that has ended, from number `first` on, as far as they exist."""
@@ -231,7 +259,7 @@ class WorkstreamActor(Protected[WorkstreamRecord], PausableStream):
             return
         index = dependent.record.index
         self.unmet[index] -= 1
-        if not self.unmet[index] and self.lets_start(dependent):
+        if not self.unmet[index] and not dependent.record.ready and self.lets_start(dependent):
             self.kernel.send(dependent, READY)
 
     def _critical(self, task: TaskActor) -> None:
@@ -362,19 +390,33 @@ class WorkstreamActor(Protected[WorkstreamRecord], PausableStream):
         self.last_call = asked.get(self.record.key, 0)
         self.cursor = 0
         self.unmet = [len(task.spec.depends_on) + len(task.spec.after) for task in self.tasks]
-        self.open = 0
-        for task in self.tasks:
-            if not task.ended:
-                self.open += 1
-                continue
-            for index, strict in self.dependents.get(task.record.index, ()):
-                if index < len(self.unmet) and (not strict or task.record.standing == GOOD):
-                    self.unmet[index] -= 1
+        self.open = sum(not task.ended for task in self.tasks)
+        ended = [task for task in self.tasks if task.ended and task.record.index in self.dependents]
+        for task in ended:
+            self._count(task, 1)
+        self.unsettled = [(task, 0, len(self.tasks)) for task in ended if self._left_off(task)]
+        for task, _, _ in self.unsettled:
+            self._count(task, -1)
         for task in self.tasks:
             task.rebuild(asked)
         self.arm_again()
         if not self.ended:
             self._arm_deadline()
+
+    def _count(self, ended: TaskActor, one: int) -> None:
+        for index, strict in self.dependents[ended.record.index]:
+            if index < len(self.unmet) and (not strict or ended.record.standing == GOOD):
+                self.unmet[index] -= one
+
+    def _left_off(self, ended: TaskActor) -> bool:
+        """Whether a task that waits for one that has ended has not been told all that follows from that."""
+        for index, strict in self.dependents[ended.record.index]:
+            if index < len(self.tasks):
+                record = self.tasks[index].record
+                told = not self.unmet[index] or (strict and ended.record.standing != GOOD)
+                if told and record.state == TaskState.PENDING and not record.ready:
+                    return True
+        return False
 
     def job_over(self) -> JobActor | None:
         """Its job, if that is over but could not be let go yet."""
@@ -397,6 +439,12 @@ class WorkstreamActor(Protected[WorkstreamRecord], PausableStream):
             self.overdue()
         elif state != PAUSED:
             self._start_some()
+        self.go_on()
+
+    def go_on(self) -> None:
+        """After a restart, or a turn that was undone: go on with what was left off."""
+        if self.unsettled:
+            self.kernel.port.later(Continue(self.record.key))
 
     def on_turn_failed(self, message: TurnFailed) -> None:
         """A turn of this workstream raised and was undone: it cannot go on."""
