@@ -161,6 +161,10 @@ class Entity(Generic[RecordT]):
         """Whether the attempt under `token` is its present one, and may run."""
         return False
 
+    def answer(self) -> object:
+        """What is answered to the command that it has just taken."""
+        return None
+
     def job_over(self) -> JobActor | None:
         """Its job, if that is over but could not be let go yet."""
         return None

@@ -24,6 +24,7 @@ import msgspec
 from ..machines import InvalidTransitionError
 from .entity import Entity
 from .lifecycles import Lifecycles
+from .machine_kind import FireFailed, MachineNotFound
 from .messages import (
     REBUILT,
     AskApproval,
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from .alerts import Alerter
     from .breaker import BreakerActor
     from .job import JobActor
+    from .machine_actor import MachineEntity
     from .scheduler import SchedulerActor
     from .supervisor import SupervisorActor
     from .task import TaskActor
@@ -85,6 +87,9 @@ class Kernel:
         self.breakers: dict[str, BreakerActor] = {}
         self.workers: dict[int, WorkerActor] = {}  # the living ones
         self.named: dict[str, WorkerActor] = {}  # the last incarnation of each, ended or not
+        self.machines: dict[str, MachineEntity] = {}  # by name; ended ones too, as long as they are at hand
+        self.retired: dict[str, None] = {}  # those that have ended durably, oldest first
+        self.kinds: dict[int, int] = {}  # under which key what they run by is kept, by its digest
         self.calls: dict[int, Call] = {}  # by token: what engines run
         self.slots: dict[int, Call] = {}  # by token: what attempts occupy of workers
         self.lent: dict[int, Lent] = {}  # by token: what they do not occupy, while they wait for a child
@@ -169,9 +174,9 @@ class Kernel:
             entity.receive(message)
             self.turn.leftover = entity.job_over()
 
-    def _command(self, key: int, message: Message, reply: Reply) -> None:
+    def _command(self, key: int | str, message: Message, reply: Reply) -> None:
         """Run a user's command; what the state does not allow is a refusal, and changes nothing."""
-        entity = self.entities.get(key)
+        entity = self.machines.get(key) if isinstance(key, str) else self.entities.get(key)
         if entity is None:
             self.effect(Answer(reply, None, LookupError("it has ended, or was never here: look it up in the history")))
             return
@@ -182,8 +187,10 @@ class Kernel:
                 raise
             self.rejected[refusal.machine, str(refusal.state), str(refusal.event)] += 1
             self.effect(Answer(reply, None, refusal))
+        except (FireFailed, MachineNotFound) as refusal:
+            self.effect(Answer(reply, None, refusal))
         else:
-            self.done(reply, entity)
+            self.done(reply, entity, entity.answer())
 
     def done(self, reply: Reply, entity: Entity[Any], value: object = None) -> None:
         """Answer a command about `entity` that has taken effect; the key it was given commits with it."""
@@ -262,6 +269,9 @@ class Kernel:
         self.breakers = {
             entity.record.name: cast("BreakerActor", entity) for entity in entities if entity.record.kind == "breaker"
         }
+        self.machines = {
+            entity.record.name: cast("MachineEntity", entity) for entity in entities if entity.record.kind == "machine"
+        }
         self.workers = {
             entity.record.key: cast("WorkerActor", entity)
             for entity in entities
@@ -290,6 +300,8 @@ class Kernel:
         for slot in self.slots.values():
             self.scheduler.occupy(cast("TaskActor", self.entities[slot.key]), slot)
         self.scheduler.reservations.rebuild_line(self.jobs.values())
+        for machine in self.machines.values():
+            machine.arm_again()
         for key in self.stuck:
             self.entities[key].disarm_all()
 

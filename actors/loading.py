@@ -17,11 +17,14 @@ from .job import JobActor
 from .kernel import Kernel
 from .lifecycles import Lifecycles
 from .limits import NO_TOOLS
+from .machine_actor import take_up
+from .machine_kind import Definition, MachineKind, MachineNotFound, digest_of, revived, unfit
 from .records import (
     ApprovalRecord,
     AttemptRecord,
     BreakerRecord,
     JobRecord,
+    MachineRecord,
     OutboxRow,
     TaskRecord,
     WorkerRecord,
@@ -42,11 +45,12 @@ class Loaded(msgspec.Struct):
 
     jobs: list[JobRecord] = []  # not terminal
     workstreams: list[WorkstreamRecord] = []  # the last run of each of those jobs, if it has begun one
-    specs: dict[int, bytes] = {}  # of those jobs, by `JobRecord.stream`
+    specs: dict[int, bytes] = {}  # of those jobs, by `JobRecord.stream`; and what those machines run by
     tasks: list[TaskRecord] = []  # all tasks of those workstreams, ended ones too: dependents need their results
     approvals: list[ApprovalRecord] = []  # that bodies of those tasks have asked for, ended ones too
     workers: list[WorkerRecord] = []  # not terminal
     breakers: list[BreakerRecord] = []
+    machines: list[MachineRecord] = []  # not terminal
     attempts: list[AttemptRecord] = []  # without an end
     outbox: list[OutboxRow] = []
     last_key: int = 0  # the highest key and fencing token ever given
@@ -87,6 +91,7 @@ def make_kernel(
         kernel.entities[worker.key] = kernel.workers[worker.key] = kernel.named[worker.name] = actor
     for breaker in loaded.breakers:
         kernel.entities[breaker.key] = kernel.breakers[breaker.name] = BreakerActor(kernel, breaker)
+    _load_machines(kernel, loaded)
     streams = {record.job: record for record in sorted(loaded.workstreams, key=lambda run: run.key)}
     tasks: dict[int, list[TaskRecord]] = {}
     for task in loaded.tasks:
@@ -100,6 +105,30 @@ def make_kernel(
         if isinstance(asking, TaskActor):
             asking.asks_of().load(approval)
     return kernel
+
+
+def _load_machines(kernel: Kernel, loaded: Loaded) -> None:
+    kinds: dict[int, MachineKind | MachineNotFound] = {}
+    for record in loaded.machines:
+        key = record.definitions[-1]
+        if key not in kinds:
+            kinds[key] = _kind(loaded.specs.get(key), kernel.port)
+        kind = kinds[key]
+        missing = str(kind) if isinstance(kind, MachineNotFound) else unfit(record, kind)
+        if missing or isinstance(kind, MachineNotFound):
+            take_up(kernel, record, None, missing)
+        else:
+            take_up(kernel, record, kind)
+            kernel.kinds.setdefault(digest_of(loaded.specs[key]), key)
+
+
+def _kind(encoded: bytes | None, port: Port) -> MachineKind | MachineNotFound:
+    if encoded is None:
+        return MachineNotFound("what it ran by is not in the journal")
+    try:
+        return revived(msgspec.json.decode(encoded, type=Definition), port)
+    except MachineNotFound as error:
+        return error
 
 
 def _load_job(

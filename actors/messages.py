@@ -12,7 +12,8 @@ from typing import Any
 
 import msgspec
 
-from .records import JobRecord, TaskRecord, WorkstreamRecord
+from .records import JobRecord, MachineRecord, TaskRecord, WorkstreamRecord
+from .schema import plain_problem
 from .spec import Approval, Worker, Workstream
 
 
@@ -165,10 +166,57 @@ class Reject(Message, frozen=True):
     approval: str | None = None
 
 
-class Command(Message, frozen=True):
-    """A user's command to one entity, with where its answer goes."""
+class Fire(Message, frozen=True):
+    """To a `MachineActor`: take this event. Answered with the transition, or refused with InvalidTransitionError.
 
-    target: int
+    reason and metadata (JSON values) are kept with the transition. facts: those that change along with it, by name.
+    request_id: the same again is the same command, and gets the same answer. Guards get it as their payload. Raises
+    TypeError and ValueError for what cannot be kept.
+    """
+
+    event: str
+    reason: str | None = None
+    metadata: dict[str, Any] | None = None
+    facts: dict[str, Any] | None = None
+    request_id: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what could not be written later."""
+        for name, kinds in _FIRE.items():
+            value = getattr(self, name)
+            if not isinstance(value, kinds):
+                raise TypeError(f"Fire takes {name} as {kinds[0].__name__}, not {value!r:.60}")
+        if not self.event:
+            raise ValueError("Fire takes the name of an event")
+        for name in ("event", "reason", "metadata"):
+            if problem := plain_problem(getattr(self, name)):
+                raise ValueError(f"Fire cannot take this {name}: {problem}")
+
+
+_FIRE: dict[str, tuple[type, ...]] = {
+    "event": (str,), "reason": (str, type(None)), "metadata": (dict, type(None)), "facts": (dict, type(None)),
+    "request_id": (str, type(None)),
+}  # fmt: skip
+
+
+class SpawnMachine(Message, frozen=True):
+    """Have an entity of that name, which runs by this kind: a new one with these facts, or the one that there is.
+
+    known: its record, where the journal has one that is not at work. kind: None where it cannot be found, and `missing`
+    says why.
+    """
+
+    name: str
+    kind: Any  # MachineKind | None
+    facts: msgspec.Raw | None
+    known: MachineRecord | None = None
+    missing: str = ""
+
+
+class Command(Message, frozen=True):
+    """A user's command to one entity, with where its answer goes. target: its key, or the name of a `MachineActor`."""
+
+    target: int | str
     message: Message
     reply: Reply
 

@@ -355,6 +355,20 @@ class ApprovalRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=F
     decisions: tuple[Decision, ...] = ()
 
 
+class MachineRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """An entity that runs by a machine of the application's own: a `MachineActor`, under the name it was spawned with.
+
+    Its `due_at` is the earliest of `due`.
+    """
+
+    kind: ClassVar[str] = "machine"
+
+    machine: str  # its machine's name
+    definitions: tuple[int, ...]  # keys of what it has run by, as it is kept beside the specifications; the last holds
+    facts: MaybeRaw = None
+    due: dict[str, float] = {}  # when each timed event of the present state fires (UTC epoch seconds)
+
+
 class AttemptRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """One try of a task. A claim without an end, found at start, is lost. `key` is its fencing token."""
 
@@ -417,13 +431,14 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 class Acknowledged(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a command left behind: the entity it was about, in its state at the end of the turn.
 
-    workstream: the state of its workstream, where it was about a job.
+    workstream: the state of its workstream, where it was about a job. transition: what it fired, at a `MachineActor`.
     """
 
     kind: str = ""
     id: str = ""
     state: str = ""
     workstream: str = ""
+    transition: Transitioned | None = None
 
 
 AnyRecord = (
@@ -433,6 +448,7 @@ AnyRecord = (
     | ApprovalRecord
     | WorkerRecord
     | BreakerRecord
+    | MachineRecord
     | AttemptRecord
     | OutboxRow
     | RequestRecord

@@ -5,7 +5,8 @@ Rules (DESIGN section 8, "Idempotency")
 - The key and the effect commit together: the record is made at the end of the command's turn, and is part of it.
 - What it keeps as the answer is the state in which the command left its entity, once nothing of the turn is left to do.
 - A refusal journals nothing, so nothing is kept of it: the same command is judged again, by the state of that time.
-- It is kept for the life of the job or worker that it was about, and of the breakers, which never end, for its time.
+- It is kept for the life of the job, worker or machine that it was about, and of the breakers, which never end, for its
+  time.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from .messages import Message, Reply
-from .records import Acknowledged, RequestRecord
+from .records import Acknowledged, RequestRecord, Transitioned
 from .turn import Answer
 
 if TYPE_CHECKING:
@@ -47,7 +48,9 @@ class _Keeper:
         assert request is not None  # noqa: S101 - that is why it was sent
         job = kernel.jobs.get(record.id) if record.kind == "job" else None
         inner = "" if job is None or job.stream is None else str(job.stream.record.state)
-        left = Acknowledged(record.kind, record.id, str(record.state), inner)
+        value = message.value
+        fired = value if isinstance(value, Transitioned) else None
+        left = Acknowledged(record.kind, record.id, str(record.state), inner, fired)
         kernel.turn.extra.append(
             RequestRecord(
                 key=kernel.number(), request_id=request.id, operation=request.operation,
@@ -55,7 +58,7 @@ class _Keeper:
                 owner=_owner(entity), row=request.row, answer=msgspec.Raw(msgspec.json.encode(left)),
             )
         )  # fmt: skip
-        kernel.effect(Answer(message.reply, message.value))
+        kernel.effect(Answer(message.reply, value))
 
 
 def keep_request(entity: Entity[Any], reply: Reply, value: object) -> None:
@@ -68,4 +71,4 @@ def _owner(entity: Entity[Any]) -> int:
     job = entity.kernel.jobs.get(entity.context()[0] or "")
     if job is not None:
         return job.record.key
-    return int(entity.record.key) if entity.record.kind == "worker" else 0
+    return int(entity.record.key) if entity.record.kind in {"worker", "machine"} else 0

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from ..machines import WORKER, InvalidTransitionError, WorkerState
-from . import tools
+from . import machine_actor, tools
 from .errors import AttemptOver
 from .health import HealthWatch
 from .kernel import Kernel
@@ -33,6 +33,7 @@ from .messages import (
     Recover,
     Regain,
     Registered,
+    SpawnMachine,
     StartWorkers,
     StopWorkers,
     Submit,
@@ -82,6 +83,8 @@ class SupervisorActor:
                 self.kernel.scheduler.stopped = True
                 for worker in list(self.kernel.workers.values()):
                     self.kernel.send(worker, Cancel(CLOSED))
+            case SpawnMachine():
+                machine_actor.spawn(self.kernel, message)
             case Barrier():
                 self.kernel.effect(Answer(message.reply))
             case Drain():
@@ -211,4 +214,7 @@ class SupervisorActor:
                 kernel.turn.extra.append(replace(attempt, ended_at=kernel.at, end="cancelled"))
         for row in self.outbox:
             kernel.run_hook(replace(row, tries=row.tries + 1))
+        for machine in kernel.machines.values():
+            machine.receive(RECOVER)
+        machine_actor.tell_missing(kernel)
         self.attempts, self.outbox = [], []

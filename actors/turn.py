@@ -126,6 +126,12 @@ class JobOver(Effect, frozen=True):
     job: JobActor
 
 
+class MachineOver(Effect, frozen=True):
+    """A `MachineActor` of that name has ended."""
+
+    name: str
+
+
 class Armed(Protocol):
     """A timer that was armed."""
 
@@ -161,6 +167,10 @@ class Port(Protocol):
 
     def resolve(self, name: str) -> Callable[..., Any]:
         """The function of that path or registered name. Raises LookupError if there is none."""
+        ...
+
+    def find(self, path: str) -> object:
+        """What stands under an import path. Raises LookupError if there is nothing."""
         ...
 
     def commit(self, turn: Turn) -> None:

@@ -28,7 +28,7 @@ from ..actors.lifecycles import Lifecycles
 from ..actors.schema import Finding, Path, beside, did_you_mean, read, short, where
 from ..actors.spec import Alert, Approval, Check, Condition, Hook, Retry, Task, Workstream
 from ..actors.validate import SpecificationError, approval_problems, findings
-from .functions import BodyNotFound, NoPath, follow, look_in, path_of, wants_too_much
+from .functions import BodyNotFound, NoPath, find, follow, look_in, path_of, wants_too_much
 from .naming import named
 
 __all__ = ["Bodies", "BodyNotFound", "NoPath", "kind_of", "look_in", "path_of", "prepare"]
@@ -90,6 +90,10 @@ class Bodies:
     def finder(self) -> Callable[[str], Body] | None:
         """What finds the function of a name, to check it; None where names are checked elsewhere."""
         return self.callable_body
+
+    def find(self, path: str) -> object:
+        """What stands under an import path, or a function by its name. Raises BodyNotFound."""
+        return find(path) if ":" in path else self.resolve(path)
 
     def release(self, workstream: Workstream) -> None:
         """Let go of the local functions of a workstream that has ended."""

@@ -6,7 +6,7 @@
 | workstream | of this workstream (its id) |
 | task | of this task, by its name or its id, or of something that belongs to it |
 | entity | of the entity with this id |
-| kind | of an entity of this kind: job, workstream, task, approval, worker, breaker; "runtime": a notice about none |
+| kind | of an entity of this kind: job, workstream, task, approval, worker, breaker, machine; or "runtime": no entity |
 | event | of this name: a transition's trigger, or a notice's event |
 | severity | of this severity, or a graver one |
 | from_state, to_state | that leaves or enters this state (so no notice) |
@@ -24,10 +24,10 @@ from collections.abc import Callable, Collection
 from typing import TypedDict, cast
 
 from ..actors.notices import SEVERITIES, Notice
-from ..actors.records import Transitioned
+from ..actors.records import MachineRecord, Transitioned
 from ..machines.audit import MACHINES
 
-KINDS = (*MACHINES, "runtime")
+KINDS = (*MACHINES, MachineRecord.kind, "runtime")
 Event = Transitioned | Notice
 """What subscribers are told."""
 Wanted = Callable[[Event], bool]

@@ -88,6 +88,20 @@ def find(path: str) -> object:
     return found
 
 
+def path_of_value(value: object) -> str | None:
+    """The import path "module:name" of what has no name of its own but in a module; None if none holds it.
+
+    Where several do, the first by name counts, and the program itself last: each leads back to it.
+    """
+    found = [
+        f"{name}:{key}"
+        for name, module in list(sys.modules.items())
+        for key, held in list(getattr(module, "__dict__", {}).items())
+        if held is value and not key.startswith("__")
+    ]
+    return min(found, key=lambda path: (path.startswith("__main__:"), path), default=None)
+
+
 def _module(name: str, path: str) -> ModuleType:
     if (module := imported(name)) is not None:
         return cast("ModuleType", module)

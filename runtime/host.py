@@ -21,6 +21,7 @@ import anyio
 
 from ..actors.job import JobActor
 from ..actors.kernel import Kernel
+from ..actors.machine_actor import retire
 from ..actors.messages import Barrier, Continue, Message, Reply, Request, TimerFired, WorkerBeat
 from ..actors.notices import Notice, Severity
 from ..actors.records import Transitioned
@@ -33,6 +34,7 @@ from ..actors.turn import (
     Effect,
     JobOver,
     KillWorker,
+    MachineOver,
     ReleaseResources,
     RunHook,
     StartCall,
@@ -82,6 +84,7 @@ class Host:
         self._tell_control = self._inbox.tell_control  # bound once: thousands of timers hold it
         self._pending: deque[tuple[int, list[Effect], Sequence[Transitioned]]] = deque()
         self._engine_of: dict[str, str] = {}
+        self._over: list[str] = []  # machines that have ended, still to be counted
         self._moved: anyio.Event | None = None
         self.on_trouble: Callable[[Notice], None] | None = None
         self._questions: set[Question] = set()
@@ -152,6 +155,10 @@ class Host:
     def resolve(self, name: str) -> Callable[..., Any]:
         """The function of that path or registered name. Raises BodyNotFound."""
         return self._bodies.resolve(name)
+
+    def find(self, path: str) -> object:
+        """What stands under an import path, or a function by its name. Raises BodyNotFound."""
+        return self._bodies.find(path)
 
     def probe(self, engine: str, worker: str, incarnation: int) -> None:
         """Ask a worker whether it lives. In-process engines answer at once, others when their process does."""
@@ -242,6 +249,10 @@ class Host:
                     self._do(effect)
         if batch:
             self.counting.count(batch)
+        if self._over:
+            for name in self._over:
+                self.counting.forget(name)
+            self._over.clear()
         if self._moved is not None:
             self._moved.set()
 
@@ -271,6 +282,9 @@ class Host:
             case Tell(notice=notice):
                 self.caller.failed_hooks += notice.event == "hook_failed"
                 self.tell_notice(notice)
+            case MachineOver(name=name):
+                self._over.append(name)
+                retire(self.kernel, name)
             case JobOver(job=job):
                 self.on_job_over(job)
                 self.kernel.let_go(job)
@@ -297,14 +311,25 @@ class Host:
             self._moved = anyio.Event()
         await self._moved.wait()
 
+    @property
+    def takes(self) -> bool:
+        """Whether something new may be taken from outside."""
+        return self.journal.backlog <= MAX_BACKLOG and self.journal.health.ok
+
     async def gate(self) -> None:
         """Wait until something new may be taken from outside. Raises RuntimeClosed if that never comes."""
-        while self.journal.backlog > MAX_BACKLOG or not self.journal.health.ok:
+        while not self.takes:
             await self.moved()
 
     async def barrier(self) -> None:
         """Wait until every input given so far has been run, and what it did is durable."""
         await self.ask(Barrier)
+
+    def go_ahead(self) -> None:
+        """Let happen what the present coroutine receive of a user's actor has done so far: it waits for an answer."""
+        turn = self.dispatcher.turn
+        if turn is not None:
+            self.dispatcher.release(turn)
 
     async def ask(
         self,
@@ -324,7 +349,8 @@ class Host:
             question.answer(None, closed("the runtime has closed", self._cause))
         else:
             self._questions.add(question)
-            self._inbox.tell(make(Reply(question.answer, request)))
+            self.go_ahead()
+            self.dispatcher.at_once(self._inbox.tell, make(Reply(question.answer, request)))
         return await question.answered()
 
     def close(self, cause: BaseException | None = None) -> None:

@@ -65,6 +65,7 @@ from .inflight import InFlight
 from .journal import open_journal
 from .journal.contract import Entry, Journal
 from .leftovers import JOURNAL_VARIABLE, kill_leftovers
+from .machines import Machines
 from .naming import Finder, by_name, check_loaded, known_by
 from .observe import Hub
 from .outcomes import RuntimeClosed, closed, outcome_of
@@ -144,6 +145,7 @@ class RuntimeLife:
         self._host: Host
         self._dispatcher: Dispatcher
         self._requests: Requests
+        self._machines: Machines
         self._hub = Hub()
         self.recovered: list[JobHandle] = []
         """The jobs that were found living when the runtime was entered."""
@@ -224,6 +226,7 @@ class RuntimeLife:
         self._closing.callback(self._dispatcher.close)
         loaded = await self._open_journal()
         self._hub.told = loaded.last_seq
+        self._machines = Machines(self._whole, self._host, group.start_soon)
         self._children = Children(self._whole, self._host, runners)
         process = await self._open_engines(runners)
         if loaded.attempts or loaded.cancel_hooks:

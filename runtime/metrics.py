@@ -147,6 +147,10 @@ class Counting:
             if not count.terminal:
                 since[entity] = at
 
+    def forget(self, entity: str) -> None:
+        """An entity has ended whose kind does not say by which states."""
+        self._since.pop(entity, None)
+
     @property
     def pairs(self) -> dict[Pair, int]:
         """How often each transition was taken."""

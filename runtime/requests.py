@@ -59,19 +59,21 @@ class Requests:
         *,
         refuse: Callable[[], Exception | None] | None = None,
         first: Callable[[], Awaitable[None]] | None = None,
+        kept: Callable[[RequestRecord], Any] | None = None,
     ) -> Any:
         """Run a command, unless it has taken effect under this key before: then return None, as it did.
 
         payload: what the key is bound to beside the operation. make: makes the kernel's input. refuse: asked where
         nothing is kept under the key; what it returns is raised. first: what must be done before, where nothing is.
+        kept: makes the answer of what is, where it has one.
         """
         check_request_id(request_id)
         over = await self._on_their_way.enter(request_id)
         sent = False
         try:
             fingerprint = fingerprint_of(operation, payload)
-            if await self._is_known(request_id, operation, fingerprint):
-                return None
+            if (record := await self._known(request_id, operation, fingerprint)) is not None:
+                return None if kept is None else kept(record)
             if refuse is not None and (error := refuse()) is not None:
                 raise error
             if first is not None:
@@ -84,11 +86,11 @@ class Requests:
             if not sent:
                 over()
 
-    async def _is_known(self, request_id: str, operation: str, fingerprint: str) -> bool:
+    async def _known(self, request_id: str, operation: str, fingerprint: str) -> RequestRecord | None:
         self.asked += 1
         record: RequestRecord | None = await self._read(self._journal.request, request_id)
         if record is None or not self._is_kept(record):
-            return False
+            return None
         if record.fingerprint != fingerprint:
             raise RequestIdReused(
                 f"The request id {request_id!r:.80} was given to another command before, which took effect: "
@@ -96,7 +98,7 @@ class Requests:
                 "Use a new id for a new command, or send exactly what was sent under this one."
             )
         self.hits += 1
-        return True
+        return record
 
     def _is_kept(self, record: RequestRecord) -> bool:
         """Whether it counts, though it may not be pruned yet."""

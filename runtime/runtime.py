@@ -20,6 +20,7 @@ import msgspec
 
 from ..actors.actor import Actor
 from ..actors.job import JobActor
+from ..actors.machine_kind import MachineActor
 from ..actors.messages import (
     Approve,
     Command,
@@ -28,7 +29,7 @@ from ..actors.messages import (
     Reply,
     Submit,
 )
-from ..actors.records import JobRecord, Transitioned
+from ..actors.records import JobRecord, RequestRecord, Transitioned
 from ..actors.ref import Ref
 from ..actors.spec import Worker, Workstream
 from .approvals import PendingApproval, name_of, pending_of, with_teams
@@ -38,6 +39,7 @@ from .filters import Event, Filters, wanted_by
 from .handles import JobHandle
 from .journal.contract import Health
 from .life import RuntimeLife
+from .machines import MachineRef
 from .metrics import Metrics, snapshot
 from .naming import by_name
 from .observe import BUFFER, Hub, Past, Subscription
@@ -233,11 +235,17 @@ class Runtime(RuntimeLife):
         request_id: str | None = None,
         refuse: Callable[[], Exception | None] | None = None,
         first: Callable[[], Awaitable[None]] | None = None,
+        kept: Callable[[RequestRecord], Any] | None = None,
     ) -> Any:
-        """The same for a command that is an input of its own: `make(reply)` makes it, `payload` is what it says."""
+        """The same for a command that is an input of its own: `make(reply)` makes it, `payload` is what it says.
+
+        kept: makes the answer from what is kept of the same command, where it is answered with more than None.
+        """
         self._check_open()
         if request_id is not None:
-            return await self._requests.once(request_id, operation, payload, make, refuse=refuse, first=first)
+            return await self._requests.once(
+                request_id, operation, payload, make, refuse=refuse, first=first, kept=kept
+            )
         if refuse is not None and (error := refuse()) is not None:
             raise error
         if first is not None:
@@ -288,14 +296,47 @@ class Runtime(RuntimeLife):
 
     # -- actors --------------------------------------------------------------------------------------------------------
 
+    @overload
+    def spawn(self, actor: MachineActor, *, name: str | None = None) -> MachineRef: ...
+    @overload
     def spawn(
         self, actor: type[Actor] | Callable[[], Actor] | Actor, *, name: str | None = None, **options: Any
-    ) -> Ref:
-        """Start an actor of the application's own; the options are those of `Dispatcher.spawn`."""
+    ) -> Ref: ...
+    def spawn(
+        self,
+        actor: MachineActor | type[Actor] | Callable[[], Actor] | Actor,
+        *,
+        name: str | None = None,
+        **options: Any,
+    ) -> Ref | MachineRef:
+        """Start an actor of the application's own; the options are those of `Dispatcher.spawn`.
+
+        A `MachineActor` is durable: the one of that name goes on where it was, if the journal has one. Raises
+        MachineConflict where that runs by another machine, SpecificationError for one that could not be found again.
+        """
         self._check_open()
+        if isinstance(actor, MachineActor):
+            if options:
+                raise TypeError(f"a MachineActor takes no {', '.join(options)}: it has no mailbox of its own")
+            return self._machines.spawn(actor, self._ids.new() if name is None else name)
         return self._dispatcher.spawn(actor, name=name, **options)
 
+    def machine(self, name: str) -> MachineRef:
+        """The `MachineActor` of that name, ended or not. Raises LookupError if there is none."""
+        self._check_open()
+        return self._machines.of(name)
+
+    def machines(self) -> list[MachineRef]:
+        """The `MachineActor`s that have not ended, and those that have lately, in the order of their making."""
+        self._check_open()
+        return self._machines.all()
+
     # -- looking -------------------------------------------------------------------------------------------------------
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it takes anything."""
+        return self._open and self._broken is None
 
     @property
     def hub(self) -> Hub:

@@ -68,10 +68,8 @@ def load(path: str | Path, *, functions: Functions | None = None, lifecycle: str
     does, by importing. lifecycle: by which all of it runs, whatever the file says at its top.
     """
     path = Path(path)
-    data, lines, found = _parse(path, _text(path))
-    if not isinstance(data, dict | None):
-        raise _refused(path, "holds no table of settings", None)
-    given = _with_times_as_text({"name": path.stem, **cast("dict[str, Any]", data or {})})
+    data, lines, found = read_table(path)
+    given = _with_times_as_text({"name": path.stem, **data})
     layout, mistyped = read(given, _Layout)
     workstream = Workstream(**{name: getattr(layout, name) for name in Workstream.__struct_fields__})
     workers = layout.workers
@@ -91,8 +89,19 @@ def load(path: str | Path, *, functions: Functions | None = None, lifecycle: str
         more.append(Finding("tasks", "there are no tasks", "`callboard init` writes an example"))
     found += beside(found, more)
     if found:
-        raise SpecificationError(_with_lines(found, lines), str(path))
+        raise SpecificationError(with_lines(found, lines), str(path))
     return RunFile(_placed(workstream, path.absolute().parent), workers, path)
+
+
+def read_table(path: Path) -> tuple[dict[str, Any], Callable[[], speclines.Lines], list[Finding]]:
+    """A file's table of settings, what finds its lines when there is something to tell, and what is wrong with it.
+
+    Raises SpecificationError for a file that cannot be read.
+    """
+    data, lines, found = _parse(path, _text(path))
+    if not isinstance(data, dict | None):
+        raise _refused(path, "holds no table of settings", None)
+    return cast("dict[str, Any]", data or {}), lines, found
 
 
 def _with_times_as_text(data: dict[str, Any]) -> dict[str, Any]:
@@ -216,7 +225,7 @@ def _refused(path: Path, message: str, line: int | None) -> SpecificationError:
     return SpecificationError([Finding("", f"the file {message}", advice, line)], str(path))
 
 
-def _with_lines(found: Sequence[Finding], lines: Callable[[], speclines.Lines]) -> list[Finding]:
+def with_lines(found: Sequence[Finding], lines: Callable[[], speclines.Lines]) -> list[Finding]:
     """The findings in the order of the file, each with its line."""
     known = {where(place): line for place, line in lines().items()}
 

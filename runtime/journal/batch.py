@@ -22,6 +22,7 @@ from ...actors.records import (
     AttemptRecord,
     BreakerRecord,
     JobRecord,
+    MachineRecord,
     OutboxRow,
     Record,
     RequestRecord,
@@ -50,6 +51,7 @@ COLUMNS: dict[type[AnyRecord], str] = {
     AttemptRecord: "attempt",
     WorkerRecord: "worker",
     BreakerRecord: "breaker",
+    MachineRecord: "machine",
     OutboxRow: "outbox",
     RequestRecord: "request",
 }
@@ -154,6 +156,8 @@ class _Encoding:
             if request.row:
                 self.answers.append((request.row, bytes(request.answer).decode(), request.at))
         created = self.add_transitions(transitions)
+        if specs:
+            self.last_key = max(self.last_key, *specs)
         self.add("specs", list(specs), list(specs.values()))
         for kind, records in last.items():
             if records:
@@ -168,7 +172,7 @@ class _Encoding:
         for row in transitions:
             owner = row.job_id
             if owner is None or row.kind in _SHARED:  # contract.belongs_to, without its call
-                owner = row.entity_id
+                owner = row.entity_id if row.kind != "machine" else f"machine:{row.entity_id}"
             if (rows := owners.get(owner)) is None:
                 rows = owners[owner] = []
             rows.append(row)

@@ -10,7 +10,7 @@ Rules (DESIGN section 8, "Journal and output commit"):
 - An entity's creation (a transition with no `from_state`) and its first record are in one entry.
 - A batch that could not be written is kept and tried again whole, with growing delay; `health` says degraded
   meanwhile.
-- Living is what has no `finished_at`: jobs, workstreams and workers without one are loaded at start.
+- Living is what has no `finished_at`: jobs, workstreams, workers and machines without one are loaded at start.
 - A journal has one owner. A corrupt or newer file is refused in plain words and never replaced.
 """
 
@@ -29,6 +29,7 @@ from ...actors.records import (
     AttemptRecord,
     BreakerRecord,
     JobRecord,
+    MachineRecord,
     RequestRecord,
     TaskRecord,
     Transitioned,
@@ -41,8 +42,8 @@ class InboxRow(msgspec.Struct, frozen=True):
     """A command that another process has put into the inbox. `arguments` are those of its verb."""
 
     verb: str
-    kind: str  # of the target: job | task | breaker | worker
-    target: str  # its id, or a breaker's or worker's name
+    kind: str  # of the target: job | task | breaker | worker | machine
+    target: str  # its id, or a breaker's, worker's or machine's name
     request_id: str
     arguments: dict[str, Any] = {}
     sent_at: float = 0.0
@@ -122,8 +123,10 @@ class JournalMissing(JournalError):  # noqa: N818 - it names the state of the fi
 def belongs_to(row: Transitioned) -> str:
     """Whose history a transition is in: its job's for jobs, workstreams and tasks, else its own entity's.
 
-    Workers and breakers serve many jobs, so their transitions are in no job's history.
+    Workers and breakers serve many jobs and machines none, so their transitions are in no job's history.
     """
+    if row.kind == "machine":  # whose names may be those of jobs
+        return f"machine:{row.entity_id}"
     if row.kind in {"worker", "breaker"} or row.job_id is None:
         return row.entity_id
     return row.job_id
@@ -149,7 +152,7 @@ class Reader(Protocol):
         ...
 
     def spec(self, workstream: int) -> bytes | None:
-        """The encoded specification of the workstream with that key."""
+        """The encoded specification of the workstream with that key, or what machines run by under it."""
         ...
 
     def tasks(self, workstream: int) -> list[TaskRecord]:
@@ -166,6 +169,14 @@ class Reader(Protocol):
 
     def breakers(self) -> list[BreakerRecord]:
         """Every breaker."""
+        ...
+
+    def machine(self, name: str) -> MachineRecord | None:
+        """The `MachineActor` of that name, ended or not."""
+        ...
+
+    def machines(self, *, living: bool = False, limit: int | None = None) -> list[MachineRecord]:
+        """Every `MachineActor`, newest first; only those that have not ended, where asked for."""
         ...
 
     def attempts(self, task_id: str) -> list[AttemptRecord]:

@@ -20,6 +20,7 @@ from ...actors.records import (
     AttemptRecord,
     BreakerRecord,
     JobRecord,
+    MachineRecord,
     OutboxRow,
     RequestRecord,
     TaskRecord,
@@ -33,6 +34,7 @@ HISTORY = 100_000
 ENDED_JOBS = 1_000
 ENDED_TASKS = 100_000
 ENDED_WORKERS = 1_000
+ENDED_MACHINES = 10_000
 
 
 class MemoryJournal:
@@ -56,6 +58,9 @@ class MemoryJournal:
         self._approvals: dict[int, dict[int, ApprovalRecord]] = {}  # by workstream
         self._workers: dict[int, WorkerRecord] = {}
         self._breakers: dict[int, BreakerRecord] = {}
+        self._machines: dict[str, MachineRecord] = {}  # by name
+        self._machine_names: dict[int, str] = {}  # by key, of those that have not ended
+        self._ended_machines: dict[str, None] = {}  # oldest first
         self._outbox: dict[int, OutboxRow] = {}
         self._attempts: dict[int, list[AttemptRecord]] = {}  # by task, oldest first
         self._specs: dict[int, bytes] = {}
@@ -107,6 +112,8 @@ class MemoryJournal:
                 self._keep_job(record)
             elif isinstance(record, BreakerRecord):
                 self._breakers[key] = record
+            elif isinstance(record, MachineRecord):
+                self._keep_machine(record)
             elif isinstance(record, ApprovalRecord):
                 self._approvals.setdefault(record.workstream, {})[key] = record
             elif isinstance(record, RequestRecord):
@@ -117,6 +124,7 @@ class MemoryJournal:
                 self._outbox[key] = record
         if entry.specs:
             self._specs.update(entry.specs)
+            self._last_key = max(self._last_key, *(key for key, _ in entry.specs))
         for key in entry.outbox_done:
             self._outbox.pop(key, None)
         if entry.pruned_at:
@@ -147,7 +155,8 @@ class MemoryJournal:
             if record.expires_at > at:
                 return  # those after it are younger
             job, worker = self._jobs.get(record.owner), self._workers.get(record.owner)
-            if all(owner is None or owner.finished_at is not None for owner in (job, worker)):
+            ended = all(owner is None or owner.finished_at is not None for owner in (job, worker))
+            if ended and record.owner not in self._machine_names:
                 del self._requests[request_id]
 
     def _keep_attempt(self, record: AttemptRecord) -> None:
@@ -169,6 +178,19 @@ class MemoryJournal:
             if len(self._ended_workers) > ENDED_WORKERS:
                 key = next(iter(self._ended_workers))
                 del self._ended_workers[key], self._workers[key]
+
+    def _keep_machine(self, record: MachineRecord) -> None:
+        name = record.name
+        self._machines[name] = record
+        if record.finished_at is None:
+            self._machine_names[record.key] = name
+            self._ended_machines.pop(name, None)  # forced on from its end
+            return
+        self._machine_names.pop(record.key, None)
+        self._ended_machines[name] = None
+        if len(self._ended_machines) > ENDED_MACHINES:
+            oldest = next(iter(self._ended_machines))
+            del self._ended_machines[oldest], self._machines[oldest]
 
     def _keep_workstream(self, record: WorkstreamRecord) -> None:
         if record.key not in self._workstreams:
@@ -204,15 +226,18 @@ class MemoryJournal:
 
     def _load(self) -> Loaded:
         jobs = [job for job in self._jobs.values() if job.finished_at is None]
+        machines = [machine for machine in self._machines.values() if machine.finished_at is None]
+        kinds = {machine.definitions[-1] for machine in machines}
         workstreams = [self._workstreams[self._runs[job.key][-1]] for job in jobs if job.key in self._runs]
         return Loaded(
             jobs=jobs,
             workstreams=workstreams,
-            specs={job.stream: self._specs[job.stream] for job in jobs if job.stream in self._specs},
+            specs={key: self._specs[key] for key in {*kinds, *(job.stream for job in jobs)} if key in self._specs},
             tasks=[task for run in workstreams for task in self._tasks_of(run)],
             approvals=[record for run in workstreams for record in self._approvals.get(run.key, {}).values()],
             workers=[worker for worker in self._workers.values() if worker.finished_at is None],
             breakers=list(self._breakers.values()),
+            machines=machines,
             attempts=[record for tries in self._attempts.values() for record in tries if record.ended_at is None],
             outbox=list(self._outbox.values()),
             last_key=self._last_key,
@@ -266,6 +291,15 @@ class MemoryJournal:
         """Every breaker."""
         return [self._breakers[key] for key in sorted(self._breakers)]
 
+    def machine(self, name: str) -> MachineRecord | None:
+        """The `MachineActor` of that name, if it lives or has ended not too long ago."""
+        return self._machines.get(name)
+
+    def machines(self, *, living: bool = False, limit: int | None = None) -> list[MachineRecord]:
+        """Every `MachineActor` that is still kept, newest first; only those that have not ended, where asked for."""
+        found = (record for record in self._machines.values() if not (living and record.finished_at is not None))
+        return list(islice(sorted(found, key=_newest), limit))
+
     def attempts(self, task_id: str) -> list[AttemptRecord]:
         """The attempts of a task, oldest first."""
         for tries in self._attempts.values():
@@ -304,6 +338,10 @@ class MemoryJournal:
 
     def close(self) -> None:
         """Hold nothing open."""
+
+
+def _newest(record: MachineRecord) -> int:
+    return -record.key
 
 
 def _seq(row: Transitioned) -> int:

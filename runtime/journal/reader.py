@@ -26,6 +26,7 @@ from ...actors.records import (
     AttemptRecord,
     BreakerRecord,
     JobRecord,
+    MachineRecord,
     OutboxRow,
     RequestRecord,
     TaskRecord,
@@ -49,6 +50,7 @@ _APPROVAL = msgspec.json.Decoder(ApprovalRecord)
 _ATTEMPT = msgspec.json.Decoder(AttemptRecord)
 _WORKER = msgspec.json.Decoder(WorkerRecord)
 _BREAKER = msgspec.json.Decoder(BreakerRecord)
+_MACHINE = msgspec.json.Decoder(MachineRecord)
 _OUTBOX = msgspec.json.Decoder(OutboxRow)
 _REQUEST = msgspec.json.Decoder(RequestRecord)
 _INBOX = msgspec.json.Decoder(InboxRow)
@@ -146,6 +148,18 @@ class SqliteReader:
         """Every breaker."""
         return self._records(_BREAKER, f"SELECT {_RECORD} FROM breaker_records ORDER BY key")
 
+    def machine(self, name: str) -> MachineRecord | None:
+        """The `MachineActor` of that name, ended or not."""
+        sql = f"SELECT {_RECORD} FROM machine_records WHERE key = ?"
+        found = self._records(_MACHINE, sql, self._key("machine", name))
+        return found[0] if found else None
+
+    def machines(self, *, living: bool = False, limit: int | None = None) -> list[MachineRecord]:
+        """Every `MachineActor`, newest first; only those that have not ended, where asked for."""
+        only = "WHERE living" if living else ""
+        sql = f"SELECT {_RECORD} FROM machine_records {only} ORDER BY key DESC LIMIT ?"
+        return self._records(_MACHINE, sql, -1 if limit is None else limit)
+
     def attempts(self, task_id: str) -> list[AttemptRecord]:
         """The attempts of a task, oldest first."""
         sql = f"SELECT {_RECORD} FROM attempt_records WHERE task = ? ORDER BY key"
@@ -240,9 +254,11 @@ class SqliteReader:
         for run in loaded.workstreams:
             loaded.tasks += self._tasks_of(run)
             loaded.approvals += self.approvals(run.key)
-        for job in loaded.jobs:
-            if (spec := self.spec(job.stream)) is not None:
-                loaded.specs[job.stream] = spec
+        loaded.machines = self.machines(living=True)
+        kinds = {machine.definitions[-1] for machine in loaded.machines}
+        for key in [*(job.stream for job in loaded.jobs), *sorted(kinds)]:
+            if (spec := self.spec(key)) is not None:
+                loaded.specs[key] = spec
         loaded.last_key, loaded.last_seq = self._rows("SELECT last_key, last_seq FROM meta")[0]
         return loaded
 
@@ -268,7 +284,7 @@ class SqliteReader:
 
     def _owners(self, entity_id: str) -> set[str | None]:
         """In whose chunks the transitions of an entity are (`contract.belongs_to`)."""
-        owners: set[str | None] = {entity_id}
+        owners: set[str | None] = {entity_id, f"machine:{entity_id}"}
         for table in ("task", "workstream", "approval"):
             sql = f"SELECT json_extract(record, '$.job_id') FROM {table}_records WHERE key = ?"
             owners.update(row[0] for row in self._rows(sql, self._key(table, entity_id)))

@@ -134,6 +134,11 @@ _VIEWS = (
         "breaker_records",
         {**_ENTITY, "failures": _get("failures", "0"), "generation": _get("generation", "0")},
     )
+    + _view(
+        "machines",
+        "machine_records",
+        {**_ENTITY, "machine": _get("machine"), "facts": _get("facts"), "due_at": _time("due_at")},
+    )
     + _view("attempts", "attempt_records", _ATTEMPT)
     + _view(
         "idempotency_keys",
@@ -183,7 +188,7 @@ CREATE TABLE job_records (key INTEGER PRIMARY KEY, state TEXT NOT NULL, living I
 CREATE INDEX living_jobs ON job_records (key) WHERE living;
 CREATE TABLE workstream_records (key INTEGER PRIMARY KEY, job INTEGER NOT NULL, record TEXT NOT NULL);
 CREATE INDEX workstreams_of_job ON workstream_records (job);
-CREATE TABLE specs (workstream INTEGER PRIMARY KEY, spec TEXT NOT NULL);
+CREATE TABLE specs (workstream INTEGER PRIMARY KEY, spec TEXT NOT NULL);  -- and what machines run by
 CREATE TABLE task_records (key INTEGER PRIMARY KEY, record TEXT NOT NULL);  -- those of a workstream are a range of keys
 CREATE TABLE approval_records (key INTEGER PRIMARY KEY, workstream INTEGER NOT NULL, record TEXT NOT NULL);
 CREATE INDEX approvals_of_workstream ON approval_records (workstream);
@@ -197,6 +202,8 @@ CREATE TABLE worker_records (
 );
 CREATE INDEX incarnations ON worker_records (name, run);
 CREATE TABLE breaker_records (key INTEGER PRIMARY KEY, record TEXT NOT NULL);
+CREATE TABLE machine_records (key INTEGER PRIMARY KEY, living INTEGER NOT NULL, record TEXT NOT NULL);
+CREATE INDEX living_machines ON machine_records (key) WHERE living;
 CREATE TABLE outbox_rows (key INTEGER PRIMARY KEY, record TEXT NOT NULL);
 
 CREATE TABLE request_records (
@@ -218,7 +225,7 @@ CREATE TABLE archived_jobs (  -- what was moved out, so that its numbers are no 
 CREATE TABLE transition_chunks (
   seq INTEGER PRIMARY KEY,    -- of its first transition
   base INTEGER NOT NULL,      -- of the first transition in its commit: no chunk before it holds a later one
-  owner TEXT NOT NULL,        -- the job's id, or the worker's or breaker's
+  owner TEXT NOT NULL,        -- the job's id, the worker's or breaker's, or "machine:" with a machine's
   transitions TEXT NOT NULL   -- JSON: an array of arrays, the columns of state_transitions up to metadata
 );
 CREATE INDEX chunks_of_owner ON transition_chunks (owner);
@@ -273,6 +280,8 @@ _WRITES = {
     ON CONFLICT (key) DO UPDATE SET living = excluded.living, record = excluded.record;""",
     "breaker": f"""
   INSERT OR REPLACE INTO breaker_records SELECT key, record FROM {_records("breaker")};""",
+    "machine": f"""
+  INSERT OR REPLACE INTO machine_records SELECT key, {_LIVING}, record FROM {_records("machine")};""",
     "outbox": f"""
   DELETE FROM outbox_rows WHERE key IN (SELECT value FROM json_each(new.outbox_done));
   INSERT OR REPLACE INTO outbox_rows SELECT key, record FROM {_records("outbox")};""",
@@ -290,7 +299,8 @@ _WRITES = {
     "pruned_at": f"""
   DELETE FROM request_records WHERE expires_at <= new.pruned_at
     AND NOT EXISTS (SELECT 1 FROM job_records WHERE job_records.key = request_records.owner AND living)
-    AND NOT EXISTS (SELECT 1 FROM worker_records WHERE worker_records.key = request_records.owner AND living);
+    AND NOT EXISTS (SELECT 1 FROM worker_records WHERE worker_records.key = request_records.owner AND living)
+    AND NOT EXISTS (SELECT 1 FROM machine_records WHERE machine_records.key = request_records.owner AND living);
   DELETE FROM inbox_rows WHERE answer IS NOT NULL AND answered_at <= new.pruned_at - {ANSWERS_KEPT};""",
 }
 _ASKED_BY = {"outbox": "coalesce(new.outbox, new.outbox_done)"}  # deleted before inserted, so in one trigger

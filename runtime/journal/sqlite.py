@@ -19,6 +19,7 @@ from ...actors.records import (
     AttemptRecord,
     BreakerRecord,
     JobRecord,
+    MachineRecord,
     RequestRecord,
     TaskRecord,
     Transitioned,
@@ -221,6 +222,14 @@ class SqliteJournal:
     def breakers(self) -> list[BreakerRecord]:
         """Every breaker."""
         return self.reader.breakers()
+
+    def machine(self, name: str) -> MachineRecord | None:
+        """The `MachineActor` of that name, ended or not."""
+        return self.reader.machine(name)
+
+    def machines(self, *, living: bool = False, limit: int | None = None) -> list[MachineRecord]:
+        """Every `MachineActor`, newest first; only those that have not ended, where asked for."""
+        return self.reader.machines(living=living, limit=limit)
 
     def attempts(self, task_id: str) -> list[AttemptRecord]:
         """The attempts of a task, oldest first."""

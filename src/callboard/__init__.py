@@ -35,6 +35,8 @@ __all__ = [
     "Defaults",
     "Directive",
     "Dropped",
+    "Fire",
+    "FireFailed",
     "GuardRejected",
     "HealthChecks",
     "Hook",
@@ -50,6 +52,11 @@ __all__ = [
     "JournalUnwritable",
     "LogConflict",
     "Machine",
+    "MachineActor",
+    "MachineConflict",
+    "MachineNotFound",
+    "MachineRecord",
+    "MachineRef",
     "MailboxFull",
     "NameTaken",
     "NoEventLoop",
@@ -90,6 +97,7 @@ __all__ = [
     "WorkerRecord",
     "Workstream",
     "load",
+    "load_machine",
 ]
 
 _NAMES_BY_MODULE = {
@@ -100,9 +108,11 @@ _NAMES_BY_MODULE = {
         " RestartLimitReached"
     ),
     "actors.errors": "ApprovalExpired ApprovalRejected AttemptOver CircuitOpen Permanent RetryAfter TaskCancelled",
+    "actors.machine_kind": "FireFailed MachineActor MachineConflict MachineNotFound",
+    "actors.messages": "Fire",
     "actors.notices": "Notice",
     "actors.protection": "DecisionConflict DecisionRefused",
-    "actors.records": "Decision TaskRecord Transitioned WorkerRecord",
+    "actors.records": "Decision MachineRecord TaskRecord Transitioned WorkerRecord",
     "actors.ref": "Ref",
     "actors.spec": (
         "Alert Approval Breaker Check Clause Condition Defaults HealthChecks Hook Retry Task Tool Worker Workstream"
@@ -120,6 +130,8 @@ _NAMES_BY_MODULE = {
         "JournalCorrupt JournalError JournalLocked JournalMissing JournalTooNew JournalUnwritable"
     ),
     "runtime.jsonl": "LogConflict",
+    "runtime.machinefile": "load_machine",
+    "runtime.machines": "MachineRef",
     "runtime.observe": "Dropped",
     "runtime.outcomes": "JobExists JobFailed Outcome RuntimeClosed",
     "runtime.requests": "RequestIdReused",
@@ -153,9 +165,11 @@ if TYPE_CHECKING:
         RetryAfter,
         TaskCancelled,
     )
+    from .actors.machine_kind import FireFailed, MachineActor, MachineConflict, MachineNotFound
+    from .actors.messages import Fire
     from .actors.notices import Notice
     from .actors.protection import DecisionConflict, DecisionRefused
-    from .actors.records import Decision, TaskRecord, Transitioned, WorkerRecord
+    from .actors.records import Decision, MachineRecord, TaskRecord, Transitioned, WorkerRecord
     from .actors.ref import Ref
     from .actors.spec import (
         Alert,
@@ -192,6 +206,8 @@ if TYPE_CHECKING:
         JournalUnwritable,
     )
     from .runtime.jsonl import LogConflict
+    from .runtime.machinefile import load_machine
+    from .runtime.machines import MachineRef
     from .runtime.observe import Dropped
     from .runtime.outcomes import JobExists, JobFailed, Outcome, RuntimeClosed
     from .runtime.requests import RequestIdReused

@@ -19,6 +19,7 @@ from callboard.actors.job import JobActor
 from callboard.actors.kernel import Kernel
 from callboard.actors.lifecycles import Lifecycles
 from callboard.actors.loading import Loaded, make_kernel
+from callboard.actors.machine_actor import retire
 from callboard.actors.messages import (
     RECOVER,
     CallEnded,
@@ -37,6 +38,7 @@ from callboard.actors.records import (
     AttemptRecord,
     BreakerRecord,
     JobRecord,
+    MachineRecord,
     OutboxRow,
     TaskRecord,
     Transitioned,
@@ -50,6 +52,7 @@ from callboard.actors.turn import (
     Effect,
     JobOver,
     KillWorker,
+    MachineOver,
     ReleaseResources,
     RunHook,
     StartCall,
@@ -136,6 +139,7 @@ class Stage:
         lifecycles: Lifecycles | None = None,
         time: float = 1_000_000.0,
         copies: bool = True,
+        functions: dict[str, Any] | None = None,
     ) -> None:
         self.random = Random(7)
         self.time = time
@@ -162,6 +166,7 @@ class Stage:
         self.silent: set[str] = set()  # names of workers that do not answer
         self.orders: list[StartWorker | StopWorker | KillWorker] = []  # to workers' processes
         self.notices: list[Notice] = []
+        self.functions: dict[str, Any] = {} if functions is None else functions  # what is found under each path
         self.answers: list[tuple[Any, Exception | None]] = []
         self.kept = kept or Kept(copies=copies)
         self.tools = tools or {}
@@ -183,18 +188,21 @@ class Stage:
         streams = list({stream.job: stream for stream in runs}.values())
         keys = {stream.key for stream in streams}
         ended = {"shutdown", "failed", "terminated"}
+        machines = [machine for machine in kept.of(MachineRecord) if machine.finished_at is None]
+        kinds = {machine.definitions[-1] for machine in machines}
         attempts = [attempt for attempt in kept.of(AttemptRecord) if attempt.ended_at is None]
         return Loaded(
             jobs=list(live.values()),
             workstreams=streams,
-            specs={job.stream: kept.specs[job.stream] for job in live.values()},
+            specs={key: kept.specs[key] for key in {*kinds, *(job.stream for job in live.values())}},
             tasks=[task for task in kept.of(TaskRecord) if task.workstream in keys],
             approvals=[record for record in kept.of(ApprovalRecord) if record.workstream in keys],
             workers=[worker for worker in kept.of(WorkerRecord) if worker.state not in ended],
             breakers=kept.of(BreakerRecord),
+            machines=machines,
             attempts=attempts,
             outbox=kept.of(OutboxRow),
-            last_key=max((key for _, key in kept.records), default=0),
+            last_key=max((*(key for _, key in kept.records), *kept.specs), default=0),
             last_seq=max((t.seq for t in kept.transitions), default=0),
             incarnations={worker.name: worker.run for worker in kept.of(WorkerRecord)},
             paused={name: why for name, why in _pauses(kept.of(WorkerRecord)).items() if why is not None},
@@ -207,6 +215,7 @@ class Stage:
         return Stage(
             workers=self.workers, defaults=self.defaults, tools=self.tools, alerts=self.alerts, kept=kept,
             scripts=self.scripts, health=self.health, time=time + down, lifecycles=self.lifecycles,
+            functions=self.functions,
         )  # fmt: skip
 
     # -- Port ------------------------------------------------------------------------------------------------------
@@ -233,7 +242,12 @@ class Stage:
         return task.engine or ("command" if task.command is not None else "loop")
 
     def resolve(self, name: str) -> Any:
-        raise LookupError(name)
+        return self.find(name)
+
+    def find(self, path: str) -> Any:
+        if path not in self.functions:
+            raise LookupError(f"there is no {path!r}")
+        return self.functions[path]
 
     def probe(self, engine: str, worker: str, incarnation: int) -> None:
         self.probes.append((worker, incarnation))
@@ -287,6 +301,8 @@ class Stage:
                 self.released += 1
             case Tell():
                 self.notices.append(effect.notice)
+            case MachineOver(name=name):
+                retire(self.kernel, name)
             case JobOver():
                 self.over.append(effect.job.record.id)
                 self.kernel.let_go(effect.job)

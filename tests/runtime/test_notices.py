@@ -14,6 +14,7 @@ from callboard.actors.records import (
     ApprovalRecord,
     BreakerRecord,
     JobRecord,
+    MachineRecord,
     TaskRecord,
     WorkerRecord,
     WorkstreamRecord,
@@ -169,7 +170,16 @@ async def test_a_drain_for_no_duration_is_refused_before_anything_stops() -> Non
 
 def test_every_kind_of_entity_can_be_asked_for() -> None:
     kinds = {
-        record.kind for record in (JobRecord, WorkstreamRecord, TaskRecord, ApprovalRecord, WorkerRecord, BreakerRecord)
+        record.kind
+        for record in (
+            JobRecord,
+            WorkstreamRecord,
+            TaskRecord,
+            ApprovalRecord,
+            WorkerRecord,
+            BreakerRecord,
+            MachineRecord,
+        )
     }
     assert {*KINDS} == kinds | {"runtime"}
 

@@ -1,0 +1,394 @@
+"""`MachineActor`s, as an application sees them: how they are checked and spawned, and their references.
+
+Rules
+-----
+- A reference is a name: it says what the entity is now, or was last. Spawning the same name again gives the one that
+  there is, with the facts that it has; with another machine it is refused.
+- `ask` answers when the transition is durable. `tell` returns at once; an event that is refused is a dead letter then.
+- What is sent by one reference is taken in that order, also where an event with a `request_id` has to be looked up.
+- What a machine needs after a restart is looked at when it is spawned: nothing that could not be found again is taken
+  by a journal that outlives the process.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, cast
+from weakref import WeakValueDictionary
+
+import anyio
+import msgspec
+
+from ..actors.actor_errors import AskTimeout
+from ..actors.dead_letters import Reason
+from ..actors.machine_actor import first_record
+from ..actors.machine_kind import (
+    ANY,
+    Definition,
+    MachineActor,
+    MachineConflict,
+    MachineKind,
+    MachineNotFound,
+    due_of,
+    extended,
+    revived,
+    rows_of,
+    unfit,
+)
+from ..actors.messages import Command, Fire, Reply, SpawnMachine
+from ..actors.records import Acknowledged, MachineRecord, RequestRecord, Transitioned
+from ..actors.ref import ASK_TIMEOUT
+from ..actors.schema import Finding, did_you_mean, plain_problem
+from ..actors.validate import SpecificationError
+from ..machines import Machine
+from .bodies import BodyNotFound, NoPath
+from .functions import path_of_value
+from .outcomes import RuntimeClosed
+
+if TYPE_CHECKING:
+    from ..actors.machine_actor import MachineEntity
+    from .host import Host
+    from .runtime import Runtime
+
+LONGEST_NAME = 200
+_CACHED = 256  # kinds that are looked up and not checked again
+
+
+class MachineRef:
+    """A `MachineActor` of a runtime, by its name."""
+
+    def __init__(self, owner: Machines, name: str, record: MachineRecord, facts: Any) -> None:
+        self._owner = owner
+        self._entity: MachineEntity | None = None
+        self._record = record  # what holds until it is there
+        self._given = facts
+        self._mail: deque[Fire] = deque()  # told, and waiting for one that has to be looked up
+        self._sent: anyio.Event | None = None  # set once that is empty
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"<MachineRef {self.name} {self.state}>"
+
+    @property
+    def state(self) -> str:
+        """Its present state."""
+        return self.record.state
+
+    @property
+    def record(self) -> MachineRecord:
+        """Its present record; of one that is just being spawned, the one that it will have."""
+        entity = self._found()
+        return (self._owner.host.journal.machine(self.name) or self._record) if entity is None else entity.record
+
+    @property
+    def facts(self) -> Any:
+        """Its present facts, as an instance of their Struct; None where it has none."""
+        entity = self._found()
+        if entity is None or entity.kind is None:
+            return self._given
+        return entity.kind.read(entity.record.facts)  # a copy of its own: their Struct may be mutable
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is in a terminal state."""
+        return self.record.finished_at is not None
+
+    async def ask(self, message: Fire, *, timeout: float | None = ASK_TIMEOUT) -> Transitioned:
+        """Fire an event; returns the transition when it is durable.
+
+        timeout: in seconds; None waits as long as the runtime is open. With a `request_id`, the same again gets the
+        same answer, also after a restart. Raises InvalidTransitionError (GuardRejected where it was a guard) and
+        nothing has changed; FireFailed where a guard or `on_event` raises; MachineNotFound while its machine is not
+        there; RequestIdReused, AskTimeout (it may still take effect), RuntimeClosed.
+        """
+        _check_type(message)
+        self._owner.host.go_ahead()
+        with anyio.move_on_after(timeout):
+            while self._sent is not None and not self._sent.is_set():
+                await self._sent.wait()
+            return await self._fire(message)
+        raise AskTimeout(f"asked {self.name} {message!r}: no answer within {timeout} s; it may still come")
+
+    def tell(self, message: Fire) -> bool:
+        """Fire an event, and wait for nothing: one that is refused is a dead letter, and counted.
+
+        False if it will not be taken: the runtime has closed, or its journal cannot write. It is a dead letter then.
+        """
+        _check_type(message)
+        owner = self._owner
+        if (reason := owner.refuses()) is not None:
+            owner.host.dispatcher.dead_letters.add(self.name, message, reason)
+            return False
+        owner.host.dispatcher.stage(self._put, message)  # a receive that raises has told nothing
+        return True
+
+    async def fire(
+        self,
+        event: str,
+        *,
+        reason: str | None = None,
+        metadata: dict[str, Any] | None = None,
+        facts: dict[str, Any] | None = None,
+        request_id: str | None = None,
+    ) -> Transitioned:
+        """The same as `ask(Fire(...))`, without a timeout."""
+        return await self.ask(Fire(event, reason, metadata, facts, request_id), timeout=None)
+
+    def _put(self, message: Fire) -> None:
+        if message.request_id is None and not self._mail:
+            self._look()
+            self._owner.host.tell(Command(self.name, message, Reply(self._told(message))))
+            return
+        self._mail.append(message)
+        if self._sent is None or self._sent.is_set():
+            self._sent = anyio.Event()
+            self._owner.start(self._send)
+
+    async def _fire(self, message: Fire) -> Transitioned:
+        self._look()
+        said = msgspec.structs.replace(message, request_id=None)
+        answer: Transitioned = await self._owner.runtime.input(
+            "fire",
+            (self.name, said),
+            lambda reply: Command(self.name, message, reply),
+            request_id=message.request_id,
+            kept=_kept,
+        )
+        return answer
+
+    async def _send(self) -> None:
+        """Send what was told, one after another."""
+        mail, sent = self._mail, self._sent
+        letters = self._owner.host.dispatcher.dead_letters
+        try:
+            while mail:
+                try:
+                    await self._fire(mail[0])
+                except RuntimeClosed:
+                    break
+                except Exception as error:  # it is nobody's who could catch it
+                    letters.add(self.name, mail[0], Reason.REFUSED, error)
+                mail.popleft()
+        finally:
+            for message in mail:
+                letters.add(self.name, message, Reason.STOPPED)
+            mail.clear()
+            if sent is not None:
+                sent.set()
+
+    def _told(self, message: Fire) -> Callable[[Any, Exception | None], None]:
+        letters = self._owner.host.dispatcher.dead_letters
+
+        def answered(_: Any, error: Exception | None) -> None:
+            if error is not None:
+                letters.add(self.name, message, Reason.REFUSED, error)
+
+        return answered
+
+    def _found(self) -> MachineEntity | None:
+        self._entity = self._owner.host.kernel.machines.get(self.name) or self._entity
+        return self._entity
+
+    def _look(self) -> None:
+        """Have it at hand again, if it ended so long ago that only the journal has it."""
+        if self.name not in self._owner.host.kernel.machines:
+            self._owner.take_up(self.name)
+
+
+class Machines:
+    """The `MachineActor`s of one runtime."""
+
+    def __init__(self, runtime: Runtime, host: Host, start: Callable[[Callable[[], Any]], object]) -> None:
+        self.runtime = runtime
+        self.host = host
+        self.start = start  # runs a coroutine function among the runtime's own tasks
+        self._refs: WeakValueDictionary[str, MachineRef] = WeakValueDictionary()
+        self._kinds: dict[tuple[object, ...], tuple[MachineActor, MachineKind]] = {}
+
+    def spawn(self, actor: MachineActor, name: str) -> MachineRef:
+        """The entity of that name, or a new one. Raises SpecificationError, MachineConflict, ValueError, TypeError."""
+        check_name(name)
+        kind, facts = self._kind(actor)
+        ref = self._refs.get(name)
+        entity = self.host.kernel.machines.get(name)
+        known = self.host.journal.machine(name) if entity is None and (ref is None or ref.ended) else None
+        record = known if entity is None else entity.record
+        if record is None and ref is not None:  # it is being spawned
+            record = ref.record
+        if record is not None and (why := unfit(record, kind)):
+            raise MachineConflict(f"{why}. Use another name, or spawn it with the machine that it runs by.")
+        self.host.tell(SpawnMachine(name, kind, facts, known))
+        if ref is None:
+            first = record or first_record(kind, name, facts, self.host.now())
+            ref = self._refs[name] = MachineRef(self, name, first, kind.read(first.facts))
+        return ref
+
+    def of(self, name: str) -> MachineRef:
+        """The entity of that name, ended or not. Raises LookupError if there is none."""
+        ref = self._refs.get(name)
+        if ref is not None:
+            return ref
+        entity = self.host.kernel.machines.get(name)
+        record = self.host.journal.machine(name) if entity is None else entity.record
+        if record is None:
+            raise LookupError(f"there is no machine {name!r:.80} in this journal; spawn one with a MachineActor")
+        ref = self._refs[name] = MachineRef(self, name, record, None)
+        if entity is None:
+            self.take_up(name)
+        return ref
+
+    def all(self) -> list[MachineRef]:
+        """Those that are at hand, in the order of their making."""
+        return [self.of(name) for name in self.host.kernel.machines]
+
+    def take_up(self, name: str) -> None:
+        """Have an ended one at hand again."""
+        record = self.host.journal.machine(name)
+        if record is None:
+            return
+        kind, missing = None, ""
+        try:
+            encoded = self.host.journal.spec(record.definitions[-1]) or b""
+            kind = revived(msgspec.json.decode(encoded, type=Definition), self.host)
+            missing = unfit(record, kind)
+        except (MachineNotFound, msgspec.DecodeError) as error:
+            missing = str(error)
+        self.host.tell(SpawnMachine(name, None if missing else kind, None, record, missing))
+
+    def refuses(self) -> Reason | None:
+        """Why nothing can be told now."""
+        if not self.runtime.is_open:
+            return Reason.STOPPED
+        return None if self.host.takes else Reason.MAILBOX_FULL
+
+    def _kind(self, actor: MachineActor) -> tuple[MachineKind, msgspec.Raw | None]:
+        key = (
+            id(actor.machine), id(_type(actor.facts)), actor.timed, actor.on_event, tuple(actor.on_enter.items()),
+            tuple(actor.on_exit.items()), actor.folder,
+        )  # fmt: skip
+        found = self._kinds.get(key)
+        if found is None:
+            if len(self._kinds) >= _CACHED:
+                self._kinds.clear()
+            found = self._kinds[key] = actor, prepare(actor, self.runtime)
+        return found[1], first_facts(actor, found[1])
+
+
+def check_name(name: object) -> None:
+    """Refuse what cannot be the name of an entity. Raises TypeError, ValueError."""
+    if not isinstance(name, str):
+        raise TypeError(f"the name of a machine is a str, not {name!r:.60}")
+    if not (0 < len(name) <= LONGEST_NAME and name.isprintable() and name.strip() == name and name[0] != "-"):
+        raise ValueError(
+            f"{name!r:.80} cannot be the name of a machine: use 1 to {LONGEST_NAME} printable characters, "
+            "none of them a space at its ends or a '-' at its beginning"
+        )
+
+
+def prepare(actor: MachineActor, runtime: Runtime) -> MachineKind:
+    """What entities of an actor run by. Raises SpecificationError with all that is wrong with it."""
+    machine = actor.machine
+    if not isinstance(cast("object", machine), Machine):
+        raise TypeError(f"a MachineActor takes a Machine, not {machine!r:.60}")
+    found = [*_findings(actor)]
+    bodies, durable = runtime.bodies, runtime.journal.durable_medium
+    path = path_of_value(machine)
+
+    def named(place: str, function: Any) -> str:
+        try:
+            return bodies.name_of(function, durable=durable)
+        except NoPath as error:
+            found.append(Finding(place, str(error)))
+        except (TypeError, BodyNotFound) as error:
+            found.append(Finding(place, f"is no function: {error}"))
+        return ""
+
+    rows = rows_of(machine, lambda guard: None if path is not None else named("guard", guard))
+    facts = None if actor.facts is None or actor.fields is not None else named("facts", _type(actor.facts))
+    on_event = None if actor.on_event is None else named("on_event", actor.on_event)
+    callbacks = [
+        {str(state): named(f"{place}.{state}", function) for state, function in functions.items()}
+        for place, functions in (("on_enter", actor.on_enter), ("on_exit", actor.on_exit))
+    ]
+    if found:
+        raise SpecificationError(found, f"machine {machine.name!r}")
+    machine = extended(machine, actor.timed)
+    definition = Definition(
+        machine=machine.name, path=path, initial=str(machine.initial), endless=machine.endless,
+        states=[*machine.states.values()], transitions=rows, timed=[*machine.timed], more=[*actor.timed], facts=facts,
+        fields=actor.fields, on_event=on_event, on_enter=callbacks[0], on_exit=callbacks[1], folder=actor.folder,
+    )  # fmt: skip
+    kind = MachineKind(definition, machine, _type(actor.facts), actor.on_event)
+    # As a restart reads it: what states and events are called, not which enumeration they are members of.
+    return MachineKind(msgspec.json.decode(kind.encoded, type=Definition), machine, kind.facts, kind.on_event)
+
+
+def _findings(actor: MachineActor) -> Iterator[Finding]:
+    machine, facts = actor.machine, actor.facts
+    if facts is not None and not isinstance(facts, msgspec.Struct):
+        yield Finding("facts", f"must be an instance of a msgspec Struct, not {facts!r:.60}")
+    for index, entry in enumerate(actor.timed):
+        place = f"timed[{index}]"
+        if entry.state not in machine.states:
+            yield Finding(f"{place}.state", f"there is no state {entry.state!r}", _near(entry.state, machine.states))
+        elif entry.event not in machine.valid_events(entry.state):
+            known = sorted(machine.valid_events(entry.state))
+            yield Finding(
+                f"{place}.event", f"{entry.state!r} knows no event {entry.event!r}", _near(entry.event, known)
+            )
+    used = {entry.after for entry in (*machine.timed, *actor.timed)}
+    known = [] if facts is None else [field.name for field in msgspec.structs.fields(facts)]
+    for entry in (*machine.timed, *actor.timed):
+        if hasattr(facts, entry.after):
+            try:
+                due_of(entry.after, getattr(facts, entry.after), 0.0)
+            except ValueError as error:
+                yield Finding(f"facts.{entry.after}", str(error))
+            continue
+        own = entry in actor.timed
+        meant = did_you_mean(entry.after, [name for name in known if own or name not in used])
+        if meant or own:  # a machine that many use may know of times which these facts have not
+            text = f"the timed event {entry.event!s} of {entry.state!s} is after {entry.after!r}, which is no fact"
+            yield Finding("timed", text, meant or f"its facts: {', '.join(known) or 'none'}")
+    for place, functions in (("on_enter", actor.on_enter), ("on_exit", actor.on_exit)):
+        for state in functions:
+            if state not in machine.states and state != ANY:
+                yield Finding(f"{place}.{state}", f"there is no state {state!r}", _near(state, machine.states))
+
+
+def _type(facts: msgspec.Struct | None) -> type[msgspec.Struct] | None:
+    return None if facts is None else type(facts)
+
+
+def _near(name: str, known: Any) -> str | None:
+    names = [str(one) for one in known]
+    return did_you_mean(str(name), names) or (f"there are: {', '.join(names)}" if names else None)
+
+
+def first_facts(actor: MachineActor, kind: MachineKind) -> msgspec.Raw | None:
+    """The facts of a new entity, as they are kept. Raises SpecificationError for those that cannot be."""
+    if actor.facts is None:
+        return None
+    source = f"the facts of machine {kind.machine.name!r}"
+    try:
+        raw = msgspec.Raw(msgspec.json.encode(actor.facts))
+        plain = msgspec.json.decode(raw)
+        kind.read(raw)
+        for entry in kind.machine.timed:
+            due_of(entry.after, getattr(actor.facts, entry.after, None), 0.0)
+    except (msgspec.MsgspecError, TypeError, ValueError) as error:
+        raise SpecificationError([Finding("facts", str(error))], source) from None
+    if problem := plain_problem(plain):
+        raise SpecificationError([Finding("facts", problem)], source)
+    return raw
+
+
+def _kept(record: RequestRecord) -> Transitioned | None:
+    """The answer that an event got which had been taken before under its key."""
+    return msgspec.json.decode(record.answer, type=Acknowledged).transition
+
+
+def _check_type(message: object) -> None:
+    if not isinstance(message, Fire):
+        raise TypeError(f"a MachineActor takes a Fire, not {message!r:.60}")

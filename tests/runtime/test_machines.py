@@ -1,0 +1,416 @@
+"""`MachineActor`s of a runtime: spawned, driven, found again. On every loop and both journals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import msgspec
+import pytest
+
+from callboard import (
+    Actor,
+    AskTimeout,
+    Fire,
+    FireFailed,
+    GuardRejected,
+    InvalidTransitionError,
+    Machine,
+    MachineActor,
+    MachineConflict,
+    MachineNotFound,
+    MachineRef,
+    Notice,
+    RequestIdReused,
+    Runtime,
+    RuntimeClosed,
+    SpecificationError,
+    State,
+    TaskContext,
+    Timed,
+    Transition,
+    VirtualClock,
+)
+from callboard.actors.dead_letters import Reason
+from callboard.machines.lifecycles.execution import EXECUTION
+from callboard.runtime import machines as handles
+from callboard.runtime.journal.contract import Health
+from callboard.runtime.journal.memory import MemoryJournal
+
+pytestmark = pytest.mark.anyio
+
+
+class Facts(msgspec.Struct):
+    """What a run knows. It may be changed in place, which must reach nobody else."""
+
+    recovery_timeout: float = 60.0
+    beats: list[str] = []
+
+
+def note(facts: Facts, fire: Fire) -> Facts:
+    """Note each event, in place."""
+    facts.beats.append(fire.event)
+    return facts
+
+
+def patient(facts: Facts, fire: Fire) -> bool:
+    """Whether a run may be parked."""
+    return facts.recovery_timeout > 100
+
+
+PARKING = Machine(
+    "parking",
+    "open",
+    [State("open", bounded_by="its owner"), State("parked", terminal=True)],
+    [Transition("open", "park", "parked", guard=patient), Transition("open", "wait", "open")],
+)
+called: list[dict[str, Any]] = []
+
+
+async def tell(task: TaskContext) -> None:
+    """Note what a callback is told."""
+    called.append(dict(task.args))
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def open_runtime(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Runtime]:
+    """Opens runtimes on the same journal, as often as a test likes."""
+    memory = MemoryJournal()
+
+    def make(**options: Any) -> Runtime:
+        target = tmp_path / "state.db" if request.param == "sqlite" else memory
+        return Runtime(target, workers=(), drain_deadline=0, **options)
+
+    return make
+
+
+Open = Callable[..., Runtime]
+
+
+def events(runtime: Runtime, name: str = "run-7") -> list[str]:
+    return [row.event for row in runtime.journal.transitions(entity_id=name)]
+
+
+async def until(runtime: Runtime, run: MachineRef, state: str) -> None:
+    with anyio.fail_after(30):
+        while run.state != state:
+            await runtime._host.moved()
+
+
+async def test_a_machine_is_spawned_driven_and_journaled(open_runtime: Open) -> None:
+    async with open_runtime() as runtime:
+        seen = runtime.events(notices=False, kind="machine")
+        run = runtime.spawn(MachineActor(EXECUTION), name="run-7")
+        assert (run.name, run.state, run.facts, run.ended) == ("run-7", "pending", None, False)
+        row = await run.ask(Fire("ENQUEUE", reason="webhook", metadata={"n": 1}, request_id="r1"))
+        assert (row.from_state, row.to_state, row.reason, row.metadata) == ("pending", "queued", "webhook", {"n": 1})
+        with pytest.raises(InvalidTransitionError) as refusal:
+            await run.ask(Fire("SUCCEED"))
+        assert refusal.value.allowed == {"START", "FAIL", "CANCEL"}
+        await run.fire("START")
+        await run.fire("SUCCEED")
+        assert (run.state, run.ended) == ("success", True)
+        with pytest.raises(InvalidTransitionError):
+            await run.ask(Fire("FAIL"))
+        assert events(runtime) == ["create", "ENQUEUE", "START", "SUCCEED"]
+        seen.close()
+        assert [event.to_state async for event in seen] == ["pending", "queued", "running", "success"]
+        metrics = runtime.metrics()
+        assert metrics.transitions["machine", "queued", "running", "info"] == 1
+        assert metrics.rejected["execution", "queued", "SUCCEED"] == 1
+        assert not runtime._host.counting._since  # what has ended is not measured any more
+
+
+async def test_the_same_key_gives_the_same_answer_also_after_a_restart(open_runtime: Open) -> None:
+    asked = Fire("ENQUEUE", reason="webhook", request_id="r1")
+    async with open_runtime() as runtime:
+        run = runtime.spawn(MachineActor(EXECUTION), name="run-7")
+        first = await run.ask(asked)
+        await run.ask(Fire("START"))
+        assert await run.ask(asked) == first
+        with pytest.raises(RequestIdReused):
+            await run.ask(Fire("ENQUEUE", reason="another", request_id="r1"))
+        other = runtime.spawn(MachineActor(EXECUTION), name="run-8")
+        with pytest.raises(RequestIdReused):
+            await other.ask(asked)
+        answers: list[Any] = []
+
+        async def ask() -> None:
+            answers.append(await other.ask(Fire("ENQUEUE", request_id="r2")))
+
+        async with anyio.create_task_group() as group:  # the others wait for the first
+            for _ in range(3):
+                group.start_soon(ask)
+        assert len({answer.seq for answer in answers}) == 1
+    async with open_runtime() as runtime:
+        run = runtime.machine("run-7")
+        assert run.state == "running"
+        assert await run.ask(asked) == first
+        assert events(runtime) == ["create", "ENQUEUE", "START"]
+
+
+async def test_what_is_told_is_taken_in_its_order_and_a_refusal_is_a_dead_letter(open_runtime: Open) -> None:
+    async with open_runtime() as runtime:
+        run = runtime.spawn(MachineActor(EXECUTION), name="run-7")
+        assert run.tell(Fire("ENQUEUE", request_id="r1"))
+        assert run.tell(Fire("START"))
+        assert run.tell(Fire("APPROVE"))
+        assert run.tell(Fire("ENQUEUE", request_id="r1"))  # the same again: taken, and nothing done
+        assert (await run.ask(Fire("SUCCEED"))).from_state == "running"
+        letters = runtime._dispatcher.dead_letters
+        (letter,) = letters.newest()
+        assert (letter.recipient, letter.reason) == ("run-7", Reason.REFUSED)
+        assert letter.message == Fire("APPROVE")
+        assert isinstance(letter.error, InvalidTransitionError)
+        assert runtime.metrics().rejected["execution", "running", "APPROVE"] == 1
+    assert run.tell(Fire("FAIL")) is False
+    assert letters.counts[Reason.STOPPED] == 1
+    with pytest.raises(RuntimeClosed):
+        await run.ask(Fire("FAIL"))
+
+
+async def test_facts_are_read_by_guards_changed_by_events_and_kept(open_runtime: Open) -> None:
+    async with open_runtime() as runtime:
+        actor = MachineActor(PARKING, Facts(), on_event=note)
+        run = runtime.spawn(actor, name="lot")
+        with pytest.raises(GuardRejected) as refusal:
+            await run.ask(Fire("park"))
+        assert refusal.value.guards == ("patient",)
+        run.facts.beats.append("mine")  # a copy: nobody else sees it
+        await run.ask(Fire("wait", facts={"recovery_timeout": 500}))
+        assert run.facts == Facts(500, ["wait"])
+        with pytest.raises(FireFailed, match="there is no fact 'beat'; did you mean 'beats'"):
+            await run.ask(Fire("wait", facts={"beat": []}))
+        with pytest.raises(FireFailed):
+            await run.ask(Fire("wait", facts={"beats": "many"}))
+        assert run.facts == Facts(500, ["wait"])
+    async with open_runtime() as runtime:
+        run = runtime.spawn(actor, name="lot")
+        assert run.facts == Facts(500, ["wait"])
+        await run.ask(Fire("park"))
+        assert run.facts == Facts(500, ["wait", "park"])
+
+
+async def test_timers_are_kept_and_what_fell_due_meanwhile_fires_at_the_start(open_runtime: Open) -> None:
+    clock = VirtualClock()
+    async with open_runtime(clock=clock) as runtime:
+        for name in ("a", "b", "c"):
+            run = runtime.spawn(MachineActor(EXECUTION, Facts(recovery_timeout=60)), name=name)
+            for event in ("ENQUEUE", "START", "RECOVER"):
+                await run.ask(Fire(event))
+        assert run.record.due == {"FAIL": clock.time() + 60}
+        await runtime.machine("a").ask(Fire("START"))
+        clock.advance(59)
+        await runtime._host.barrier()
+        assert [one.state for one in runtime.machines()] == ["running", "recovering", "recovering"]
+        clock.advance(1)
+        await until(runtime, runtime.machine("b"), "failed")
+        await until(runtime, runtime.machine("c"), "failed")
+        run = runtime.spawn(MachineActor(EXECUTION, Facts(recovery_timeout=60)), name="d")
+        for event in ("ENQUEUE", "START", "RECOVER"):
+            await run.ask(Fire(event))
+    clock.advance(3600)
+    async with open_runtime(clock=clock) as runtime:
+        assert runtime.machine("d").state == "failed"  # before anything else is taken
+        assert runtime.machine("a").state == "running"
+
+
+async def test_callbacks_run_after_the_commit(open_runtime: Open) -> None:
+    called.clear()
+    async with open_runtime() as runtime:
+        actor = MachineActor(EXECUTION, on_enter={"queued": tell, "*": tell}, on_exit={"pending": tell})
+        run = runtime.spawn(actor, name="run-7")
+        await run.ask(Fire("ENQUEUE", reason="webhook", metadata={"n": 1}))
+        with anyio.fail_after(30):
+            while len(called) < 4:
+                await anyio.lowlevel.checkpoint()
+    assert [(told["event"], told["state"]) for told in called] == [("create", "pending"), *[("ENQUEUE", "queued")] * 3]
+    assert (called[-1]["reason"], called[-1]["metadata"], called[-1]["from_state"]) == ("webhook", {"n": 1}, "pending")
+
+
+async def test_a_name_that_lives_is_taken_up_and_another_machine_is_refused(open_runtime: Open) -> None:
+    async with open_runtime() as runtime:
+        run = runtime.spawn(MachineActor(EXECUTION), name="run-7")
+        with pytest.raises(MachineConflict, match="runs by machine 'execution', and not by 'parking'"):
+            runtime.spawn(MachineActor(PARKING), name="run-7")
+        await run.ask(Fire("ENQUEUE"))
+        assert runtime.spawn(MachineActor(EXECUTION), name="run-7").state == "queued"
+    async with open_runtime() as runtime:
+        with pytest.raises(MachineConflict):
+            runtime.spawn(MachineActor(PARKING), name="run-7")
+        run = runtime.spawn(MachineActor(EXECUTION), name="run-7")
+        assert (await run.ask(Fire("CANCEL"))).from_state == "queued"
+    async with open_runtime() as runtime:  # ended: only the journal has it
+        with pytest.raises(MachineConflict):
+            runtime.spawn(MachineActor(PARKING), name="run-7")
+        run = runtime.spawn(MachineActor(EXECUTION), name="run-7")
+        assert (run.state, run.ended) == ("cancelled", True)
+        with pytest.raises(InvalidTransitionError):
+            await run.ask(Fire("ENQUEUE"))
+        assert events(runtime) == ["create", "ENQUEUE", "CANCEL"]
+    async with open_runtime() as runtime:
+        run = runtime.machine("run-7")
+        assert run.tell(Fire("ENQUEUE"))
+        with pytest.raises(InvalidTransitionError):
+            await run.ask(Fire("ENQUEUE"))
+        with pytest.raises(LookupError, match="there is no machine 'run-8'"):
+            runtime.machine("run-8")
+
+
+async def test_one_whose_machine_is_not_there_says_so_and_goes_on_when_it_is(
+    open_runtime: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = VirtualClock()
+    actor = MachineActor(LOCAL, Facts(recovery_timeout=60))
+    async with open_runtime(clock=clock) as runtime:
+        run = runtime.spawn(actor, name="run-7")
+        await run.ask(Fire("lose"))
+    monkeypatch.delitem(globals(), "LOCAL")
+    told: list[Notice] = []
+    clock.advance(3600)
+    runtime = open_runtime(clock=clock)
+    runtime.on_trouble = told.append
+    async with runtime:
+        assert [notice.event for notice in told] == ["machine_missing"]
+        assert "there is no 'LOCAL'" in told[0].text
+        run = runtime.machine("run-7")
+        assert run.state == "lost"
+        with pytest.raises(MachineNotFound, match="spawn it anew"):
+            await run.ask(Fire("find"))
+        monkeypatch.setitem(globals(), "LOCAL", actor.machine)
+        runtime.spawn(actor, name="run-7")
+        await until(runtime, run, "gone")
+    assert run.record.reason == "its recovery_timeout was over"
+
+
+LOCAL = Machine(
+    "local",
+    "here",
+    [State("here", bounded_by="nobody"), State("lost"), State("gone", terminal=True)],
+    [
+        Transition("here", "lose", "lost"),
+        Transition("lost", "find", "here"),
+        Transition("lost", "give_up", "gone"),
+    ],
+    [Timed("lost", "give_up", "recovery_timeout")],
+)
+
+
+async def test_users_actors_drive_machines_too(open_runtime: Open) -> None:
+    class Driver(Actor):
+        async def receive(self, message: Any, ctx: Any) -> Any:
+            run = runtime.spawn(MachineActor(EXECUTION), name=message)
+            run.tell(Fire("ENQUEUE", request_id=f"{message}-1"))
+            return (await run.ask(Fire("START"))).to_state
+
+    class Teller(Actor):
+        def receive(self, message: Any, ctx: Any) -> None:
+            runtime.machine(message).tell(Fire("SUCCEED"))
+
+    async with open_runtime() as runtime:
+        assert await runtime.spawn(Driver).ask("run-7") == "running"
+        runtime.spawn(Teller).tell("run-7")
+        await until(runtime, runtime.machine("run-7"), "success")
+
+
+def bare(**more: Any) -> Machine:
+    return Machine(
+        "bare", "a", [State("a", bounded_by="nobody"), State("b", terminal=True)], [Transition("a", "go", "b", **more)]
+    )
+
+
+async def test_what_could_not_be_found_again_is_refused_where_it_has_to_be(tmp_path: Path) -> None:
+    class Own(msgspec.Struct):
+        n: int = 1
+
+    async with Runtime(tmp_path / "state.db", workers=(), drain_deadline=0) as runtime:
+        plain = runtime.spawn(MachineActor(bare()), name="plain")  # its table is all there is of it
+        kept = runtime.spawn(MachineActor(bare(guard=patient), Facts(500)), name="kept")  # its guard has a path
+        for actor in (
+            MachineActor(bare(guard=lambda facts, fire: True)),
+            MachineActor(bare(), Own()),
+            MachineActor(bare(), on_event=lambda facts, fire: facts),
+            MachineActor(bare(), on_enter={"b": lambda: None}),
+        ):
+            with pytest.raises(SpecificationError, match=r"a restart|found again"):
+                runtime.spawn(actor, name="lost")
+        await plain.ask(Fire("go"))
+    async with Runtime(tmp_path / "state.db", workers=(), drain_deadline=0) as runtime:
+        assert runtime.machine("plain").state == "b"
+        kept = runtime.machine("kept")
+        assert (await kept.ask(Fire("go"))).to_state == "b"
+    async with Runtime(workers=(), drain_deadline=0) as runtime:  # in memory all may be local
+        run = runtime.spawn(
+            MachineActor(bare(guard=lambda facts, fire: facts.n), Own(), on_event=lambda facts, fire: facts), name="one"
+        )
+        await run.ask(Fire("go"))
+
+
+async def test_all_that_is_wrong_with_an_actor_is_told_at_once() -> None:
+    async with Runtime(workers=(), drain_deadline=0) as runtime:
+        wrong = MachineActor(
+            EXECUTION,
+            Facts(),
+            timed=(Timed("runing", "FAIL", "beats"), Timed("running", "FIAL", "recovery_timeot")),
+            on_enter={"quueued": tell},
+        )
+        with pytest.raises(SpecificationError) as error:
+            runtime.spawn(wrong, name="run-7")
+        text = str(error.value)
+        for part in ("did you mean 'running'?", "did you mean 'FAIL'?", "did you mean 'recovery_timeout'?",
+                     "did you mean 'queued'?", "facts.beats"):  # fmt: skip
+            assert part in text, text
+        for name in ("", " a", "-a", "a\n", "x" * 201):
+            with pytest.raises(ValueError, match="cannot be the name of a machine"):
+                runtime.spawn(MachineActor(EXECUTION), name=name)
+        with pytest.raises(TypeError, match="takes no mailbox"):
+            runtime.spawn(MachineActor(EXECUTION), name="a", mailbox=3)  # type: ignore[call-overload]
+        run = runtime.spawn(MachineActor(EXECUTION))  # a name is made
+        assert run.name
+        with pytest.raises(TypeError, match="takes a Fire"):
+            run.tell("START")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [({"event": ""}, ValueError), ({"event": 3}, TypeError), ({"event": "a", "metadata": {"x": object()}}, ValueError),
+     ({"event": "a", "metadata": [1]}, TypeError), ({"event": "\ud800"}, ValueError),
+     ({"event": "a", "reason": "\ud800"}, ValueError)],
+)  # fmt: skip
+def test_an_event_that_could_not_be_kept_is_refused_when_it_is_made(fields: Any, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        Fire(**fields)
+
+
+async def test_while_the_journal_cannot_write_an_ask_waits_and_a_tell_is_a_dead_letter() -> None:
+    journal = MemoryJournal()
+    async with Runtime(journal, workers=(), drain_deadline=0) as runtime:
+        run = runtime.spawn(MachineActor(EXECUTION), name="run-7")
+        await run.ask(Fire("ENQUEUE"))
+        journal.health = Health(ok=False, reason="the disk is full")
+        with pytest.raises(AskTimeout, match="asked run-7"):
+            await run.ask(Fire("START"), timeout=0.01)
+        assert run.tell(Fire("START")) is False
+        assert runtime._dispatcher.dead_letters.counts[Reason.MAILBOX_FULL] == 1
+        assert run.state == "queued"
+        journal.health = Health()
+
+
+async def test_an_ended_one_that_only_the_journal_has_is_found_for_a_late_event(
+    open_runtime: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("callboard.actors.machine_actor.KEPT", 1)
+    async with open_runtime() as runtime:
+        runs = [runtime.spawn(MachineActor(EXECUTION), name=f"run-{n}") for n in range(3)]
+        for run in runs:
+            await run.ask(Fire("SKIP"))
+        assert [*runtime._host.kernel.machines] == ["run-2"]
+        assert runs[0].state == "skipped"
+        with pytest.raises(InvalidTransitionError):
+            await runs[0].ask(Fire("SKIP"))
+        assert runs[1].tell(Fire("SKIP"))
+        assert handles.MachineRef is type(runtime.machine("run-1"))
+        assert events(runtime, "run-0") == ["create", "SKIP"]
