@@ -11,7 +11,8 @@ Rules
 - A file that is no log is told once: after a few lines, none of which is a transition, nothing more is read.
 - What was archived is taken out of a log as whole jobs: their numbers are missing, and are no gap where it is known
   which. A log of an archive begins with a line that says so, and holds its jobs only.
-- A kind of entity without a machine here (an application's own) is held against all that needs no table.
+- A kind of entity without a machine here is asked for (`machine_of`: a `MachineActor` has one of its own); one that
+  nobody knows is held against all that needs no table.
 - An entity whose creation names a lifecycle is held against the table of that, and against the invariants by the
   phases of its states. So is one without its creation (the log begins later) as far as can be: against no table.
 
@@ -47,8 +48,8 @@ Broken invariants, all errors: `alive_in_ended`, `completed_with_bad`, `dependen
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final, Literal
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
@@ -68,6 +69,8 @@ from .workstream import WORKSTREAM
 MACHINES: Final[Mapping[str, Machine]] = {
     machine.name: machine for machine in (JOB, WORKSTREAM, TASK, APPROVAL, WORKER, BREAKER)
 }
+
+MachineOf: TypeAlias = Callable[[TransitionEvent], Machine | None]
 
 _WARNINGS: Final = frozenset(
     {"torn", "starts_late", "time_backwards", "wrong_severity", "not_derived", "unknown_key", "unknown_lifecycle"}
@@ -96,12 +99,14 @@ def audit(
     machines: Mapping[str, Machine] = MACHINES,
     *,
     lifecycles: Iterable[Lifecycle] = (),
+    machine_of: MachineOf | None = None,
 ) -> list[AuditFinding]:
     """Return what is wrong with a log of transitions. `machines` are found by the kind of the entity.
 
-    lifecycles: those that entities may run by beside the published ones.
+    lifecycles: those that entities may run by beside the published ones. machine_of: finds the machine of an entity of
+    another kind, by its first line.
     """
-    auditor = Auditor(machines, lifecycles=lifecycles)
+    auditor = Auditor(machines, lifecycles=lifecycles, machine_of=machine_of)
     for number, entry in enumerate(entries, start=1):
         auditor.at(number)
         if isinstance(entry, TransitionEvent):
@@ -119,9 +124,10 @@ def audit_lines(
     machines: Mapping[str, Machine] = MACHINES,
     *,
     lifecycles: Iterable[Lifecycle] = (),
+    machine_of: MachineOf | None = None,
 ) -> list[AuditFinding]:
     """Return what is wrong with a JSONL log. `lines` keep their line ends, as those of a binary file do."""
-    auditor = Auditor(machines, lifecycles=lifecycles)
+    auditor = Auditor(machines, lifecycles=lifecycles, machine_of=machine_of)
     decode = msgspec.json.Decoder(_Exactly).decode
     offset = unreadable = 0
     for number, (line, last) in enumerate(_with_last(lines), start=1):
@@ -178,9 +184,14 @@ class Auditor:
         *,
         without: Iterable[tuple[int, int]] = (),
         lifecycles: Iterable[Lifecycle] = (),
+        machine_of: MachineOf | None = None,
     ) -> None:
-        """`without`: the numbers, first to last, of what was archived and is rightly not in the log."""
+        """without: the numbers, first to last, of what was archived and is rightly not in the log. lifecycles: those
+        that entities may run by beside the published ones. machine_of: finds the machine of an entity of a kind that is
+        not in `machines`, by its first line.
+        """
         self._machines = machines
+        self._machine_of = machine_of
         self._more: dict[tuple[str, str], Lifecycle] = {(more.name, more.kind): more for more in lifecycles}
         self._refined: dict[tuple[str, str], Refinement | None] = {}
         self._without = dict(merged(without))
@@ -287,6 +298,8 @@ class Auditor:
 
     def _first(self, event: TransitionEvent) -> Entity:
         machine, refined = self._table(event)
+        if self._machine_of is not None and event.kind not in self._machines:
+            machine = self._machine_of(event)
         entity = Entity(event.kind, event.entity_id, machine, self._parent(event), refined)
         entity.enter(event.from_state or event.to_state)
         entity.seq = event.entity_seq

@@ -121,7 +121,7 @@ class Act:
         """Refuse what a journal that nobody runs does not allow: Trouble. Returns the answer that it gave before."""
         from ...machines.audit import MACHINES  # noqa: PLC0415
         from ..control.verbs import VERBS  # noqa: PLC0415
-        from .keys import known, refuse_undecidable  # noqa: PLC0415
+        from .keys import known, refuse_undecidable, refuse_unknown_event  # noqa: PLC0415
         from .reading import reading  # noqa: PLC0415
 
         verb = VERBS[row.verb]
@@ -133,6 +133,8 @@ class Act:
                 return None if before is True else before
             if row.verb in {"approve", "reject"}:
                 refuse_undecidable(reader, row, shown)
+            if row.verb == "fire":
+                refuse_unknown_event(reader, row, shown)
             named = not verb.event or "approval" in row.arguments
             states = [] if named else states_of(reader, row.kind, row.target)
         if not states or any(verb.event in MACHINES[kind].valid_events(state) for kind, state in states):

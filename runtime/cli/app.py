@@ -13,6 +13,7 @@ from .cancel import cancel
 from .check import check
 from .control import commands
 from .diagram import diagram
+from .fire import fire
 from .history import history
 from .init import init
 from .resume import resume
@@ -39,7 +40,7 @@ app = typer.Typer(
 )
 
 _OWN: tuple[Callable[..., None], ...] = (
-    run, resume, status, history, top, stuck, cancel, *commands(), check, audit, archive, diagram, init,
+    run, resume, status, history, top, stuck, cancel, *commands(), fire, check, audit, archive, diagram, init,
 )  # fmt: skip
 for command in _OWN:
     app.command(epilog=_CODES)(command)

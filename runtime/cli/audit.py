@@ -13,19 +13,30 @@ from .trouble import FAILED, Trouble
 
 Log = Annotated[Path, typer.Argument(metavar="FILE.jsonl", help="A log written by --jsonl.")]
 
+Machines = Annotated[
+    list[Path] | None,
+    typer.Option("--machine", metavar="FILE.toml", help="A machine that entities in it run by. May be repeated."),
+]
 
-def audit(file: Log, lifecycle: Lifecycles = None) -> None:
+
+def audit(file: Log, lifecycle: Lifecycles = None, machine: Machines = None) -> None:
     """Hold a log of transitions against the machines and the invariants."""
     from ...machines.audit import audit_lines  # noqa: PLC0415
     from .findings import report  # noqa: PLC0415
     from .functions import own_lifecycles  # noqa: PLC0415
+    from .machines import Declared  # noqa: PLC0415
 
-    own = own_lifecycles(lifecycle)
+    own, declared = own_lifecycles(lifecycle), Declared(machine or [])
     try:
         with file.open("rb") as lines:
-            found = audit_lines(lines, lifecycles=own)
+            found = audit_lines(lines, lifecycles=own, machine_of=declared.machine_of)
     except OSError as error:
         raise Trouble(f"{file} cannot be read: {error.strerror}.") from None
+    for name, count in sorted(declared.unknown.items()):
+        echo(
+            f"{count:,} entities run by machine {name!r}, which is not known here: they are held against what needs no "
+            "table (`--machine FILE.toml`, or `callboard check`, which finds it in the journal)"
+        )
     echo(f"{file}: {report(found)}")
     if any(finding.severity == "error" for finding in found):
         raise typer.Exit(FAILED)

@@ -13,7 +13,7 @@ from .trouble import FAILED
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ...actors.records import JobRecord, TaskRecord, WorkstreamRecord
+    from ...actors.records import JobRecord, MachineRecord, TaskRecord, WorkstreamRecord
     from ..journal.contract import Reader
 
 
@@ -26,14 +26,20 @@ def check(journal: Journal = JOURNAL, lifecycle: Lifecycles = None) -> None:
     from ..jsonl import log_line  # noqa: PLC0415
     from .findings import report  # noqa: PLC0415
     from .functions import own_lifecycles  # noqa: PLC0415
+    from .machines import Known  # noqa: PLC0415
     from .reading import reading  # noqa: PLC0415
 
     own = own_lifecycles(lifecycle)
     with reading(journal) as reader:
         records = list(_records(reader))  # before the transitions: a runtime may be adding to both
-        auditor = Auditor(without=[numbers for job in reader.archived() for numbers in job.numbers], lifecycles=own)
-        states: dict[tuple[str, int, int], str] = {}
-        wanted = {(record.id, record.run, record.told) for record in records}
+        known = Known(reader)
+        auditor = Auditor(
+            without=[numbers for job in reader.archived() for numbers in job.numbers],
+            lifecycles=own,
+            machine_of=known.machine_of,
+        )
+        states: dict[tuple[str, str, int, int], str] = {}
+        wanted = {(record.kind, record.id, record.run, record.told) for record in records}
         count = 0
         for event in reader.transitions():
             count += 1
@@ -41,11 +47,11 @@ def check(journal: Journal = JOURNAL, lifecycle: Lifecycles = None) -> None:
                 auditor.take(msgspec.convert(log_line(event), TransitionEvent, from_attributes=True))
             except msgspec.ValidationError as error:
                 auditor.find("bad_schema", str(error))
-            if (event.entity_id, event.run, event.entity_seq) in wanted:
-                states[event.entity_id, event.run, event.entity_seq] = event.to_state
+            if (event.kind, event.entity_id, event.run, event.entity_seq) in wanted:
+                states[event.kind, event.entity_id, event.run, event.entity_seq] = event.to_state
     found = auditor.finish()
     for record in records:
-        last = states.get((record.id, record.run, record.told))
+        last = states.get((record.kind, record.id, record.run, record.told))
         if last is None:
             text = f"the record says {record.told} transitions, and there are fewer"
             found.append(AuditFinding("error", "record_without_transition", text, entity_id=record.id))
@@ -57,7 +63,8 @@ def check(journal: Journal = JOURNAL, lifecycle: Lifecycles = None) -> None:
         raise typer.Exit(FAILED)
 
 
-def _records(reader: Reader) -> Iterator[JobRecord | WorkstreamRecord | TaskRecord]:
+def _records(reader: Reader) -> Iterator[JobRecord | WorkstreamRecord | TaskRecord | MachineRecord]:
+    yield from reader.machines()
     for job in reader.jobs(limit=2**31):
         yield job
         for run in reader.workstreams(job.id):

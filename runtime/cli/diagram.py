@@ -1,7 +1,8 @@
 """`callboard diagram MACHINE`: a machine's drawing, made from its table.
 
 Which machine: one of the runtime's own by its kind (`task`), or a published one by its name (`pipeline.step`), by its
-lifecycle and kind (`pipeline.task`), or by its lifecycle alone where that has only one (`guarded`).
+lifecycle and kind (`pipeline.task`), or by its lifecycle alone where that has only one (`guarded`); or one that a file
+declares (`review.toml`).
 
 `callboard diagram --entity ID` draws the machine of one entity of a journal, with its path so far (`entity.py`).
 """
@@ -9,6 +10,7 @@ lifecycle and kind (`pipeline.task`), or by its lifecycle alone where that has o
 from __future__ import annotations
 
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -19,6 +21,9 @@ from .trouble import Trouble
 
 if TYPE_CHECKING:
     from ...machines import Machine
+
+
+FORMATS = frozenset({".toml", ".yaml", ".yml", ".json"})
 
 
 class Format(StrEnum):
@@ -34,7 +39,8 @@ Name = Annotated[
     typer.Argument(
         metavar="[MACHINE]",
         show_default=False,
-        help="job, workstream, task, approval, worker or breaker; or a published one, as guarded or pipeline.step.",
+        help="job, workstream, task, approval, worker or breaker; a published one, as guarded or pipeline.step; "
+        "or a file that declares one, as review.toml.",
     ),
 ]
 As = Annotated[Format, typer.Option("--format", help="What to write: Mermaid, dot for Graphviz, or an SVG document.")]
@@ -59,9 +65,17 @@ def diagram(
 
     if (machine is None) == (entity is None):
         raise Trouble("Name one of the two: a machine, or an entity by --entity ID.")
-    found, path = (_machine(machine), None) if machine is not None else path_of(journal, entity or "")
+    found, path = (_named(machine), None) if machine is not None else path_of(journal, entity or "")
     draw = {Format.MERMAID: mermaid, Format.DOT: dot, Format.SVG: svg}
     echo(draw[as_](found, path))
+
+
+def _named(name: str) -> Machine:
+    if Path(name).suffix not in FORMATS:
+        return _machine(name)
+    from ..machinefile import load_machine  # noqa: PLC0415
+
+    return load_machine(name).machine
 
 
 def _machine(name: str) -> Machine:

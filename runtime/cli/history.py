@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def history(
     job_id: MaybeJobId = None, task: MaybeTask = None, journal: Journal = JOURNAL, as_json: AsJson = False
 ) -> None:
-    """Print the transitions of a journal, of one job, or of one task."""
+    """Print the transitions of a journal, of one job, of one task, or of one machine."""
     from ..jsonl import log_line  # noqa: PLC0415
     from .reading import reading  # noqa: PLC0415
 
@@ -30,10 +30,13 @@ def history(
 
 
 def _events(reader: Reader, job_id: str | None, task: str | None) -> Iterator[Transitioned]:
+    from .machines import named  # noqa: PLC0415
     from .reading import find_job, find_task  # noqa: PLC0415
 
     if job_id is None:
         return reader.transitions()
+    if task is None and named(reader, job_id) is not None:
+        return (row for row in reader.transitions(entity_id=job_id) if row.kind == "machine")
     job = find_job(reader, job_id)
     if task is None:
         return reader.transitions(job_id=job.id)

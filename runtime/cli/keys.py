@@ -3,6 +3,7 @@
 Rules:
 - A key that was given to a command before is the same command, with the same answer, or is refused: as where a runtime
   has the journal. A command that was refused under it binds nothing.
+- An event that the present state of a machine does not know is refused.
 - A decision about what is not held, or whose time is over, is refused at once: nothing changes it meanwhile.
 """
 
@@ -64,6 +65,22 @@ def refuse_undecidable(reader: Reader, row: InboxRow, shown: str) -> None:
         from .words import moment  # noqa: PLC0415
 
         raise Trouble(f"{row.verb} {shown} is not possible: the time for it was over at {moment(until)}.", FAILED)
+
+
+def refuse_unknown_event(reader: Reader, row: InboxRow, shown: str) -> None:
+    """Refuse an event that the state of a machine does not know. What its guards say, only a runtime can tell."""
+    from .machines import machine_of  # noqa: PLC0415
+
+    record = reader.machine(row.target)
+    machine = None if record is None else machine_of(reader, record)
+    if record is None or machine is None or record.state not in machine.states:
+        return
+    allowed = machine.valid_events(record.state)
+    if row.arguments["event"] not in allowed:
+        possible = f"possible there: {', '.join(sorted(allowed))}" if allowed else "nothing leaves that"
+        raise Trouble(
+            f"{row.arguments['event']!r:.80} at {shown} is not possible: it is {record.state}; {possible}.", FAILED
+        )
 
 
 def _about(reader: Reader, row: InboxRow) -> list[TaskRecord | WorkstreamRecord | ApprovalRecord]:

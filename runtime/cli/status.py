@@ -1,4 +1,4 @@
-"""`callboard status [JOB]`: the jobs of a journal, or the tasks of one, also while a runtime is at work on it."""
+"""`callboard status [JOB]`: the jobs and machines of a journal, or one of them, also while a runtime has it."""
 
 from __future__ import annotations
 
@@ -14,21 +14,29 @@ if TYPE_CHECKING:
     from ...actors.records import ApprovalRecord, JobRecord, TaskRecord
     from ..journal.contract import Reader
 
-_MOST = 50  # jobs listed, the newest
+_MOST = 50  # jobs, and machines, listed: the newest
 
 
 def status(job_id: MaybeJobId = None, journal: Journal = JOURNAL, as_json: AsJson = False) -> None:
-    """Show the newest jobs of a journal, or the tasks of one job."""
+    """Show the newest jobs and machines of a journal, or the tasks of one job, or one machine."""
+    from . import machines  # noqa: PLC0415
     from .reading import approvals_of, find_job, reading, tasks_of  # noqa: PLC0415
 
     with reading(journal) as reader:
         if job_id is None:
             jobs = reader.jobs(limit=_MOST)
             told = [(job, tasks_of(reader, job)) for job in jobs]
+            others = reader.machines(limit=_MOST)
             if as_json:
-                as_lines([_job(job, tasks) for job, tasks in told])
-            else:
+                as_lines([*(_job(job, tasks) for job, tasks in told), *map(machines.told, others)])
+                return
+            if told or not others:
                 table(("job", "workstream", "state", "done", "began", "took", "error"), [_row(*one) for one in told])
+            if others:
+                machines.show(others)
+            return
+        if (machine := machines.named(reader, job_id)) is not None:
+            machines.show_one(machine, as_json=as_json)
             return
         job = find_job(reader, job_id)
         tasks = tasks_of(reader, job)

@@ -47,6 +47,7 @@ VERBS: dict[str, Verb] = {
     "approve": _verb("approve", "job", "task", arguments="reason by approval"),
     "reject": _verb("reject", "job", "task", arguments="reason by approval"),
     "reset": _verb("reset", "breaker", "task", arguments="reason by"),
+    "fire": _verb("", "machine", method="fire", arguments="event reason metadata"),
     "trip": _verb("trip", "breaker", arguments="reason by cooldown"),
 }
 
@@ -80,9 +81,14 @@ async def _worker(runtime: Runtime, name: str) -> Any:
     return runtime.worker(name)
 
 
+async def _machine(runtime: Runtime, name: str) -> Any:
+    return runtime.machine(name)
+
+
 _TARGETS: dict[str, Callable[[Runtime, str], Awaitable[Any]]] = {  # Any: handles have their verbs in common only
     "job": _job,
     "task": _task,
     "breaker": _breaker,
     "worker": _worker,
+    "machine": _machine,
 }

@@ -1,0 +1,60 @@
+"""`callboard fire ENTITY EVENT`: an event to a `MachineActor` of a runtime, or of a journal that nobody runs."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from .acting import TIMEOUT, Act, AsJson, By, MaybeReason, RequestId, Timeout, login
+from .options import JOURNAL, Journal
+from .trouble import Trouble
+
+Entity = Annotated[str, typer.Argument(metavar="ENTITY", help="The name that a MachineActor was spawned with.")]
+Event = Annotated[str, typer.Argument(metavar="EVENT", help="An event of its machine.")]
+Metadata = Annotated[
+    list[str] | None,
+    typer.Option("--metadata", metavar="KEY=VALUE", help="Kept with the transition. JSON, else text. May be repeated."),
+]
+
+
+def fire(
+    entity: Entity,
+    event: Event,
+    *,
+    metadata: Metadata = None,
+    journal: Journal = JOURNAL,
+    reason: MaybeReason = None,
+    by: By = None,
+    request_id: RequestId = None,
+    timeout: Timeout = TIMEOUT,
+    as_json: AsJson = False,
+) -> None:
+    """Fire an event at a machine: it takes it, or says what is possible in its state."""
+    from ...actors.schema import did_you_mean  # noqa: PLC0415
+    from .reading import reading  # noqa: PLC0415
+
+    act = Act(journal, "fire", request_id=request_id, timeout=timeout, as_json=as_json)
+    told = _values(metadata or [])
+    with reading(journal) as reader:
+        if reader.machine(entity) is None:
+            names = [record.name for record in reader.machines(limit=10_000)]
+            advice = did_you_mean(entity, names) or "`callboard status` lists them"
+            raise Trouble(f"There is no machine {entity!r:.80} in this journal; {advice}.")
+    arguments = {"event": event, "reason": reason, "metadata": {"by": by or login(), **told}}
+    act.on("machine", entity, f"machine {entity}", arguments, told=reason or "")
+
+
+def _values(pairs: list[str]) -> dict[str, Any]:
+    import msgspec  # noqa: PLC0415
+
+    told: dict[str, Any] = {}
+    for pair in pairs:
+        key, found, text = pair.partition("=")
+        if not (key and found):
+            raise Trouble(f"--metadata takes KEY=VALUE, not {pair!r:.80}.")
+        try:
+            told[key] = msgspec.json.decode(text)
+        except msgspec.DecodeError:
+            told[key] = text
+    return told

@@ -1,0 +1,136 @@
+"""`MachineActor`s on the command line: which machine each runs by, and how they are shown."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .terminal import echo, echo_json
+
+if TYPE_CHECKING:
+    from ...actors.records import MachineRecord
+    from ...machines import Machine, TransitionEvent
+    from ..journal.contract import Reader
+
+
+def named(reader: Reader, name: str) -> MachineRecord | None:
+    """The machine of that name, unless there is a job of that id."""
+    return None if reader.job(name) is not None else reader.machine(name)
+
+
+def machine_of(reader: Reader, record: MachineRecord) -> Machine | None:
+    """What an entity runs by, as the journal keeps it: its guards are never asked."""
+    import msgspec  # noqa: PLC0415
+
+    from ...actors.machine_kind import Definition, merged  # noqa: PLC0415
+
+    kept = [reader.spec(key) for key in record.definitions]
+    return merged(msgspec.json.decode(spec, type=Definition) for spec in kept if spec is not None)
+
+
+class Known:
+    """The machines of a journal's entities, each of which has all that it has run by."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self._found: dict[tuple[int, ...], Machine | None] = {}
+
+    def machine_of(self, event: TransitionEvent) -> Machine | None:
+        """The machine of the entity that an event is about."""
+        record = self._reader.machine(event.entity_id) if event.kind == "machine" else None
+        if record is None:
+            return None
+        if record.definitions not in self._found:
+            self._found[record.definitions] = machine_of(self._reader, record)
+        return self._found[record.definitions]
+
+
+class Declared:
+    """The machines that are known without a journal: those of files, and Callboard's own."""
+
+    def __init__(self, files: Sequence[Path]) -> None:
+        from ..machinefile import load_machine  # noqa: PLC0415
+
+        self.unknown: Counter[str] = Counter()  # entities whose machine was not found, by its name
+        self._files = {one.machine.name: one.machine for one in map(load_machine, files)}
+
+    def machine_of(self, event: TransitionEvent) -> Machine | None:
+        """The machine of the entity that an event is about."""
+        if event.kind != "machine":
+            return None
+        name = str(event.metadata.get("machine", "?"))
+        found = self._files.get(name) or _ours(event.metadata.get("path"))
+        if found is None:
+            self.unknown[name] += 1
+        return found
+
+
+def _ours(path: object) -> Machine | None:
+    """A machine that Callboard brings. Those of applications are not imported: a log says nothing of what that does."""
+    from ...machines import Machine  # noqa: PLC0415
+    from ..functions import BodyNotFound, find  # noqa: PLC0415
+
+    if not (isinstance(path, str) and path.startswith("callboard.machines.")):
+        return None
+    try:
+        found = find(path)
+    except BodyNotFound:
+        return None
+    return found if isinstance(found, Machine) else None
+
+
+def show(records: list[MachineRecord]) -> None:
+    """Print a table of them."""
+    from . import words  # noqa: PLC0415
+    from .status import table  # noqa: PLC0415
+
+    now = time.time()
+    rows = [
+        [
+            record.name,
+            record.machine,
+            record.state,
+            words.took(now - record.updated_at),
+            "" if record.due_at is None else words.moment(record.due_at),
+            words.one_line(record.reason or ""),
+        ]
+        for record in records
+    ]
+    table(("name", "machine", "state", "since", "until", "told"), rows)
+
+
+def show_one(record: MachineRecord, *, as_json: bool) -> None:
+    """Print one."""
+    from . import words  # noqa: PLC0415
+
+    if as_json:
+        echo_json(told(record))
+        return
+    echo(f"machine {record.name}: {record.machine}, {record.state}")
+    if record.reason:
+        echo(words.one_line(record.reason, 500))
+    for event, at in sorted(record.due.items(), key=lambda one: one[1]):
+        echo(f"{event} at {words.moment(at)}")
+    if record.facts is not None:
+        echo(f"facts: {bytes(record.facts).decode()}")
+
+
+def told(record: MachineRecord) -> dict[str, Any]:
+    """One as JSON tells it."""
+    from ...actors.records import iso  # noqa: PLC0415
+
+    times = {name: getattr(record, name) for name in ("created_at", "started_at", "finished_at", "due_at")}
+    return {
+        "id": record.id,
+        "name": record.name,
+        "state": record.state,
+        "reason": record.reason,
+        **{name: None if at is None else iso(at) for name, at in times.items()},
+        "kind": "machine",
+        "machine": record.machine,
+        "due": {event: iso(at) for event, at in record.due.items()},
+        "facts": record.facts,
+    }

@@ -1,0 +1,227 @@
+"""`callboard fire`, and machines in `status`, `history`, `check`, `audit` and `diagram`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+
+from callboard import Fire, MachineActor, MachineRef, Runtime, load_machine
+from callboard.machines.lifecycles.execution import EXECUTION
+
+from .conftest import Told
+
+Cli = Callable[..., Told]
+
+REVIEW = """
+name = "review"
+initial = "held"
+on_event = "reviewing:count"
+
+[facts]
+needed = 2
+approvals = 0
+patience = "72h"
+
+[states]
+held = {}
+published = { terminal = true }
+expired = { terminal = true }
+
+[[transitions]]
+source = "held"
+event = "approve"
+target = "published"
+guard = "reviewing:enough"
+
+[[transitions]]
+source = "held"
+event = "approve"
+target = "held"
+
+[[transitions]]
+source = "held"
+event = "expire"
+target = "expired"
+severity = "warning"
+
+[[timed]]
+state = "held"
+event = "expire"
+after = "patience"
+"""
+FUNCTIONS = """
+from msgspec.structs import replace
+
+def enough(facts, fire):
+    return facts.approvals + 1 >= facts.needed
+
+def count(facts, fire):
+    return replace(facts, approvals=facts.approvals + (fire.event == "approve"))
+"""
+
+
+class Facts(msgspec.Struct, frozen=True):
+    """What a run knows."""
+
+    recovery_timeout: float = 60.0
+
+
+class Live:
+    """A runtime on callboard.db in a thread of its own."""
+
+    def __init__(self, portal: BlockingPortal, runtime: Runtime) -> None:
+        self.portal = portal
+        self.runtime = runtime
+
+    def run(self, *events: str, name: str = "run-7") -> MachineRef:
+        actor = MachineActor(EXECUTION, Facts())
+        run = self.portal.call(lambda: self.runtime.spawn(actor, name=name))
+        for event in events:
+            self.portal.call(run.ask, Fire(event))
+        return run
+
+
+@contextlib.contextmanager
+def running(**options: str) -> Iterator[Live]:
+    with (
+        start_blocking_portal() as portal,
+        portal.wrap_async_context_manager(
+            Runtime("callboard.db", workers=(), drain_deadline=0, **options)  # type: ignore[arg-type]
+        ) as runtime,
+    ):
+        yield Live(portal, runtime)
+
+
+def test_fire_drives_a_live_machine(cli: Cli, folder: Path) -> None:
+    with running() as live:
+        run = live.run()
+        told = cli("fire", "run-7", "ENQUEUE", "--reason", "webhook", "--request-id", "r1", "--metadata", "n=3",
+                   "--metadata", "branch=main", "--by", "ana")  # fmt: skip
+        assert (told.code, told.out, told.err) == (0, "machine run-7 queued (webhook)\n", "")
+        assert run.record.reason == "webhook"
+        (row,) = [row for row in live.runtime.journal.transitions(entity_id="run-7") if row.event == "ENQUEUE"]
+        assert row.metadata == {"by": "ana", "n": 3, "branch": "main"}
+        again = cli("fire", "run-7", "ENQUEUE", "--reason", "webhook", "--request-id", "r1", "--metadata", "n=3",
+                    "--metadata", "branch=main", "--by", "ana")  # fmt: skip
+        assert again == told
+        told = cli("fire", "run-7", "START", "--request-id", "r1")
+        assert (told.code, "'r1' was given to another command before" in told.err) == (1, True)
+        told = cli("fire", "run-7", "APPROVE")
+        assert told.code == 1
+        assert "'APPROVE' is not possible in state 'queued'. Possible there: CANCEL, FAIL, START" in told.err
+        told = cli("fire", "run-8", "APPROVE")
+        assert (told.code, "There is no machine 'run-8' in this journal; did you mean 'run-7'?" in told.err) == (
+            2,
+            True,
+        )
+        assert cli("fire", "run-7", "START", "--metadata", "n").code == 2
+        told = cli("fire", "run-7", "START", "--json")
+        assert json.loads(told.out)["state"] == "running"
+
+
+def test_fire_at_a_stopped_journal_waits_for_the_next_start(cli: Cli, folder: Path) -> None:
+    with running() as live:
+        live.run("ENQUEUE")
+    told = cli("fire", "run-7", "APPROVE")
+    assert (told.code, told.err) == (
+        1,
+        "callboard: 'APPROVE' at machine run-7 is not possible: it is queued; possible there: CANCEL, FAIL, START.\n",
+    )
+    told = cli("fire", "run-7", "START", "--request-id", "r1")
+    assert (told.code, "It will take effect at the next start" in told.err) == (4, True)
+    with running() as live:
+        assert live.runtime.machine("run-7").state == "running"
+        told = cli("fire", "run-7", "START", "--request-id", "r1")
+        assert (told.code, told.out) == (0, "machine run-7 running\n")
+
+
+def test_machines_are_shown_beside_jobs(cli: Cli, folder: Path) -> None:
+    with running() as live:
+        live.run("ENQUEUE", "START", "RECOVER")
+        live.run("SKIP", name="run-8")
+        told = cli("status")
+        lines = told.out.splitlines()
+        assert lines[0].split() == ["NAME", "MACHINE", "STATE", "SINCE", "UNTIL", "TOLD"]
+        assert [line.split()[:3] for line in lines[1:]] == [
+            ["run-8", "execution", "skipped"], ["run-7", "execution", "recovering"],
+        ]  # fmt: skip
+        rows = [json.loads(line) for line in cli("status", "--json").out.splitlines()]
+        assert [(row["kind"], row["name"], row["machine"], row["state"]) for row in rows] == [
+            ("machine", "run-8", "execution", "skipped"), ("machine", "run-7", "execution", "recovering"),
+        ]  # fmt: skip
+        one = cli("status", "run-7").out
+        assert "machine run-7: execution, recovering" in one
+        assert "FAIL at " in one
+        assert 'facts: {"recovery_timeout":60.0}' in one
+        assert json.loads(cli("status", "run-7", "--json").out)["facts"] == {"recovery_timeout": 60.0}
+        history = cli("history", "run-7").out.splitlines()
+        assert [line.split("[")[1].split("]")[0] for line in history] == ["create", "ENQUEUE", "START", "RECOVER"]
+
+
+def test_check_and_audit_hold_a_machine_against_its_own_table(cli: Cli, folder: Path) -> None:
+    (folder / "reviewing.py").write_text(FUNCTIONS)
+    (folder / "review.toml").write_text(REVIEW)
+    with running(jsonl="log.jsonl") as live:
+        live.run("ENQUEUE", "START", "SUCCEED")
+        review = load_machine("review.toml").with_facts(needed=2)
+        document = live.portal.call(lambda: live.runtime.spawn(review, name="doc"))
+        live.portal.call(document.ask, Fire("approve"))
+        assert cli("fire", "doc", "approve").out == "machine doc published\n"
+    assert "consistent" in cli("check").out
+    told = cli("audit", "log.jsonl")
+    assert told.code == 0
+    assert "1 entities run by machine 'review', which is not known here" in told.out
+    told = cli("audit", "log.jsonl", "--machine", "review.toml")
+    assert told.out == "log.jsonl: consistent\n"
+    text = Path("log.jsonl").read_text()
+    for right, wrong in (('"START"', '"HOLD"'), ('"to_state":"published"', '"to_state":"expired"')):
+        Path("bad.jsonl").write_text(text.replace(right, wrong, 1))
+        told = cli("audit", "bad.jsonl", "--machine", "review.toml")
+        assert (told.code, "unknown_transition" in told.out) == (1, True), told.out
+    with contextlib.closing(sqlite3.connect("callboard.db")) as journal, journal:
+        journal.execute(
+            "UPDATE transition_chunks SET transitions = replace(transitions, 'published', 'expired')"
+            " WHERE owner = 'machine:doc'"
+        )
+    told = cli("check")
+    assert told.code == 1
+    assert "machine doc: the machine has no row held -> expired by 'approve'" in told.out
+    assert "record_differs: doc the record says published, its last transition expired" in told.out
+
+
+def test_a_declared_machine_is_found_again_from_the_journal_alone(cli: Cli, folder: Path) -> None:
+    (folder / "reviewing.py").write_text(FUNCTIONS)
+    (folder / "review.toml").write_text(REVIEW)
+    with running() as live:
+        review = load_machine("review.toml")
+        document = live.portal.call(lambda: live.runtime.spawn(review, name="doc"))
+        live.portal.call(document.ask, Fire("approve"))
+    (folder / "review.toml").unlink()
+    with running() as live:
+        assert cli("fire", "doc", "approve").out == "machine doc published\n"
+        assert live.runtime.machine("doc").facts.approvals == 2
+
+
+def test_a_declared_machine_is_drawn(cli: Cli, folder: Path) -> None:
+    (folder / "reviewing.py").write_text(FUNCTIONS)
+    (folder / "review.toml").write_text(REVIEW)
+    told = cli("diagram", "review.toml")
+    assert told.code == 0
+    assert "held --> published: approve [enough]" in told.out
+    (folder / "review.toml").write_text(REVIEW.replace('target = "expired"', 'target = "expird"'))
+    told = cli("diagram", "review.toml")
+    assert (told.code, "did you mean 'expired'?" in told.err) == (2, True)
+
+
+@pytest.mark.parametrize("command", ["status", "check"])
+def test_a_journal_without_machines_is_shown_as_before(cli: Cli, folder: Path, command: str) -> None:
+    with running():
+        pass
+    assert "machine" not in cli(command).out
