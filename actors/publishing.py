@@ -4,8 +4,8 @@ Rules
 -----
 - Their actors act by phase, as any other. What is journaled, and with that logged, told, counted and audited, are the
   rows of their lifecycle (`machines/refinement.py`), numbered without a gap.
-- Each row of one step tells its reason and its metadata. What no row tells is a notice: that an entity has ended, and
-  rests where its lifecycle has no way to an end.
+- Each row of one step tells its reason, and of a task its metadata; of others the last row does.
+- What no row tells is a notice: that an entity has ended, and rests where its lifecycle has no way to an end.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ def publish(
             entities.observe_transition(refined.machine, one)
         published = replace(published, state=str(one.target), previous=str(one.source), seq=published.seq + 1)
         entity.record = record if one is last else before  # an attempt begins with the last of them
-        told = (str(one.event), one.severity, record.reason, metadata)
+        facts = metadata if one is last or record.kind == "task" else None  # what a worker has is so after the last
+        told = (str(one.event), one.severity, record.reason, facts)
         _note(entity, refined, published, (one.source, one.target), *told)
     if rows:
         entity.record = replace(record, published=published)

@@ -36,8 +36,9 @@ class Lifecycle(msgspec.Struct, frozen=True):
 
     events: own event -> the published events that it may be, in the order in which they are tried.
     phases: what a state means to this kind of entity, where that is not the state's own phase (a machine that
-    serves several kinds). facts: what the guards read, made of a record and of an event's payload. defaults:
-    settings that hold under this lifecycle unless they are said. optional: whether tasks may be optional:
+    serves several kinds). facts: what the guards read, made of a record and of an event's payload. skips: the
+    published event of a skip, by why it is ("dependency", "condition", "operator"), where `events` says several.
+    defaults: settings that hold under this lifecycle unless they are said. optional: whether tasks may be optional:
     they are refused, or are allowed and make the workstream end failed where they fail.
 
     Raises ValueError for events and states that the machine does not have.
@@ -49,6 +50,7 @@ class Lifecycle(msgspec.Struct, frozen=True):
     events: Mapping[str, tuple[str, ...]]
     phases: Mapping[str, Phase] = {}
     facts: Callable[[Any, Any], Any] = as_they_are  # of whatever record and payload there are
+    skips: Mapping[str, str] = {}
     defaults: Mapping[str, int | str] = {}
     optional: Literal["allowed", "refused", "fails"] = "allowed"
 
@@ -56,6 +58,7 @@ class Lifecycle(msgspec.Struct, frozen=True):
         """Refuse a table that names what the machine does not have."""
         known = {str(row.event) for row in self.machine.transitions}
         faults = [f"no event {event!s}" for events in self.events.values() for event in events if event not in known]
+        faults += [f"no event {event!s}" for event in self.skips.values() if event not in known]
         faults += [f"no own event {event!s}" for event in self.events if event not in set(Event)]
         faults += [f"no state {state!s}" for state in self.phases if state not in self.machine.states]
         if faults:

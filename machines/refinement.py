@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from .events import Event
 from .phases import Phase
+from .workstream import Standing
 
 if TYPE_CHECKING:
     from .lifecycle import Lifecycle
@@ -113,7 +114,10 @@ class Refinement:
         record, payload: what guards read of it, as it is now. final: whether an end is one; else another run follows.
         """
         passed = self._passed(record, payload) if self._guards else ()
-        key = (state, row.event, row.source, row.target, final, passed)
+        event: str = row.event
+        if event == E.SKIP and self.lifecycle.skips:
+            event = f"{event} {_why_skipped(record)}"
+        key = (state, event, row.source, row.target, final, passed)
         told = self._told.get(key)
         if told is None:
             told = self._told[key] = self._follow(*key)
@@ -153,7 +157,7 @@ class Refinement:
     ) -> Way:
         if self.machine.is_terminal(state):
             return ()
-        words = self.lifecycle.events.get(event, ())
+        words = self._words(event)
         if source == target:
             same = (row for word in words for row in self.machine.table[state].get(word, ()) if row.target == state)
             return tuple(same)[:1]
@@ -167,6 +171,12 @@ class Refinement:
         if final and target in ENDS:
             way += self._last(way[-1].target if way else state, words, passed)
         return way
+
+    def _words(self, event: str) -> tuple[str, ...]:
+        """The published events of an own one; of a skip, by why it is."""
+        own, _, why = event.partition(" ")
+        told = self.lifecycle.skips.get(why)
+        return self.lifecycle.events.get(own, ()) if told is None else (told,)
 
     def _ahead(self, state: str) -> set[str]:
         """The phases of all states that can be reached from `state`."""
@@ -230,3 +240,10 @@ class Refinement:
         if row.guard is not None and passed and not passed[self._guards.index(row.guard)]:
             cost += _GUARDED
         return cost
+
+
+def _why_skipped(record: object) -> str:
+    """Why a task is skipped that was: by an operator, by its condition, or for a dependency."""
+    if getattr(record, "standing", None) == Standing.GOOD:
+        return "operator"
+    return "condition" if getattr(record, "ready", False) else "dependency"

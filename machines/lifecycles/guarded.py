@@ -193,7 +193,7 @@ LIFECYCLES: Final = (
         TASK,
         {
             E.START: (TE.EXECUTOR_STARTS, TE.BACKOFF_COMPLETE, TE.TEST_RETRY),
-            E.SKIP: (TE.DEPENDENCY_FAILED,),
+            E.SKIP: (TE.DEPENDENCY_FAILED, TE.CONDITIONAL_NOT_MET, TE.OPTIONAL_STEP_SKIPPED),
             E.CANCEL: (TE.USER_CANCELS, TE.USER_INTERRUPT, TE.WORKSTREAM_CANCELLED),
             E.SUCCEED: (TE.TOOL_EXECUTION_COMPLETE,),
             E.FAIL: (
@@ -212,6 +212,11 @@ LIFECYCLES: Final = (
             E.RESET: (TE.MANUAL_RESET,),
         },
         facts=retries,
+        skips={
+            "dependency": TE.DEPENDENCY_FAILED,
+            "condition": TE.CONDITIONAL_NOT_MET,
+            "operator": TE.OPTIONAL_STEP_SKIPPED,
+        },
         defaults={"max_error_repeats": 2, "on_exhausted": "park"},
     ),
 )

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.actors.jobs_help import child
 from tests.actors.stage import Stage, fails, fails_until, flow, hangs, task
 
+from callboard.actors import entity
 from callboard.actors.lifecycles import Lifecycles
 from callboard.actors.messages import (
     Approve,
@@ -18,17 +20,30 @@ from callboard.actors.messages import (
     ResumeWorker,
     ShutDownWorker,
     SkipTask,
+    TerminateWorker,
     TripBreaker,
 )
 from callboard.actors.records import BreakerRecord
-from callboard.actors.spec import Approval, Breaker, Check, Condition, Defaults, Hook, Retry, Task, Tool, Workstream
+from callboard.actors.spec import (
+    Approval,
+    Breaker,
+    Check,
+    Condition,
+    Defaults,
+    Hook,
+    Retry,
+    Task,
+    Tool,
+    Worker,
+    Workstream,
+)
 from callboard.actors.validate import findings
 from callboard.machines.audit import AuditFinding
 from callboard.machines.events import Event
 from callboard.machines.lifecycle import Lifecycle
-from callboard.machines.lifecycles import LIFECYCLES
+from callboard.machines.lifecycles import LIFECYCLES, PUBLISHED
 from callboard.machines.lifecycles.guarded import TASK as GUARDED
-from callboard.machines.machine import Machine, State, Transition
+from callboard.machines.machine import Machine, State, Transition, title
 from callboard.machines.phases import Phase
 from callboard.machines.refinement import Refinement
 from callboard.machines.task import TASK
@@ -390,3 +405,176 @@ def test_what_is_told_of_any_row_is_a_way_of_the_table_from_the_present_state(li
                 assert told.source == here
                 here = told.target
             assert here == state or not lifecycle.machine.is_terminal(state)
+
+
+# -- what else may happen ----------------------------------------------------------------------------------------------
+
+
+@by_each
+def test_a_workstream_stopped_before_it_began_or_failing_its_last_check(name: str) -> None:
+    stage = staged(name, scripts={"flow.check": lambda call, entity: {"value": False}})
+    stage.cancel(stage.submit(flow(task("a"), hold=Approval()), "held"))
+    stage.submit(flow(task("a"), checks=[Check(run="m:c")]), "checked")
+    stage.submit_silently(flow(*(task(f"t{number}") for number in range(600))))
+    stage.cancel_silently(stage.kernel.jobs["job"])
+    stage.settle()
+    ends = {"held": "cancelled", "checked": "failed", "job": "cancelled"}
+    assert {job: stage.state(job) for job in ends} == ends
+    assert clean(stage) == []
+
+
+@by_each
+def test_a_probe_fails_and_another_closes_the_breaker(name: str) -> None:
+    stage = staged(name, workers=(Worker("w", engine="loop", capacity=1),), scripts={"a": fails_until(3)})
+    tools = {"t": Tool(breaker=Breaker(failure_threshold=1, cooldown=10), retry=Retry(max_attempts=9))}
+    stage.submit(flow(task("a", tool="t"), tools=tools))
+    stage.advance(60)
+    assert stage.state() == "completed"
+    stage.scripts["hog"] = hangs
+    stage.submit(flow(task("hog", timeout=10_000)), "hogs")
+    stage.submit(flow(task("a", tool="t"), tools=tools), "more")
+    stage.command(stage.kernel.breakers["t"], TripBreaker("ill"))
+    stage.advance(11)
+    assert stage.task("a", "more").state == "half_open"
+    stage.command(stage.kernel.breakers["t"], TripBreaker("still ill"))
+    assert stage.task("a", "more").state == "circuit_open"
+    stage.end(stage.task("hog", "hogs").token)
+    stage.advance(30)
+    assert stage.state("more") == "completed"
+    assert clean(stage) == []
+
+
+@by_each
+@pytest.mark.parametrize("comes_back", [True, False])
+def test_a_worker_falls_silent(name: str, comes_back: bool) -> None:
+    workers = (Worker("p", engine="process", capacity=1),)
+    stage = staged(name, workers=workers, scripts={"a": hangs})
+    stage.submit(flow(task("a", engine="process", timeout=10_000)))
+    stage.silent.add("p")
+    stage.advance(31)
+    assert stage.worker("p").record.state == "unresponsive"
+    if comes_back:
+        stage.silent.clear()
+    stage.advance(400)
+    stage.silent.clear()
+    stage.scripts.clear()
+    stage.advance(400)
+    for token in list(stage.running):
+        stage.end(token)
+    stage.settle()
+    assert stage.state() == "completed"
+    assert stage.audit() == []
+
+
+@by_each
+def test_workers_are_stopped_by_force_in_every_state(name: str) -> None:
+    workers = tuple(Worker(one, engine="loop", capacity=1) for one in ("idle", "busy", "paused"))
+    stage = staged(name, workers=workers, scripts={"a": hangs, "b": hangs})
+    stage.submit(flow(task("a", max_losses=9), task("b", max_losses=9)))
+    busy = [worker for worker in stage.kernel.workers.values() if worker.record.state == "busy"]
+    stage.command(busy[1], PauseWorker("a while"))
+    for worker in list(stage.kernel.workers.values()):
+        stage.command(worker, TerminateWorker("enough"))
+    assert not stage.kernel.workers
+    assert stage.audit() == []
+
+
+@by_each
+def test_jobs_are_refused_wait_and_end_before_they_run(name: str) -> None:
+    stage = staged(name, workers=(Worker("w", engine="loop", capacity=2),), scripts={"a": hangs})
+    stage.submit(flow(task("a"), worker_count=9), "never")
+    first = stage.submit(flow(task("a"), worker_count=2), "first")
+    stage.cancel(stage.submit(flow(task("a"), worker_count=2), "second"))
+    stage.stubborn.add("a")
+    stage.cancel(first)
+    token = stage.task("a", "first").token
+    late = child(stage, token, flow(task("b")), "first/a/x")
+    stage.end(token)
+    stage.settle()
+    assert [stage.state(job) for job in ("never", "second", "first")] == ["failed", "cancelled", "cancelled"]
+    assert late.record.state == "cancelled"
+    assert stage.audit() == []
+
+
+@by_each
+def test_the_rest_of_the_rows(name: str) -> None:
+    limits = Defaults(queue_timeout=20)
+    bodies = {"hog": hangs, "f": fails(), "p": fails(permanent=True)}
+    stage = staged(name, workers=(Worker("w", engine="loop", capacity=1),), scripts=bodies)
+    stage.submit(flow(task("expires", hold=Approval(expires="5s"))), "expires")
+    stage.advance(10)
+    stage.submit(flow(task("p", on_exhausted="park")), "permanent")
+    stage.submit(flow(task("hog", cancel_hooks=[Hook(run="m:h")], queue_timeout=None)), "hogs")
+    stage.submit(flow(task("waits"), defaults=limits), "waits")
+    stage.cancel(stage.submit(flow(task("a")), "queued"))
+    stage.advance(25)
+    assert [stage.state(job) for job in ("expires", "waits", "queued")] == ["failed", "failed", "cancelled"]
+    stage.stubborn.add("hog")
+    hogs = stage.kernel.jobs["hogs"]
+    stage.cancel(hogs)
+    stage.cancel(hogs, force=True)
+    stage.settle()
+    assert stage.state("hogs") == "cancelled"
+    stage.submit(flow(task("f", on_exhausted="fail"), task("g", "f")), "dependents")
+    assert stage.task("g", "dependents").state == "skipped"
+    lost = staged(name, scripts={"a": hangs})
+    lost.submit(flow(task("a", on_loss="fail", on_exhausted="fail")))
+    lost = lost.after_crash()
+    assert lost.state() == "failed"
+    assert stage.audit() == lost.audit() == []
+
+
+@by_each
+def test_one_more_attempt_is_taken_back_when_its_tool_falls_ill(name: str) -> None:
+    bodies = {"a": fails(), "hog": hangs}
+    stage = staged(name, workers=(Worker("w", engine="loop", capacity=1),), scripts=bodies)
+    tools = {"t": Tool(breaker=Breaker(failure_threshold=5, cooldown=10))}
+    stage.submit(flow(task("a", tool="t", on_exhausted="park"), tools=tools))
+    stage.submit(flow(task("hog", timeout=10_000)), "hogs")
+    stage.advance(11)
+    assert stage.task("a").state == "half_open"
+    stage.command(stage.kernel.breakers["t"], TripBreaker("ill"))
+    assert stage.task("a").state == "circuit_open"
+    assert clean(stage) == []
+
+
+NEVER = {
+    # A run that failed is followed by a new one, which has a trace of its own.
+    "pipeline.workstream: S_FAILED retry_eligible [retry count below max retries] S_RETRYING",
+    "pipeline.workstream: S_RETRYING retry_attempt S_RUNNING",
+    # What has ended is gone: the runtime's own actors leave it alone.
+    "fleet.worker: COMPLETED terminate TERMINATED",
+    "fleet.worker: FAILED terminate TERMINATED",
+}
+"""The rows that no actor takes: only a `MachineActor` does."""
+
+
+def test_every_row_of_every_published_machine_is_taken_but_those_that_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: set[str] = set()
+    before = entity.observe_transition
+
+    def observe(machine: Machine, row: Transition) -> None:
+        taken.add(f"{machine.name}: {title(row)}")
+        if before is not None:
+            before(machine, row)
+
+    monkeypatch.setattr(entity, "observe_transition", observe)
+    for name in NAMES:
+        test_the_workload_runs_by_it_and_its_trace_is_one_of_its_table(name)
+        test_a_restart_at_every_turn_goes_on_where_it_was(name)
+        for force in (False, True):
+            test_a_cancel_in_every_state_leaves_a_trace_of_its_table(name, force)
+            test_a_worker_falls_silent(name, force)
+        test_a_breaker_parks_its_tasks_and_lets_one_probe(name)
+        test_workers_pause_fall_silent_die_and_shut_down_by_it(name)
+        test_what_is_parked_is_reset_by_an_operator(name)
+        test_an_operator_does_without_a_task(name)
+        test_a_workstream_stopped_before_it_began_or_failing_its_last_check(name)
+        test_a_probe_fails_and_another_closes_the_breaker(name)
+        test_workers_are_stopped_by_force_in_every_state(name)
+        test_jobs_are_refused_wait_and_end_before_they_run(name)
+        test_the_rest_of_the_rows(name)
+        test_one_more_attempt_is_taken_back_when_its_tool_falls_ill(name)
+    test_a_guarded_task_parks_when_it_is_exhausted_and_after_the_same_error_thrice()
+    every = {f"{machine.name}: {title(row)}" for machine in PUBLISHED.values() for row in machine.transitions}
+    assert every - taken == NEVER

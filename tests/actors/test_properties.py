@@ -9,9 +9,11 @@ from hypothesis import strategies as st
 from tests.actors.stage import Script, Stage
 from tests.actors.test_recovery import check_consistent, done
 
+from callboard.actors.lifecycles import OWN, Lifecycles
 from callboard.actors.messages import Beat, Cancel, Command, Drain, Reply
 from callboard.actors.records import AttemptRecord
 from callboard.actors.spec import Breaker, Check, Condition, Retry, Task, Tool, Worker, Workstream
+from callboard.machines.lifecycles import LIFECYCLES
 
 NAMES = "abcdef"
 FAR = 100_000.0
@@ -143,7 +145,29 @@ def wait_for_the_end(stage: Stage) -> Stage:
 def test_whatever_happens_it_ends_and_the_log_is_clean(
     spec: Workstream, steps: list[tuple[str, Any]], stubborn: set[str], data: st.DataObject
 ) -> None:
-    stage = Stage(workers=(Worker("w", engine="loop", capacity=2),), scripts=scripts(data))
+    whatever_happens(spec, steps, stubborn, data)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    lifecycle=st.sampled_from(list(LIFECYCLES)),
+    spec=graphs(),
+    steps=st.lists(STEPS, max_size=12),
+    stubborn=st.sets(st.sampled_from(NAMES), max_size=2),
+    data=st.data(),
+)
+def test_whatever_happens_the_log_is_one_of_the_lifecycle_that_it_runs_by(
+    lifecycle: str, spec: Workstream, steps: list[tuple[str, Any]], stubborn: set[str], data: st.DataObject
+) -> None:
+    whatever_happens(spec, steps, stubborn, data, lifecycle)
+
+
+def whatever_happens(
+    spec: Workstream, steps: list[tuple[str, Any]], stubborn: set[str], data: st.DataObject, lifecycle: str = OWN
+) -> None:
+    """Take the steps, then let it end, and check all that must be true."""
+    lifecycles = Lifecycles(default=lifecycle)
+    stage = Stage(workers=(Worker("w", engine="loop", capacity=2),), scripts=scripts(data), lifecycles=lifecycles)
     stage.stubborn |= stubborn
     stage.submit(spec)
     for what, how in steps:
