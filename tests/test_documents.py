@@ -28,7 +28,18 @@ from callboard import load
 from callboard.actors import spec
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = "specification jobs lifecycles published-lifecycles breakers observation sessions recovery workers".split()  # noqa: SIM905
+PAGES = [
+    "specification",
+    "jobs",
+    "lifecycles",
+    "published-lifecycles",
+    "documents",
+    "breakers",
+    "observation",
+    "sessions",
+    "recovery",
+    "workers",
+]
 DOCUMENTS = ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", *(f"docs/{page}.md" for page in PAGES)]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
