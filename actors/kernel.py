@@ -94,6 +94,8 @@ class Kernel:
         self.slots: dict[int, Call] = {}  # by token: what attempts occupy of workers
         self.lent: dict[int, Lent] = {}  # by token: what they do not occupy, while they wait for a child
         self.incarnations: dict[str, int] = {}
+        self.awaited: dict[str, float] = {}  # as `Loaded.awaited`, until the inbox has been taken
+        self.put_off: set[int] = set()  # keys of what would have expired, but for those
         self.draining = False
         self.stale = 0
         self.rejected: Counter[tuple[str, str, str]] = Counter()  # commands that a state did not allow
@@ -180,6 +182,8 @@ class Kernel:
         if entity is None:
             self.effect(Answer(reply, None, LookupError("it has ended, or was never here: look it up in the history")))
             return
+        if reply.request is not None and reply.request.sent_at:
+            self.turn.said_at = min(reply.request.sent_at, self.at)
         try:
             entity.receive(message)
         except InvalidTransitionError as refusal:

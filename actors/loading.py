@@ -57,6 +57,7 @@ class Loaded(msgspec.Struct):
     last_seq: int = 0  # the highest transition number
     incarnations: dict[str, int] = {}  # the last incarnation by worker name
     paused: dict[str, str] = {}  # why an operator paused the last incarnation, by worker name
+    awaited: dict[str, float] = {}  # "JOB" or "JOB/TASK" of each decision in the inbox: when the first was made
 
     @property
     def cancel_hooks(self) -> set[int]:
@@ -84,6 +85,7 @@ def make_kernel(
     kernel.seq = loaded.last_seq
     kernel.incarnations = dict(loaded.incarnations)
     kernel.supervisor.paused = loaded.paused
+    kernel.awaited = loaded.awaited
     kernel.supervisor.outbox = list(loaded.outbox)
     kernel.supervisor.attempts = list(loaded.attempts)
     for worker in loaded.workers:

@@ -28,7 +28,7 @@ class Request(msgspec.Struct, frozen=True):
     """The key that a user gave a command: the same again is the same command (DESIGN section 8, "Idempotency").
 
     fingerprint: of the operation and its payload. keep: seconds that the key is kept. row: of the inbox that the
-    command came by, 0 for none.
+    command came by, 0 for none. sent_at: when it was put there, by its sender's clock; 0 where that is not known.
     """
 
     id: str
@@ -36,6 +36,7 @@ class Request(msgspec.Struct, frozen=True):
     fingerprint: str
     keep: float
     row: int = 0
+    sent_at: float = 0.0
 
 
 class Reply(msgspec.Struct, gc=False, eq=False):
@@ -320,6 +321,10 @@ class Recover(Message, frozen=True):
     """The runtime came back: what ran in the process before is gone. `key` is the job it is said to (0: to all)."""
 
     key: int = 0
+
+
+class InboxTaken(Message, frozen=True):
+    """What lay in the inbox while nobody ran the journal has been done: what was put off for it is due."""
 
 
 class Rebuilt(Message, frozen=True):

@@ -7,9 +7,10 @@ Rules (DESIGN sections 4 and 9)
 - One rejection rejects. Exactly one decision wins: whoever comes after it is told of it (`DecisionConflict`).
 - A decision that would change nothing is refused and not journaled: from whom has decided already, from whom no clause
   asks, from the submitter where `self_approval` is off. People are the same whose names differ in case only.
-- That a hold has expired is asked at each approval as well as told by a timer; an approval at that instant is late.
+- That a hold has expired is asked at each decision as well as told by a timer; one at that instant is late. What counts
+  is when it was made: one that lay in the inbox while no runtime was there is heard before its hold expires.
 - Where there is a wait too, it runs beside the hold; both must pass. What has passed stays passed.
-- Due times are by the wall clock. What fell due while no runtime was there is decided first when one comes back.
+- Due times are by the wall clock. What else fell due while no runtime was there is decided first when one comes back.
 
 What the metadata of the transitions hold
 -----------------------------------------
@@ -164,7 +165,10 @@ class Protected(Entity[HeldRecord]):
     def on_reject(self, message: Reject) -> None:
         """Somebody rejects. Raises DecisionRefused or InvalidTransitionError."""
         self._check_open(Event.REJECT)
-        decision = Decision(verdict=REJECTED, at=self.kernel.at, by=message.by, reason=message.reason)
+        until = self.record.hold_until
+        if until is not None and until <= self._said_at:
+            raise self.refusal(Event.REJECT, f"the hold expired at {iso(until)}")
+        decision = Decision(verdict=REJECTED, at=self._said_at, by=message.by, reason=message.reason)
         self.refuse(Event.REJECT, decision, message.reason or f"rejected by {message.by}")
 
     def _check_open(self, event: Event) -> None:
@@ -196,8 +200,14 @@ class Protected(Entity[HeldRecord]):
                 why += f" (who is in {', '.join(message.unchecked)} could not be found out)"
             raise self.refusal(Event.APPROVE, why)
         return Decision(
-            verdict=APPROVED, at=self.kernel.at, by=message.by, reason=message.reason, met=tuple(sorted(met))
+            verdict=APPROVED, at=self._said_at, by=message.by, reason=message.reason, met=tuple(sorted(met))
         )
+
+    @property
+    def _said_at(self) -> float:
+        """When the decision that is being taken was made."""
+        kernel = self.kernel
+        return kernel.at if kernel.turn.said_at is None else kernel.turn.said_at
 
     def refusal(self, event: Event, why: str) -> DecisionRefused:
         """What is raised for a decision that is not taken."""
@@ -207,10 +217,24 @@ class Protected(Entity[HeldRecord]):
     # -- time ----------------------------------------------------------------------------------------------------------
 
     def due_held(self) -> None:
-        """Nobody decided in time."""
+        """Nobody decided in time, unless that is still to be heard."""
+        if self.kernel.awaited and self._is_awaited():
+            self.kernel.put_off.add(self.record.key)
+            return
         missing = missing_of(clauses_of(self.approval), self.record.decisions)
         decision = Decision(verdict=EXPIRED, at=self.kernel.at)
         self.refuse(Event.EXPIRE, decision, f"expired: no approval in time by {', '.join(missing)}")
+
+    def _is_awaited(self) -> bool:
+        """Whether a decision about it lies in the inbox that was made in time."""
+        record = self.record
+        about = record.job_id
+        if isinstance(record, TaskRecord):
+            about += f"/{record.name}"
+        elif isinstance(record, ApprovalRecord):
+            about += f"/{record.task_id.rpartition('/')[2]}"
+        until, said = record.hold_until, self.kernel.awaited.get(about)
+        return until is not None and said is not None and said < until
 
     def due_waiting(self) -> None:
         """The wait is over."""

@@ -26,6 +26,7 @@ from .messages import (
     CallEnded,
     Cancel,
     Drain,
+    InboxTaken,
     Lend,
     Message,
     NextRun,
@@ -42,6 +43,7 @@ from .messages import (
     WorkerBeat,
     WorkerDied,
 )  # fmt: skip
+from .protection import HELD
 from .records import AttemptRecord, OutboxRow, WorkerRecord
 from .spec import HealthChecks, Worker
 from .submissions import next_run, submit
@@ -97,6 +99,8 @@ class SupervisorActor:
                 regain(self.kernel, message)
             case TimerFired(key=0):
                 self.kernel.scheduler.receive(message)
+            case InboxTaken():
+                self._expire_put_off()
             case Rebuilt():
                 self._go_on()
             case Registered():
@@ -119,6 +123,14 @@ class SupervisorActor:
         for job in kernel.jobs.values():
             if job.stream is not None:
                 job.stream.go_on()
+
+    def _expire_put_off(self) -> None:
+        """What was decided in time has been heard: whatever is still not decided has expired."""
+        kernel = self.kernel
+        for entity in filter(None, map(kernel.entities.get, sorted(kernel.put_off))):
+            if entity.record.state == HELD and entity.record.due_at <= kernel.at:
+                kernel.port.later(TimerFired(entity.record.key, entity.record.epoch))
+        kernel.awaited, kernel.put_off = {}, set()
 
     def _take_job(self, message: Submit | NextRun) -> None:
         """Take a job, or its next run; one whose attempt is over is refused."""

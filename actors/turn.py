@@ -198,7 +198,8 @@ class Turn:
     """What one input caused."""
 
     __slots__ = (
-        "before", "booked", "created", "effects", "extra", "leftover", "outbox_done", "queue", "specs", "transitions",
+        "before", "booked", "created", "effects", "extra", "leftover", "outbox_done", "queue", "said_at", "specs",
+        "transitions",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -212,6 +213,7 @@ class Turn:
         self.booked: list[tuple[dict[int, Any], int, Call | Lent | None]] = []  # a book, where, and what was there
         self.effects: list[Effect] = []
         self.leftover: JobActor | None = None  # a job that is over and may now be let go
+        self.said_at: float | None = None  # when its command was given, where that was before it came here
 
     @property
     def records(self) -> list[AnyRecord]:

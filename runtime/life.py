@@ -3,13 +3,15 @@
 Rules
 -----
 - Entering recovers: what fell due while nobody looked fires, and what ran is accounted for, before anything else is
-  taken. Leaving drains: nothing new starts, running attempts may end within `drain_deadline` seconds, the others are
-  stopped and their tries given back. Left by an error or a cancellation, it does not wait for them.
+  taken; only holds that somebody has decided in time, as the inbox says, wait for that decision. Leaving drains:
+  nothing new starts, running attempts may end within `drain_deadline` seconds, the others are stopped and their tries
+  given back. Left by an error or a cancellation, it does not wait for them.
 - A cancellation around it reaches the application's own code only. What runs inside is stopped by leaving, in order, so
   that a body which had to stop counts as stopped and not as failed.
 - Should something inside end that nobody told to end, the runtime is broken: whoever waits for it gets RuntimeClosed
   with the cause, the application's code is cancelled, and leaving raises.
-- It is entered and left in the same task. It takes no signals: that is the program's business.
+- It is entered once, and left in the same task: whoever wants to go on makes another one of the same journal. It takes
+  no signals: that is the program's business.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from random import Random
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, NoReturn, Self, cast
 from weakref import WeakSet
 
 import anyio
@@ -33,6 +35,7 @@ from ..actors.loading import Loaded, make_kernel
 from ..actors.messages import (
     RECOVER,
     Drain,
+    InboxTaken,
     ProcessStarted,
     StartWorkers,
     StopWorkers,
@@ -134,6 +137,7 @@ class RuntimeLife:
         self._engines: dict[str, Engine] = {}
         self._closing = AsyncExitStack()
         self._drained = False
+        self._entered = False
         self._running = False
         self._open = False
         self._left = False
@@ -161,6 +165,13 @@ class RuntimeLife:
     # -- life ----------------------------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
+        if self._entered:
+            now = "was left" if self._left else "is in use"
+            raise RuntimeError(
+                f"a runtime can be entered once, and this one {now}: make another Runtime(...), of the same journal if "
+                "it is to go on there"
+            )
+        self._entered = True
         self._group = anyio.create_task_group()
         await self._group.__aenter__()
         try:
@@ -231,13 +242,16 @@ class RuntimeLife:
         process = await self._open_engines(runners)
         if loaded.attempts or loaded.cancel_hooks:
             await anyio.to_thread.run_sync(kill_leftovers, loaded.attempts, self._name, loaded.cancel_hooks)
+        taker = Taker(self._whole, self._host, self._requests, self.read)
+        if loaded.jobs:
+            loaded.awaited = await taker.awaited()
         self._begin(loaded)
         self._errands = Errands(self._whole, self._children, self._host.caller.desk, runners, process)
         self._watch_loop(runners)
         group.start_soon(self._serve)
         self._running = self._open = True
-        taker = Taker(self._whole, self._host, self._requests, self.read)
         await taker.take(unheard=True)  # what was put into the inbox while nobody ran it comes before anything runs
+        self._host.tell(InboxTaken())
         known = {job.id for job in self.recovered}
         self.recovered += [self._handle(job) for name, job in self._host.kernel.jobs.items() if name not in known]
         self._host.tell(StartWorkers(self._workers))
@@ -427,10 +441,12 @@ class RuntimeLife:
         """Claim nothing more; what runs may end within `deadline`, the rest is stopped, its tries given back.
 
         Afterwards the runtime is of no more use than to be left. Queued and waiting tasks go on at the next start.
-        Raises ValueError for a deadline that is no duration, before anything stops.
+        Raises ValueError for a deadline that is no duration, before anything stops, and RuntimeClosed.
         Begun by a task group's `start`, that returns once whatever ends from then on lets nothing new be claimed.
         """
         limit = _span("the deadline of a drain", deadline)
+        if not self._running:
+            self._raise_closed()
         self._host.tell(Drain(stop=False))
         task_status.started()
         with anyio.move_on_after(limit + CLOSING):
@@ -439,10 +455,17 @@ class RuntimeLife:
             await idle(self._host)
 
     def _check_open(self) -> None:
+        if self._broken is not None or not self._open:
+            self._raise_closed()
+
+    def _check_entered(self) -> None:
+        if not hasattr(self, "_host"):
+            raise RuntimeClosed("the runtime was not entered: use it inside `async with Runtime(...)`")
+
+    def _raise_closed(self) -> NoReturn:
         if self._broken is not None:
             raise closed("the runtime has closed", self._broken)
-        if not self._open:
-            raise RuntimeClosed("the runtime is not open: use it inside `async with Runtime(...)`")
+        raise RuntimeClosed("the runtime is not open: use it inside `async with Runtime(...)`")
 
 
 def default_workers() -> tuple[Worker, ...]:

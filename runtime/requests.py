@@ -23,7 +23,7 @@ from .inflight import InFlight
 if TYPE_CHECKING:
     from ..actors.records import RequestRecord
     from .host import Host
-    from .journal.contract import Journal
+    from .journal.contract import InboxRow, Journal
 
 KEEP_REQUESTS = 86_400.0
 """Seconds that the key of a command is kept, unless the runtime is told otherwise."""
@@ -41,7 +41,7 @@ class Requests:
     """The keys of one runtime. `read` runs a blocking question to the journal, `keep` is in seconds."""
 
     def __init__(self, host: Host, journal: Journal, read: Callable[..., Awaitable[Any]], keep: float) -> None:
-        self.rows: dict[str, int] = {}  # of the inbox, by the keys of the commands that came by them and are in flight
+        self.rows: dict[str, InboxRow] = {}  # by the keys of the commands that came by them and are in flight
         self.asked = 0  # commands that came with a key
         self.hits = 0  # commands that were answered from what is kept
         self._host = host
@@ -79,7 +79,9 @@ class Requests:
             if first is not None:
                 await first()
             await self._host.gate()
-            request = Request(request_id, operation, fingerprint, self._keep, self.rows.get(request_id, 0))
+            row = self.rows.get(request_id)
+            come = (0, 0.0) if row is None else (row.row, row.sent_at)
+            request = Request(request_id, operation, fingerprint, self._keep, *come)
             sent = True
             return await self._host.ask(make, request=request, over=over)
         finally:

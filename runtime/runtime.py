@@ -43,7 +43,7 @@ from .machines import MachineRef
 from .metrics import Metrics, snapshot
 from .naming import by_name
 from .observe import BUFFER, Hub, Past, Subscription
-from .outcomes import JobExists, RuntimeClosed, outcome_of
+from .outcomes import JobExists, outcome_of
 from .reruns import run_again
 from .workers import WorkerHandle, check_worker, start
 
@@ -65,8 +65,8 @@ class Runtime(RuntimeLife):
     Raises ValueError for what is no duration, TypeError for what is no journal.
     lifecycle: by which all entities run that are created and say nothing themselves: the name or import path of one, or
     a `Lifecycle`. lifecycles: those that may be named beside the published ones.
-    Entering raises the errors of `journal.contract`, also for the log, LogConflict for the log of another journal, and
-    SpecificationError for workers, tools and alerts that cannot be.
+    Entering raises the errors of `journal.contract`, also for the log, LogConflict for the log of another journal,
+    SpecificationError for workers, tools and alerts that cannot be, and, the second time, RuntimeError.
     """
 
     # -- jobs ----------------------------------------------------------------------------------------------------------
@@ -348,18 +348,22 @@ class Runtime(RuntimeLife):
 
         Raises RuntimeClosed before it was entered.
         """
-        if not hasattr(self, "_host"):
-            raise RuntimeClosed("the runtime was not entered: use it inside `async with Runtime(...)`")
+        self._check_entered()
         return snapshot(self._host, self._requests.asked, self._requests.hits)
 
     @property
     def health(self) -> Health:
-        """Whether the journal can write, and if not, why not."""
+        """Whether the journal can write, and if not, why not. Raises RuntimeClosed before it was entered."""
+        self._check_entered()
         return self.journal.health
 
     @property
     def failed_hooks(self) -> int:
-        """How many hooks have failed since it was entered. Each was told by `on_trouble`, or in the log."""
+        """How many hooks have failed since it was entered. Each was told by `on_trouble`, or in the log.
+
+        Raises RuntimeClosed before it was entered.
+        """
+        self._check_entered()
         return self._host.caller.failed_hooks
 
     @overload

@@ -1,6 +1,8 @@
 """Takes commands out of the inbox and has the runtime do them.
 
 Rules:
+- A command is done as of now, but a decision as of when it was made, so far as its sender's clock is not ahead: whoever
+  was told that it will take effect was not told so in vain.
 - Rows are taken in order, one after another. Each is answered once: what took effect in the same commit as the effect
   (its row's number travels with the `request_id`), what was refused by a commit of its own.
 - A row is unanswered until then, whatever happens: after a kill it is taken again at the next start, where its key says
@@ -67,6 +69,20 @@ class Taker:
         self._serving.cancel()
         await self._ended.wait()
 
+    async def awaited(self) -> dict[str, float]:
+        """Which decisions are in the inbox: their targets, with the time at which the first about each was made."""
+        if self._host.journal.shared is None:
+            return {}
+        try:
+            rows: list[InboxRow] = await self._read(self._host.journal.inbox)
+        except JournalError:
+            return {}  # `take` tells of it
+        made: dict[str, float] = {}
+        for row in rows:
+            if row.verb in {"approve", "reject"} and row.sent_at:
+                made[row.target] = min(row.sent_at, made.get(row.target, row.sent_at))
+        return made
+
     async def take(self, *, unheard: bool = False) -> None:
         """Do what is in the inbox, in order. unheard: nobody waits for the answers, so a notice tells of refusals."""
         if self._host.journal.shared is None:
@@ -83,7 +99,7 @@ class Taker:
             self._host.notice("inbox_unreadable", "error", f"the inbox cannot be read: {error}", raised=error)
 
     async def _do(self, row: InboxRow, unheard: bool) -> None:
-        self._requests.rows[row.request_id] = row.row
+        self._requests.rows[row.request_id] = row
         try:
             answered = await self._done(row)
         finally:

@@ -752,6 +752,36 @@ async def test_a_closed_runtime_says_so(open_runtime: Callable[..., Runtime]) ->
         await runtime.submit(Workstream("w"))
 
 
+async def test_a_runtime_is_entered_once_and_a_second_time_disturbs_nothing(
+    open_runtime: Callable[..., Runtime],
+) -> None:
+    runtime = open_runtime()
+    with anyio.fail_after(30):
+        async with runtime:
+            with pytest.raises(RuntimeError, match=r"is in use: make another Runtime\(\.\.\.\)"):
+                await runtime.__aenter__()
+            outcome = await (await runtime.submit(Workstream("w", tasks=[Task("a", run=one)]))).wait()
+            assert outcome.ok
+        with pytest.raises(RuntimeError, match=r"was left: make another Runtime\(\.\.\.\)"):
+            await runtime.__aenter__()
+        async with open_runtime():
+            pass
+
+
+async def test_what_cannot_be_asked_before_it_was_entered_says_so(open_runtime: Callable[..., Runtime]) -> None:
+    runtime = open_runtime()
+    for ask in (lambda: runtime.health, lambda: runtime.failed_hooks, runtime.metrics, runtime.workers):
+        with pytest.raises(RuntimeClosed):
+            ask()
+    with pytest.raises(RuntimeClosed):
+        await runtime.drain()
+    async with runtime:
+        pass
+    with pytest.raises(RuntimeClosed):
+        await runtime.drain()
+    assert runtime.health.ok
+
+
 async def test_a_second_runtime_on_the_same_file_is_refused(durable: Callable[..., Runtime]) -> None:
     async with durable() as runtime:
         with pytest.raises(JournalLocked, match=str(os.getpid())):

@@ -7,20 +7,24 @@ import os
 import socket
 import sqlite3
 import stat
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import anyio
 import anyio.to_thread
+import msgspec
 import pytest
 
 from callboard.actors.notices import Notice
-from callboard.actors.spec import Task, Workstream
+from callboard.actors.spec import Approval, Task, Workstream
+from callboard.runtime.clock import SystemClock
 from callboard.runtime.control import bell as bells
 from callboard.runtime.control.bell import Bell, bell_of, ring
 from callboard.runtime.control.client import answer_of, command, put
 from callboard.runtime.control.told import Answered
+from callboard.runtime.engines.context import TaskContext
 from callboard.runtime.handles import JobHandle
 from callboard.runtime.journal.contract import InboxRow, JournalMissing
 from callboard.runtime.journal.lock import Lock, owner_of
@@ -150,6 +154,82 @@ async def test_on_a_stopped_journal_it_takes_effect_at_the_next_start_before_any
         }  # fmt: skip
         assert outcome.tasks["a"].attempt == 0
     assert answer_of(journal, row, 0) == Answered("task", "j@1/a", "cancelled")
+
+
+HOUR = 3600.0
+
+
+class Later(SystemClock):
+    """The machine's time, some hours on."""
+
+    def __init__(self, hours: float) -> None:
+        self.time = lambda: time.time() + hours * HOUR  # type: ignore[misc,method-assign]
+
+
+async def asks(task: TaskContext) -> str:
+    (decision,) = await task.approval("prod", expires="1h")
+    return str(decision.by)
+
+
+def decision(target: str, sent_at: float, verb: str = "approve", by: str = "ana") -> InboxRow:
+    kind = "task" if "/" in target else "job"
+    return InboxRow(verb, kind, target, f"{verb} {target} {by}", {"by": by}, time.time() + sent_at)
+
+
+async def left_held(journal: Path) -> None:
+    """Leave a journal with holds of each kind, which expire in an hour."""
+    async with Runtime(journal, drain_deadline=0) as runtime:
+        seen = runtime.events(kind="approval", notices=False)
+        for name in ("task", "two"):
+            people = 1 if name == "task" else 2
+            hold = Approval(people=people, expires="1h")
+            await runtime.submit(Workstream("w", tasks=[Task("a", command=["true"], hold=hold)]), id=name)
+        hold = Approval(expires="1h")
+        await runtime.submit(Workstream("w", tasks=[Task("a", command=["true"])], hold=hold), id="stream")
+        await runtime.submit(Workstream("w", tasks=[Task("a", run=asks)]), id="body")
+        with anyio.fail_after(30):
+            await anext(seen)
+
+
+async def test_a_decision_made_in_time_counts_though_the_next_start_comes_after_the_expiry(journal: Path) -> None:
+    await left_held(journal)
+    for target in ("task/a", "two/a", "stream", "body/a"):
+        put(journal, decision(target, 60))
+    async with Runtime(journal, clock=Later(2)) as runtime:
+        jobs = {job.id: job for job in runtime.recovered}
+        with anyio.fail_after(30):
+            states = {name: (await job.wait()).state for name, job in jobs.items()}
+    assert states == {"task": "completed", "two": "failed", "stream": "completed", "body": "completed"}
+    two = jobs["two"].task("a").record  # one of two people is not enough: it has expired
+    assert [one.verdict for one in two.decisions] == ["approved", "expired"]
+    first = jobs["task"].task("a").record.decisions[0]
+    assert abs(first.at - (time.time() + 60)) < 30  # when it was made
+
+
+async def test_a_rejection_made_in_time_rejects_though_the_hold_has_expired_since(journal: Path) -> None:
+    await left_held(journal)
+    put(journal, decision("task/a", 60, "reject"))
+    async with Runtime(journal, clock=Later(2)) as runtime:
+        jobs = {job.id: job for job in runtime.recovered}
+        assert [one.verdict for one in jobs["task"].task("a").record.decisions] == ["rejected"]
+        assert [one.verdict for one in jobs["two"].task("a").record.decisions] == ["expired"]
+
+
+@pytest.mark.parametrize("sent_at", [1.5 * HOUR, 30 * HOUR, None], ids=["late", "in the future", "unknown"])
+async def test_a_decision_made_after_the_expiry_is_refused(journal: Path, sent_at: float | None) -> None:
+    await left_held(journal)
+    for target in ("task/a", "stream", "body/a"):
+        row = decision(target, sent_at or 0.0, "reject" if target == "stream" else "approve")
+        put(journal, row if sent_at is not None else msgspec.structs.replace(row, sent_at=0.0))
+    put(journal, decision("two/a", 60))
+    put(journal, decision("two/a", sent_at or 2 * HOUR, by="ben"))  # of two people, one is late
+    runtime, told = Runtime(journal, clock=Later(2)), list[Notice]()
+    runtime.on_trouble = told.append
+    async with runtime:
+        for job in runtime.recovered:
+            if job.id in {"task", "two"}:
+                assert job.task("a").record.decisions[-1].verdict == "expired"
+    assert [notice.event for notice in told].count("command_refused") >= 3
 
 
 async def test_a_client_that_sends_it_again_while_nobody_runs_it_gets_one_effect(journal: Path) -> None:
