@@ -83,11 +83,11 @@ class _Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """A file's top level."""
 
     name: str
-    initial: str
+    initial: str = ""
     endless: bool = False
     facts: dict[str, Any] = {}
-    states: dict[str, StateTable]
-    transitions: list[TransitionTable]
+    states: dict[str, StateTable] = {}
+    transitions: list[TransitionTable] = []
     timed: list[TimedTable] = []
     on_event: str | None = None
     on_enter: dict[str, str] = {}
@@ -139,7 +139,10 @@ class _Reading:
         if not layout.states:
             yield Finding("states", "there are no states", 'write them as: [states] new = { bounded_by = "its owner" }')
             return
-        yield from self._state(layout.initial, "initial")
+        if layout.initial:
+            yield from self._state(layout.initial, "initial")
+        else:
+            yield Finding("initial", "'initial' is missing", "name the state in which an entity begins")
         for index, source, _ in self.rows:
             yield from self._state(source, "transitions", index, "source")
         for index, row in enumerate(layout.transitions):

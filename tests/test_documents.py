@@ -31,6 +31,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = [
     "specification",
     "jobs",
+    "machines",
     "lifecycles",
     "published-lifecycles",
     "documents",

@@ -3,7 +3,7 @@
 Rules
 -----
 - An entity is found by its id; a job also by the beginning of it, and a task by JOB/TASK. Where a job, a worker and a
-  breaker have the same name, the kind before it decides: `worker:build`.
+  breaker have the same name, the kind before it decides: `worker:build`. So it is with machines.
 - Its last run or incarnation is told.
 - It is drawn on the machine that it runs by: a published one where its creation says so, else the runtime's own. Where
   that machine is not known here, what is drawn is the path alone.
@@ -19,6 +19,7 @@ from ...machines import Machine, State, Transition
 from ...machines.audit import MACHINES
 from ...machines.diagram import Path
 from ...machines.lifecycles import LIFECYCLES
+from .machines import machine_of
 from .reading import find_job, find_task, reading
 from .trouble import Trouble
 from .words import moment
@@ -32,6 +33,7 @@ def path_of(journal: FilePath, name: str) -> tuple[Machine, Path]:
     """The machine of an entity, and its path. Raises Trouble where there is none, JournalError for the journal."""
     with reading(journal) as reader:
         rows = _rows(reader, name)
+        machine = _machine(reader, rows)
     times = [moment(row.at) for row in rows]
     one_day = len({time[:10] for time in times}) == 1  # then the day need not be told with each
     steps = [
@@ -40,7 +42,6 @@ def path_of(journal: FilePath, name: str) -> tuple[Machine, Path]:
         if row.from_state is not None
     ]
     path = Path(steps, rows[-1].to_state)
-    machine = _machine(rows)
     return (_alone(name, rows) if machine is None else machine), path
 
 
@@ -68,9 +69,12 @@ def _found(reader: Reader, name: str) -> str:
     return find_task(reader, find_job(reader, job_id), task).id
 
 
-def _machine(rows: Sequence[Transitioned]) -> Machine | None:
+def _machine(reader: Reader, rows: Sequence[Transitioned]) -> Machine | None:
     """What the entity runs by; None where that is not known here, or its path is not one of it."""
     first = rows[0]
+    if first.kind == "machine":
+        record = reader.machine(first.entity_id)
+        return None if record is None else machine_of(reader, record)
     lifecycle = (first.metadata or {}).get("lifecycle")
     if lifecycle is None:
         machine = MACHINES.get(first.kind)

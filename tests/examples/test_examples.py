@@ -49,14 +49,25 @@ def products_are_whole(checkout: Path) -> bool:
 
 def test_every_example_is_run_here() -> None:
     assert PROGRAMS == [
-        "actors.py", "agents.py", "deploy.py", "deploy.toml", "fleet.py", "pipeline.yaml", "quickstart.py",
-        "release.toml", "wfcommons.py",
+        "actors.py", "agent_runs.py", "agents.py", "deploy.py", "deploy.toml", "fleet.py", "pipeline.yaml",
+        "quickstart.py", "release.toml", "wfcommons.py",
     ]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_the_command_in_its_first_lines_names_the_example(name: str) -> None:
     assert shlex.split(command_of(name))[-1] == f"examples/{name}"
+
+
+def test_runs_of_agents_end_as_their_agents_do(run: Run, checkout: Path) -> None:
+    done = run(command_of("agent_runs.py"))
+    refusal, *paths = done.stdout.splitlines()
+    assert refusal.startswith("execution: 'START' is not possible in state 'failed': nothing leaves it.")
+    assert paths == [
+        "run-1: pending queued running success",
+        "run-2: pending queued running recovering running success",
+        "run-3: pending queued running recovering failed",
+    ]
 
 
 def test_a_release_is_built_tested_and_packaged(run: Run, checkout: Path) -> None:

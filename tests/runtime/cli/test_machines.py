@@ -165,6 +165,14 @@ def test_machines_are_shown_beside_jobs(cli: Cli, folder: Path) -> None:
         assert [line.split("[")[1].split("]")[0] for line in history] == ["create", "ENQUEUE", "START", "RECOVER"]
 
 
+def test_the_path_of_a_machine_is_drawn_on_its_own_table(cli: Cli, folder: Path) -> None:
+    with running() as live:
+        live.run("ENQUEUE", "START")
+        told = cli("diagram", "--entity", "run-7")
+        assert told.code == 0
+        assert "recovering" in told.out  # where it never was
+
+
 def test_check_and_audit_hold_a_machine_against_its_own_table(cli: Cli, folder: Path) -> None:
     (folder / "reviewing.py").write_text(FUNCTIONS)
     (folder / "review.toml").write_text(REVIEW)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import msgspec
 import pytest
@@ -16,6 +17,7 @@ from callboard.actors.records import (
     AnyRecord,
     BreakerRecord,
     JobRecord,
+    MachineRecord,
     OutboxRow,
     Process,
     Produced,
@@ -371,3 +373,43 @@ def test_the_children_of_a_job(bench: Bench) -> None:
     )  # fmt: skip
     assert [record.id for record in bench.journal.children("job-1")] == ["job-1/t/x"]
     assert [record.id for record in bench.journal.children("job-1/t/x")] == ["job-1/t/x/t/y"]
+
+
+def machine(key: int, name: str, *, ended: bool = False, **more: Any) -> MachineRecord:
+    return MachineRecord(
+        key=key, id=name, name=name, state="done" if ended else "new", created_at=1.0, machine="m", definitions=(3,),
+        finished_at=2.0 if ended else None, facts=msgspec.Raw(b'{"n":1}'), **more,
+    )  # fmt: skip
+
+
+def told(seq: int, name: str, kind: str = "machine", job_id: str | None = None) -> Transitioned:
+    return Transitioned(seq, kind, name, 1, None, "new", "create", "info", 1.0, job_id=job_id)
+
+
+def test_machines_that_have_not_ended_come_back_with_what_they_run_by(bench: Bench) -> None:
+    bench.write(
+        Entry([told(1, "a")], [machine(4, "a", due={"go": 9.0}, due_at=9.0)], specs=[(3, b'{"machine":"m"}')]),
+        Entry([told(2, "b")], [machine(5, "b", ended=True)]),
+        Entry([], [], specs=[(6, b'{"machine":"n"}')]),
+    )
+    loaded = bench.again()
+    (record,) = loaded.machines
+    assert (record.name, record.due, bytes(record.facts or b"")) == ("a", {"go": 9.0}, b'{"n":1}')
+    assert loaded.specs == {3: b'{"machine":"m"}'}
+    assert loaded.last_key == 6  # what is kept beside the specifications has a key of its own
+    assert [one.name for one in bench.journal.machines()] == ["b", "a"]
+    assert [one.name for one in bench.journal.machines(living=True)] == ["a"]
+    assert [one.name for one in bench.journal.machines(limit=1)] == ["b"]
+    ended = bench.journal.machine("b")
+    assert ended is not None
+    assert ended.state == "done"
+    assert bench.journal.machine("c") is None
+
+
+def test_a_machine_and_a_job_of_one_name_have_a_history_each(bench: Bench) -> None:
+    bench.write(
+        Entry([told(1, "x", "job", "x")], [job(4, id="x")]),
+        Entry([told(2, "x")], [machine(5, "x")]),
+    )
+    assert [row.kind for row in bench.journal.transitions(job_id="x")] == ["job"]
+    assert {row.kind for row in bench.journal.transitions(entity_id="x")} == {"job", "machine"}
