@@ -17,11 +17,12 @@ Actor ActorError ActorStopped Alert Approval ApprovalExpired ApprovalRejected As
 Breaker BreakerHandle Check CheckFailed ChildFailed ChildJob CircuitOpen Clause Condition Context Decision
 DecisionConflict DecisionRefused Defaults Directive Dropped Fire FireFailed GuardRejected HealthChecks Hook
 InvalidTransitionError JobExists JobFailed JobHandle JournalCorrupt JournalError JournalLocked JournalMissing
-JournalTooNew JournalUnwritable LogConflict Machine MachineActor MachineConflict MachineNotFound MachineRecord
-MachineRef MailboxFull NameTaken NoEventLoop NotSerialisable Notice Outcome PendingApproval Permanent ReceiveFailed
-Ref Refusal RequestIdReused Restart RestartLimitReached Retry RetryAfter RunFile Runtime RuntimeClosed SecretMissing
-SpecificationError State Strategy Supervision Task TaskCancelled TaskContext TaskHandle TaskRecord Terminated Timed
-Tool Transition Transitioned VirtualClock Worker WorkerHandle WorkerRecord Workstream load load_machine
+JournalTooNew JournalUnwritable Lifecycle LogConflict Machine MachineActor MachineConflict MachineNotFound
+MachineRecord MachineRef MailboxFull NameTaken NoEventLoop NotSerialisable Notice Outcome PendingApproval Permanent
+Phase ReceiveFailed Ref Refusal RequestIdReused Restart RestartLimitReached Retry RetryAfter RunFile Runtime
+RuntimeClosed SecretMissing SpecificationError State Strategy Supervision Task TaskCancelled TaskContext TaskHandle
+TaskRecord Terminated Timed Tool Transition Transitioned VirtualClock Worker WorkerHandle WorkerRecord Workstream
+load load_machine
 """.split()  # noqa: SIM905 - a name a word is what a reader compares
 
 HEAVY = {"asyncio", "rich", "sqlite3", "structlog", "tenacity", "trio", "typer", "uvloop", "yaml"}

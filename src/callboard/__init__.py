@@ -50,6 +50,7 @@ __all__ = [
     "JournalMissing",
     "JournalTooNew",
     "JournalUnwritable",
+    "Lifecycle",
     "LogConflict",
     "Machine",
     "MachineActor",
@@ -65,6 +66,7 @@ __all__ = [
     "Outcome",
     "PendingApproval",
     "Permanent",
+    "Phase",
     "ReceiveFailed",
     "Ref",
     "Refusal",
@@ -101,7 +103,8 @@ __all__ = [
 ]
 
 _NAMES_BY_MODULE = {
-    "machines": "GuardRejected InvalidTransitionError Machine State Timed Transition",
+    "machines": "GuardRejected InvalidTransitionError Machine Phase State Timed Transition",
+    "machines.lifecycle": "Lifecycle",
     "actors.actor": "Actor Context Refusal Terminated",
     "actors.actor_errors": (
         "ActorError ActorStopped AskCycleError AskTimeout ChildFailed MailboxFull NameTaken NoEventLoop ReceiveFailed"
@@ -189,7 +192,8 @@ if TYPE_CHECKING:
     )
     from .actors.strategy import Directive, Restart, Strategy, Supervision
     from .actors.validate import SpecificationError
-    from .machines import GuardRejected, InvalidTransitionError, Machine, State, Timed, Transition
+    from .machines import GuardRejected, InvalidTransitionError, Machine, Phase, State, Timed, Transition
+    from .machines.lifecycle import Lifecycle
     from .runtime.approvals import PendingApproval
     from .runtime.breakers import BreakerHandle, CheckFailed
     from .runtime.clock import VirtualClock

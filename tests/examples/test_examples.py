@@ -49,8 +49,8 @@ def products_are_whole(checkout: Path) -> bool:
 
 def test_every_example_is_run_here() -> None:
     assert PROGRAMS == [
-        "actors.py", "agent_runs.py", "agents.py", "deploy.py", "deploy.toml", "fleet.py", "pipeline.yaml",
-        "quickstart.py", "release.toml", "wfcommons.py",
+        "actors.py", "agent_runs.py", "agents.py", "deploy.py", "deploy.toml", "fleet.py", "own_lifecycle.py",
+        "pipeline.yaml", "quickstart.py", "release.toml", "wfcommons.py",
     ]  # fmt: skip
 
 
@@ -146,6 +146,27 @@ def test_the_quickstart_embeds_a_runtime(run: Run) -> None:
     assert {"job_state_transition", "workstream_state_transition", "task_state_transition", "fetched"} <= {
         line["event"] for line in logged
     }
+
+
+def test_tasks_run_by_a_lifecycle_of_ones_own(run: Run) -> None:
+    lines = run(command_of("own_lifecycle.py")).stdout.splitlines()
+    assert [line.split() for line in lines if line.startswith("hack")] == [
+        ["hack", "create", "open"],
+        ["hack", "take", "in_work"],
+        ["hack", "ask_for_review", "reviewing"],
+        ["hack", "drop", "dropped"],
+    ]
+    assert lines[-1] == "and the log holds to the table"
+
+
+@pytest.mark.parametrize("lifecycle", ["pipeline", "guarded"])
+def test_a_file_runs_by_a_lifecycle_and_its_log_is_clean(run: Run, checkout: Path, lifecycle: str) -> None:
+    spec = checkout / "small.toml"
+    spec.write_text('[[tasks]]\nname = "a"\ncommand = ["true"]\n', encoding="utf-8")
+    shown = run(f"callboard run small.toml --lifecycle {lifecycle} --jsonl log.jsonl").stdout
+    assert f"(1 {'S_SUCCESS' if lifecycle == 'pipeline' else 'COMPLETED'})" in shown
+    assert "consistent" in run("callboard audit log.jsonl").stdout
+    assert "consistent" in run("callboard check").stdout
 
 
 def test_agents_wait_for_their_model_and_for_people(run: Run) -> None:
