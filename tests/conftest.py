@@ -5,6 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# How long an example takes says something about the machine, and nothing about the code.
+settings.register_profile("callboard", settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("callboard")
 
 pytest_plugins = ["tests.transition_coverage"]
 
