@@ -92,6 +92,8 @@ class Alerter:
         turn.effects += others
 
     def _watches(self, event: Transitioned) -> Iterator[tuple[Watch, Workstream | None]]:
+        if event.kind == "worker" and event.reason == "runtime_restarted":
+            return  # the runtime's own end was no trouble of theirs, and would spend the limit of what is
         for watch in self._own.of(event.severity):
             yield watch, None
         job = None if event.job_id is None else self.kernel.jobs.get(event.job_id)

@@ -2,7 +2,7 @@
 
 Rules:
 - A clause is exactly one of: a person, people, people of a team. A team has the function that knows its members.
-- Nobody is named twice, and a team has one function.
+- Nobody is named twice (people are the same as `person` says), and a team has one function.
 - A wait is a duration above 0, or a point in time with its zone. One that is over only after the deadline of its
   workstream could never be.
 """
@@ -10,7 +10,7 @@ Rules:
 from __future__ import annotations
 
 from .fields import Fields
-from .names import folded
+from .names import person
 from .schema import Path, short
 from .spec import Approval, Clause, Duration, Task, Workstream, moment, seconds
 
@@ -38,9 +38,9 @@ def approval_findings(checker: Fields, rule: Approval, at: Path) -> None:
         here = (*at, "clauses", index)
         _clause(checker, clause, here)
         if clause.person is not None:
-            if folded(clause.person) in persons:
+            if person(clause.person) in persons:
                 checker.bad((*here, "person"), f"{short(clause.person)} is named twice", "a person counts once")
-            persons.add(folded(clause.person))
+            persons.add(person(clause.person))
         if clause.team is not None and teams.setdefault(clause.team, clause.members) != clause.members:
             checker.bad((*here, "members"), f"team {short(clause.team)} has another function in another clause")
 

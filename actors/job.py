@@ -175,7 +175,8 @@ class JobActor(Entity[JobRecord]):
         """Cancel it with all that is in it. Raises InvalidTransitionError if that is done already, or it has ended."""
         if not (self.record.state == JobState.CANCELLING and message.force):
             at_once = message.force or not self.knows(Event.CANCEL_GRACEFUL)
-            self.fire(Event.CANCEL if at_once else Event.CANCEL_GRACEFUL, reason=message.reason)
+            told = None if message.by is None else {"by": message.by}
+            self.fire(Event.CANCEL if at_once else Event.CANCEL_GRACEFUL, reason=message.reason, metadata=told)
         stop = Stop(message.reason, message.force)
         if self.stream is not None:
             self.kernel.send(self.stream, stop)

@@ -103,10 +103,14 @@ class Regain(Message, frozen=True):
 
 
 class Cancel(Message, frozen=True):
-    """Cancel a job, a workstream or a task; `force` is the harder stop. Said by a user's command, or within a turn."""
+    """Cancel a job, a workstream or a task; `force` is the harder stop. Said by a user's command, or within a turn.
+
+    `by` is who says so, if anybody does.
+    """
 
     reason: str
     force: bool = False
+    by: str | None = None
 
 
 class Pause(Message, frozen=True):

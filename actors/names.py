@@ -1,7 +1,8 @@
 """What a name may be. Names of jobs, tasks and workers end up in file names and paths of every system.
 
 Two names are the same when they are equal after case folding and Unicode normalisation: some file systems
-cannot tell them apart, and neither can people.
+cannot tell them apart, and neither can people. Of the names of people less counts still: nor do spaces around and
+between the words, compatible forms of a letter (a full-width one), and signs that nobody sees. They are kept as given.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ LONGEST_NAME = 200
 
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_-])?")
 _RESERVED = re.compile(r"(?:con|prn|aux|nul|conin\$|conout\$|com[0-9¹²³]|lpt[0-9¹²³]) *(?:\..*)?", re.IGNORECASE)
+_UNSEEN = re.compile(
+    "[\u00ad\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2060-\u206f\ufe00-\ufe0f\ufeff\U000e0000-\U000e0fff]"
+)
 _FORBIDDEN = frozenset('/\\:*?"<>|')
 
 
@@ -41,3 +45,9 @@ def folded(name: str) -> str:
     if name.isascii():
         return name.lower()
     return unicodedata.normalize("NFC", unicodedata.normalize("NFD", name).casefold())
+
+
+def person(name: str) -> str:
+    """The form by which the names of people are compared: whoever is written in two ways is one person."""
+    seen = _UNSEEN.sub("", unicodedata.normalize("NFKC", name))
+    return " ".join(unicodedata.normalize("NFKC", folded(seen)).split())

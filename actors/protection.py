@@ -6,7 +6,7 @@ Rules (DESIGN sections 4 and 9)
   may meet several clauses, and counts once for each.
 - One rejection rejects. Exactly one decision wins: whoever comes after it is told of it (`DecisionConflict`).
 - A decision that would change nothing is refused and not journaled: from whom has decided already, from whom no clause
-  asks, from the submitter where `self_approval` is off. People are the same whose names differ in case only.
+  asks, from the submitter where `self_approval` is off. People are the same as `person` says.
 - That a hold has expired is asked at each decision as well as told by a timer; one at that instant is late. What counts
   is when it was made: one that lay in the inbox while no runtime was there is heard before its hold expires.
 - Where there is a wait too, it runs beside the hold; both must pass. What has passed stays passed.
@@ -35,7 +35,7 @@ from msgspec.structs import replace
 from ..machines import Event, GuardRejected, InvalidTransitionError, Machine
 from .entity import Entity
 from .messages import Approve, Reject
-from .names import folded
+from .names import person
 from .records import ApprovalRecord, Decision, TaskRecord, WorkstreamRecord, iso
 from .spec import Approval, Clause, Duration, moment, seconds
 
@@ -139,7 +139,7 @@ class Protected(Entity[HeldRecord]):
         record, rule = self.record, self.approval
         clauses = clauses_of(rule)
         mine = self._own(message, clauses)
-        others = tuple(one for one in record.decisions if folded(one.by or "") != folded(message.by))
+        others = tuple(one for one in record.decisions if person(one.by or "") != person(message.by))
         decisions = (*others, mine)
         missing = missing_of(clauses, decisions)
         changed = replace(record, decisions=decisions)
@@ -179,17 +179,17 @@ class Protected(Entity[HeldRecord]):
 
     def _own(self, message: Approve, clauses: Sequence[Clause]) -> Decision:
         """The decision of who approves now, with all clauses that he has met. Raises DecisionRefused."""
-        by, submitter = folded(message.by), self.submitter
-        if submitter is not None and folded(submitter) == by and not self.approval.self_approval:
+        by, submitter = person(message.by), self.submitter
+        if submitter is not None and person(submitter) == by and not self.approval.self_approval:
             raise self.refusal(
                 Event.APPROVE, f"{message.by} submitted it, and self-approval is off. Somebody else must approve."
             )
         met = {
             index
             for index, clause in enumerate(clauses)
-            if (folded(clause.person) == by if clause.person is not None else clause.team in {None, *message.teams})
+            if (person(clause.person) == by if clause.person is not None else clause.team in {None, *message.teams})
         }
-        before = next((one for one in self.record.decisions if folded(one.by or "") == by), None)
+        before = next((one for one in self.record.decisions if person(one.by or "") == by), None)
         if before is not None:
             if met <= set(before.met):
                 raise _conflict(self.machine, self.record, Event.APPROVE, before)

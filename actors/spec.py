@@ -36,6 +36,8 @@ _WHOLE = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+")
 _DATE = re.compile(r"\d{4}-\d")
 MOST_SLOTS = 10
 """The most slots that a job may reserve (seed 002)."""
+MOST_CAPACITY = {"loop": 100_000, "thread": 1_000, "process": 1_000, "command": 1_000}
+"""The largest capacity of a worker, by its engine: a thread or a process each costs what a machine has few of."""
 LONGEST = 100 * 365 * 86400.0
 """The longest duration accepted, in seconds (a hundred years): beyond it due times lose their meaning."""
 

@@ -214,7 +214,7 @@ class TaskActor(Protected[TaskRecord], QueueingTask):
         else:
             at_once = self.knows(Event.CANCEL) and not self.knows(Event.CANCEL_GRACEFUL)
             event = Event.CANCEL if at_once else Event.CANCEL_GRACEFUL
-        self.fire(event, reason=reason)
+        self.fire(event, reason=reason, metadata=None if message.by is None else {"by": message.by})
 
     def on_stop(self, message: Stop) -> None:
         """Its workstream is cancelled: as `on_cancel`, but where that says nothing new it does nothing."""

@@ -29,6 +29,7 @@ from .lifecycles import Lifecycles
 from .names import folded, name_problem
 from .schema import Finding, Path, beside, did_you_mean, plain_problem, read, short, sound
 from .spec import (
+    MOST_CAPACITY,
     MOST_SLOTS,
     Alert,
     Approval,
@@ -90,6 +91,13 @@ def findings(
     the user, when there is none; without it, paths are held to their form only. lifecycles: those that there are;
     the published ones, unless given.
     """
+    return _checked(workstream, Workstream, lambda checker, value: checker.workstream(value), bodies, lifecycles)[1]
+
+
+def examined(
+    workstream: Workstream, *, bodies: Bodies | None, lifecycles: Lifecycles
+) -> tuple[Workstream, list[Finding]]:
+    """As `findings`, and the workstream with all its values of their own types: tables become what they stand for."""
     return _checked(workstream, Workstream, lambda checker, value: checker.workstream(value), bodies, lifecycles)
 
 
@@ -105,17 +113,17 @@ def worker_findings(workers: Sequence[Worker], *, lifecycles: Lifecycles | None 
         for index, worker in enumerate(value.workers):
             checker.worker(worker, ("workers", index))
 
-    return _checked(Workers(list(workers)), Workers, check, None, lifecycles)
+    return _checked(Workers(list(workers)), Workers, check, None, lifecycles)[1]
 
 
 def hook_findings(hook: Hook) -> list[Finding]:
     """Everything that is wrong with one hook or check by itself, as it stands under `check`."""
-    return _checked(hook, Hook, lambda checker, value: checker.called(value, ("check",)), None)
+    return _checked(hook, Hook, lambda checker, value: checker.called(value, ("check",)), None)[1]
 
 
 def approval_problems(rule: Approval, *, bodies: Bodies | None = None) -> list[Finding]:
     """Everything that is wrong with an approval by itself; `bodies` as for `findings`."""
-    return _checked(rule, Approval, lambda checker, value: approval_findings(checker, value, ()), bodies)
+    return _checked(rule, Approval, lambda checker, value: approval_findings(checker, value, ()), bodies)[1]
 
 
 def _checked(
@@ -124,7 +132,8 @@ def _checked(
     check: Callable[[_Checker, Any], None],
     bodies: Bodies | None,
     lifecycles: Lifecycles | None = None,
-) -> list[Finding]:
+) -> tuple[Any, list[Finding]]:
+    """The value, as one of the right types throughout, and what is wrong with it."""
     if _sound(value):
         try:
             checker = _Checker(bodies, lifecycles)
@@ -132,11 +141,11 @@ def _checked(
         except (TypeError, AttributeError):
             pass  # a date or the like, which is encoded as the text that was wanted: read() tells
         else:
-            return checker.findings
+            return value, checker.findings
     cleaned, found = read(value, kind)
     checker = _Checker(bodies, lifecycles)
     check(checker, cleaned)
-    return found + beside(found, checker.findings)
+    return cleaned, found + beside(found, checker.findings)
 
 
 def _sound(value: Any) -> bool:
@@ -377,7 +386,10 @@ class _Checker(Fields):
         self.limit((*at, "timeout"), spec.timeout)
 
     def worker(self, spec: Worker, at: Path) -> None:
+        most = MOST_CAPACITY.get(spec.engine, MOST_CAPACITY["loop"])
         self.at_least((*at, "capacity"), spec.capacity, 1)
+        if spec.capacity is not None and most < spec.capacity <= 2**53:
+            self.bad((*at, "capacity"), f"must be at most {most:,} of engine {spec.engine!r}, not {spec.capacity:,}")
         self.at_least((*at, "recycle_after"), spec.recycle_after, 1)
         self.lifecycle(spec.lifecycle, at, ("worker",))
         if spec.recycle_after is not None and spec.engine != "process":
@@ -390,6 +402,8 @@ class _Checker(Fields):
         """The names that the workers of a worker with several processes have must be free."""
         given = {folded(worker.name): worker.name for worker in workers}
         for index, worker in enumerate(workers):
+            if (worker.capacity or 1) > MOST_CAPACITY["process"]:
+                continue  # it is refused, or has one name
             for one in worker.each():
                 if one.name != worker.name and (same := given.get(folded(one.name))) is not None:
                     text = f"{short(worker.name)} has a process named {short(one.name)}, as the worker {short(same)} is"

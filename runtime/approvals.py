@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from ..actors.job import JobActor
 from ..actors.messages import Approve
-from ..actors.names import folded
+from ..actors.names import person
 from ..actors.protection import HELD, DecisionRefused, Protected, clauses_of, missing_of
 from ..actors.records import ApprovalRecord, TaskRecord, WorkstreamRecord
 from ..actors.spec import seconds
@@ -133,7 +133,7 @@ async def with_teams(message: Approve, entity: Entity[Any] | None, bodies: Bodie
                 team=team, by=message.by,
             )  # fmt: skip
             continue
-        if folded(message.by) in names:
+        if person(message.by) in names:
             teams.append(team)
     return replace(message, teams=tuple(teams), unchecked=tuple(unchecked))
 
@@ -146,4 +146,4 @@ async def _members(func: Callable[..., Any], team: str) -> set[str]:
         said = await anyio.to_thread.run_sync(func, *args, abandon_on_cancel=True)
     if isinstance(said, str) or not isinstance(said, Iterable):
         raise TypeError(f"it returned {said!r:.60}, and not the names of people")
-    return {folded(name) for name in cast("Iterable[str]", said)}
+    return {person(name) for name in cast("Iterable[str]", said)}

@@ -25,9 +25,9 @@ import msgspec
 from ..actors.backoff import WaitError, encode_wait, is_strategy
 from ..actors.fields import kind_of
 from ..actors.lifecycles import Lifecycles
-from ..actors.schema import Finding, Path, beside, did_you_mean, read, short, where
+from ..actors.schema import Finding, Path, beside, did_you_mean, short, where
 from ..actors.spec import Alert, Approval, Check, Condition, Hook, Retry, Task, Workstream
-from ..actors.validate import SpecificationError, approval_problems, findings
+from ..actors.validate import SpecificationError, approval_problems, examined
 from .functions import BodyNotFound, NoPath, find, follow, look_in, path_of, wants_too_much
 from .naming import named
 
@@ -140,8 +140,7 @@ def prepare(
     lifecycles = lifecycles or Lifecycles()
     if isinstance(cast("object", workstream.folder), str):
         look_in(cast("str", workstream.folder))
-    found = findings(workstream, bodies=bodies.finder, lifecycles=lifecycles)
-    clean = read(workstream, Workstream)[0] if found else workstream
+    clean, found = examined(workstream, bodies=bodies.finder, lifecycles=lifecycles)
     ready, more = journalable(clean, bodies, durable=durable)
     more += _not_for_processes(ready, bodies)
     if found := found + beside(found, more):

@@ -87,8 +87,8 @@ class BreakerHandle:
 
         check: a hook, a command, or a text for a shell, which must pass first. request_id: the same again is the same
         command, and its check is not run again (one whose check did not pass was not given). Raises CheckFailed where
-        the check does not pass, SpecificationError or LookupError for one that cannot be run, RequestIdReused,
-        RuntimeClosed.
+        the check does not pass, TypeError, SpecificationError or LookupError for one that cannot be run,
+        RequestIdReused, RuntimeClosed.
         """
         message = ResetBreaker(*words(reason, by))
         first = None if check is None else partial(self._check, _hook(check))
@@ -138,4 +138,7 @@ def _hook(check: Hook | Sequence[str] | str) -> Hook:
         return check
     if isinstance(check, str):
         return Hook(command=check, shell=True)  # noqa: S604 - the operator's own words
+    words_of: tuple[object, ...] = tuple(check) if isinstance(check, list | tuple) else (None,)
+    if not all(isinstance(word, str) for word in words_of):
+        raise TypeError(f"check is a Hook, a command as a list of texts, or a text for a shell, not {check!r:.60}")
     return Hook(command=list(check))

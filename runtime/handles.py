@@ -88,6 +88,11 @@ class JobHandle:
         more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
         raise LookupError(f"job {self.id!r} has no task {name!r}; it has: {', '.join(names[:_SHOWN]) or 'none'}{more}")
 
+    def _check_name(self, task: object) -> None:
+        """Refuse what is the name of no task of any job. Which there are, only its next run may know."""
+        if not isinstance(task, str):
+            raise LookupError(f"job {self.id!r} has no task {task!r:.60}: its name is a str")  # noqa: TRY004 - as others
+
     def output(self, name: str) -> str:
         """The last line that the running command of a task has written so far; empty if it has none.
 
@@ -96,14 +101,19 @@ class JobHandle:
         return self._runtime.tail(self.task_record(name).token)
 
     async def cancel(
-        self, reason: str = "cancelled by the user", *, force: bool = False, request_id: str | None = None
+        self,
+        reason: str = "cancelled by the user",
+        *,
+        force: bool = False,
+        by: str | None = None,
+        request_id: str | None = None,
     ) -> None:
         """Cancel it and all its tasks; returns when that took effect.
 
         request_id: the same again is the same command (RequestIdReused if it was given to another one before).
         Raises InvalidTransitionError if it has ended.
         """
-        await self.command(None, _cancel(reason, force), "cancel", request_id)
+        await self.command(None, _cancel(reason, force, by), "cancel", request_id)
 
     async def pause(
         self, reason: str = "paused by the user", *, by: str | None = None, request_id: str | None = None
@@ -113,7 +123,7 @@ class JobHandle:
         Returns when that is durable. request_id: as for `cancel`. Raises InvalidTransitionError unless its workstream
         is executing.
         """
-        await self.command(None, Pause(_text(reason), by), "pause", request_id)
+        await self.command(None, Pause(*words(reason, by)), "pause", request_id)
 
     async def resume(
         self, reason: str = "resumed by the user", *, by: str | None = None, request_id: str | None = None
@@ -124,7 +134,7 @@ class JobHandle:
         InvalidTransitionError for a job that is neither.
         """
         if self._living:
-            await self.command(None, Resume(_text(reason), by), "resume", request_id)
+            await self.command(None, Resume(*words(reason, by)), "resume", request_id)
             return self
         return await self._run_again("resume", reason=reason, by=by, request_id=request_id)
 
@@ -143,6 +153,8 @@ class JobHandle:
         was. request_id: as for `cancel`. Raises InvalidTransitionError while it lives (but for a parked task), or if
         it completed and no task is named; LookupError for a task that it does not have.
         """
+        if task is not None:
+            self._check_name(task)
         if task is not None and self._living:
             try:
                 await self.command(task, ResetTask(*words(reason, by)), "retry", request_id)
@@ -168,6 +180,7 @@ class JobHandle:
         Returns the handle of the run that does, when it is durable. request_id: as for `cancel`. Raises
         InvalidTransitionError for a task that is under way in a living job, LookupError if there is none of that name.
         """
+        self._check_name(task)
         if self._living:
             await self.command(task, SkipTask(*words(reason, by)), "skip", request_id)
             return self
@@ -297,14 +310,19 @@ class TaskHandle:
         return self._job.task_record(self.name)
 
     async def cancel(
-        self, reason: str = "cancelled by the user", *, force: bool = False, request_id: str | None = None
+        self,
+        reason: str = "cancelled by the user",
+        *,
+        force: bool = False,
+        by: str | None = None,
+        request_id: str | None = None,
     ) -> None:
         """Cancel it; returns when that took effect.
 
         request_id: the same again is the same command (RequestIdReused if it was given to another one before).
         Raises InvalidTransitionError if its state does not allow it.
         """
-        await self._job.command(self.name, _cancel(reason, force), "cancel", request_id)
+        await self._job.command(self.name, _cancel(reason, force, by), "cancel", request_id)
 
     async def approve(
         self, *, by: str, reason: str | None = None, approval: str | None = None, request_id: str | None = None
@@ -341,8 +359,11 @@ class TaskHandle:
         return await self._job.skip(self.name, reason, by=by, request_id=request_id)
 
 
-def _cancel(reason: object, force: bool) -> Cancel:
-    return Cancel(_text(reason), force)
+def _cancel(reason: object, force: object, by: object) -> Cancel:
+    if not isinstance(force, bool):
+        raise TypeError(f"force is True or False, not {force!r:.60}")
+    why, who = words(reason, by)
+    return Cancel(why, force, who)
 
 
 def _text(value: object, what: str = "the reason") -> str:

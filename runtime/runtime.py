@@ -274,7 +274,7 @@ class Runtime(RuntimeLife):
         """Start one more worker, or an ended one again; it is not started again with the next runtime.
 
         Returns its handle, or those of all that it stands for. Raises InvalidTransitionError if one of that name lives,
-        ValueError for one that cannot be.
+        SpecificationError for one that cannot be.
         """
         self._check_open()
         checked = check_worker(worker, self._engines, self.lifecycles)

@@ -24,7 +24,7 @@ from ..actors.messages import (
 )
 from ..actors.records import WorkerRecord
 from ..actors.spec import Duration, Worker, seconds
-from ..actors.validate import SpecificationError, worker_findings
+from ..actors.validate import Finding, SpecificationError, worker_findings
 from ..machines import InvalidTransitionError
 from .handles import words
 
@@ -149,13 +149,12 @@ async def start(runtime: Runtime, worker: Worker, request_id: str | None) -> Non
 
 
 def check_worker(worker: object, engines: Collection[str], lifecycles: Lifecycles | None = None) -> Worker:
-    """Refuse what cannot be a worker. Raises TypeError and ValueError."""
+    """Refuse what cannot be a worker. Raises TypeError and SpecificationError."""
     if not isinstance(worker, Worker):
         raise TypeError(f"start_worker takes a Worker, not {worker!r:.60}")
     if worker.engine not in engines:
-        raise ValueError(
-            f"worker {worker.name!r}: there is no engine {worker.engine!r:.40}; there are: {', '.join(engines)}"
-        )
+        text = f"there is no engine {worker.engine!r:.40}; there are: {', '.join(engines)}"
+        raise SpecificationError([Finding("workers[0].engine", text)], f"worker {worker.name!r:.80}")
     check_workers([worker], lifecycles)
     return worker
 

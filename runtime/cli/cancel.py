@@ -7,11 +7,11 @@ so that nothing is run meanwhile but the hooks of what is cancelled.
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .acting import TIMEOUT, Act, AsJson, Reason, RequestId, Target, Timeout, address, find
+from .acting import TIMEOUT, Act, AsJson, By, Reason, RequestId, Target, Timeout, address, find, login
 from .options import JOURNAL, Journal, MaybeTask
 from .trouble import FAILED, Trouble
 
@@ -30,6 +30,7 @@ def cancel(
     force: Force = False,
     journal: Journal = JOURNAL,
     reason: Reason = "cancelled by the user",
+    by: By = None,
     request_id: RequestId = None,
     timeout: Timeout = TIMEOUT,
     as_json: AsJson = False,
@@ -45,27 +46,28 @@ def cancel(
         named = find(reader, target, task)
     if named.state in ENDED and request_id is None:
         raise Trouble(f"{named.kind} {named.id} has ended already: {named.state}.", FAILED)
+    said = {"reason": reason, "force": force, "by": by or login()}
     if owner_of(journal) is None:
         with suppress(JournalLocked):  # somebody may just have begun to run it
-            _cancel_here(act, named, reason, force)
+            _cancel_here(act, named, said)
             return
-    act.on(named.kind, address(named), f"{named.kind} {named.id}", {"reason": reason, "force": force}, told=reason)
+    act.on(named.kind, address(named), f"{named.kind} {named.id}", said, told=reason)
 
 
-def _cancel_here(act: Act, named: Found, reason: str, force: bool) -> None:
+def _cancel_here(act: Act, named: Found, said: dict[str, Any]) -> None:
     import anyio  # noqa: PLC0415 - heavy
 
-    anyio.run(_cancel, act, named, reason, force)
+    anyio.run(_cancel, act, named, said)
 
 
-async def _cancel(act: Act, named: Found, reason: str, force: bool) -> None:
+async def _cancel(act: Act, named: Found, said: dict[str, Any]) -> None:
     from ..runtime import Runtime  # noqa: PLC0415
 
     async with Runtime(act.journal, workers=()) as runtime:
-        await _cancelled(runtime, act, named, reason, force)
+        await _cancelled(runtime, act, named, said)
 
 
-async def _cancelled(runtime: Runtime, act: Act, named: Found, reason: str, force: bool) -> None:
+async def _cancelled(runtime: Runtime, act: Act, named: Found, said: dict[str, Any]) -> None:
     import anyio  # noqa: PLC0415
 
     from ...actors.records import TaskRecord  # noqa: PLC0415
@@ -80,14 +82,14 @@ async def _cancelled(runtime: Runtime, act: Act, named: Found, reason: str, forc
     job = await runtime.job(job_id)
     try:
         if not task:
-            await job.cancel(reason, force=force, request_id=act.request_id)
+            await job.cancel(**said, request_id=act.request_id)
         else:
-            await job.task(task).cancel(reason, force=force, request_id=act.request_id)
+            await job.task(task).cancel(**said, request_id=act.request_id)
     except (InvalidTransitionError, RequestIdReused) as error:
         act.tell(shown, answer_to(error))
     if task:
         record = job.task(task).record
-        act.tell(shown, Answered("task", record.id, str(record.state)), record.reason or reason)
+        act.tell(shown, Answered("task", record.id, str(record.state)), record.reason or said["reason"])
         return
     with anyio.move_on_after(_LONGEST):
         await job.wait()

@@ -34,7 +34,7 @@ def _verb(event: str, *kinds: str, arguments: str, method: str = "", stopped: bo
 
 
 VERBS: dict[str, Verb] = {
-    "cancel": _verb("cancel", "job", "task", arguments="reason force"),
+    "cancel": _verb("cancel", "job", "task", arguments="reason force by"),
     "pause": _verb("pause", "job", arguments="reason by"),
     "resume": _verb("", "job", method="resume", arguments="reason by"),
     "pause_worker": _verb("", "worker", method="pause", arguments="reason by", stopped=False),

@@ -58,6 +58,13 @@ def test_it_never_changes_a_state_and_nobody_is_told_where_nobody_asked() -> Non
     assert failing(count=3).hooks == []
 
 
+def test_the_runtimes_own_restart_is_no_trouble_of_its_workers() -> None:
+    again = failing(PAGER, alerts=(PAGER,)).after_crash()
+    restarted = [t for t in again.kept.transitions if t.kind == "worker" and t.reason == "runtime_restarted"]
+    assert [t.severity for t in restarted] == ["error", "error"]
+    assert not [text for text in texts(again) if "runtime_restarted" in text]
+
+
 def test_only_critical_ones_where_that_is_asked_for() -> None:
     stage = Stage()
     stage.scripts["a"] = fails()

@@ -118,6 +118,28 @@ def test_who_meets_no_clause_is_refused_and_nothing_is_journaled() -> None:
     assert len(stage.kept.transitions) == count
 
 
+@pytest.mark.parametrize("other", [" eve", "Eve ", "EVE", "\uff45ve", "e\u200bve", "eve\ufe0f", "\u2003eve"], ids=ascii)
+def test_one_person_is_one_however_the_name_is_written_or_padded(other: str) -> None:
+    stage = held(Approval(people=2))
+    assert say(stage, Approve("eve")) is None
+    assert isinstance(say(stage, Approve(other)), DecisionConflict)
+    named = held(Approval(clauses=[Clause(person=other)]))
+    assert say(named, Approve("eve")) is None
+    own = Stage()
+    own.submit(flow(task("deploy", hold=Approval())), by=other)
+    assert isinstance(say(own, Approve("eve")), DecisionRefused)
+    kept = held(Approval(people=2))
+    say(kept, Approve(other))
+    assert [one.by for one in kept.task("deploy").decisions] == [other]  # as it was given
+
+
+def test_people_whose_names_differ_are_several() -> None:
+    stage = held(Approval(people=3))
+    for name in ("Jos\u00e9 Maria", "Jose Maria", "josemaria"):
+        assert say(stage, Approve(name)) is None
+    assert stage.state() == "completed"
+
+
 @pytest.mark.parametrize("allowed", [False, True])
 def test_whether_the_submitter_may_approve_is_a_setting(allowed: bool) -> None:
     stage = Stage()

@@ -15,7 +15,7 @@ from tests.processes import runs
 
 from callboard.actors.errors import Permanent, RetryAfter
 from callboard.actors.records import Transitioned
-from callboard.actors.spec import Check, Condition, Hook, Retry, Task, Tool, Worker, Workstream
+from callboard.actors.spec import Approval, Check, Condition, Hook, Retry, Task, Tool, Worker, Workstream
 from callboard.actors.validate import SpecificationError
 from callboard.machines import InvalidTransitionError
 from callboard.machines.audit import audit_lines
@@ -833,3 +833,44 @@ async def test_a_recovered_task_waits_for_its_function_to_be_registered(durable:
 
         with anyio.fail_after(10):
             assert (await job.wait()).results == {"a": "built"}
+
+
+async def test_arguments_that_cannot_be_meant_are_refused_and_undo_no_turn(
+    open_runtime: Callable[..., Runtime],
+) -> None:
+    told: list[str] = []
+    runtime = open_runtime(tools={"svc": Tool()}, drain_deadline=0)
+    runtime.on_trouble = lambda notice: told.append(notice.event)
+    async with runtime:
+        job = await runtime.submit(Workstream("w", tasks=[Task("a", run=forever, hold=Approval())]))
+        ended = await runtime.submit(Workstream("w"))
+        await ended.wait()
+        task, breaker = job.task("a"), runtime.breaker("svc")
+        for wrong in (None, 5, b"x"):
+            for one in (job, ended):
+                with pytest.raises(LookupError, match="has no task"):
+                    await one.skip(wrong)  # type: ignore[arg-type]
+        for wrong in (5, b"x"):
+            with pytest.raises(LookupError, match="has no task"):
+                await ended.retry(wrong)  # type: ignore[arg-type]
+            for verb in (job.pause, job.resume, job.cancel, task.cancel, breaker.reset):
+                with pytest.raises(TypeError, match="by must be a str"):
+                    await verb(by=wrong)  # type: ignore[operator]
+        for verb in (job.cancel, task.cancel):
+            with pytest.raises(TypeError, match="force is True or False"):
+                await verb(force="no")
+        for wrong in (5, {"a": 1}, [5], b"x"):
+            with pytest.raises(TypeError, match="check is a Hook"):
+                await breaker.reset(check=wrong)  # type: ignore[arg-type]
+        await task.cancel("not now", by="ana")
+        await job.wait()
+    assert not told
+    assert task.record.state == "cancelled"
+
+
+async def test_tables_in_place_of_structs_are_read_as_a_file_is(open_runtime: Callable[..., Runtime]) -> None:
+    async with open_runtime() as runtime:
+        stream = Workstream("w", tasks=[Task("a", run=one, retry={"max_attempts": 2})], defaults={"timeout": 3})  # type: ignore[arg-type]
+        assert (await (await runtime.submit(stream)).wait()).ok
+        with pytest.raises(SpecificationError, match="defaults"):
+            await runtime.submit(Workstream("w", defaults={"tmeout": 3}))  # type: ignore[arg-type]

@@ -162,10 +162,12 @@ async def test_operators_see_and_control_workers() -> None:
         assert more.state == "shutdown"
         with pytest.raises(LookupError, match="there are: l, more, p"):
             runtime.worker("nobody")
-        with pytest.raises(ValueError, match="there is no engine"):
+        with pytest.raises(SpecificationError, match="there is no engine"):
             await runtime.start_worker(Worker("x", engine="steam"))  # type: ignore[arg-type]
         with pytest.raises(ValueError, match="capacity"):
             await runtime.start_worker(Worker("x", engine="loop", capacity=0))
+        with pytest.raises(SpecificationError, match="must be at most 1,000 of engine 'process', not 10,000,000"):
+            await runtime.start_worker(Worker("x", engine="process", capacity=10**7))
         with pytest.raises(ValueError, match="name"):
             await runtime.start_worker(Worker("a b/", engine="loop"))
 
