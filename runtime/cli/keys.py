@@ -65,6 +65,38 @@ def refuse_undecidable(reader: Reader, row: InboxRow, shown: str) -> None:
         from .words import moment  # noqa: PLC0415
 
         raise Trouble(f"{row.verb} {shown} is not possible: the time for it was over at {moment(until)}.", FAILED)
+    if row.verb == "approve" and len(held) == 1 and (why := _why_not(reader, held[0], str(row.arguments["by"]))):
+        raise Trouble(f"{row.verb} {shown} is not possible: {why}.", FAILED)
+
+
+def _why_not(reader: Reader, held: TaskRecord | WorkstreamRecord | ApprovalRecord, by: str) -> str | None:
+    """Why that person cannot approve it, as far as the journal says: who is in a team only a runtime can ask."""
+    import msgspec  # noqa: PLC0415
+
+    from ...actors.names import person  # noqa: PLC0415
+    from ...actors.protection import clauses_of, text_of  # noqa: PLC0415
+    from ...actors.records import ApprovalRecord, WorkstreamRecord  # noqa: PLC0415
+    from ...actors.spec import Workstream  # noqa: PLC0415
+
+    if isinstance(held, ApprovalRecord):
+        rule = held.rule
+    else:
+        run = held.key if isinstance(held, WorkstreamRecord) else held.workstream
+        spec = msgspec.json.decode(reader.spec(run) or b"{}", type=Workstream)
+        said = spec.hold if isinstance(held, WorkstreamRecord) else spec.tasks[held.index].hold
+        if said is None:
+            return None
+        rule = said
+    job, clauses = reader.job(held.job_id), clauses_of(rule)
+    if job is not None and job.by is not None and person(job.by) == person(by) and not rule.self_approval:
+        return f"{by} submitted it, and self-approval is off"
+    if any(clause.team is not None for clause in clauses):
+        return None
+    if any(one.by is not None and person(one.by) == person(by) for one in held.decisions):
+        return f"{by} has approved it already"
+    if all(clause.person is not None and person(clause.person) != person(by) for clause in clauses):
+        return f"{by} meets no clause; it waits for {', '.join(map(text_of, clauses))}"
+    return None
 
 
 def refuse_unknown_event(reader: Reader, row: InboxRow, shown: str) -> None:

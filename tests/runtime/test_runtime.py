@@ -480,7 +480,9 @@ async def test_a_refusal_says_what_was_tried_and_what_to_do(open_runtime: Callab
             await job.retry("long")
         with pytest.raises(InvalidTransitionError, match=r"job: 'retry' is not possible in state 'running'.*cancel it"):
             await job.retry()
-        with pytest.raises(InvalidTransitionError, match=r"worker loop: 'start' is not possible in state .*shut it down or"):
+        with pytest.raises(
+            InvalidTransitionError, match=r"worker loop: 'start' is not possible in state .*shut it down or"
+        ):
             await runtime.workers()[0].start()
         await job.cancel()
         await job.wait()

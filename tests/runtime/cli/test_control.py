@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from callboard.actors.spec import Approval, Task, Worker, Workstream
+from callboard.actors.spec import Approval, Clause, Task, Worker, Workstream
 from callboard.machines.audit import MACHINES, audit_lines
 from callboard.runtime.cli import acting
 from callboard.runtime.cli import stuck as stucks
@@ -412,6 +412,20 @@ def test_approve_on_a_stopped_journal(cli: Cli, folder: Path) -> None:
     assert (told.code, "approve task j@1/b is not possible: it is queued; possible there: " in told.err) == (1, True)
     assert cli("approve", "j/deploy", "--by", "ana").code == 4
     assert "job j completed (2 completed)" in cli("resume", "--plain").out
+
+
+def test_who_cannot_approve_is_refused_by_a_stopped_journal(cli: Cli, folder: Path) -> None:
+    with running() as live:
+        named = Approval(clauses=[Clause(person="ana"), Clause(person="ben")])
+        tasks = [Task("two", command=["true"], hold=Approval(people=2)), Task("named", command=["true"], hold=named)]
+        live.submit("j", *tasks)
+        assert cli("approve", "j/two", "--by", "ana").code == 0
+    for task, by, why in (
+        ("two", " Ana", "has approved it already"), ("named", "eve", "meets no clause; it waits for ana, ben"),
+    ):  # fmt: skip
+        told = cli("approve", f"j/{task}", "--by", by)
+        assert (told.code, why in told.err) == (1, True)
+    assert cli("approve", "j/two", "--by", "eve").code == 4
 
 
 def test_decisions_that_a_stopped_journal_refuses_at_once(
