@@ -18,6 +18,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec.structs import replace
 
 from .lifecycles import Lifecycles
 from .records import ALLOWED, Allowed
@@ -105,7 +106,7 @@ class LimitsResolver:
         self._runtime = runtime
         self._tools = tools  # the runtime's
         self._lifecycles = lifecycles or Lifecycles()
-        self._shared: dict[tuple[str | None, str | None], Limits] = {}
+        self._shared: dict[tuple[str | None, str | None, bool], Limits] = {}
 
     def of(self, task: Task) -> Limits:
         """The limits of `task`."""
@@ -115,7 +116,7 @@ class LimitsResolver:
         """The limits of `task`, which runs by a lifecycle of that name."""
         if _said_by(task) != _NOTHING:
             return self._resolve(task, lifecycle)
-        key = task.tool, lifecycle
+        key = task.tool, lifecycle, lifecycle is not None and task.optional
         if key not in self._shared:
             self._shared[key] = self._resolve(task, lifecycle)
         return self._shared[key]
@@ -124,7 +125,9 @@ class LimitsResolver:
         tool = effective(task.tool, self._workstream.tools, self._tools)
         sources: tuple[Any, ...] = (task, tool, self._workstream.defaults, self._runtime)
         if lifecycle is not None:
-            sources = (*sources, self._lifecycles.defaults(lifecycle, "task"))
+            its = self._lifecycles.defaults(lifecycle, "task")
+            # Nobody is asked to look after what may fail: else an optional task would hold up its workstream for ever.
+            sources = (*sources, replace(its, on_exhausted=None) if task.optional else its)
 
         def said(field: str) -> Any:  # fields differ in type; each is given its own below
             return next((value for source in sources if (value := getattr(source, field, None)) is not None), None)

@@ -235,12 +235,25 @@ def test_a_guarded_task_fails_decides_and_is_tried_again_under_published_names()
 
 def test_a_guarded_task_parks_when_it_is_exhausted_and_after_the_same_error_thrice() -> None:
     stage = staged("guarded", scripts={"spent": fails(), "same": fails()})
-    stage.submit(flow(task("spent", optional=True), task("same", optional=True, retry=Retry(max_attempts=9))))
+    stage.submit(flow(task("spent"), task("same", retry=Retry(max_attempts=9))))
     stage.advance(40)
     assert stage.task("spent").parked == stage.task("same").parked == "exhausted"
     assert stage.task("same").failed_attempts == 3
     events = {t.entity_id.rpartition("/")[2]: t.event for t in stage.kept.transitions if t.to_state == "CIRCUIT_OPEN"}
     assert events == {"spent": "max_retries_reached", "same": "same_error_repeated"}
+
+
+def test_a_guarded_task_that_may_fail_fails_and_holds_nobody_up_unless_it_says_that_it_parks() -> None:
+    stage = staged("guarded", scripts={"may": fails(), "parks": fails()})
+    stage.submit(flow(task("may", optional=True), task("plain"), task("parks", optional=True, on_exhausted="park")))
+    stage.advance(1)
+    assert (stage.task("may").state, stage.task("may").shown) == ("failed", "FAILED")
+    assert stage.task("parks").shown == "CIRCUIT_OPEN"
+    alone = staged("guarded", scripts={"may": fails()})
+    alone.submit(flow(task("may", optional=True), task("plain")))
+    alone.advance(1)
+    assert alone.over == ["job"]
+    assert clean(stage) == clean(alone) == []
 
 
 def test_what_somebody_says_holds_over_what_the_lifecycle_says() -> None:
