@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from callboard.machines import (
@@ -71,6 +71,7 @@ steps = st.lists(st.tuples(st.sampled_from(Event), facts, payload), max_size=40)
 
 
 @pytest.mark.parametrize("machine", MACHINES, ids=by_name)
+@settings(max_examples=40)  # of up to forty steps each
 @given(walk=steps)
 def test_any_walk_stays_inside_the_table(machine: Machine, walk: list[tuple[Event, Any, Any]]) -> None:
     state = machine.initial
