@@ -57,6 +57,7 @@ class Loaded(msgspec.Struct):
     last_seq: int = 0  # the highest transition number
     incarnations: dict[str, int] = {}  # the last incarnation by worker name
     paused: dict[str, str] = {}  # why an operator paused the last incarnation, by worker name
+    archiving: bool = False  # whether jobs that have ended are still to be moved out
     awaited: dict[str, float] = {}  # "JOB" or "JOB/TASK" of each decision in the inbox: when the first was made
 
     @property

@@ -316,7 +316,8 @@ class Workstream(Named, frozen=True, kw_only=True):
     enough. cancel_hooks: run, in order, when it is cancelled gracefully (not when it fails), once all its tasks have
     ended and before it is cancelled; together they have the cancel_timeout of its defaults. folder: where the modules
     of its functions are looked for first; a specification file's own folder, set on loading. lifecycle: as a task's,
-    for itself, its job and its tasks, as far as that has states for them.
+    for itself, its job and its tasks, as far as that has states for them. archive: whether its job, with its children,
+    is moved out of the journal, into a file, once it has ended and the runtime is left (seed 001).
     """
 
     tasks: list[Task] = []
@@ -340,6 +341,7 @@ class Workstream(Named, frozen=True, kw_only=True):
     on_cancelled: list[Hook] = []
     alerts: list[Alert] = []
     lifecycle: LifecycleName = None
+    archive: bool = False
 
 
 class Worker(Named, frozen=True, kw_only=True):

@@ -36,7 +36,7 @@ def submit(kernel: Kernel, message: Submit) -> None:
     record = JobRecord(
         key=kernel.number(), id=message.job_id, name=spec.name, state=JobState.SUBMITTED, created_at=kernel.at,
         updated_at=kernel.at, fingerprint=message.fingerprint, caller_id=message.caller_id, stream=kernel.number(),
-        worker_count=spec.worker_count or 0, by=message.by,
+        worker_count=spec.worker_count or 0, by=message.by, archive=spec.archive,
         published=kernel.lifecycles.birth("job", kernel.lifecycles.of("job", spec.lifecycle)),
     )  # fmt: skip
     if parent is not None:
@@ -65,7 +65,7 @@ def next_run(kernel: Kernel, message: NextRun) -> None:
         key=before.key, id=before.id, name=before.name, state=JobState.SUBMITTED, run=run, runs=run,
         created_at=kernel.at, updated_at=kernel.at, fingerprint=before.fingerprint, caller_id=before.caller_id,
         stream=kernel.number(), worker_count=before.worker_count, again=message.again, skip=skip,
-        parent_id=before.parent_id, depth=before.depth, by=before.by,
+        parent_id=before.parent_id, depth=before.depth, by=before.by, archive=before.archive,
         published=kernel.lifecycles.birth("job", kernel.lifecycles.of("job", message.workstream.lifecycle)),
     )  # fmt: skip
     if parent is not None:
@@ -97,7 +97,10 @@ def _begin(
 
 def _child(record: JobRecord, parent: AttemptedTask) -> JobRecord:
     job = parent.stream.job.record
-    return replace(record, parent=job.key, parent_id=job.id, parent_task=parent.record.key, depth=job.depth + 1)
+    return replace(
+        record, parent=job.key, parent_id=job.id, parent_task=parent.record.key, depth=job.depth + 1,
+        archive=record.archive or job.archive,
+    )  # fmt: skip
 
 
 def _attempt(kernel: Kernel, token: int) -> AttemptedTask | None:

@@ -80,6 +80,7 @@ from .watchdog import Watchdog
 from .workers import check_workers
 
 if TYPE_CHECKING:
+    from .journal.archive import Left
     from .runtime import Runtime
 
 LOOP_CAPACITY = 100
@@ -137,6 +138,8 @@ class RuntimeLife:
         self._engines: dict[str, Engine] = {}
         self._closing = AsyncExitStack()
         self._drained = False
+        self._settled = False  # it has stopped in good order, and all that it did is durable
+        self._archiving = False  # whether there may be jobs to be moved out of the journal
         self._entered = False
         self._running = False
         self._open = False
@@ -236,6 +239,7 @@ class RuntimeLife:
         self._requests = Requests(self._host, self.journal, self.read, self._keep_requests)
         self._closing.callback(self._dispatcher.close)
         loaded = await self._open_journal()
+        self._archiving = loaded.archiving
         self._hub.told = loaded.last_seq
         self._machines = Machines(self._whole, self._host, group.start_soon)
         self._children = Children(self._whole, self._host, runners)
@@ -302,6 +306,7 @@ class RuntimeLife:
         with anyio.move_on_after(CLOSING):
             self._host.tell(StopWorkers())
             await self._host.barrier()
+            self._settled = True
         self._let_go(None)
         self._host.close()
 
@@ -327,7 +332,28 @@ class RuntimeLife:
             await anyio.to_thread.run_sync(log.open, self.journal)
         return loaded
 
+    async def _archive(self) -> None:
+        """Move out of the journal what has ended and says so: nothing is taken any more, and the file is still ours."""
+        journal = self.journal.shared
+        if journal is None or not self._archiving or not self._settled:
+            return
+        from .journal.archive import move_all  # noqa: PLC0415 - most jobs stay
+
+        until = self._clock.monotonic() + max(self._drain_deadline, CLOSING)
+        living = frozenset(self._host.kernel.jobs)
+
+        def moving() -> Left:
+            return move_all(
+                journal, living=living, now=self._clock.time(), may_go_on=lambda: self._clock.monotonic() < until
+            )
+
+        left = await anyio.to_thread.run_sync(moving)
+        if left.reason is not None:
+            text = f"{len(left.jobs)} ended jobs stay in the journal, to be archived the next time: {left.reason}"
+            self._host.notice("not_archived", "warning", text, jobs=left.jobs, reason=left.reason)
+
     async def _shut_journal(self) -> None:
+        await self._archive()
         deadline = self._drain_deadline
         if self.journal.durable_medium:
             await anyio.to_thread.run_sync(self.journal.shut, deadline)
@@ -419,6 +445,7 @@ class RuntimeLife:
         return handle
 
     def _job_over(self, actor: JobActor) -> None:
+        self._archiving |= actor.record.archive
         for handle in list(self._handles.pop(actor.record.id, ())):
             self._settle(handle, actor)
 

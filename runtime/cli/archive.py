@@ -10,7 +10,6 @@ import typer
 
 from .options import JOURNAL, AsJson, Journal
 from .terminal import echo, echo_json
-from .trouble import Trouble
 
 OlderThan = Annotated[str, typer.Option("--older-than", metavar="SPAN", help="How long ago they ended: 30d, 12h, 90m.")]
 Folder = Annotated[
@@ -31,14 +30,14 @@ def archive(
 
     A runtime may use the journal meanwhile. The ids of archived jobs are not given again.
     """
-    from ..journal.archive import file_of, is_movable, move  # noqa: PLC0415
+    from ..journal.archive import file_of, folder_of, is_movable, make_folder, move  # noqa: PLC0415
     from .reading import reading  # noqa: PLC0415
     from .spans import span  # noqa: PLC0415
     from .words import took  # noqa: PLC0415
 
     now = time.time()
     ended_before = now - span(older_than)
-    folder = to if to is not None else journal.with_name(f"{journal.name}.archive")
+    folder = to if to is not None else folder_of(journal)
     moved = 0
     with reading(journal) as reader:
         busy = {row.owner for row in reader.outbox()}
@@ -47,7 +46,7 @@ def archive(
                 continue
             moved += 1
             if not dry_run:
-                _make(folder)
+                make_folder(folder)
             file = file_of(folder, job.id) if dry_run else move(journal, reader, job, folder, now)
             if as_json:
                 told = {"id": job.id, "state": job.state, "file": str(file), "moved": not dry_run}
@@ -57,10 +56,3 @@ def archive(
                 echo(f"job {job.id} {job.state} {took(now - job.finished_at)} ago: {word} to {file}")
     if not as_json:
         echo(f"{moved} {'job' if moved == 1 else 'jobs'} {'to move' if dry_run else 'moved'}")
-
-
-def _make(folder: Path) -> None:
-    try:
-        folder.mkdir(exist_ok=True)
-    except OSError as error:
-        raise Trouble(f"Cannot make the folder {folder}: {error.strerror}. Nothing was moved.") from None

@@ -8,7 +8,8 @@ Rules:
   the log tells them. `callboard audit` reads it.
 - The journal keeps the job's id, so that it is not given again, and the numbers of its transitions, which are then no
   gap. Keys of commands stay for their time.
-- A job is moved only when all that belongs to it has ended, its hooks too, and its parent.
+- A job is moved only when all that belongs to it has ended, its hooks and those of its children too, and its parent.
+- What says `archive` is moved by its runtime when that is left. It stays where it cannot be moved, until the next time.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Callable, Container, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ import msgspec
 from ...actors.records import AttemptRecord, JobRecord, TaskRecord, Transitioned, WorkstreamRecord
 from ...machines.audit import merged
 from ..jsonl import log_line
-from .contract import JournalUnwritable
+from .contract import JournalError, JournalUnwritable
 from .opening import connect, refusing
 from .reader import SqliteReader
 
@@ -44,6 +45,18 @@ class Archive(msgspec.Struct):
     transitions: int  # that follow
 
 
+class Left(msgspec.Struct):
+    """What should have been moved and was not: the ids of the jobs, and why, of the first of them."""
+
+    jobs: list[str] = []
+    reason: str | None = None
+
+    def add(self, job_id: str, reason: str) -> None:
+        """One more."""
+        self.jobs.append(job_id)
+        self.reason = self.reason or reason
+
+
 class _First(msgspec.Struct):
     archive: Archive
 
@@ -54,8 +67,15 @@ def is_movable(job: JobRecord, reader: SqliteReader, busy: set[str]) -> bool:
         return False
     if job.parent_id is not None and (parent := reader.job(job.parent_id)) is not None and parent.finished_at is None:
         return False  # a further attempt of the task that submitted it asks for it
+    if any(owner.startswith(f"{job.id}/") for owner in busy):
+        return False
     runs = reader.workstreams(job.id)
     return not any(owner.startswith(f"{run.id}/") or owner == run.id for run in runs for owner in busy)
+
+
+def folder_of(journal: Path) -> Path:
+    """The folder that jobs are moved into where nothing else is said."""
+    return journal.with_name(f"{journal.name}.archive")
 
 
 def file_of(folder: Path, job_id: str) -> Path:
@@ -82,6 +102,40 @@ def move(journal: Path, reader: SqliteReader, job: JobRecord, folder: Path, now:
         connection.execute("INSERT OR REPLACE INTO archived_jobs VALUES (?, ?, ?, ?, ?)", values)
         connection.execute("COMMIT")  # closed without it, all is undone
     return file
+
+
+def move_all(journal: Path, *, living: Container[str], now: float, may_go_on: Callable[[], bool]) -> Left:
+    """Move what has ended and says `archive` into the usual folder; for a runtime that is left. Gives what is left.
+
+    living: the ids of jobs that it still has something to do with. Asked before each job, `may_go_on` says whether
+    there is time. Raises nothing that a disk or a file can be the reason of.
+    """
+    left = Left()
+    try:
+        with contextlib.closing(SqliteReader(journal)) as reader:
+            busy = {row.owner for row in reader.outbox()}
+            for job in reader.to_archive():
+                if job.id in living or not is_movable(job, reader, busy):
+                    continue
+                if not may_go_on():
+                    left.add(job.id, "there was no time left")
+                    continue
+                try:
+                    make_folder(folder_of(journal))
+                    move(journal, reader, job, folder_of(journal), now)
+                except JournalError as error:
+                    left.add(job.id, str(error))
+    except (JournalError, OSError) as error:
+        left.reason = left.reason or str(error)
+    return left
+
+
+def make_folder(folder: Path) -> None:
+    """Make the folder that jobs are moved into. Raises JournalUnwritable."""
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise JournalUnwritable(f"Cannot make the folder {folder}: {error.strerror}. Nothing was moved.") from error
 
 
 def _take_out(

@@ -209,6 +209,11 @@ class SqliteReader:
         """The hooks of ended entities that are still to run."""
         return self._records(_OUTBOX, f"SELECT {_RECORD} FROM outbox_rows ORDER BY key")
 
+    def to_archive(self, limit: int = -1) -> list[JobRecord]:
+        """The jobs that have ended and are to be moved out, oldest first."""
+        only = "WHERE NOT living AND json_extract(record, '$.archive')"
+        return self._records(_JOB, f"SELECT {_RECORD} FROM job_records {only} ORDER BY key LIMIT ?", limit)
+
     def transitions(
         self,
         *,
@@ -255,6 +260,7 @@ class SqliteReader:
             loaded.tasks += self._tasks_of(run)
             loaded.approvals += self.approvals(run.key)
         loaded.machines = self.machines(living=True)
+        loaded.archiving = bool(self.to_archive(limit=1))
         kinds = {machine.definitions[-1] for machine in loaded.machines}
         for key in [*(job.stream for job in loaded.jobs), *sorted(kinds)]:
             if (spec := self.spec(key)) is not None:

@@ -186,6 +186,7 @@ CREATE TABLE names (name TEXT PRIMARY KEY, key INTEGER NOT NULL) WITHOUT ROWID; 
 
 CREATE TABLE job_records (key INTEGER PRIMARY KEY, state TEXT NOT NULL, living INTEGER NOT NULL, record TEXT NOT NULL);
 CREATE INDEX living_jobs ON job_records (key) WHERE living;
+CREATE INDEX jobs_to_archive ON job_records (key) WHERE NOT living AND json_extract(record, '$.archive');
 CREATE TABLE workstream_records (key INTEGER PRIMARY KEY, job INTEGER NOT NULL, record TEXT NOT NULL);
 CREATE INDEX workstreams_of_job ON workstream_records (job);
 CREATE TABLE specs (workstream INTEGER PRIMARY KEY, spec TEXT NOT NULL);  -- and what machines run by
