@@ -57,6 +57,32 @@ def edge_findings(tasks: Sequence[Task]) -> Iterator[Finding]:
         yield Finding(where(("tasks", cycle[0])), f"these wait for each other: {text}", "remove one of these edges")
 
 
+def waves_of(tasks: Sequence[Task]) -> list[list[Task]]:
+    """The tasks by when they may begin at the earliest: each in the wave after the last of those it waits for.
+
+    In a wave they are in their own order. The edges must be good.
+    """
+    numbers = {task.name: index for index, task in enumerate(tasks)}
+    needs = [[numbers[other] for other in (*task.depends_on, *task.after)] for task in tasks]
+    dependents: list[list[int]] = [[] for _ in needs]
+    left = [len(mine) for mine in needs]
+    for index, mine in enumerate(needs):
+        for other in mine:
+            dependents[other].append(index)
+    wave = [index for index, count in enumerate(left) if count == 0]
+    waves: list[list[Task]] = []
+    while wave:
+        waves.append([tasks[index] for index in wave])
+        following: list[int] = []
+        for done in wave:
+            for index in dependents[done]:
+                left[index] -= 1
+                if left[index] == 0:
+                    following.append(index)
+        wave = sorted(following)
+    return waves
+
+
 def _cycles(needs: Sequence[Sequence[int]]) -> Iterator[list[int]]:
     """One cycle at least of each knot, as numbers: each task waits for the next, the last for the first."""
     dependents: list[list[int]] = [[] for _ in needs]

@@ -1,14 +1,20 @@
-"""`callboard status [JOB]`: the jobs and machines of a journal, or one of them, also while a runtime has it."""
+"""`callboard status [JOB]`: the jobs and machines of a journal, or one of them, also while a runtime has it.
+
+With `--plan`, the order in which a job's tasks run, which is `plan.py`'s.
+"""
 
 from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from ..printable import printable
 from .options import JOURNAL, AsJson, Journal, MaybeJobId
 from .terminal import echo, echo_json
+from .trouble import Trouble
 
 if TYPE_CHECKING:
     from ...actors.records import ApprovalRecord, JobRecord, TaskRecord
@@ -17,11 +23,18 @@ if TYPE_CHECKING:
 _MOST = 50  # jobs, and machines, listed: the newest
 
 
-def status(job_id: MaybeJobId = None, journal: Journal = JOURNAL, as_json: AsJson = False) -> None:
+Plan = Annotated[bool, typer.Option("--plan", help="Show in which order its tasks run, and what side by side.")]
+
+
+def status(
+    job_id: MaybeJobId = None, *, journal: Journal = JOURNAL, as_json: AsJson = False, plan: Plan = False
+) -> None:
     """Show the newest jobs and machines of a journal, or the tasks of one job, or one machine."""
     from . import machines  # noqa: PLC0415
     from .reading import approvals_of, find_job, reading, tasks_of  # noqa: PLC0415
 
+    if plan and job_id is None:
+        raise Trouble("--plan shows the plan of one job: name it. `callboard status` lists them.")
     with reading(journal) as reader:
         if job_id is None:
             jobs = reader.jobs(limit=_MOST)
@@ -35,11 +48,16 @@ def status(job_id: MaybeJobId = None, journal: Journal = JOURNAL, as_json: AsJso
             if others:
                 machines.show(others)
             return
-        if (machine := machines.named(reader, job_id)) is not None:
+        if not plan and (machine := machines.named(reader, job_id)) is not None:
             machines.show_one(machine, as_json=as_json)
             return
         job = find_job(reader, job_id)
         tasks = tasks_of(reader, job)
+        if plan:
+            from .plan import show  # noqa: PLC0415
+
+            show(reader, job, tasks, as_json=as_json)
+            return
         asked = approvals_of(reader, job)
         if as_json:
             as_lines([_job(job, tasks), *(_task(task) for task in tasks), *map(_approval, asked)])
@@ -137,8 +155,6 @@ def as_lines(rows: list[dict[str, Any]]) -> None:
 def table(head: tuple[str, ...], rows: list[list[str]]) -> None:
     """Print columns; on a terminal the last one is cut to what fits, so that a row stays a line."""
     from shutil import get_terminal_size  # noqa: PLC0415
-
-    import typer  # noqa: PLC0415
 
     from . import words  # noqa: PLC0415
 

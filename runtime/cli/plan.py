@@ -1,0 +1,104 @@
+"""`callboard status JOB --plan`: how a job's tasks follow from each other, and what may run side by side.
+
+Rules
+-----
+- A wave is what may begin once all waves before it have ended: each task stands in the first one that its dependencies
+  allow. A task does not wait for its wave, but for what it depends on, which may be earlier.
+- The plan is that of the specification, as the job's present run has it; states are told beside it.
+- Limits are told where the specification sets them. Workers, and the tools of the runtime, are not known here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ...actors.graph import waves_of
+from ...actors.spec import Task, Workstream
+from .terminal import echo, echo_json
+from .trouble import Trouble
+
+if TYPE_CHECKING:
+    from ...actors.records import JobRecord, TaskRecord
+    from ..journal.contract import Reader
+
+
+def show(reader: Reader, job: JobRecord, tasks: list[TaskRecord], *, as_json: bool) -> None:
+    """Print the execution plan of a job. Raises Trouble where its specification is gone."""
+    encoded = reader.spec(job.stream)
+    if encoded is None:
+        raise Trouble(f"The specification of job {job.id} is not in this journal.")
+    spec = msgspec.json.decode(encoded, type=Workstream)
+    waves = waves_of(spec.tasks)
+    states = {task.name: str(task.shown) for task in tasks}
+    if as_json:
+        echo_json(_head(job, spec, waves))
+        for number, wave in enumerate(waves, 1):
+            for task in wave:
+                echo_json(_task(task, number, states.get(task.name)))
+        return
+    _print(job, spec, waves, states)
+
+
+def _print(job: JobRecord, spec: Workstream, waves: list[list[Task]], states: dict[str, str]) -> None:
+    from .status import table  # noqa: PLC0415 - which imports this
+
+    most = "" if spec.max_parallel is None else f", at most {spec.max_parallel} at a time"
+    count = len(spec.tasks)
+    echo(f"job {job.id}: {job.name}, {count} {_word('task', count)} in {len(waves)} {_word('wave', len(waves))}{most}")
+    for name, limit in _tool_limits(spec).items():
+        users = sum(task.tool == name for task in spec.tasks)
+        echo(f"tool {name}: at most {limit} at a time, of {users} {_word('task', users)}")
+    rows = [
+        [str(number), f"{job.id}/{task.name}", states.get(task.name, ""), ", ".join(_awaited(task)), _told(task)]
+        for number, wave in enumerate(waves, 1)
+        for task in wave
+    ]
+    table(("wave", "task", "state", "waits for", "told"), rows)
+
+
+def _awaited(task: Task) -> list[str]:
+    return [*task.depends_on, *(f"the end of {name}" for name in task.after)]
+
+
+def _told(task: Task) -> str:
+    """What else decides about when it runs, or whether."""
+    facts = [
+        "" if task.tool is None else f"tool {task.tool}",
+        "" if not task.priority else f"priority {task.priority}",
+        "" if task.condition is None else "conditional",
+        "" if task.hold is None else "needs approval",
+        "" if task.wait is None else f"waits {task.wait}",
+        "optional" if task.optional else "",
+    ]
+    return ", ".join(filter(None, facts))
+
+
+def _tool_limits(spec: Workstream) -> dict[str, int]:
+    used = {task.tool for task in spec.tasks}
+    tools = ((name, tool.max_parallel) for name, tool in spec.tools.items() if name in used)
+    return {name: limit for name, limit in tools if limit is not None}
+
+
+def _head(job: JobRecord, spec: Workstream, waves: list[list[Task]]) -> dict[str, Any]:
+    return {
+        "kind": "plan",
+        "id": job.id,
+        "name": job.name,
+        "tasks": len(spec.tasks),
+        "waves": [[task.name for task in wave] for wave in waves],
+        "max_parallel": spec.max_parallel,
+        "tools": _tool_limits(spec),
+    }
+
+
+def _task(task: Task, wave: int, state: str | None) -> dict[str, Any]:
+    names = ("name", "depends_on", "after", "tool", "priority", "optional", "wait")
+    given = {name: getattr(task, name) for name in names}
+    more = {"conditional": task.condition is not None, "needs_approval": task.hold is not None}
+    return {"kind": "planned", "wave": wave, "state": state, **given, **more}
+
+
+def _word(what: str, count: int) -> str:
+    return what if count == 1 else f"{what}s"
