@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import sys
 import time
@@ -94,6 +95,9 @@ def _keys() -> Generator[int | None]:
     before = termios.tcgetattr(keyboard)
     try:
         tty.setcbreak(keyboard)
+        mode = termios.tcgetattr(keyboard)
+        mode[6][termios.VMIN] = 0  # a read never waits: what was typed before Ctrl+C is gone when that comes
+        termios.tcsetattr(keyboard, termios.TCSANOW, mode)
         yield keyboard
     finally:
         termios.tcsetattr(keyboard, termios.TCSADRAIN, before)
@@ -107,10 +111,17 @@ async def _pressed(keys: int | None, seconds: float) -> bool:
         while keys is not None:
             await anyio.wait_readable(keys)
             pressed = os.read(keys, 1024)
-            if not pressed or b"q" in pressed.lower():
+            if b"q" in pressed.lower() or (not pressed and _has_gone(keys)):
                 return True
         await anyio.sleep_forever()
     return False
+
+
+def _has_gone(keys: int) -> bool:
+    """Whether nobody is at the terminal any more."""
+    look = select.poll()
+    look.register(keys, select.POLLIN)
+    return any(event & ~select.POLLIN for _, event in look.poll(0))
 
 
 def _lines(reader: SqliteReader, journal: Path, now: float) -> list[str]:
