@@ -11,6 +11,7 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from random import Random
 from typing import Any
+from weakref import WeakSet
 
 import msgspec
 
@@ -68,6 +69,8 @@ from callboard.machines.audit import AuditFinding, audit
 from callboard.machines.lifecycle import Lifecycle
 
 Script = Callable[["StartCall", Any], dict[str, Any] | None]
+STAGES: WeakSet[Stage] = WeakSet()
+"""Those of the present test: they are taken apart when it ends."""
 WORKERS = (Worker("loop", engine="loop", capacity=100), Worker("command", engine="command", capacity=2))
 
 
@@ -141,6 +144,7 @@ class Stage:
         copies: bool = True,
         functions: dict[str, Any] | None = None,
     ) -> None:
+        STAGES.add(self)
         self.random = Random(7)
         self.time = time
         self.workers = workers
