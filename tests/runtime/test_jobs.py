@@ -277,7 +277,7 @@ async def test_check_finds_nothing_in_a_journal_with_children_and_runs(
         await (await again.retry("t")).wait()
     check(path)
     assert capsys.readouterr().out.endswith(": consistent\n")
-    status("job", path)
+    status("job", journal=path)
     told = capsys.readouterr().out
     assert "workstream job@1: failed: task 't' failed" in told
     assert "workstream job@3: completed\n" in told
