@@ -44,7 +44,7 @@ class Lifecycles:
         default: str | None = None,
         resolve: Callable[[str], object] | None = None,
     ) -> None:
-        self._known: dict[str, dict[str, Lifecycle]] = {name: dict(kinds) for name, kinds in LIFECYCLES.items()}
+        self._more: dict[str, dict[str, Lifecycle]] = {}  # by name, with what a published one of that name has
         self._refined: dict[tuple[str, str], Refinement] = {}
         self._births: dict[tuple[str, str], Published] = {}
         self._resolve = resolve
@@ -59,7 +59,7 @@ class Lifecycles:
             raise ValueError(f"no {lifecycle.kind} can run by the lifecycle {lifecycle.name!r}: {'; '.join(wrong)}")
         if not lifecycle.name or lifecycle.name == OWN:
             raise ValueError(f"a lifecycle cannot be named {lifecycle.name!r}: give it another name")
-        kinds = self._known.setdefault(lifecycle.name, {})
+        kinds = self._more.setdefault(lifecycle.name, dict(LIFECYCLES.get(lifecycle.name, {})))
         known = kinds.get(lifecycle.kind)
         if known is None:
             kinds[lifecycle.kind] = lifecycle
@@ -82,12 +82,12 @@ class Lifecycles:
             raise UnknownLifecycle(f"{short(said)} is no lifecycle: give a name, an import path, or a Lifecycle")
         for one in several:
             self.add(one)
-        return several[0].name, self._known[several[0].name]
+        return several[0].name, self._by_kind(several[0].name)
 
     def _named(self, name: str) -> Kinds:
         if name == OWN:
             return {}
-        if name not in self._known and ":" in name:
+        if name not in self and ":" in name:
             if self._resolve is None:
                 return {}
             several = _several(found := self._resolve(name))
@@ -95,11 +95,17 @@ class Lifecycles:
                 raise UnknownLifecycle(f"{short(name)} is no lifecycle, but {short(found)}")
             for one in several:
                 self.add(replace(one, name=name))
-        if name not in self._known:
-            names = [*self._known, OWN]
+        if name not in self:
+            names = list(dict.fromkeys((*LIFECYCLES, *self._more, OWN)))
             advice = did_you_mean(name, names) or f"there are {', '.join(names)}"
             raise UnknownLifecycle(f"there is no lifecycle {short(name)}; {advice}")
-        return self._known[name]
+        return self._by_kind(name)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._more or name in LIFECYCLES
+
+    def _by_kind(self, name: str) -> Kinds:
+        return self._more.get(name) or LIFECYCLES[name]
 
     def of(self, kind: str, *said: str | None) -> str | None:
         """The name of the lifecycle of an entity of that kind: the first said that has one; None for the own."""

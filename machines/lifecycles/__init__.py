@@ -1,47 +1,73 @@
 """The lifecycles that teams have published, as they are: `LIFECYCLES[name][kind]`.
 
 Each file holds the machines of one document, with exactly its states, events and transitions, and how the
-runtime's actors run by them. Where a document names no event, the name is made of its words. Where documents
-contradict themselves or each other, the file says what was decided.
+runtime's actors run by them. Where a document names no event, the event's name is made of its words. Where documents
+contradict themselves or each other, the file says what was decided. A file is imported when it is first asked for:
+most programs run by the runtime's own lifecycles, and a start is to be short.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Final
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 
 from ..lifecycle import Lifecycle
-from ..machine import Machine
-from . import execution, fleet, guarded, orchestration, pipeline
 
+if TYPE_CHECKING:
+    from ..machine import Machine
+    from . import execution, fleet, guarded, orchestration, pipeline
 
-def _by_kind(lifecycles: Iterable[Lifecycle]) -> dict[str, Lifecycle]:
-    return {lifecycle.kind: lifecycle for lifecycle in lifecycles}
+    PUBLISHED: Mapping[str, Machine]
+    """The machines by their names, which are those of their files and constants: `pipeline.step`."""
 
-
-LIFECYCLES: Final[Mapping[str, Mapping[str, Lifecycle]]] = {
-    "pipeline": _by_kind(pipeline.LIFECYCLES),
-    "orchestration": _by_kind(orchestration.LIFECYCLES),
-    "fleet": _by_kind(fleet.LIFECYCLES),
-    "guarded": _by_kind(guarded.LIFECYCLES),
-    "execution": _by_kind(execution.LIFECYCLES),
+_DOCUMENTS: Final = {
+    "pipeline": ("WORKSTREAM", "STEP", "CIRCUIT_BREAKER"),
+    "orchestration": ("TASK", "WORKSTREAM", "WORKER"),
+    "fleet": ("WORKER", "JOB"),
+    "guarded": ("TASK",),
+    "execution": ("EXECUTION",),
 }
+"""The files, and the machines in each."""
 
-PUBLISHED: Final[Mapping[str, Machine]] = {
-    machine.name: machine
-    for machine in (
-        pipeline.WORKSTREAM,
-        pipeline.STEP,
-        pipeline.CIRCUIT_BREAKER,
-        orchestration.TASK,
-        orchestration.WORKSTREAM,
-        orchestration.WORKER,
-        fleet.WORKER,
-        fleet.JOB,
-        guarded.TASK,
-        execution.EXECUTION,
-    )
-}
-"""The machines by their names, which are those of their files and constants: `pipeline.step`."""
+
+class _Lifecycles(Mapping[str, Mapping[str, Lifecycle]]):
+    """The lifecycles of each file by their kinds."""
+
+    def __init__(self) -> None:
+        self._read: dict[str, Mapping[str, Lifecycle]] = {}
+
+    def __getitem__(self, name: str) -> Mapping[str, Lifecycle]:
+        if name not in self._read:
+            if name not in _DOCUMENTS:
+                raise KeyError(name)
+            self._read[name] = {lifecycle.kind: lifecycle for lifecycle in _module(name).LIFECYCLES}
+        return self._read[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_DOCUMENTS)
+
+    def __len__(self) -> int:
+        return len(_DOCUMENTS)
+
+    def __contains__(self, name: object) -> bool:
+        return name in _DOCUMENTS
+
+
+def _module(name: str) -> Any:
+    return import_module(f".{name}", __name__)
+
+
+def __getattr__(name: str) -> Mapping[str, Machine]:
+    if name != "PUBLISHED":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    machines: list[Machine] = [
+        getattr(_module(document), constant) for document, constants in _DOCUMENTS.items() for constant in constants
+    ]
+    published = globals()[name] = {machine.name: machine for machine in machines}
+    return published
+
+
+LIFECYCLES: Final[Mapping[str, Mapping[str, Lifecycle]]] = _Lifecycles()
 
 __all__ = ["LIFECYCLES", "PUBLISHED", "execution", "fleet", "guarded", "orchestration", "pipeline"]
