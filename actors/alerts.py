@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from .records import OutboxRow, Transitioned, iso
+from .records import OutboxRow
 from .spec import Alert, Hook, Workstream, seconds
+from .transitions import Transitioned, iso
 from .turn import Turn, folder_of
 
 if TYPE_CHECKING:

@@ -17,11 +17,13 @@ from typing import TYPE_CHECKING, ClassVar
 from msgspec.structs import replace
 
 from ..machines import APPROVAL, ApprovalState, Event
+from .base_record import Decision
 from .kernel import Kernel
 from .messages import RECOVER, Approve, AskApproval, Cancel, Message, Recover, Reject, TimerFired, TurnFailed
 from .protection import Protected, clauses_of, text_of, waits_for
-from .records import ApprovalRecord, Decision, iso
+from .records import ApprovalRecord
 from .spec import Approval, seconds
+from .transitions import iso
 from .turn import Decided
 
 if TYPE_CHECKING:

@@ -29,9 +29,10 @@ from .errors import retry_in
 from .kernel import Kernel
 from .limits import Limits, effective
 from .messages import Assign, Beat, CallEnded, Drain, ProcessStarted, Release, Started, Verdict
-from .records import NO_TROUBLE, AttemptRecord, Process, Produced, TaskRecord, Trouble, iso
 from .scheduler import IN_QUEUE
 from .spec import Task, Tool
+from .task_record import NO_TROUBLE, AttemptRecord, Process, Produced, TaskRecord, Trouble
+from .transitions import iso
 from .turn import Call, StopCall
 
 if TYPE_CHECKING:

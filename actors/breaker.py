@@ -38,7 +38,8 @@ from .messages import (
     TurnFailed,
     Verdict,
 )
-from .records import BreakerRecord, TaskRecord
+from .records import BreakerRecord
+from .task_record import TaskRecord
 
 if TYPE_CHECKING:
     from .task import TaskActor

@@ -26,9 +26,9 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from ..machines import Event
+from .base_record import Cancellation
 from .checks import CANCELLING, SAID, CheckedEntity, CheckedRecord
 from .messages import CallEnded
-from .records import Cancellation
 from .spec import Hook, seconds
 from .turn import StopCall
 

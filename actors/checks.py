@@ -15,8 +15,9 @@ from typing import TypeVar
 from .entity import Entity
 from .kernel import Kernel
 from .messages import CallEnded
-from .records import TaskRecord, WorkstreamRecord
+from .records import WorkstreamRecord
 from .spec import Check, seconds
+from .task_record import TaskRecord
 
 CheckedRecord = TypeVar("CheckedRecord", bound=TaskRecord | WorkstreamRecord)
 VALIDATING, CANCELLING = "validating", "cancelling"

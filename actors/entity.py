@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 from msgspec.structs import replace
 
 from ..machines import Machine, Transition
+from .base_record import Record
 from .messages import Message, TimerFired
 from .publishing import publish, publish_birth
-from .records import Record, Transitioned
+from .transitions import Transitioned
 from .turn import Armed
 
 if TYPE_CHECKING:

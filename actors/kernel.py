@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from ..machines import InvalidTransitionError
+from .base_record import Record
 from .entity import Entity
 from .lifecycles import Lifecycles
 from .machine_kind import FireFailed, MachineNotFound
@@ -47,7 +48,7 @@ from .messages import (
     TurnFailed,
 )
 from .notices import Notice, Severity
-from .records import OutboxRow, Record
+from .records import OutboxRow
 from .requests import keep_request
 from .reservations import Lent
 from .spec import Defaults, Hook, Task, Tool, Workstream

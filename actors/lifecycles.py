@@ -21,7 +21,7 @@ from ..machines.lifecycle import Lifecycle
 from ..machines.lifecycles import LIFECYCLES
 from ..machines.refinement import Refinement
 from ..machines.workable import faults
-from .records import Published
+from .base_record import Published
 from .schema import did_you_mean, short
 from .spec import Defaults
 

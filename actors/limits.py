@@ -21,11 +21,11 @@ import msgspec
 from msgspec.structs import replace
 
 from .lifecycles import Lifecycles
-from .records import ALLOWED, Allowed
 from .spec import Breaker, Defaults, Duration, OnExhausted, OnLoss, Retry, Task, Tool, Workstream, seconds
+from .task_record import ALLOWED, Allowed
 
 if TYPE_CHECKING:
-    from .records import TaskRecord
+    from .task_record import TaskRecord
 
 ATTEMPT_TIMEOUT = 300.0
 VALIDATION_TIMEOUT = 30.0

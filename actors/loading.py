@@ -19,22 +19,13 @@ from .lifecycles import Lifecycles
 from .limits import NO_TOOLS
 from .machine_actor import take_up
 from .machine_kind import Definition, MachineKind, MachineNotFound, digest_of, revived, unfit
-from .records import (
-    ApprovalRecord,
-    AttemptRecord,
-    BreakerRecord,
-    JobRecord,
-    MachineRecord,
-    OutboxRow,
-    TaskRecord,
-    WorkerRecord,
-    WorkstreamRecord,
-)
+from .records import ApprovalRecord, BreakerRecord, JobRecord, MachineRecord, OutboxRow, WorkerRecord, WorkstreamRecord
 from .runs import kept_of
 from .scheduler import SchedulerActor
 from .spec import Alert, Defaults, HealthChecks, Tool, Workstream
 from .supervisor import SupervisorActor
 from .task import TaskActor
+from .task_record import AttemptRecord, TaskRecord
 from .turn import Port
 from .worker import WorkerActor
 from .workstream import WorkstreamActor

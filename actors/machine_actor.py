@@ -25,8 +25,9 @@ from . import entity as entities
 from .entity import Entity
 from .machine_kind import FireFailed, MachineKind, MachineNotFound, names_of, unfit
 from .messages import Fire, Message, Recover, SpawnMachine, TimerFired, TurnFailed
-from .records import MachineRecord, OutboxRow, Transitioned
+from .records import MachineRecord, OutboxRow
 from .spec import Hook
+from .transitions import Transitioned
 from .turn import MachineOver
 
 if TYPE_CHECKING:

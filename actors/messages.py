@@ -12,9 +12,10 @@ from typing import Any
 
 import msgspec
 
-from .records import JobRecord, MachineRecord, TaskRecord, WorkstreamRecord
+from .records import JobRecord, MachineRecord, WorkstreamRecord
 from .schema import plain_problem
 from .spec import Approval, Worker, Workstream
+from .task_record import TaskRecord
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):

@@ -33,11 +33,14 @@ import msgspec
 from msgspec.structs import replace
 
 from ..machines import Event, GuardRejected, InvalidTransitionError, Machine
+from .base_record import Decision
 from .entity import Entity
 from .messages import Approve, Reject
 from .names import person
-from .records import ApprovalRecord, Decision, TaskRecord, WorkstreamRecord, iso
+from .records import ApprovalRecord, WorkstreamRecord
 from .spec import Approval, Clause, Duration, moment, seconds
+from .task_record import TaskRecord
+from .transitions import iso
 
 HeldRecord = TypeVar("HeldRecord", bound=TaskRecord | WorkstreamRecord | ApprovalRecord)
 HELD, WAITING = "held", "waiting"

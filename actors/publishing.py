@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from . import entity as entities
-from .records import Published, PublishedTransition, Record
+from .base_record import Published, Record
+from .transitions import PublishedTransition
 
 if TYPE_CHECKING:
     from ..machines import Transition

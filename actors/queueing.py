@@ -18,9 +18,9 @@ from .attempts import EXHAUSTED, FAIL, REQUEUE, TOOL, unrepeated
 from .errors import CircuitOpen
 from .limits import breaker_of
 from .messages import Permit, Queued, Reset, ResetTask, Trip, Unroutable
-from .records import NO_TROUBLE, TaskRecord
 from .scheduler import IN_QUEUE
 from .spec import seconds
+from .task_record import NO_TROUBLE, TaskRecord
 from .troubles import TroubledTask
 
 if TYPE_CHECKING:

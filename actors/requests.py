@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from .messages import Message, Reply
-from .records import Acknowledged, RequestRecord, Transitioned
+from .records import Acknowledged, RequestRecord
+from .transitions import Transitioned
 from .turn import Answer
 
 if TYPE_CHECKING:

@@ -19,8 +19,9 @@ import msgspec
 
 from ..machines import Standing, TaskState, WorkstreamState
 from .limits import LimitsResolver
-from .records import TaskRecord, WorkstreamRecord
+from .records import WorkstreamRecord
 from .spec import Defaults, Workstream
+from .task_record import TaskRecord
 
 
 class Kept(msgspec.Struct, frozen=True):

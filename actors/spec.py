@@ -6,7 +6,7 @@ Rules:
   reads it).
 - `None` means "not said here": the value then comes from the tool, the workstream's defaults, the runtime's
   defaults, in that order (`resolve()`).
-- A specification holds no state and is never changed; what happens to it is in `records.py`.
+- A specification holds no state and is never changed; what happens to it is in the records.
 - Structure (names, cycles, contradictions) is checked by `validate.py`, whole, before anything is journaled.
 """
 

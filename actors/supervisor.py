@@ -44,9 +44,10 @@ from .messages import (
     WorkerDied,
 )  # fmt: skip
 from .protection import HELD
-from .records import AttemptRecord, OutboxRow, WorkerRecord
+from .records import OutboxRow, WorkerRecord
 from .spec import HealthChecks, Worker
 from .submissions import next_run, submit
+from .task_record import AttemptRecord
 from .turn import Answer, StopCall
 from .worker import CLOSED, WorkerActor
 

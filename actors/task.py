@@ -28,6 +28,7 @@ from .attempts import (
     TIMED_OUT,
     VALIDATING,
 )  # fmt: skip
+from .base_record import Cancellation
 from .checks import SAID
 from .lending import ALIVE
 from .messages import (
@@ -62,9 +63,9 @@ from .messages import (
 )  # fmt: skip
 from .protection import Protected
 from .queueing import QueueingTask
-from .records import Cancellation, TaskRecord
 from .scheduler import IN_QUEUE
 from .spec import Approval, Check, Hook, seconds
+from .task_record import TaskRecord
 from .turn import StopCall
 
 S = TaskState

@@ -19,10 +19,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
+from .base_record import Record
 from .messages import Message, Reply, TimerFired
 from .notices import Notice
-from .records import AnyRecord, ApprovalRecord, OutboxRow, Record, Transitioned
+from .records import AnyRecord, ApprovalRecord, OutboxRow
 from .spec import Task, Workstream
+from .transitions import Transitioned
 
 if TYPE_CHECKING:
     from .entity import Entity

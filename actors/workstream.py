@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, ClassVar
 from msgspec.structs import replace
 
 from ..machines import Event, Standing, TaskState, WorkstreamState
+from .base_record import Decision
 from .limits import VALIDATION_TIMEOUT, Limits
 from .messages import (
     READY,
@@ -42,11 +43,12 @@ from .messages import (
 )  # fmt: skip
 from .pausing import PausableStream
 from .protection import Protected, how_it_ended
-from .records import Decision, TaskRecord, WorkstreamRecord
+from .records import WorkstreamRecord
 from .runs import NOTHING, Kept
 from .spec import Approval, Check, Hook, Task, seconds
 from .stopping import CHUNK, PAUSED, PROTECTED
 from .task import TaskActor
+from .task_record import TaskRecord
 from .turn import NO_ENGINE
 
 if TYPE_CHECKING:

@@ -22,7 +22,9 @@ from pathlib import Path
 
 import msgspec
 
-from callboard.actors.records import AttemptRecord, JobRecord, TaskRecord, Transitioned, WorkerRecord, WorkstreamRecord
+from callboard.actors.records import JobRecord, WorkerRecord, WorkstreamRecord
+from callboard.actors.task_record import AttemptRecord, TaskRecord
+from callboard.actors.transitions import Transitioned
 from callboard.runtime.journal.contract import Entry
 from callboard.runtime.journal.memory import MemoryJournal
 from callboard.runtime.journal.sqlite import SqliteJournal

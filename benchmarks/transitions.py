@@ -19,7 +19,7 @@ from common import Figure, collected, print_figures, run_on
 
 from callboard import Actor, Context
 from callboard.actors.messages import Message
-from callboard.actors.records import Transitioned
+from callboard.actors.transitions import Transitioned
 from callboard.machines import BREAKER, BreakerState, Event
 from callboard.runtime.dispatcher import Dispatcher
 

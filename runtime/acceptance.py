@@ -16,7 +16,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..actors.records import TaskRecord, WorkstreamRecord
+from ..actors.records import WorkstreamRecord
+from ..actors.task_record import TaskRecord
 from ..actors.turn import folder_of
 
 if TYPE_CHECKING:

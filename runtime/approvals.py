@@ -23,9 +23,10 @@ from ..actors.job import JobActor
 from ..actors.messages import Approve
 from ..actors.names import person
 from ..actors.protection import HELD, DecisionRefused, Protected, clauses_of, missing_of
-from ..actors.records import ApprovalRecord, TaskRecord, WorkstreamRecord
+from ..actors.records import ApprovalRecord, WorkstreamRecord
 from ..actors.spec import seconds
 from ..actors.task import TaskActor
+from ..actors.task_record import TaskRecord
 from ..machines import Event
 from .engines.bodies import is_async, takes_context
 from .engines.values import checked

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from ..actors.messages import CallEnded
-from ..actors.records import TaskRecord
 from ..actors.spec import Check, Condition, Hook, Task, Workstream, seconds
+from ..actors.task_record import TaskRecord
 from ..actors.turn import RunHook, StartCall, folder_of
 from .acceptance import importing, looked_at
 from .bodies import Bodies, BodyNotFound, NoPath, kind_of, look_in, path_of

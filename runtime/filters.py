@@ -24,7 +24,8 @@ from collections.abc import Callable, Collection
 from typing import TypedDict, cast
 
 from ..actors.notices import SEVERITIES, Notice
-from ..actors.records import MachineRecord, Transitioned
+from ..actors.records import MachineRecord
+from ..actors.transitions import Transitioned
 from ..machines.audit import MACHINES
 
 KINDS = (*MACHINES, MachineRecord.kind, "runtime")

@@ -17,7 +17,9 @@ import anyio
 from ..actors.errors import CircuitOpen
 from ..actors.messages import Approve, Cancel, Message, Pause, Reject, ResetTask, Resume, SkipTask
 from ..actors.protection import refusal
-from ..actors.records import JobRecord, TaskRecord, Transitioned
+from ..actors.records import JobRecord
+from ..actors.task_record import TaskRecord
+from ..actors.transitions import Transitioned
 from ..machines import InvalidTransitionError
 from ..machines.job import JOB
 from ..machines.task import TASK

@@ -24,8 +24,8 @@ from ..actors.kernel import Kernel
 from ..actors.machine_actor import retire
 from ..actors.messages import Barrier, Continue, Message, Reply, Request, TimerFired, WorkerBeat
 from ..actors.notices import Notice, Severity
-from ..actors.records import Transitioned
 from ..actors.spec import Task
+from ..actors.transitions import Transitioned
 from ..actors.turn import (
     NO_ENGINE,
     Answer,

@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from ..actors.records import Transitioned
+from ..actors.transitions import Transitioned
 from ..machines import TransitionEvent, event_type
 from .journal.contract import JournalError, JournalUnwritable, Reader
 

@@ -16,7 +16,7 @@ import os
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
-from ..actors.records import AttemptRecord
+from ..actors.task_record import AttemptRecord
 from .engines.contract import ProcessInfo
 from .engines.processes import WORKER, kill_leftover, start_time
 

@@ -37,9 +37,10 @@ from ..actors.machine_kind import (
     unfit,
 )
 from ..actors.messages import Command, Fire, Reply, SpawnMachine
-from ..actors.records import Acknowledged, MachineRecord, RequestRecord, Transitioned
+from ..actors.records import Acknowledged, MachineRecord, RequestRecord
 from ..actors.ref import ASK_TIMEOUT
 from ..actors.schema import Finding, did_you_mean, plain_problem
+from ..actors.transitions import Transitioned
 from ..actors.validate import SpecificationError
 from ..machines import Machine
 from .bodies import BodyNotFound, NoPath

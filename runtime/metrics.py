@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ..actors.records import Transitioned
+from ..actors.transitions import Transitioned
 from ..machines.audit import MACHINES
 
 if TYPE_CHECKING:

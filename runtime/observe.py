@@ -23,7 +23,7 @@ import anyio
 import msgspec
 
 from ..actors.notices import Notice
-from ..actors.records import Transitioned
+from ..actors.transitions import Transitioned
 from .filters import Event, Wanted, everything
 from .journal.contract import JournalError, Reader
 from .logs import configured, write_notice

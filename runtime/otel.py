@@ -38,7 +38,7 @@ from opentelemetry.context import Context
 from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation, get_meter
 from opentelemetry.trace import Link, SpanContext, Status, StatusCode, TracerProvider, get_tracer
 
-from ..actors.records import Transitioned
+from ..actors.transitions import Transitioned
 from ..machines.task import TaskState
 from .filters import Event as Told
 from .metrics import Metrics

@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from ..actors.records import JobRecord, TaskRecord
+from ..actors.records import JobRecord
+from ..actors.task_record import TaskRecord
 
 
 class JobFailed(Exception):  # noqa: N818 - the published name

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ..actors.messages import Message, NextRun, Reply
-from ..actors.records import JobRecord, TaskRecord, WorkstreamRecord
+from ..actors.records import JobRecord, WorkstreamRecord
 from ..actors.schema import did_you_mean
 from ..actors.spec import Workstream
 from ..actors.submissions import no_next_run
+from ..actors.task_record import TaskRecord
 from .bodies import look_in
 
 if TYPE_CHECKING:

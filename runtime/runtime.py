@@ -29,9 +29,10 @@ from ..actors.messages import (
     Reply,
     Submit,
 )
-from ..actors.records import JobRecord, RequestRecord, Transitioned
+from ..actors.records import JobRecord, RequestRecord
 from ..actors.ref import Ref
 from ..actors.spec import Worker, Workstream
+from ..actors.transitions import Transitioned
 from .approvals import PendingApproval, name_of, pending_of, with_teams
 from .bodies import prepare
 from .breakers import BreakerHandle

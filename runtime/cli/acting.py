@@ -19,7 +19,8 @@ from .terminal import echo, echo_json
 from .trouble import BAD_INPUT, FAILED, INTERNAL, LATER, Trouble
 
 if TYPE_CHECKING:
-    from ...actors.records import JobRecord, TaskRecord
+    from ...actors.records import JobRecord
+    from ...actors.task_record import TaskRecord
     from ..control.told import Answered
     from ..journal.contract import InboxRow, Reader
 
@@ -191,7 +192,7 @@ def states_of(reader: Reader, kind: str, target: str) -> list[tuple[str, str]]:
 
 def address(named: Found) -> str:
     """How a runtime is told of a job or task."""
-    from ...actors.records import TaskRecord  # noqa: PLC0415
+    from ...actors.task_record import TaskRecord  # noqa: PLC0415
 
     return f"{named.job_id}/{named.name}" if isinstance(named, TaskRecord) else named.id
 

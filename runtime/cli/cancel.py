@@ -70,7 +70,7 @@ async def _cancel(act: Act, named: Found, said: dict[str, Any]) -> None:
 async def _cancelled(runtime: Runtime, act: Act, named: Found, said: dict[str, Any]) -> None:
     import anyio  # noqa: PLC0415
 
-    from ...actors.records import TaskRecord  # noqa: PLC0415
+    from ...actors.task_record import TaskRecord  # noqa: PLC0415
     from ...machines import InvalidTransitionError  # noqa: PLC0415
     from ..control.told import Answered, answer_to  # noqa: PLC0415
     from ..requests import RequestIdReused  # noqa: PLC0415

@@ -13,7 +13,8 @@ from .trouble import FAILED
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ...actors.records import JobRecord, MachineRecord, TaskRecord, WorkstreamRecord
+    from ...actors.records import JobRecord, MachineRecord, WorkstreamRecord
+    from ...actors.task_record import TaskRecord
     from ..journal.contract import Reader
 
 

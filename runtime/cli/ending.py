@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ...actors.records import TaskRecord
+from ...actors.task_record import TaskRecord
 from ..handles import JobHandle
 from ..outcomes import Outcome
 from . import words

@@ -25,7 +25,7 @@ from .trouble import Trouble
 from .words import moment
 
 if TYPE_CHECKING:
-    from ...actors.records import Transitioned
+    from ...actors.transitions import Transitioned
     from ..journal.contract import Reader
 
 

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 from .trouble import Trouble
 
 if TYPE_CHECKING:
-    from ...actors.records import TaskRecord, WorkstreamRecord
+    from ...actors.records import WorkstreamRecord
     from ...actors.spec import Workstream
+    from ...actors.task_record import TaskRecord
     from ...machines.lifecycle import Lifecycle
     from ..journal.reader import SqliteReader
 

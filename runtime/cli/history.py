@@ -10,7 +10,7 @@ from .terminal import echo, echo_json
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ...actors.records import Transitioned
+    from ...actors.transitions import Transitioned
     from ..journal.contract import Reader
 
 

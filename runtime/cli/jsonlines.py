@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from ...actors.records import Transitioned
+from ...actors.transitions import Transitioned
 from ..handles import JobHandle
 from ..jsonl import log_line
 from ..observe import Dropped, Subscription

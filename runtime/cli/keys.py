@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 from .trouble import FAILED, Trouble
 
 if TYPE_CHECKING:
-    from ...actors.records import ApprovalRecord, TaskRecord, WorkstreamRecord
+    from ...actors.records import ApprovalRecord, WorkstreamRecord
+    from ...actors.task_record import TaskRecord
     from ..control.told import Answered
     from ..journal.contract import InboxRow, Reader
     from ..journal.reader import SqliteReader

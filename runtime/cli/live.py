@@ -17,7 +17,8 @@ from rich.live import Live
 from rich.text import Text
 from rich.tree import Tree
 
-from ...actors.records import TaskRecord, Transitioned
+from ...actors.task_record import TaskRecord
+from ...actors.transitions import Transitioned
 from ..handles import JobHandle
 from ..observe import Subscription
 from ..outcomes import Outcome

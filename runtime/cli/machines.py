@@ -120,7 +120,7 @@ def show_one(record: MachineRecord, *, as_json: bool) -> None:
 
 def told(record: MachineRecord) -> dict[str, Any]:
     """One as JSON tells it."""
-    from ...actors.records import iso  # noqa: PLC0415
+    from ...actors.transitions import iso  # noqa: PLC0415
 
     times = {name: getattr(record, name) for name in ("created_at", "started_at", "finished_at", "due_at")}
     return {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ...actors.records import Transitioned
+from ...actors.transitions import Transitioned
 from ..handles import JobHandle
 from ..observe import Dropped, Subscription
 from ..outcomes import Outcome

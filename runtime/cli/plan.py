@@ -20,7 +20,8 @@ from .terminal import echo, echo_json
 from .trouble import Trouble
 
 if TYPE_CHECKING:
-    from ...actors.records import JobRecord, TaskRecord
+    from ...actors.records import JobRecord
+    from ...actors.task_record import TaskRecord
     from ..journal.contract import Reader
 
 

@@ -6,7 +6,8 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ...actors.records import ApprovalRecord, JobRecord, TaskRecord
+from ...actors.records import ApprovalRecord, JobRecord
+from ...actors.task_record import TaskRecord
 from ...machines import JOB
 from ..journal.contract import JournalMissing, Reader
 from ..journal.reader import SqliteReader

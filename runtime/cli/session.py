@@ -21,7 +21,7 @@ import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
 from ...actors.notices import Notice
-from ...actors.records import Transitioned
+from ...actors.transitions import Transitioned
 from ..handles import JobHandle
 from ..life import DRAIN_DEADLINE
 from ..observe import Subscription

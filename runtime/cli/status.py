@@ -17,7 +17,8 @@ from .terminal import echo, echo_json
 from .trouble import Trouble
 
 if TYPE_CHECKING:
-    from ...actors.records import ApprovalRecord, JobRecord, TaskRecord
+    from ...actors.records import ApprovalRecord, JobRecord
+    from ...actors.task_record import TaskRecord
     from ..journal.contract import Reader
 
 _MOST = 50  # jobs, and machines, listed: the newest
@@ -132,7 +133,7 @@ def _task(task: TaskRecord) -> dict[str, Any]:
 
 
 def _told(record: JobRecord | TaskRecord | ApprovalRecord) -> dict[str, Any]:
-    from ...actors.records import iso  # noqa: PLC0415
+    from ...actors.transitions import iso  # noqa: PLC0415
     from . import words  # noqa: PLC0415
 
     times = {name: getattr(record, name) for name in ("created_at", "started_at", "finished_at")}

@@ -19,8 +19,9 @@ from .terminal import echo, echo_json
 from .trouble import FAILED
 
 if TYPE_CHECKING:
-    from ...actors.records import ApprovalRecord, BreakerRecord, JobRecord, TaskRecord, WorkerRecord, WorkstreamRecord
+    from ...actors.records import ApprovalRecord, BreakerRecord, JobRecord, WorkerRecord, WorkstreamRecord
     from ...actors.spec import Workstream
+    from ...actors.task_record import TaskRecord
     from ..journal.contract import Reader
 
 OlderThan = Annotated[str, typer.Option("--older-than", metavar="SPAN", help="For how long: 90s, 15m, 2h, 1d.")]
@@ -86,7 +87,7 @@ def stuck(older_than: OlderThan = "1h", journal: Journal = JOURNAL, as_json: AsJ
 
 
 def _json(found: list[dict[str, Any]]) -> None:
-    from ...actors.records import iso  # noqa: PLC0415
+    from ...actors.transitions import iso  # noqa: PLC0415
 
     for one in found:
         one["since"] = iso(one["since"])

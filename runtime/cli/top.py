@@ -27,7 +27,7 @@ from .terminal import echo
 if TYPE_CHECKING:
     from anyio import CancelScope
 
-    from ...actors.records import TaskRecord
+    from ...actors.task_record import TaskRecord
     from ..journal.reader import SqliteReader
 
 Once = Annotated[bool, typer.Option("--once", help="Print one picture, and end.")]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from ...actors.records import JobRecord, Record, TaskRecord, WorkstreamRecord
+from ...actors.base_record import Record
+from ...actors.records import JobRecord, WorkstreamRecord
+from ...actors.task_record import TaskRecord
 
 COLOURS = {
     "completed": "green",

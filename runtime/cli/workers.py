@@ -25,7 +25,7 @@ workers = typer.Typer(help="Show, pause, stop and start what tasks run on.", no_
 @workers.command("list")
 def list_(every: All = False, journal: Journal = JOURNAL, as_json: AsJson = False) -> None:
     """Show the workers of a journal."""
-    from ...actors.records import iso  # noqa: PLC0415
+    from ...actors.transitions import iso  # noqa: PLC0415
     from . import words  # noqa: PLC0415
     from .reading import reading  # noqa: PLC0415
     from .status import as_lines, table  # noqa: PLC0415

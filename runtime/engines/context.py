@@ -21,7 +21,7 @@ from .values import checked
 from .waiting import Desk, Waiter, rule_of
 
 if TYPE_CHECKING:
-    from ...actors.records import Decision
+    from ...actors.base_record import Decision
     from ...actors.spec import Approval, Workstream
     from .childjob import ChildJob, Family
 

@@ -15,7 +15,8 @@ from ...actors.spec import Approval
 if TYPE_CHECKING:
     import anyio
 
-    from ...actors.records import ApprovalRecord, Decision
+    from ...actors.base_record import Decision
+    from ...actors.records import ApprovalRecord
 
 
 class Waiter:

@@ -23,7 +23,9 @@ from typing import Any
 
 import msgspec
 
-from ...actors.records import AttemptRecord, JobRecord, TaskRecord, Transitioned, WorkstreamRecord
+from ...actors.records import JobRecord, WorkstreamRecord
+from ...actors.task_record import AttemptRecord, TaskRecord
+from ...actors.transitions import Transitioned
 from ...machines.audit import merged
 from ..jsonl import log_line
 from .contract import JournalError, JournalUnwritable

@@ -16,21 +16,20 @@ from typing import Any, cast
 import msgspec
 from msgspec.structs import astuple
 
+from ...actors.base_record import Record
 from ...actors.records import (
     AnyRecord,
     ApprovalRecord,
-    AttemptRecord,
     BreakerRecord,
     JobRecord,
     MachineRecord,
     OutboxRow,
-    Record,
     RequestRecord,
-    TaskRecord,
-    Transitioned,
     WorkerRecord,
     WorkstreamRecord,
 )
+from ...actors.task_record import AttemptRecord, TaskRecord
+from ...actors.transitions import Transitioned
 from .contract import Entry
 from .schema import BATCH_COLUMNS, TRANSITION_FIELDS
 

@@ -26,16 +26,15 @@ from ...actors.loading import Loaded
 from ...actors.records import (
     AnyRecord,
     ApprovalRecord,
-    AttemptRecord,
     BreakerRecord,
     JobRecord,
     MachineRecord,
     RequestRecord,
-    TaskRecord,
-    Transitioned,
     WorkerRecord,
     WorkstreamRecord,
 )
+from ...actors.task_record import AttemptRecord, TaskRecord
+from ...actors.transitions import Transitioned
 
 
 class InboxRow(msgspec.Struct, frozen=True):

@@ -17,17 +17,16 @@ from itertools import islice
 from ...actors.loading import Loaded
 from ...actors.records import (
     ApprovalRecord,
-    AttemptRecord,
     BreakerRecord,
     JobRecord,
     MachineRecord,
     OutboxRow,
     RequestRecord,
-    TaskRecord,
-    Transitioned,
     WorkerRecord,
     WorkstreamRecord,
 )
+from ...actors.task_record import AttemptRecord, TaskRecord
+from ...actors.transitions import Transitioned
 from .contract import ArchivedJob, Commits, Entry, Health, InboxRow, belongs_to
 
 HISTORY = 100_000

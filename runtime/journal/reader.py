@@ -23,17 +23,16 @@ from msgspec.structs import astuple
 from ...actors.loading import Loaded
 from ...actors.records import (
     ApprovalRecord,
-    AttemptRecord,
     BreakerRecord,
     JobRecord,
     MachineRecord,
     OutboxRow,
     RequestRecord,
-    TaskRecord,
-    Transitioned,
     WorkerRecord,
     WorkstreamRecord,
 )
+from ...actors.task_record import AttemptRecord, TaskRecord
+from ...actors.transitions import Transitioned
 from .batch import TransitionRow
 from .contract import ArchivedJob, InboxRow, JournalCorrupt, JournalMissing
 from .opening import SMALLEST, code_of, connect, damage, is_half_made, no_file, refusing, version_of

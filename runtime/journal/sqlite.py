@@ -16,16 +16,15 @@ from pathlib import Path
 from ...actors.loading import Loaded
 from ...actors.records import (
     ApprovalRecord,
-    AttemptRecord,
     BreakerRecord,
     JobRecord,
     MachineRecord,
     RequestRecord,
-    TaskRecord,
-    Transitioned,
     WorkerRecord,
     WorkstreamRecord,
 )
+from ...actors.task_record import AttemptRecord, TaskRecord
+from ...actors.transitions import Transitioned
 from .batch import check
 from .contract import ArchivedJob, Commits, Entry, Health, InboxRow, JournalError
 from .lock import Lock

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from queue import SimpleQueue
 
-from ...actors.records import Transitioned
+from ...actors.transitions import Transitioned
 from .batch import Batch
 from .contract import Commits, Entry, Health
 from .lock import Lock

@@ -115,7 +115,10 @@ _NAMES_BY_MODULE = {
     "actors.messages": "Fire",
     "actors.notices": "Notice",
     "actors.protection": "DecisionConflict DecisionRefused",
-    "actors.records": "Decision MachineRecord TaskRecord Transitioned WorkerRecord",
+    "actors.base_record": "Decision",
+    "actors.records": "MachineRecord WorkerRecord",
+    "actors.task_record": "TaskRecord",
+    "actors.transitions": "Transitioned",
     "actors.ref": "Ref",
     "actors.spec": (
         "Alert Approval Breaker Check Clause Condition Defaults HealthChecks Hook Retry Task Tool Worker Workstream"
@@ -159,6 +162,7 @@ if TYPE_CHECKING:
         ReceiveFailed,
         RestartLimitReached,
     )
+    from .actors.base_record import Decision
     from .actors.errors import (
         ApprovalExpired,
         ApprovalRejected,
@@ -172,7 +176,7 @@ if TYPE_CHECKING:
     from .actors.messages import Fire
     from .actors.notices import Notice
     from .actors.protection import DecisionConflict, DecisionRefused
-    from .actors.records import Decision, MachineRecord, TaskRecord, Transitioned, WorkerRecord
+    from .actors.records import MachineRecord, WorkerRecord
     from .actors.ref import Ref
     from .actors.spec import (
         Alert,
@@ -191,6 +195,8 @@ if TYPE_CHECKING:
         Workstream,
     )
     from .actors.strategy import Directive, Restart, Strategy, Supervision
+    from .actors.task_record import TaskRecord
+    from .actors.transitions import Transitioned
     from .actors.validate import SpecificationError
     from .machines import GuardRejected, InvalidTransitionError, Machine, Phase, State, Timed, Transition
     from .machines.lifecycle import Lifecycle

@@ -9,8 +9,9 @@ from tests.actors.stage import Stage
 
 from callboard.actors.job import JobActor
 from callboard.actors.messages import Lend, NextRun, Regain, Reply, Submit
-from callboard.actors.records import JobRecord, TaskRecord, WorkstreamRecord
+from callboard.actors.records import JobRecord, WorkstreamRecord
 from callboard.actors.spec import Workstream
+from callboard.actors.task_record import TaskRecord
 
 
 def child(stage: Stage, token: int, spec: Workstream, job_id: str) -> Any:

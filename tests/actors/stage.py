@@ -36,17 +36,16 @@ from callboard.actors.messages import (
 from callboard.actors.notices import Notice
 from callboard.actors.records import (
     ApprovalRecord,
-    AttemptRecord,
     BreakerRecord,
     JobRecord,
     MachineRecord,
     OutboxRow,
-    TaskRecord,
-    Transitioned,
     WorkerRecord,
     WorkstreamRecord,
 )
 from callboard.actors.spec import Alert, Defaults, HealthChecks, Task, Tool, Worker, Workstream
+from callboard.actors.task_record import AttemptRecord, TaskRecord
+from callboard.actors.transitions import Transitioned
 from callboard.actors.turn import (
     Answer,
     Decided,

@@ -9,8 +9,9 @@ from tests.actors.stage import Stage, flow, hangs, task
 
 from callboard.actors.messages import Approve, AskApproval, LeaveApproval, Message, Reject
 from callboard.actors.protection import DecisionConflict, DecisionRefused
-from callboard.actors.records import ApprovalRecord, iso
+from callboard.actors.records import ApprovalRecord
 from callboard.actors.spec import Approval, Retry
+from callboard.actors.transitions import iso
 
 PROD = "job@1/deploy/prod"
 

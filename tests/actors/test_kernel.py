@@ -23,8 +23,8 @@ from callboard.actors.messages import (
     TimerFired,
     TurnFailed,
 )
-from callboard.actors.records import TaskRecord
 from callboard.actors.spec import Breaker, Retry, Tool, Worker
+from callboard.actors.task_record import TaskRecord
 from callboard.machines import InvalidTransitionError
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from callboard.actors.limits import Limits, LimitsResolver, attempts, breaker_of
-from callboard.actors.records import ALLOWED
 from callboard.actors.spec import Breaker, Defaults, Retry, Task, Tool, Workstream
+from callboard.actors.task_record import ALLOWED
 
 ONE = Retry(max_attempts=2)
 FIELDS = {

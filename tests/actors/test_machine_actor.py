@@ -10,7 +10,8 @@ import pytest
 from callboard.actors.machine_actor import KEPT
 from callboard.actors.machine_kind import FireFailed, MachineNotFound
 from callboard.actors.messages import Command, Fire, Reply, Request, SpawnMachine
-from callboard.actors.records import MachineRecord, OutboxRow, RequestRecord, Transitioned
+from callboard.actors.records import MachineRecord, OutboxRow, RequestRecord
+from callboard.actors.transitions import Transitioned
 from callboard.machines import GuardRejected, InvalidTransitionError, Machine, State, Timed, Transition
 
 from .machines_help import FUNCTIONS, REVIEW, RUN, Facts, ReviewFacts, count, fire, kind, spawn

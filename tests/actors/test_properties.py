@@ -11,8 +11,8 @@ from tests.actors.test_recovery import check_consistent, done
 
 from callboard.actors.lifecycles import OWN, Lifecycles
 from callboard.actors.messages import Beat, Cancel, Command, Drain, Reply
-from callboard.actors.records import AttemptRecord
 from callboard.actors.spec import Breaker, Check, Condition, Retry, Task, Tool, Worker, Workstream
+from callboard.actors.task_record import AttemptRecord
 from callboard.machines.lifecycles import LIFECYCLES
 
 NAMES = "abcdef"

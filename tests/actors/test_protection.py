@@ -10,8 +10,8 @@ from tests.actors.stage import Stage, flow, hangs, task
 from callboard.actors.entity import Entity
 from callboard.actors.messages import Approve, Cancel, Command, Message, Reject, Reply
 from callboard.actors.protection import DecisionConflict, DecisionRefused, refusal
-from callboard.actors.records import iso
 from callboard.actors.spec import Approval, Breaker, Clause, Condition, Retry, Tool
+from callboard.actors.transitions import iso
 from callboard.machines import TASK, InvalidTransitionError
 
 HOUR = 3600.0

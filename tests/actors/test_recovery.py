@@ -10,8 +10,9 @@ import pytest
 from tests.actors.stage import Kept, Script, Stage, fails, fails_until, flow, hangs, task
 
 from callboard.actors.messages import Beat, CallEnded
-from callboard.actors.records import AttemptRecord, JobRecord, TaskRecord
+from callboard.actors.records import JobRecord
 from callboard.actors.spec import Breaker, Check, Condition, Defaults, Hook, Retry, Task, Tool, Worker, Workstream
+from callboard.actors.task_record import AttemptRecord, TaskRecord
 
 AGAIN = Retry(max_attempts=3, base_delay=1, jitter=0)
 

@@ -8,7 +8,8 @@ import msgspec
 from tests.actors.stage import Stage, flow, hangs, task
 
 from callboard.actors.messages import Cancel, Command, Reply, Request
-from callboard.actors.records import Acknowledged, RequestRecord, TaskRecord
+from callboard.actors.records import Acknowledged, RequestRecord
+from callboard.actors.task_record import TaskRecord
 
 
 def cancel(stage: Stage, key: int, request_id: str) -> Exception | None:

@@ -11,8 +11,9 @@ from tests.actors.jobs_help import child, goes_on, job_record, living, waits
 from tests.actors.stage import Stage, flow, hangs, task
 
 from callboard.actors.messages import TurnFailed
-from callboard.actors.records import JobRecord, TaskRecord, WorkerRecord
+from callboard.actors.records import JobRecord, WorkerRecord
 from callboard.actors.spec import Task, Worker, Workstream
+from callboard.actors.task_record import TaskRecord
 from callboard.machines import TaskState
 
 

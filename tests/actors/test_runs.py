@@ -9,8 +9,9 @@ from tests.actors.stage import Stage, fails, flow, hangs, task
 
 from callboard.actors.job import JobActor
 from callboard.actors.messages import Beat, ResetTask, SkipTask
-from callboard.actors.records import TaskRecord, WorkstreamRecord
+from callboard.actors.records import WorkstreamRecord
 from callboard.actors.spec import Condition, Defaults, Retry, Task, Workstream
+from callboard.actors.task_record import TaskRecord
 from callboard.machines import InvalidTransitionError
 
 CHAIN = flow(task("a"), task("b", "a"), task("c", "b"))

@@ -15,10 +15,10 @@ from callboard.actors.records import (
     BreakerRecord,
     JobRecord,
     MachineRecord,
-    TaskRecord,
     WorkerRecord,
     WorkstreamRecord,
 )
+from callboard.actors.task_record import TaskRecord
 from callboard.runtime.filters import KINDS, Filters, wanted_by
 
 from ..actors.stage import Stage, flow, hangs, task

@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from callboard import Runtime, Task, Workstream
-from callboard.actors.records import Transitioned
+from callboard.actors.transitions import Transitioned
 from callboard.runtime.imported import imported
 
 pytestmark = pytest.mark.anyio

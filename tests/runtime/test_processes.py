@@ -15,7 +15,8 @@ from tests.runtime.engines import process_bodies as bodies
 from tests.runtime.engines.helpers import until
 
 from callboard import Retry, Runtime, SpecificationError, Task, Worker, Workstream
-from callboard.actors.records import AttemptRecord, Transitioned
+from callboard.actors.task_record import AttemptRecord
+from callboard.actors.transitions import Transitioned
 from callboard.runtime.handles import JobHandle
 from callboard.runtime.leftovers import kill_leftovers
 

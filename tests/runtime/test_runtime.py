@@ -14,8 +14,8 @@ import pytest
 from tests.processes import runs
 
 from callboard.actors.errors import Permanent, RetryAfter
-from callboard.actors.records import Transitioned
 from callboard.actors.spec import Approval, Check, Condition, Hook, Retry, Task, Tool, Worker, Workstream
+from callboard.actors.transitions import Transitioned
 from callboard.actors.validate import SpecificationError
 from callboard.machines import InvalidTransitionError
 from callboard.machines.audit import audit_lines

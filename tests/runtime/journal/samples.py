@@ -8,16 +8,10 @@ from typing import TypeVar
 
 import msgspec
 
-from callboard.actors.records import (
-    AnyRecord,
-    AttemptRecord,
-    JobRecord,
-    Record,
-    TaskRecord,
-    Transitioned,
-    WorkerRecord,
-    WorkstreamRecord,
-)
+from callboard.actors.base_record import Record
+from callboard.actors.records import AnyRecord, JobRecord, WorkerRecord, WorkstreamRecord
+from callboard.actors.task_record import AttemptRecord, TaskRecord
+from callboard.actors.transitions import Transitioned
 from callboard.runtime.journal.contract import Entry, Journal, Loaded
 
 R = TypeVar("R")

@@ -11,22 +11,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from callboard.actors.base_record import Record
 from callboard.actors.loading import Loaded
-from callboard.actors.records import (
-    Allowed,
-    AnyRecord,
-    BreakerRecord,
-    JobRecord,
-    MachineRecord,
-    OutboxRow,
-    Process,
-    Produced,
-    Record,
-    TaskRecord,
-    Transitioned,
-    Trouble,
-    WorkstreamRecord,
-)
+from callboard.actors.records import AnyRecord, BreakerRecord, JobRecord, MachineRecord, OutboxRow, WorkstreamRecord
+from callboard.actors.task_record import Allowed, Process, Produced, TaskRecord, Trouble
+from callboard.actors.transitions import Transitioned
 from callboard.runtime.journal.contract import Entry, Journal
 from callboard.runtime.journal.memory import MemoryJournal
 from callboard.runtime.journal.sqlite import SqliteJournal

@@ -16,7 +16,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from callboard.actors.records import JobRecord, OutboxRow, Produced, Trouble
+from callboard.actors.records import JobRecord, OutboxRow
+from callboard.actors.task_record import Produced, Trouble
 from callboard.runtime.journal import open_journal
 from callboard.runtime.journal.contract import (
     Entry,
