@@ -41,7 +41,7 @@ wrong_severity       warning  the line's severity is not the row's
 not_derived          warning  at the end of the log, a workstream is in a state that its tasks do not allow
 ==================== ======== ==========================================================================
 
-Broken invariants, all errors: `alive_in_ended`, `completed_with_bad`, `dependencies_unmet`,
+Broken invariants, all errors: `alive_in_ended`, `completed_with_bad`, `derived_otherwise`, `dependencies_unmet`,
 `started_out_of_turn`, `too_many_attempts`, `attempt_backwards`, `no_attempt`, `other_attempt`, `no_worker`,
 `other_worker`, `over_capacity`, `wrong_assignment`, `two_probes`; see `invariants`.
 """

@@ -50,6 +50,7 @@ class Entity:
         "children",
         "depends_on",
         "depth",
+        "early",
         "ended_children",
         "entity_id",
         "job_id",
@@ -93,6 +94,7 @@ class Entity:
         self.ended_children = 0
         self.bad = 0  # children that a completed parent must not have
         self.depth: int | None = None  # of a child job
+        self.early = False  # whether it was executing before any task was: it may, where none will be
         # Of a task or worker; None and False where the log does not say.
         self.at_most: int | None = None  # a task's attempts, or a worker's capacity
         self.max_losses: int | None = None
@@ -198,6 +200,8 @@ def moved(
         over = 1 if entity.settled else -1
         parent.live -= over
         parent.ended_children += over
+    if entity.kind == "workstream":
+        yield from _as_derived(entity)
     if entity.ended:
         if not was_ended:
             yield from _ended(entity, before)
@@ -218,6 +222,51 @@ def _bad(stream: Entity) -> int:
     """How many critical tasks have ended badly, those that rest in a failure among them."""
     rest = (task for task in stream.children if task.state == Phase.DECIDING and not task.optional)
     return stream.bad + sum(1 for _ in rest)
+
+
+# By the phase that a workstream has just entered: what its document's function may say of its tasks then. What goes
+# on to its validation at once, since nothing is left to run, passes through `executing`.
+_MAY_SAY: Final[Mapping[str, frozenset[str]]] = {
+    Phase.READY: frozenset({Phase.READY}),
+    Phase.EXECUTING: frozenset({Phase.EXECUTING, Phase.VALIDATING}),
+    Phase.VALIDATING: frozenset({Phase.VALIDATING}),
+    Phase.COMPLETED: frozenset({Phase.VALIDATING}),
+}
+
+
+def _as_derived(stream: Entity) -> Iterator[Broken]:
+    """Compare the state that a workstream has entered with what its document's own function says of its tasks."""
+    refined = stream.refined
+    may_say = _MAY_SAY.get(stream.state)
+    if refined is None or refined.lifecycle.derive is None or may_say is None:
+        return
+    derive_state, name = refined.lifecycle.derive, refined.lifecycle.name
+    tasks = stream.children
+    if any(task.refined is None or task.refined.lifecycle.name != name for task in tasks):
+        return  # the function knows the states of its own document only
+    if stream.state == Phase.READY:  # what was carried over from the run before has not begun in this one
+        tasks = [task for task in tasks if task.state != TaskState.COMPLETED]
+        if not tasks:
+            return
+    says = {
+        derive_state([_Derived(task.shown, critical=not task.optional) for task in asked])
+        for asked in (tasks, [task for task in tasks if not task.resting])  # which may be over
+    }
+    phases = {refined.phases.get(state, state) for state in says}
+    if may_say.isdisjoint(phases):
+        words = " or ".join(sorted(says))
+        yield "derived_otherwise", f"became {stream.shown}, while {name} derives of its tasks: {words}"
+    stream.early = stream.state == Phase.EXECUTING and Phase.READY in phases
+
+
+class _Derived:
+    """A task as a document's own function reads it."""
+
+    __slots__ = ("critical", "state")
+
+    def __init__(self, state: str, *, critical: bool) -> None:
+        self.state = state
+        self.critical = critical
 
 
 def _task(task: Entity, event: TransitionEvent, before: str) -> Iterator[Broken]:
@@ -254,6 +303,9 @@ def _start(task: Entity, event: TransitionEvent, before: str) -> Iterator[Broken
     if event.attempt is None:
         yield "no_attempt", "started without the number of an attempt"
     task.worker_id, task.told = event.worker_id, True
+    if parent is not None and parent.early:
+        parent.early = False
+        yield "derived_otherwise", f"started after {parent.kind} {parent.entity_id} had, which its tasks did not allow"
     claimed = before in _CLAIMED_FROM or task.lacks(Phase.QUEUED)
     if claimed and parent is not None and parent.state not in _STARTS:
         yield "started_out_of_turn", f"started while workstream {parent.entity_id} was {parent.shown}"

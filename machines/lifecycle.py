@@ -13,7 +13,7 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, cast
 
 import msgspec
@@ -39,7 +39,9 @@ class Lifecycle(msgspec.Struct, frozen=True):
     serves several kinds). facts: what the guards read, made of a record and of an event's payload. skips: the
     published event of a skip, by why it is ("dependency", "condition", "operator"), where `events` says several.
     defaults: settings that hold under this lifecycle unless they are said. optional: whether tasks may be optional:
-    they are refused, or are allowed and make the workstream end failed where they fail.
+    they are refused, or are allowed and make the workstream end failed where they fail. derive: of a workstream, the
+    document's own function of its tasks (each with `state` and `critical`), which gives a state of the machine; the
+    auditor compares.
 
     Raises ValueError for events and states that the machine does not have.
     """
@@ -53,6 +55,7 @@ class Lifecycle(msgspec.Struct, frozen=True):
     skips: Mapping[str, str] = {}
     defaults: Mapping[str, int | str] = {}
     optional: Literal["allowed", "refused", "fails"] = "allowed"
+    derive: Callable[[Sequence[Any]], str] | None = None  # of whatever the function reads of a task
 
     def __post_init__(self) -> None:
         """Refuse a table that names what the machine does not have."""

@@ -21,6 +21,9 @@ What was decided
 - A worker has no word for dying or for being ended by force. A busy one is unresponsive, an idle one shuts
   down, an unresponsive one is given up.
 - Optional tasks let the rest run; if one fails, the workstream ends failed, since not all its tasks completed.
+- The auditor compares with `derive_workstream_state` whenever a workstream becomes ready, executing, validating or
+  completed. A task that an operator skipped, or that was cancelled before it ran, rests where it is, since there is
+  no word for it: the function is asked with it and without it. It does not say when a failed one has cleaned up.
 - The task's timer ends an attempt as `execution_failed`: there is no state of its own for that.
 - The severities are those of the document; a failed final validation is critical, as a failed workstream is.
 """
@@ -236,6 +239,23 @@ WORKER: Final = Machine(
     ),
 )
 
+# -- the document's own function -----------------------------------------------------------------------------
+
+
+def derive_workstream_state(tasks: Sequence[DerivedTask]) -> WorkstreamState:
+    """Return the state that the document derives from a workstream's tasks."""
+    states = [task.state for task in tasks]
+    if S.RUNNING in states:
+        return W.EXECUTING
+    if all(state == S.COMPLETED for state in states):
+        return W.VALIDATING
+    if any(task.state == S.FAILED and task.critical for task in tasks):
+        return W.FAILED
+    if all(state in {S.PENDING, S.QUEUED} for state in states):
+        return W.READY
+    return W.EXECUTING
+
+
 # -- how the runtime's actors run by them --------------------------------------------------------------------
 
 E = Event
@@ -274,6 +294,7 @@ LIFECYCLES: Final = (
             E.CANCEL: (WE.USER_CANCELLED,),
         },
         optional="fails",
+        derive=derive_workstream_state,
     ),
     Lifecycle(
         "orchestration",
@@ -292,19 +313,3 @@ LIFECYCLES: Final = (
         },
     ),
 )
-
-# -- the document's own function -----------------------------------------------------------------------------
-
-
-def derive_workstream_state(tasks: Sequence[DerivedTask]) -> WorkstreamState:
-    """Return the state that the document derives from a workstream's tasks."""
-    states = [task.state for task in tasks]
-    if S.RUNNING in states:
-        return W.EXECUTING
-    if all(state == S.COMPLETED for state in states):
-        return W.VALIDATING
-    if any(task.state == S.FAILED and task.critical for task in tasks):
-        return W.FAILED
-    if all(state in {S.PENDING, S.QUEUED} for state in states):
-        return W.READY
-    return W.EXECUTING

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.actors.stage import Stage, as_event, fails, fails_until, flow, task
 
-from callboard.machines import GuardRejected, InvalidTransitionError, Machine
+from callboard.actors.lifecycles import Lifecycles
+from callboard.actors.messages import Approve, SkipTask
+from callboard.actors.spec import Approval, Retry, Workstream
+from callboard.machines import GuardRejected, InvalidTransitionError, Machine, TransitionEvent
+from callboard.machines.audit import audit
 from callboard.machines.lifecycles.orchestration import (
+    LIFECYCLES,
     TASK,
     WORKER,
     WORKSTREAM,
@@ -140,3 +147,107 @@ def test_the_derivation_does_not_depend_on_the_order_of_the_tasks(drawn: list[Si
     derived = derive_workstream_state(drawn)
     assert derived in WORKSTREAM.states
     assert derived == derive_workstream_state(drawn[::-1])
+
+
+# -- the derivation against what really happened -----------------------------------------------------------------------
+
+SCRIPTS = {"flaky": fails_until(3), "bad": fails()}
+
+
+def trace(spec: Workstream) -> list[TransitionEvent]:
+    """What a workstream that runs by it leaves in the log."""
+    stage = Stage(lifecycles=Lifecycles(default="orchestration"), scripts=SCRIPTS)
+    stage.submit(spec)
+    stage.advance(60)
+    assert stage.over == ["job"]
+    return [as_event(row) for row in stage.kept.transitions]
+
+
+def kinds(events: list[TransitionEvent]) -> list[str]:
+    """What the auditor finds, the lines being numbered as they stand."""
+    numbered = [msgspec.structs.replace(event, seq=place) for place, event in enumerate(events, start=1)]
+    return [finding.kind for finding in audit(numbered)]
+
+
+def step(events: list[TransitionEvent], state: str) -> int:
+    """Where the workstream enters a state."""
+    (place,) = [n for n, e in enumerate(events) if e.kind == "workstream" and e.to_state == state]
+    return place
+
+
+GOOD = flow(task("a"), task("flaky", "a", retry=Retry(max_attempts=3)), task("b", "flaky"))
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        GOOD,
+        flow(task("bad"), task("after", "bad"), task("beside")),
+        flow(task("bad", optional=True), task("a")),
+        flow(),
+    ],
+    ids=["completes", "a critical task fails", "an optional one fails", "empty"],
+)
+def test_every_step_of_a_workstream_is_what_the_function_derives(spec: Workstream) -> None:
+    assert kinds(trace(spec)) == []
+
+
+def test_the_function_is_what_the_auditor_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[str]] = []
+    (own,) = [one for one in LIFECYCLES if one.kind == "workstream"]
+    assert own.derive is derive_workstream_state
+
+    def derive(seen: list[SimpleNamespace]) -> str:
+        asked.append([str(one.state) for one in seen])
+        return derive_workstream_state(seen)
+
+    mine = msgspec.structs.replace(own, derive=derive)
+    events = trace(flow(task("a"), task("b", "a")))
+    assert audit(events, lifecycles=[mine, *(one for one in LIFECYCLES if one.kind != "workstream")]) == []
+    assert asked[0] == ["pending", "pending"]  # ready
+    assert ["running", "pending"] in asked  # executing
+    assert asked[-1] == ["completed", "completed"]  # completed
+
+
+def test_a_workstream_that_executes_before_any_task_runs_is_found() -> None:
+    events = trace(GOOD)
+    ready, executing = step(events, "ready"), step(events, "executing")
+    events.insert(ready + 1, events.pop(executing))
+    assert kinds(events) == ["derived_otherwise"]
+
+
+def test_a_workstream_of_which_nothing_runs_passes_through_executing() -> None:
+    stage = Stage(lifecycles=Lifecycles(default="orchestration"))
+    stage.submit(flow(task("a"), hold=Approval()))
+    stage.command(stage.actor("a"), SkipTask("not needed"))
+    stage.command(stage.kernel.entities[stage.stream.key], Approve("ana"))
+    events = [as_event(row) for row in stage.kept.transitions]
+    assert [e.to_state for e in events if e.kind == "workstream"][-3:] == ["executing", "validating", "completed"]
+    assert kinds(events) == []
+
+
+def test_a_workstream_that_validates_while_a_task_runs_is_found() -> None:
+    events = trace(GOOD)
+    validating = events.pop(step(events, "validating"))
+    last = max(n for n, e in enumerate(events) if e.kind == "task" and e.to_state == "running")
+    events.insert(last + 1, validating)
+    assert kinds(events) == ["derived_otherwise"]
+
+
+def test_a_workstream_that_completes_though_an_optional_task_failed_is_found() -> None:
+    """Its second invariant: only if all tasks completed."""
+    events = trace(flow(task("bad", optional=True), task("a")))
+    place = step(events, "failed")
+    failed = events[place]
+    events[place : place + 1] = [
+        msgspec.structs.replace(failed, to_state="validating", trigger="all_tasks_completed", severity="info"),
+        msgspec.structs.replace(
+            failed, from_state="validating", to_state="completed", trigger="validation_passed", severity="info",
+            entity_seq=failed.entity_seq + 1,
+        ),
+    ]  # fmt: skip
+    assert kinds(events) == ["derived_otherwise", "derived_otherwise"]
+
+
+def test_tasks_of_another_lifecycle_are_not_asked_about() -> None:
+    assert kinds(trace(flow(task("a", lifecycle="guarded"), task("b", "a")))) == []
