@@ -18,8 +18,9 @@ from msgspec.structs import replace
 
 from ..machines import APPROVAL, ApprovalState, Event
 from .base_record import Decision
+from .commands import Approve, AskApproval, Cancel, Reject
 from .kernel import Kernel
-from .messages import RECOVER, Approve, AskApproval, Cancel, Message, Recover, Reject, TimerFired, TurnFailed
+from .messages import RECOVER, Message, Recover, TimerFired, TurnFailed
 from .protection import Protected, clauses_of, text_of, waits_for
 from .records import ApprovalRecord
 from .spec import Approval, seconds

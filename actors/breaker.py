@@ -23,21 +23,10 @@ from typing import TYPE_CHECKING, ClassVar
 from msgspec.structs import replace
 
 from ..machines import BREAKER, BreakerState, Event, WorkstreamState
+from .commands import ResetBreaker, TripBreaker
 from .entity import Entity
 from .kernel import Kernel
-from .messages import (
-    PERMIT,
-    RESET,
-    TRIP,
-    Continue,
-    Message,
-    Queued,
-    ResetBreaker,
-    TimerFired,
-    TripBreaker,
-    TurnFailed,
-    Verdict,
-)
+from .messages import PERMIT, RESET, TRIP, Continue, Message, Queued, TimerFired, TurnFailed, Verdict
 from .records import BreakerRecord
 from .task_record import TaskRecord
 

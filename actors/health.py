@@ -23,7 +23,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-from .messages import StartWorkers, TimerFired
+from .commands import StartWorkers
+from .messages import TimerFired
 from .spec import EngineName, HealthChecks, Worker, seconds
 from .strategy import RestartCount
 

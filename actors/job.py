@@ -22,24 +22,11 @@ from msgspec.structs import replace
 
 from ..machines import JOB, Event, JobState, WorkstreamState
 from .backoff import delay
+from .commands import Approve, Cancel, Pause, Reject, Resume
 from .entity import Entity
 from .kernel import Kernel
 from .limits import attempts
-from .messages import (
-    Allocated,
-    Approve,
-    Cancel,
-    ChildOver,
-    Ended,
-    Message,
-    Pause,
-    Recover,
-    Reject,
-    Resume,
-    Stop,
-    TimerFired,
-    TurnFailed,
-)
+from .messages import Allocated, ChildOver, Ended, Message, Recover, Stop, TimerFired, TurnFailed
 from .records import JobRecord, WorkstreamRecord
 from .runs import NOTHING, Kept, kept_of
 from .spec import Workstream, seconds

@@ -23,27 +23,21 @@ import msgspec
 
 from ..machines import InvalidTransitionError
 from .base_record import Record
+from .commands import AskApproval, Command, LeaveApproval, NextRun, Reply, StartWorkers, Submit
 from .entity import Entity
 from .lifecycles import Lifecycles
 from .machine_kind import FireFailed, MachineNotFound
 from .messages import (
     REBUILT,
-    AskApproval,
     Beat,
     CallEnded,
-    Command,
     Continue,
     Leave,
-    LeaveApproval,
     Message,
-    NextRun,
     ProcessStarted,
     Rebuilt,
     Recover,
     Release,
-    Reply,
-    StartWorkers,
-    Submit,
     TimerFired,
     TurnFailed,
 )

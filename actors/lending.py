@@ -19,7 +19,8 @@ from msgspec.structs import replace
 
 from ..machines import Event, TaskState
 from .attempts import RUNNING, AttemptedTask
-from .messages import Lend, Regain, Regained
+from .commands import Lend, Regain
+from .messages import Regained
 from .reservations import Lent
 from .turn import Answer
 

@@ -22,9 +22,10 @@ from msgspec.structs import replace
 
 from ..machines import InvalidTransitionError, Transition
 from . import entity as entities
+from .commands import Fire, SpawnMachine
 from .entity import Entity
 from .machine_kind import FireFailed, MachineKind, MachineNotFound, names_of, unfit
-from .messages import Fire, Message, Recover, SpawnMachine, TimerFired, TurnFailed
+from .messages import Message, Recover, TimerFired, TurnFailed
 from .records import MachineRecord, OutboxRow
 from .spec import Hook
 from .transitions import Transitioned

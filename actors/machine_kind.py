@@ -24,7 +24,7 @@ from typing import Any, Protocol, TypeAlias
 import msgspec
 
 from ..machines import Guard, InvalidTransitionError, Machine, Severity, State, Timed, Transition
-from .messages import Fire
+from .commands import Fire
 from .records import MachineRecord
 from .schema import did_you_mean, short
 from .spec import moment

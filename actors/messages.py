@@ -1,9 +1,9 @@
-"""What lifecycle actors are told: inputs from outside, and messages between them inside a turn.
+"""What lifecycle actors are told by the runtime and its engines, and what they tell one another.
 
 Rules:
 - Every message is a frozen Struct. Those without content have one instance, made here.
 - An *input* begins a turn (DESIGN section 8). A *message* is sent by an actor in a turn and received in the same turn.
-- A `reply` is kept by the runtime; it is answered through an effect, when the turn is durable.
+- What users and operators say is in `commands.py`.
 """
 
 from __future__ import annotations
@@ -12,219 +12,12 @@ from typing import Any
 
 import msgspec
 
-from .records import JobRecord, MachineRecord, WorkstreamRecord
-from .schema import plain_problem
-from .spec import Approval, Worker, Workstream
-from .task_record import TaskRecord
-
 
 class Message(msgspec.Struct, frozen=True, gc=False):
     """The base of all messages."""
 
 
 # -- inputs ------------------------------------------------------------------------------------------------------------
-
-
-class Request(msgspec.Struct, frozen=True):
-    """The key that a user gave a command: the same again is the same command (DESIGN section 8, "Idempotency").
-
-    fingerprint: of the operation and its payload. keep: seconds that the key is kept. row: of the inbox that the
-    command came by, 0 for none. sent_at: when it was put there, by its sender's clock; 0 where that is not known.
-    """
-
-    id: str
-    operation: str
-    fingerprint: str
-    keep: float
-    row: int = 0
-    sent_at: float = 0.0
-
-
-class Reply(msgspec.Struct, gc=False, eq=False):
-    """Where the answer to a command goes. `answer` is the runtime's; actors only pass the reply on."""
-
-    answer: Any  # Callable[[value, error], None]; a Struct field of a callable type would be decoded by nobody
-    request: Request | None = None
-
-
-class Submit(Message, frozen=True):
-    """Take a job: its id (given or made), its checked workstream and the encoded form that is journaled.
-
-    parent: the fencing token of the attempt whose body submits it, if one does: it is a child of that attempt's job.
-    """
-
-    job_id: str
-    caller_id: bool
-    workstream: Workstream
-    encoded: bytes
-    fingerprint: str
-    reply: Reply
-    by: str | None = None
-    parent: int = 0
-
-
-class NextRun(Message, frozen=True):
-    """Run a job again that has ended: what is known of it, and what is to be different (names of tasks).
-
-    again: run this task anew, completed or not, and what waits for it. skip: do without this one. parent: as in
-    `Submit`, where the body of its parent submits it again.
-    """
-
-    job: JobRecord
-    workstream: Workstream
-    encoded: bytes
-    stream: WorkstreamRecord | None  # its last run, if it ever began
-    tasks: tuple[TaskRecord, ...]  # of that run
-    reply: Reply
-    again: str | None = None
-    skip: str | None = None
-    reason: str | None = None
-    by: str | None = None
-    parent: int = 0
-
-
-class SkipTask(Message, frozen=True):
-    """To a pending task: do not run; your dependents go on as if you had completed."""
-
-    reason: str | None = None
-    by: str | None = None
-
-
-class Lend(Message, frozen=True):
-    """The body under this token waits for a child job: it occupies nothing meanwhile, and its clock stands still."""
-
-    token: int
-
-
-class Regain(Message, frozen=True):
-    """The body under this token goes on: answer when it has its slot again."""
-
-    token: int
-    reply: Reply
-
-
-class Cancel(Message, frozen=True):
-    """Cancel a job, a workstream or a task; `force` is the harder stop. Said by a user's command, or within a turn.
-
-    `by` is who says so, if anybody does.
-    """
-
-    reason: str
-    force: bool = False
-    by: str | None = None
-
-
-class Pause(Message, frozen=True):
-    """To a workstream: start nothing more for now. `by` is who says so."""
-
-    reason: str
-    by: str | None = None
-
-
-class Resume(Message, frozen=True):
-    """To a workstream that is paused: go on. `by` is who says so."""
-
-    reason: str
-    by: str | None = None
-
-
-class ResetBreaker(Message, frozen=True):
-    """An operator's word to a breaker: the tool is healthy. `by` is who says so."""
-
-    reason: str
-    by: str | None = None
-
-
-class TripBreaker(Message, frozen=True):
-    """An operator's word to a breaker: keep tasks away, for `cooldown` seconds (None: as long as is usual)."""
-
-    reason: str
-    by: str | None = None
-    cooldown: float | None = None
-
-
-class ResetTask(Message, frozen=True):
-    """An operator's word to a parked task: you get one more attempt."""
-
-    reason: str
-    by: str | None = None
-
-
-class Approve(Message, frozen=True):
-    """Approve what is held. approval: of a task, the name of one that its body asked for. teams: those of its clauses
-    that `by` belongs to; unchecked: those that could not be asked.
-
-    Which teams somebody is in is asked before the message is given (`runtime.command`): an actor asks nobody.
-    """
-
-    by: str
-    reason: str | None = None
-    approval: str | None = None
-    teams: tuple[str, ...] = ()
-    unchecked: tuple[str, ...] = ()
-
-
-class Reject(Message, frozen=True):
-    """Reject what is held. One rejection is enough."""
-
-    by: str
-    reason: str | None = None
-    approval: str | None = None
-
-
-class Fire(Message, frozen=True):
-    """To a `MachineActor`: take this event. Answered with the transition, or refused with InvalidTransitionError.
-
-    reason and metadata (JSON values) are kept with the transition. facts: those that change along with it, by name.
-    request_id: the same again is the same command, and gets the same answer. Guards get it as their payload. Raises
-    TypeError and ValueError for what cannot be kept.
-    """
-
-    event: str
-    reason: str | None = None
-    metadata: dict[str, Any] | None = None
-    facts: dict[str, Any] | None = None
-    request_id: str | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse what could not be written later."""
-        for name, kinds in _FIRE.items():
-            value = getattr(self, name)
-            if not isinstance(value, kinds):
-                raise TypeError(f"Fire takes {name} as {kinds[0].__name__}, not {value!r:.60}")
-        if not self.event:
-            raise ValueError("Fire takes the name of an event")
-        for name in ("event", "reason", "metadata"):
-            if problem := plain_problem(getattr(self, name)):
-                raise ValueError(f"Fire cannot take this {name}: {problem}")
-
-
-_FIRE: dict[str, tuple[type, ...]] = {
-    "event": (str,), "reason": (str, type(None)), "metadata": (dict, type(None)), "facts": (dict, type(None)),
-    "request_id": (str, type(None)),
-}  # fmt: skip
-
-
-class SpawnMachine(Message, frozen=True):
-    """Have an entity of that name, which runs by this kind: a new one with these facts, or the one that there is.
-
-    known: its record, where the journal has one that is not at work. kind: None where it cannot be found, and `missing`
-    says why.
-    """
-
-    name: str
-    kind: Any  # MachineKind | None
-    facts: msgspec.Raw | None
-    known: MachineRecord | None = None
-    missing: str = ""
-
-
-class Command(Message, frozen=True):
-    """A user's command to one entity, with where its answer goes. target: its key, or the name of a `MachineActor`."""
-
-    target: int | str
-    message: Message
-    reply: Reply
 
 
 class CallEnded(Message, frozen=True):
@@ -264,21 +57,6 @@ class Beat(Message, frozen=True):
     saved: msgspec.Raw | None = None
 
 
-class AskApproval(Message, frozen=True):
-    """A running body waits for an approval, by its name."""
-
-    token: int
-    name: str
-    rule: Approval
-
-
-class LeaveApproval(Message, frozen=True):
-    """A running body waits no longer for an approval."""
-
-    token: int
-    name: str
-
-
 class TimerFired(Message, frozen=True):
     """A timer of an entity is due. `epoch` is that of the state which armed it (0: it outlives states, a deadline).
 
@@ -310,12 +88,6 @@ class TurnFailed(Message, frozen=True):
     token: int = 0
 
 
-class Barrier(Message, frozen=True):
-    """Answer when everything before it is durable."""
-
-    reply: Reply
-
-
 class Drain(Message, frozen=True):
     """Claim nothing more. With `stop`, running bodies are stopped and their tries given back."""
 
@@ -338,42 +110,6 @@ class Rebuilt(Message, frozen=True):
 
 class Registered(Message, frozen=True):
     """A function has become known: tasks that waited for theirs may be able to run now."""
-
-
-class StartWorkers(Message, frozen=True):
-    """Make an incarnation of each of these workers. With a `reply` it is a command, answered with the one worker."""
-
-    workers: tuple[Worker, ...]
-    reply: Reply | None = None
-
-
-class PauseWorker(Message, frozen=True):
-    """To a worker: take nothing new, and finish what you run."""
-
-    reason: str
-    by: str | None = None
-
-
-class ResumeWorker(Message, frozen=True):
-    """To a worker: take tasks again."""
-
-    reason: str
-    by: str | None = None
-
-
-class ShutDownWorker(Message, frozen=True):
-    """To a worker: finish what you run, within `deadline` seconds (None: the setting), and end."""
-
-    reason: str
-    by: str | None = None
-    deadline: float | None = None
-
-
-class TerminateWorker(Message, frozen=True):
-    """To a worker: end at once; what you run is lost."""
-
-    reason: str
-    by: str | None = None
 
 
 class StopWorkers(Message, frozen=True):
@@ -411,7 +147,7 @@ class Queued(Message, frozen=True):
 
 
 class Assign(Message, frozen=True):
-    """To a worker: take this task (by key); then to the task: you have been taken. `slot` is a `kernel.Call`."""
+    """To a worker: take this task (by key); then to the task: you have been taken. `slot` is a `turn.Call`."""
 
     key: int
     slot: Any

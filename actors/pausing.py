@@ -14,7 +14,8 @@ Rules
 from __future__ import annotations
 
 from ..machines import Event, TaskState
-from .messages import READY, Pause, Resume
+from .commands import Pause, Resume
+from .messages import READY
 from .stopping import StoppableStream
 
 

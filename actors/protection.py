@@ -34,8 +34,8 @@ from msgspec.structs import replace
 
 from ..machines import Event, GuardRejected, InvalidTransitionError, Machine
 from .base_record import Decision
+from .commands import Approve, Reject
 from .entity import Entity
-from .messages import Approve, Reject
 from .names import person
 from .records import ApprovalRecord, WorkstreamRecord
 from .spec import Approval, Clause, Duration, moment, seconds

@@ -15,9 +15,10 @@ from msgspec.structs import replace
 
 from ..machines import Event, TaskState
 from .attempts import EXHAUSTED, FAIL, REQUEUE, TOOL, unrepeated
+from .commands import ResetTask
 from .errors import CircuitOpen
 from .limits import breaker_of
-from .messages import Permit, Queued, Reset, ResetTask, Trip, Unroutable
+from .messages import Permit, Queued, Reset, Trip, Unroutable
 from .scheduler import IN_QUEUE
 from .spec import seconds
 from .task_record import NO_TROUBLE, TaskRecord

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from .messages import Message, Reply
+from .commands import Reply
+from .messages import Message
 from .records import Acknowledged, RequestRecord
 from .transitions import Transitioned
 from .turn import Answer

@@ -26,7 +26,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ..machines import JobState
-from .messages import Allocated, Regained, Reply, TimerFired
+from .commands import Reply
+from .messages import Allocated, Regained, TimerFired
 from .turn import Answer, Call
 
 if TYPE_CHECKING:

@@ -19,9 +19,10 @@ from ..machines import WORKSTREAM, Event, TaskState, WorkstreamState
 from .alerts import Watches
 from .attempts import AttemptedTask
 from .cancelling import CancellableEntity
+from .commands import Cancel
 from .kernel import Kernel
 from .limits import Limits, LimitsResolver
-from .messages import READY, Cancel, Continue, Stop, TimerFired
+from .messages import READY, Continue, Stop, TimerFired
 from .records import WorkstreamRecord
 from .spec import Hook, Task, Workstream
 from .turn import Armed

@@ -18,9 +18,9 @@ from msgspec.structs import replace
 from ..machines import JOB, InvalidTransitionError, JobState
 from . import tools
 from .attempts import AttemptedTask
+from .commands import NextRun, Submit
 from .errors import AttemptOver
 from .job import JobActor
-from .messages import NextRun, Submit
 from .records import JobRecord
 from .runs import NOTHING, Kept, kept_of
 from .turn import Answer

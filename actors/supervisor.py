@@ -16,33 +16,26 @@ from msgspec.structs import replace
 
 from ..machines import WORKER, InvalidTransitionError, WorkerState
 from . import machine_actor, tools
+from .commands import Barrier, Cancel, Lend, NextRun, Regain, SpawnMachine, StartWorkers, Submit
 from .errors import AttemptOver
 from .health import HealthWatch
 from .kernel import Kernel
 from .lending import lend, regain
 from .messages import (
     RECOVER,
-    Barrier,
     CallEnded,
-    Cancel,
     Drain,
     InboxTaken,
-    Lend,
     Message,
-    NextRun,
     Rebuilt,
     Recover,
-    Regain,
     Registered,
-    SpawnMachine,
-    StartWorkers,
     StopWorkers,
-    Submit,
     TimerFired,
     TurnFailed,
     WorkerBeat,
     WorkerDied,
-)  # fmt: skip
+)
 from .protection import HELD
 from .records import OutboxRow, WorkerRecord
 from .spec import HealthChecks, Worker

@@ -30,37 +30,31 @@ from .attempts import (
 )  # fmt: skip
 from .base_record import Cancellation
 from .checks import SAID
+from .commands import Approve, AskApproval, Cancel, LeaveApproval, Reject, ResetTask, SkipTask
 from .lending import ALIVE
 from .messages import (
     READY,
-    Approve,
-    AskApproval,
     Assign,
     Back,
     Beat,
     CallEnded,
-    Cancel,
     Drain,
     Ended,
-    LeaveApproval,
     Message,
     Permit,
     ProcessStarted,
     Ready,
     Recover,
     Regained,
-    Reject,
     Reset,
-    ResetTask,
     Silent,
     Skip,
-    SkipTask,
     Stop,
     TimerFired,
     Trip,
     TurnFailed,
     Unroutable,
-)  # fmt: skip
+)
 from .protection import Protected
 from .queueing import QueueingTask
 from .scheduler import IN_QUEUE

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from .base_record import Record
-from .messages import Message, Reply, TimerFired
+from .commands import Reply
+from .messages import Message, TimerFired
 from .notices import Notice
 from .records import AnyRecord, ApprovalRecord, OutboxRow
 from .spec import Task, Workstream

@@ -22,24 +22,20 @@ from typing import TYPE_CHECKING, ClassVar
 from msgspec.structs import replace
 
 from ..machines import WORKER, Event, WorkerState
+from .commands import Cancel, PauseWorker, ResumeWorker, ShutDownWorker, TerminateWorker
 from .entity import Entity
 from .health import IN_PROCESS, spec_of
 from .kernel import Kernel
 from .messages import (
     Assign,
     Back,
-    Cancel,
     Exhausted,
     Message,
-    PauseWorker,
     Queued,
     Recover,
     Regained,
     Release,
-    ResumeWorker,
-    ShutDownWorker,
     Silent,
-    TerminateWorker,
     TimerFired,
     WorkerBeat,
     WorkerDied,

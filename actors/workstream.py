@@ -22,25 +22,9 @@ from msgspec.structs import replace
 
 from ..machines import Event, Standing, TaskState, WorkstreamState
 from .base_record import Decision
+from .commands import Approve, Cancel, Pause, Reject, Resume
 from .limits import VALIDATION_TIMEOUT, Limits
-from .messages import (
-    READY,
-    Approve,
-    CallEnded,
-    Cancel,
-    Continue,
-    Ended,
-    Message,
-    Pause,
-    Recover,
-    Reject,
-    Resume,
-    Skip,
-    Started,
-    Stop,
-    TimerFired,
-    TurnFailed,
-)  # fmt: skip
+from .messages import READY, CallEnded, Continue, Ended, Message, Recover, Skip, Started, Stop, TimerFired, TurnFailed
 from .pausing import PausableStream
 from .protection import Protected, how_it_ended
 from .records import WorkstreamRecord

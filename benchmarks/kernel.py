@@ -16,9 +16,10 @@ from random import Random
 from time import process_time
 from typing import Any
 
+from callboard.actors.commands import Reply, StartWorkers, Submit
 from callboard.actors.kernel import Kernel
 from callboard.actors.loading import Loaded, make_kernel
-from callboard.actors.messages import CallEnded, Message, Reply, StartWorkers, Submit, TimerFired
+from callboard.actors.messages import CallEnded, Message, TimerFired
 from callboard.actors.spec import Defaults, Task, Worker, Workstream
 from callboard.actors.turn import Effect, JobOver, StartCall, Turn
 

@@ -19,8 +19,8 @@ import anyio.to_thread
 import msgspec
 from msgspec.structs import replace
 
+from ..actors.commands import Approve
 from ..actors.job import JobActor
-from ..actors.messages import Approve
 from ..actors.names import person
 from ..actors.protection import HELD, DecisionRefused, Protected, clauses_of, missing_of
 from ..actors.records import ApprovalRecord, WorkstreamRecord

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from ..actors.messages import ResetBreaker, TripBreaker
+from ..actors.commands import ResetBreaker, TripBreaker
 from ..actors.records import BreakerRecord
 from ..actors.spec import Duration, Hook, seconds
 from ..actors.validate import SpecificationError, hook_findings

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from ..actors.commands import Lend, Regain, Reply, Submit
 from ..actors.errors import TaskCancelled
-from ..actors.messages import Lend, Message, Regain, Reply, Submit
+from ..actors.messages import Message
 from ..actors.names import name_problem
 from ..actors.spec import Workstream
 from .bodies import prepare

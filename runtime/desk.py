@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from ..actors.messages import AskApproval, LeaveApproval, Message
+from ..actors.commands import AskApproval, LeaveApproval
+from ..actors.messages import Message
 from ..actors.names import name_problem
 from ..actors.spec import Approval
 from .bodies import Bodies, prepare_approval

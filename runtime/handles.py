@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 import anyio
 
+from ..actors.commands import Approve, Cancel, Pause, Reject, ResetTask, Resume, SkipTask
 from ..actors.errors import CircuitOpen
-from ..actors.messages import Approve, Cancel, Message, Pause, Reject, ResetTask, Resume, SkipTask
+from ..actors.messages import Message
 from ..actors.protection import refusal
 from ..actors.records import JobRecord
 from ..actors.task_record import TaskRecord

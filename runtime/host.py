@@ -19,10 +19,11 @@ from typing import Any
 
 import anyio
 
+from ..actors.commands import Barrier, Reply, Request
 from ..actors.job import JobActor
 from ..actors.kernel import Kernel
 from ..actors.machine_actor import retire
-from ..actors.messages import Barrier, Continue, Message, Reply, Request, TimerFired, WorkerBeat
+from ..actors.messages import Continue, Message, TimerFired, WorkerBeat
 from ..actors.notices import Notice, Severity
 from ..actors.spec import Task
 from ..actors.transitions import Transitioned

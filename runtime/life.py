@@ -30,18 +30,10 @@ import anyio
 import anyio.to_thread
 from anyio.abc import TaskGroup, TaskStatus
 
+from ..actors.commands import StartWorkers
 from ..actors.job import JobActor
 from ..actors.loading import Loaded, make_kernel
-from ..actors.messages import (
-    RECOVER,
-    Drain,
-    InboxTaken,
-    ProcessStarted,
-    StartWorkers,
-    StopWorkers,
-    WorkerBeat,
-    WorkerDied,
-)
+from ..actors.messages import RECOVER, Drain, InboxTaken, ProcessStarted, StopWorkers, WorkerBeat, WorkerDied
 from ..actors.notices import Notice
 from ..actors.spec import Alert, Defaults, Duration, HealthChecks, LifecycleName, Tool, Worker, Workstream, seconds
 from ..actors.strategy import Supervision

@@ -21,6 +21,7 @@ import anyio
 import msgspec
 
 from ..actors.actor_errors import AskTimeout
+from ..actors.commands import Command, Fire, Reply, SpawnMachine
 from ..actors.dead_letters import Reason
 from ..actors.machine_actor import first_record
 from ..actors.machine_kind import (
@@ -36,7 +37,6 @@ from ..actors.machine_kind import (
     rows_of,
     unfit,
 )
-from ..actors.messages import Command, Fire, Reply, SpawnMachine
 from ..actors.records import Acknowledged, MachineRecord, RequestRecord
 from ..actors.ref import ASK_TIMEOUT
 from ..actors.schema import Finding, did_you_mean, plain_problem

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..actors.messages import Message, Reply, Request
+from ..actors.commands import Reply, Request
+from ..actors.messages import Message
 from .inflight import InFlight
 
 if TYPE_CHECKING:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..actors.messages import Message, NextRun, Reply
+from ..actors.commands import NextRun, Reply
+from ..actors.messages import Message
 from ..actors.records import JobRecord, WorkstreamRecord
 from ..actors.schema import did_you_mean
 from ..actors.spec import Workstream

@@ -19,16 +19,10 @@ from typing import Any, Literal, TypeVar, Unpack, overload
 import msgspec
 
 from ..actors.actor import Actor
+from ..actors.commands import Approve, Command, Reply, Submit
 from ..actors.job import JobActor
 from ..actors.machine_kind import MachineActor
-from ..actors.messages import (
-    Approve,
-    Command,
-    Message,
-    Registered,
-    Reply,
-    Submit,
-)
+from ..actors.messages import Message, Registered
 from ..actors.records import JobRecord, RequestRecord
 from ..actors.ref import Ref
 from ..actors.spec import Worker, Workstream

@@ -13,15 +13,9 @@ from collections.abc import Collection, Generator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from ..actors.commands import PauseWorker, ResumeWorker, ShutDownWorker, StartWorkers, TerminateWorker
 from ..actors.lifecycles import Lifecycles
-from ..actors.messages import (
-    Message,
-    PauseWorker,
-    ResumeWorker,
-    ShutDownWorker,
-    StartWorkers,
-    TerminateWorker,
-)
+from ..actors.messages import Message
 from ..actors.records import WorkerRecord
 from ..actors.spec import Duration, Worker, seconds
 from ..actors.validate import Finding, SpecificationError, worker_findings

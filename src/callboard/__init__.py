@@ -112,7 +112,7 @@ _NAMES_BY_MODULE = {
     ),
     "actors.errors": "ApprovalExpired ApprovalRejected AttemptOver CircuitOpen Permanent RetryAfter TaskCancelled",
     "actors.machine_kind": "FireFailed MachineActor MachineConflict MachineNotFound",
-    "actors.messages": "Fire",
+    "actors.commands": "Fire",
     "actors.notices": "Notice",
     "actors.protection": "DecisionConflict DecisionRefused",
     "actors.base_record": "Decision",
@@ -163,6 +163,7 @@ if TYPE_CHECKING:
         RestartLimitReached,
     )
     from .actors.base_record import Decision
+    from .actors.commands import Fire
     from .actors.errors import (
         ApprovalExpired,
         ApprovalRejected,
@@ -173,7 +174,6 @@ if TYPE_CHECKING:
         TaskCancelled,
     )
     from .actors.machine_kind import FireFailed, MachineActor, MachineConflict, MachineNotFound
-    from .actors.messages import Fire
     from .actors.notices import Notice
     from .actors.protection import DecisionConflict, DecisionRefused
     from .actors.records import MachineRecord, WorkerRecord

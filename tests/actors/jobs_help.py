@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 from tests.actors.stage import Stage
 
+from callboard.actors.commands import Lend, NextRun, Regain, Reply, Submit
 from callboard.actors.job import JobActor
-from callboard.actors.messages import Lend, NextRun, Regain, Reply, Submit
 from callboard.actors.records import JobRecord, WorkstreamRecord
 from callboard.actors.spec import Workstream
 from callboard.actors.task_record import TaskRecord

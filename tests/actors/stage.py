@@ -15,24 +15,14 @@ from weakref import WeakSet
 
 import msgspec
 
+from callboard.actors.commands import Cancel, Command, Reply, StartWorkers, Submit
 from callboard.actors.entity import Entity
 from callboard.actors.job import JobActor
 from callboard.actors.kernel import Kernel
 from callboard.actors.lifecycles import Lifecycles
 from callboard.actors.loading import Loaded, make_kernel
 from callboard.actors.machine_actor import retire
-from callboard.actors.messages import (
-    RECOVER,
-    CallEnded,
-    Cancel,
-    Command,
-    Message,
-    Reply,
-    StartWorkers,
-    Submit,
-    TimerFired,
-    WorkerBeat,
-)
+from callboard.actors.messages import RECOVER, CallEnded, Message, TimerFired, WorkerBeat
 from callboard.actors.notices import Notice
 from callboard.actors.records import (
     ApprovalRecord,

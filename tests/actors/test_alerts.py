@@ -9,7 +9,7 @@ import pytest
 from tests.actors.stage import Stage, fails, flow, task
 from tests.actors.test_breaker import TOOLS, use
 
-from callboard.actors.messages import TripBreaker
+from callboard.actors.commands import TripBreaker
 from callboard.actors.spec import Alert, Hook
 
 PAGER = Alert(command=["page"])

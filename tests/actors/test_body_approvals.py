@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from tests.actors.stage import Stage, flow, hangs, task
 
-from callboard.actors.messages import Approve, AskApproval, LeaveApproval, Message, Reject
+from callboard.actors.commands import Approve, AskApproval, LeaveApproval, Reject
+from callboard.actors.messages import Message
 from callboard.actors.protection import DecisionConflict, DecisionRefused
 from callboard.actors.records import ApprovalRecord
 from callboard.actors.spec import Approval, Retry

@@ -9,8 +9,9 @@ from tests.actors.stage import Stage, fails, flow, hangs, task
 from tests.actors.test_breaker import AGAIN, TOOLS, opened, use
 
 from callboard.actors.breaker import CHUNK, BreakerActor
+from callboard.actors.commands import Command, Reply, ResetBreaker, ResetTask, TripBreaker
 from callboard.actors.errors import CircuitOpen
-from callboard.actors.messages import Command, Continue, Reply, ResetBreaker, ResetTask, TripBreaker
+from callboard.actors.messages import Continue
 from callboard.actors.spec import Breaker, Retry, Task, Tool, Worker
 from callboard.actors.task import TaskActor
 from callboard.machines import InvalidTransitionError

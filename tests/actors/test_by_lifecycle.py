@@ -9,10 +9,8 @@ from tests.actors.jobs_help import child
 from tests.actors.stage import Stage, fails, fails_until, flow, hangs, task
 
 from callboard.actors import entity
-from callboard.actors.lifecycles import Lifecycles
-from callboard.actors.messages import (
+from callboard.actors.commands import (
     Approve,
-    Drain,
     PauseWorker,
     Reject,
     ResetBreaker,
@@ -23,6 +21,8 @@ from callboard.actors.messages import (
     TerminateWorker,
     TripBreaker,
 )
+from callboard.actors.lifecycles import Lifecycles
+from callboard.actors.messages import Drain
 from callboard.actors.records import BreakerRecord
 from callboard.actors.spec import (
     Approval,

@@ -8,7 +8,8 @@ import pytest
 from tests.actors.jobs_help import goes_on, waits
 from tests.actors.stage import Stage, flow, hangs, task
 
-from callboard.actors.messages import Approve, AskApproval, Beat, CallEnded, Drain, StopWorkers, WorkerBeat, WorkerDied
+from callboard.actors.commands import Approve, AskApproval
+from callboard.actors.messages import Beat, CallEnded, Drain, StopWorkers, WorkerBeat, WorkerDied
 from callboard.actors.records import WorkerRecord
 from callboard.actors.spec import Approval, HealthChecks, Task, Worker
 from callboard.actors.strategy import Supervision
@@ -51,7 +52,7 @@ def test_one_with_a_process_is_ready_when_it_has_answered() -> None:
     stage = Stage(workers=())
     stage.silent.add("p")
     stage.workers = ONE
-    from callboard.actors.messages import StartWorkers
+    from callboard.actors.commands import StartWorkers
 
     stage.send(StartWorkers(ONE))
     assert stage.path("p#1") == ["initializing"]
@@ -64,7 +65,7 @@ def test_one_with_a_process_is_ready_when_it_has_answered() -> None:
 
 
 def test_one_that_does_not_start_in_time_has_failed_and_the_next_one_is_tried() -> None:
-    from callboard.actors.messages import StartWorkers
+    from callboard.actors.commands import StartWorkers
 
     stage = Stage(workers=())
     stage.silent.add("p")
@@ -280,7 +281,7 @@ def test_one_that_does_not_come_back_expires_and_is_replaced() -> None:
 
 @pytest.mark.parametrize("end", ["died", "terminated"])
 def test_an_unresponsive_one_may_die_or_be_terminated(end: str) -> None:
-    from callboard.actors.messages import TerminateWorker
+    from callboard.actors.commands import TerminateWorker
 
     stage = running()
     freeze(stage)

@@ -8,21 +8,9 @@ import msgspec
 import pytest
 from tests.actors.stage import Stage, as_event, fails, flow, hangs, task
 
+from callboard.actors.commands import Barrier, Cancel, Command, Reply, Submit
 from callboard.actors.kernel import Kernel
-from callboard.actors.messages import (
-    Barrier,
-    Beat,
-    CallEnded,
-    Cancel,
-    Command,
-    Continue,
-    Message,
-    ProcessStarted,
-    Reply,
-    Submit,
-    TimerFired,
-    TurnFailed,
-)
+from callboard.actors.messages import Beat, CallEnded, Continue, Message, ProcessStarted, TimerFired, TurnFailed
 from callboard.actors.spec import Breaker, Retry, Tool, Worker
 from callboard.actors.task_record import TaskRecord
 from callboard.machines import InvalidTransitionError

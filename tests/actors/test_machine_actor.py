@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from callboard.actors.commands import Command, Fire, Reply, Request, SpawnMachine
 from callboard.actors.machine_actor import KEPT
 from callboard.actors.machine_kind import FireFailed, MachineNotFound
-from callboard.actors.messages import Command, Fire, Reply, Request, SpawnMachine
 from callboard.actors.records import MachineRecord, OutboxRow, RequestRecord
 from callboard.actors.transitions import Transitioned
 from callboard.machines import GuardRejected, InvalidTransitionError, Machine, State, Timed, Transition

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.actors.stage import Stage, fails, flow, hangs, task
 
-from callboard.actors.messages import Pause, Resume
+from callboard.actors.commands import Pause, Resume
 from callboard.actors.spec import Breaker, Check, Condition, Retry, Task, Tool, Worker, Workstream
 from callboard.machines import InvalidTransitionError
 

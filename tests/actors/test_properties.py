@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from tests.actors.stage import Script, Stage
 from tests.actors.test_recovery import check_consistent, done
 
+from callboard.actors.commands import Cancel, Command, Reply
 from callboard.actors.lifecycles import OWN, Lifecycles
-from callboard.actors.messages import Beat, Cancel, Command, Drain, Reply
+from callboard.actors.messages import Beat, Drain
 from callboard.actors.spec import Breaker, Check, Condition, Retry, Task, Tool, Worker, Workstream
 from callboard.actors.task_record import AttemptRecord
 from callboard.machines.lifecycles import LIFECYCLES

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from tests.actors.stage import Stage, flow, hangs, task
 
+from callboard.actors.commands import Approve, Cancel, Command, Reject, Reply
 from callboard.actors.entity import Entity
-from callboard.actors.messages import Approve, Cancel, Command, Message, Reject, Reply
+from callboard.actors.messages import Message
 from callboard.actors.protection import DecisionConflict, DecisionRefused, refusal
 from callboard.actors.spec import Approval, Breaker, Clause, Condition, Retry, Tool
 from callboard.actors.transitions import iso

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from tests.actors.stage import Stage, flow, hangs, task
 
-from callboard.actors.messages import Cancel, Command, Reply, Request
+from callboard.actors.commands import Cancel, Command, Reply, Request
 from callboard.actors.records import Acknowledged, RequestRecord
 from callboard.actors.task_record import TaskRecord
 

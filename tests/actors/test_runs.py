@@ -7,8 +7,9 @@ import pytest
 from tests.actors.jobs_help import again, job_record
 from tests.actors.stage import Stage, fails, flow, hangs, task
 
+from callboard.actors.commands import ResetTask, SkipTask
 from callboard.actors.job import JobActor
-from callboard.actors.messages import Beat, ResetTask, SkipTask
+from callboard.actors.messages import Beat
 from callboard.actors.records import WorkstreamRecord
 from callboard.actors.spec import Condition, Defaults, Retry, Task, Workstream
 from callboard.actors.task_record import TaskRecord

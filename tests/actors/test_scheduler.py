@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.actors.stage import Stage, fails_until, flow, hangs, task
 
-from callboard.actors.messages import StartWorkers
+from callboard.actors.commands import StartWorkers
 from callboard.actors.spec import Retry, Task, Tool, Worker
 
 

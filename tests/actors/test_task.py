@@ -370,7 +370,7 @@ def test_what_no_worker_could_run_is_known_at_once_and_fails_after_ten_minutes()
 
 
 def test_an_unroutable_task_runs_as_soon_as_a_worker_comes() -> None:
-    from callboard.actors.messages import StartWorkers
+    from callboard.actors.commands import StartWorkers
 
     stage = Stage()
     run(stage, task("a", capabilities=["gpu"], unroutable_timeout=20), task("b", capabilities=["gpu"]), max_parallel=1)

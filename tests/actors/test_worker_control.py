@@ -7,18 +7,8 @@ from typing import Any
 import pytest
 from tests.actors.stage import Script, Stage, flow, hangs, task
 
-from callboard.actors.messages import (
-    Message,
-    PauseWorker,
-    Reply,
-    ResumeWorker,
-    ShutDownWorker,
-    StartWorkers,
-    StopWorkers,
-    TerminateWorker,
-    WorkerBeat,
-    WorkerDied,
-)
+from callboard.actors.commands import PauseWorker, Reply, ResumeWorker, ShutDownWorker, StartWorkers, TerminateWorker
+from callboard.actors.messages import Message, StopWorkers, WorkerBeat, WorkerDied
 from callboard.actors.spec import Task, Worker
 from callboard.actors.turn import KillWorker, StopWorker
 from callboard.machines import InvalidTransitionError
