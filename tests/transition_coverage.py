@@ -1,7 +1,9 @@
-"""A pytest plugin: which rows of the runtime's machines do the tests take through an actor?
+"""A pytest plugin: which rows of the machines do the tests take through an actor?
 
 Rules
 -----
+- Those of the runtime's own machines, and those of the published ones: there an actor that runs by the lifecycle
+  counts, and a `MachineActor`.
 - Only what the actors fire counts, by its hook `observe_transition`. Asking a table directly does not.
 - A row that no test takes is a finding. Those that later work brings are pending: listed in
   `tests/pending_transitions.txt`, one name a line, with the reason after a `#`.
@@ -21,9 +23,10 @@ from types import ModuleType
 import pytest
 
 from callboard.machines import APPROVAL, BREAKER, JOB, TASK, WORKER, WORKSTREAM, Machine, Transition
+from callboard.machines.lifecycles import PUBLISHED
 from callboard.machines.machine import title
 
-MACHINES = (JOB, WORKSTREAM, TASK, APPROVAL, WORKER, BREAKER)
+MACHINES = (JOB, WORKSTREAM, TASK, APPROVAL, WORKER, BREAKER, *PUBLISHED.values())
 PENDING = Path(__file__).with_name("pending_transitions.txt")
 
 
@@ -57,12 +60,13 @@ class Coverage:
 
     def table(self) -> Iterator[str]:
         """One line per machine: how many rows were taken, are pending, are missing."""
-        yield f"{'machine':12}{'taken':>7}{'rows':>7}{'pending':>9}{'missing':>9}"
+        width = max(len(machine.name) for machine in self.machines) + 1
+        yield f"{'machine':{width}}{'taken':>7}{'rows':>7}{'pending':>9}{'missing':>9}"
         for machine in self.machines:
             rows = set(self.rows(machine))
             taken, pending = rows & self.taken, rows & self.pending
             missing = rows - taken - pending
-            yield f"{machine.name:12}{len(taken):7}{len(rows):7}{len(pending):9}{len(missing):9}"
+            yield f"{machine.name:{width}}{len(taken):7}{len(rows):7}{len(pending):9}{len(missing):9}"
 
     def findings(self) -> Iterator[str]:
         """What is wrong, row by row."""
