@@ -1,17 +1,6 @@
 """One thread that keeps worker processes: starts them, gives them bodies, hears them, and replaces them.
 
-A *seat* is an incarnation of a worker: one process at a time, and the bodies that wait for it. A process may come and
-go while its seat stays; a seat whose process dies unasked is dead.
-
-| a process is | entered when | its due time |
-| --- | --- | --- |
-| starting | it was started, on the first need | after `start_limit` s: it is killed, and its seat is dead |
-| idle | it is up, or its body ended | (none) |
-| busy | it was given a body | (none) |
-| halting | its body was told to end | half of the grace later: SIGTERM; the other half later: SIGKILL |
-| leaving | it was told to end (recycled, replaced, its worker stopped) | after its limit: SIGKILL |
-| killed | SIGKILL was sent to its group | after `_UNKILLABLE` s: its body is told as stuck, its seat is dead |
-| over | it has exited | (none) |
+What a process goes through is told in `seats.py`, what it says in `wire.py`.
 
 Rules:
 - What a body printed before its end is read before its end is told; what is printed between bodies is dropped.
@@ -31,25 +20,21 @@ import socket
 import subprocess
 import sys
 import time
-from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, Protocol
 
 import msgspec
 
-from ..secrets import Mask
 from .context import Saved
-from .contract import ErrorInfo, ProcessInfo
-from .lookout import Lookout, Watched
+from .contract import ProcessInfo
+from .lookout import Lookout
 from .main_module import own_main
-from .output import Output, OutputUnwritable
-from .processes import START_PATH, WORKER, signal_group, signal_name, start_time
+from .processes import START_PATH, WORKER, signal_group, start_time
+from .seats import Job, Listener, Seat
 from .wire import (
     Alive,
     Answered,
     Ask,
-    Begin,
     Done,
     Frame,
     FromProcess,
@@ -57,7 +42,6 @@ from .wire import (
     Hello,
     Leave,
     Said,
-    Unpacker,
     Unwanted,
     Up,
     Want,
@@ -70,98 +54,6 @@ _UNKILLABLE = 5.0  # seconds
 _LEAVING = 1.0  # seconds that a process has to end when it is replaced
 _PACKAGE_FOLDER = str(Path(str(sys.modules[__name__.partition(".")[0]].__file__)).resolve().parent.parent)
 _DONE_FOR = frozenset({"leaving", "killed", "over"})
-
-Stage = Literal["none", "starting", "idle", "busy", "halting", "leaving", "killed", "over"]
-
-
-class Job:
-    """One body, from its order to its end."""
-
-    def __init__(
-        self,
-        begin: Begin,
-        *,
-        seat: Seat,
-        grace: float,
-        output_path: Path | None,
-        output_limit: int,
-        recycle_after: int | None,
-        mask: Mask | None = None,
-    ) -> None:
-        self.begin = begin
-        self.seat = seat
-        self.grace = grace
-        self.output_path = output_path
-        self.output_limit = output_limit
-        self.recycle_after = recycle_after
-        self.mask = mask
-        self.halted = False
-        self.output: Output | None = None  # made when there is something to keep
-        self.began: float | None = None
-
-    @property
-    def token(self) -> int:
-        """Its fencing token."""
-        return self.begin.token
-
-
-class Seat(Watched):
-    """An incarnation of a worker, with its process. Its fields belong to the thread."""
-
-    def __init__(self, worker: str, incarnation: int) -> None:
-        self.worker = worker
-        self.incarnation = incarnation
-        self.dead = False
-        self.closing = False  # it takes nothing new
-        self.parked = False  # its body waits for a child: another seat of its worker takes what is new
-        self.waiting: deque[Job] = deque()
-        self.deadline: float | None = None  # for what it runs when it is stopped
-        self.left()
-
-    def left(self) -> None:
-        """Be without a process: none was needed so far, or it is gone."""
-        self.process = None
-        self.exit_code = None
-        self.due = None
-        self.stage: Stage = "none"
-        self.job: Job | None = None
-        self.asked = False  # its end was asked for: a replacement, not a loss
-        self.probed = False  # it owes an answer
-        self.up = False
-        self.served = 0
-        self.line: socket.socket | None = None
-        self.unpacker = Unpacker()
-        self.unsent = bytearray()
-        self.pipe = -1
-        self.started = 0  # the kernel's start time
-
-
-class Listener(Protocol):
-    """Who hears of it, in the thread."""
-
-    def job_started(self, job: Job, info: ProcessInfo) -> None:
-        """A process was given the body."""
-
-    def job_said(self, job: Job, details: object) -> None:
-        """The body's heartbeat."""
-
-    def job_wants(self, job: Job, want: Want | Unwanted) -> None:
-        """The body asks for something, or does not wait for it any more."""
-
-    def job_done(self, job: Job, done: Done) -> None:
-        """The body's end. status as an Outcome's."""
-
-    def job_stuck(self, job: Job) -> None:
-        """Its process does not even die of SIGKILL."""
-
-    def worker_alive(self, seat: Seat, tokens: tuple[int, ...]) -> None:
-        """The worker answered."""
-
-    def worker_died(self, seat: Seat, reason: str) -> None:
-        """Its process died, and nobody had asked for it. What ran there is told after this."""
-
-    def keeper_closed(self) -> None:
-        """Nothing is left."""
 
 
 class Keeper(Lookout[Seat]):
@@ -210,9 +102,9 @@ class Keeper(Lookout[Seat]):
 
     def _take(self, seat: Seat, job: Job) -> None:
         if job.halted:
-            self._tell(job, _cancelled(job, "cancelled before it started"))
+            self._tell(job, job.cancelled("cancelled before it started"))
         elif seat.dead or seat.closing:
-            self._tell(job, _lost(job, "the worker was gone before it started"))
+            self._tell(job, job.lost("the worker was gone before it started"))
         else:
             seat.waiting.append(job)
             self._go_on(seat)
@@ -234,7 +126,7 @@ class Keeper(Lookout[Seat]):
     def _halt(self, seat: Seat, job: Job, *, force: bool) -> None:
         if job in seat.waiting:
             seat.waiting.remove(job)
-            self._tell(job, _cancelled(job, "cancelled before it started"))
+            self._tell(job, job.cancelled("cancelled before it started"))
         elif seat.job is job and force:
             job.halted = True
             self._kill(seat)
@@ -333,7 +225,7 @@ class Keeper(Lookout[Seat]):
         self._kill(seat)
         for job in (seat.job, *seat.waiting):
             if job is not None:
-                self._tell(job, _lost(job, reason))
+                self._tell(job, job.lost(reason))
         seat.job = None
         seat.waiting.clear()
 
@@ -374,9 +266,9 @@ class Keeper(Lookout[Seat]):
         job = seat.job
         if job is not None and job.halted:
             seat.job = None
-            self._tell(job, _cancelled(job, "its process was ended"))
+            self._tell(job, job.cancelled("its process was ended"))
         elif not seat.asked:
-            self._lose(seat, _how_it_died(seat, job))
+            self._lose(seat, seat.how_it_died())
         seat.left()
         self._watched.discard(seat)
         self._go_on(seat)
@@ -483,7 +375,7 @@ class Keeper(Lookout[Seat]):
         if not data:
             self._close_pipe(seat)
         elif seat.job is not None:
-            _keep(seat.job, data)
+            seat.job.keep(data)
         return len(data)
 
     def _drain(self, seat: Seat) -> None:
@@ -517,38 +409,3 @@ def _environment(marks: Mapping[str, str]) -> dict[str, str]:
         environment[START_PATH] = path
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, (_PACKAGE_FOLDER, path)))
     return environment
-
-
-def _keep(job: Job, data: bytes) -> None:
-    if job.output is None:
-        try:
-            job.output = Output(job.output_path, job.output_limit, job.mask)
-        except OutputUnwritable:  # the body is not to suffer by it: what it printed is counted
-            job.output = Output(None, job.output_limit, job.mask)
-    job.output.write(data)
-
-
-def _spent(job: Job) -> float:
-    return 0.0 if job.began is None else time.monotonic() - job.began
-
-
-def _cancelled(job: Job, text: str) -> Done:
-    return Done(job.token, "cancelled", error=ErrorInfo(type="cancelled", message=text), duration=_spent(job))
-
-
-def _lost(job: Job, reason: str) -> Done:
-    error = ErrorInfo(type="worker_lost", message=reason, category="transient")
-    return Done(job.token, "lost", error=error, duration=_spent(job))
-
-
-def _how_it_died(seat: Seat, job: Job | None) -> str:
-    code = seat.exit_code
-    if code is None:
-        how = "ended, but another part of this program took its exit status"
-    elif code < 0:
-        hint = " (out of memory?)" if code == -signal.SIGKILL else ""
-        how = f"was killed by {signal_name(-code)}{hint}"
-    else:
-        how = f"exited with {code}"
-    last = "" if job is None or job.output is None else job.output.last_line()
-    return f"the worker's process {seat.group} {how}" + (f": {last}" if last else "")

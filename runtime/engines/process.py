@@ -37,8 +37,9 @@ from .beats import Beats
 from .context import TaskContext
 from .contract import Beat, Call, Ended, Outcome, ProcessCall, ProcessInfo
 from .crossing import LoopLine
-from .keeper import Job, Keeper, Seat
+from .keeper import Keeper
 from .main_module import refuse_while_loading
+from .seats import Job, Seat
 from .wire import Answered, Begin, Done, Facts, Unwanted, Want
 
 START_LIMIT = 30.0
