@@ -9,17 +9,20 @@ Rules:
 - Resolving imports modules, and says in plain words what is missing. Modules beside a specification file
   are found because its folder is put in front of `sys.path`, as Python does with the folder of a script.
 
-| name | looks like | found again by | | --- | --- | --- | | import path | `shop.jobs:build`,
-`__main__:build` | importing the module (for `__main__`: the same program) | | registered | `build` | the
-application registers it before it opens its runtime | | local | `make.<locals>.build#3` | nobody: it lives
-in this process only |
+| name | looks like | found again by |
+| --- | --- | --- |
+| import path | `shop.jobs:build`, `__main__:build` | importing the module (for `__main__`: the same program) |
+| registered | `build` | the application registers it before it opens its runtime |
+| local | `make.<locals>.build#3` | nobody: it lives in this process only |
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
+from threading import Lock
 from typing import Any, TypeVar, cast
 
+import anyio.to_thread
 import msgspec
 
 from ..actors.backoff import WaitError, encode_wait, is_strategy
@@ -31,7 +34,10 @@ from ..actors.validate import SpecificationError, approval_problems, examined
 from .functions import BodyNotFound, NoPath, find, follow, look_in, path_of, wants_too_much
 from .naming import named
 
-__all__ = ["Bodies", "BodyNotFound", "NoPath", "kind_of", "look_in", "path_of", "prepare"]
+__all__ = ["Bodies", "BodyNotFound", "NoPath", "kind_of", "look_in", "path_of", "prepare", "prepared"]
+
+LARGE = 2_000
+"""Tasks. To check and encode so many takes a few hundredths of a second."""
 
 Body = Callable[..., Any]
 F = TypeVar("F", bound=Body)
@@ -47,6 +53,7 @@ class Bodies:
         self._holds: dict[str, int] = {}  # how often a local name stands in workstreams that are alive
         self._names: dict[int, str] = {}  # by the id of each function that is registered or local
         self._made = 0
+        self._lock = Lock()  # around what is counted: large workstreams are prepared in a thread
 
     def register(self, func: F, name: str | None = None) -> F:
         """Know a function by `name` (its own unless given). Raises ValueError for a name that cannot be."""
@@ -64,16 +71,16 @@ class Bodies:
 
         Without `durable` a function that has no path is kept, until `release` has dropped each use of it.
         """
-        name = self._names.get(id(func))
-        if name is None:
+        if id(func) not in self._names:
             try:
                 return path_of(func)
             except NoPath:
                 if durable:
                     raise
-            name = self._keep(func)
-        if name in self._local:
-            self._holds[name] = self._holds.get(name, 0) + 1
+        with self._lock:
+            name = self._names.get(id(func)) or self._keep(func)
+            if name in self._local:
+                self._holds[name] = self._holds.get(name, 0) + 1
         return name
 
     def resolve(self, name: str) -> Body:
@@ -102,9 +109,10 @@ class Bodies:
 
         def drop(name: object, _: Path) -> object:
             if isinstance(name, str) and name in self._local:
-                self._holds[name] -= 1
-                if not self._holds[name]:
-                    del self._holds[name], self._names[id(self._local.pop(name))]
+                with self._lock:
+                    self._holds[name] -= 1
+                    if not self._holds[name]:
+                        del self._holds[name], self._names[id(self._local.pop(name))]
             return name
 
         _rewrite(workstream, drop)
@@ -122,6 +130,21 @@ class Bodies:
         if problem := wants_too_much(func):
             raise BodyNotFound(problem)
         return func
+
+
+async def prepared(
+    workstream: Workstream, bodies: Bodies, *, durable: bool, lifecycles: Lifecycles
+) -> tuple[Workstream, bytes]:
+    """What `prepare` makes of it, and its JSON. A large one is prepared in a thread: the event loop turns meanwhile."""
+
+    def work() -> tuple[Workstream, bytes]:
+        ready = prepare(workstream, bodies, durable=durable, lifecycles=lifecycles)
+        return ready, msgspec.json.encode(ready)
+
+    tasks = cast("object", workstream.tasks)
+    if isinstance(tasks, Sized) and len(tasks) > LARGE:
+        return await anyio.to_thread.run_sync(work)
+    return work()
 
 
 def prepare(

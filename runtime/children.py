@@ -24,7 +24,7 @@ from ..actors.errors import TaskCancelled
 from ..actors.messages import Message
 from ..actors.names import name_problem
 from ..actors.spec import Workstream
-from .bodies import prepare
+from .bodies import prepared
 from .engines.childjob import ChildJob
 from .handles import JobHandle
 from .inflight import InFlight
@@ -78,10 +78,8 @@ class Children:
     ) -> Callable[[Reply], Message] | None:
         """The command that submits it; None for one that there is and that goes on, or has completed."""
         runtime, token = self.runtime, context.token
-        spec = prepare(
-            workstream, runtime.bodies, durable=runtime.journal.durable_medium, lifecycles=runtime.lifecycles
-        )
-        encoded = msgspec.json.encode(spec)
+        durable = runtime.journal.durable_medium
+        spec, encoded = await prepared(workstream, runtime.bodies, durable=durable, lifecycles=runtime.lifecycles)
         if context.mask is not None:  # the folders are those of the program: nobody wrote them here
             said = msgspec.to_builtins(msgspec.structs.replace(spec, folder=None, cwd=None))
             context.keep_out_secrets(said, "the child job's specification")

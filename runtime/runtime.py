@@ -16,8 +16,6 @@ from collections.abc import Awaitable, Callable
 from hashlib import blake2b
 from typing import Any, Literal, TypeVar, Unpack, overload
 
-import msgspec
-
 from ..actors.actor import Actor
 from ..actors.commands import Approve, Command, Reply, Submit
 from ..actors.job import JobActor
@@ -28,7 +26,7 @@ from ..actors.ref import Ref
 from ..actors.spec import Worker, Workstream
 from ..actors.transitions import Transitioned
 from .approvals import PendingApproval, name_of, pending_of, with_teams
-from .bodies import prepare
+from .bodies import prepared
 from .breakers import BreakerHandle
 from .filters import Event, Filters, wanted_by
 from .handles import JobHandle
@@ -96,8 +94,8 @@ class Runtime(RuntimeLife):
             check_job_id(id)
         if by is not None:
             name_of(by)
-        ready = prepare(workstream, self.bodies, durable=self.journal.durable_medium, lifecycles=self.lifecycles)
-        encoded = msgspec.json.encode(ready)
+        durable = self.journal.durable_medium
+        ready, encoded = await prepared(workstream, self.bodies, durable=durable, lifecycles=self.lifecycles)
         if id is None:
             return await self._submit(self._ids.new(), False, ready, encoded, "", by)
         fingerprint = blake2b(encoded, digest_size=16).hexdigest()

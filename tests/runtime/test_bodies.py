@@ -3,17 +3,20 @@
 import functools
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import tenacity
 
 from callboard import Runtime, TaskContext
+from callboard.actors.lifecycles import Lifecycles
 from callboard.actors.spec import Check, Condition, Defaults, Hook, Retry, Task, Tool, Workstream
 from callboard.actors.validate import SpecificationError
-from callboard.runtime.bodies import Bodies, BodyNotFound, NoPath, look_in, path_of, prepare
+from callboard.runtime.bodies import LARGE, Bodies, BodyNotFound, NoPath, look_in, path_of, prepare, prepared
 
 
 def build() -> None: ...
@@ -221,7 +224,7 @@ def test_modules_beside_the_file_are_found(folder: Path) -> None:
 def test_functions_of_the_program_itself(tmp_path: Path) -> None:
     script = tmp_path / "program.py"
     script.write_text(
-        "from callboard.runtime.bodies import Bodies, path_of\n"
+        "from callboard.runtime.bodies import LARGE, Bodies, path_of\n"
         "def go(): return 'here'\n"
         "print(path_of(go), Bodies().resolve('__main__:go')())\n"
     )
@@ -229,3 +232,28 @@ def test_functions_of_the_program_itself(tmp_path: Path) -> None:
         [sys.executable, str(script)], capture_output=True, text=True, check=True, env={"PYTHONPATH": "src"}
     )
     assert done.stdout == "__main__:go here\n"
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(("tasks", "beside"), [(LARGE, False), (LARGE + 1, True)])
+async def test_a_large_workstream_is_checked_beside_the_event_loop(tasks: int, beside: bool) -> None:
+    looked_in: set[int] = set()
+
+    class Watched(Bodies):
+        def callable_body(self, name: str) -> Any:
+            looked_in.add(threading.get_ident())
+            return super().callable_body(name)
+
+    many = Workstream("many", tasks=[Task(f"t{number}", run=f"{HERE}:build") for number in range(tasks)])
+    ready, encoded = await prepared(many, Watched(), durable=True, lifecycles=Lifecycles())
+    assert (looked_in != {threading.get_ident()}) is beside
+    assert msgspec.json.decode(encoded, type=Workstream) == ready
+    assert len(ready.tasks) == tasks
+
+
+@pytest.mark.anyio
+async def test_what_is_wrong_with_a_large_workstream_is_told_as_of_a_small_one() -> None:
+    many = Workstream("many", tasks=[Task(f"t{number}", run=f"{HERE}:build") for number in range(LARGE)])
+    many.tasks.append(Task("t0", run=f"{HERE}:build"))
+    with pytest.raises(SpecificationError, match="t0"):
+        await prepared(many, Bodies(), durable=True, lifecycles=Lifecycles())
