@@ -1,10 +1,15 @@
-"""Draining: nothing is claimed any more, what runs may end within a deadline, the rest is stopped."""
+"""Draining: nothing is claimed any more, what runs may end within a deadline, the rest is stopped. Then archiving: what
+has ended and says so is moved out of the journal.
+"""
 
 from __future__ import annotations
 
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import anyio
+import anyio.to_thread
 
 from ..actors.messages import Drain
 
@@ -28,6 +33,22 @@ async def idle(host: Host) -> None:
     """Wait until no call runs."""
     while host.kernel.calls:
         await host.moved()
+
+
+async def archive_ended(host: Host, journal: Path, limit: float) -> None:
+    """Move out of the journal what has ended and says so, as much as can be in `limit` seconds: nothing is taken any
+    more, and the file is still ours.
+    """
+    from .journal.archive import move_all  # noqa: PLC0415 - most jobs stay
+
+    until = host.monotonic() + limit
+    living = frozenset(host.kernel.jobs)
+
+    moving = partial(move_all, journal, living=living, now=host.now(), may_go_on=lambda: host.monotonic() < until)
+    left = await anyio.to_thread.run_sync(moving)
+    if left.reason is not None:
+        text = f"{len(left.jobs)} ended jobs stay in the journal, to be archived the next time: {left.reason}"
+        host.notice("not_archived", "warning", text, jobs=left.jobs, reason=left.reason)
 
 
 def _in_vain(host: Host) -> bool:

@@ -16,14 +16,14 @@ Rules
 
 from __future__ import annotations
 
-import os
 import tempfile
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from random import Random
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, Self, cast
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 from weakref import WeakSet
 
 import anyio
@@ -45,7 +45,7 @@ from .children import Children
 from .clock import Clock, Ids, SystemClock, TimeOrderedIds
 from .control.taker import Taker
 from .dispatcher import Dispatcher
-from .draining import idle, quiesce
+from .draining import archive_ended, idle, quiesce
 from .engines.command import CommandEngine
 from .engines.context import TaskContext
 from .engines.contract import Engine, ProcessInfo
@@ -69,19 +69,17 @@ from .requests import KEEP_REQUESTS, Requests
 from .runners import RunnerPool
 from .secrets import Secrets, Source
 from .watchdog import Watchdog
-from .workers import check_workers
+from .workers import check_workers, default_workers
 
 if TYPE_CHECKING:
-    from .journal.archive import Left
     from .runtime import Runtime
 
-LOOP_CAPACITY = 100
 DRAIN_DEADLINE = 30.0
 CLOSING = 5.0
 """Seconds that each step of closing may take once nothing is waited for any more."""
 
 
-class RuntimeLife:
+class RuntimeLife(ABC):
     """A runtime without its verbs: `Runtime` has them."""
 
     def __init__(
@@ -153,9 +151,9 @@ class RuntimeLife:
         is set and structlog is not configured, those are lines on standard error."""
 
     @property
+    @abstractmethod
     def _whole(self) -> Runtime:
         """Itself, with its verbs."""
-        return cast("Runtime", self)
 
     # -- life ----------------------------------------------------------------------------------------------------------
 
@@ -324,29 +322,10 @@ class RuntimeLife:
             await anyio.to_thread.run_sync(log.open, self.journal)
         return loaded
 
-    async def _archive(self) -> None:
-        """Move out of the journal what has ended and says so: nothing is taken any more, and the file is still ours."""
-        journal = self.journal.shared
-        if journal is None or not self._archiving or not self._settled:
-            return
-        from .journal.archive import move_all  # noqa: PLC0415 - most jobs stay
-
-        until = self._clock.monotonic() + max(self._drain_deadline, CLOSING)
-        living = frozenset(self._host.kernel.jobs)
-
-        def moving() -> Left:
-            return move_all(
-                journal, living=living, now=self._clock.time(), may_go_on=lambda: self._clock.monotonic() < until
-            )
-
-        left = await anyio.to_thread.run_sync(moving)
-        if left.reason is not None:
-            text = f"{len(left.jobs)} ended jobs stay in the journal, to be archived the next time: {left.reason}"
-            self._host.notice("not_archived", "warning", text, jobs=left.jobs, reason=left.reason)
-
     async def _shut_journal(self) -> None:
-        await self._archive()
         deadline = self._drain_deadline
+        if self._archiving and self._settled and (shared := self.journal.shared) is not None:
+            await archive_ended(self._host, shared, max(deadline, CLOSING))
         if self.journal.durable_medium:
             await anyio.to_thread.run_sync(self.journal.shut, deadline)
         else:
@@ -485,17 +464,6 @@ class RuntimeLife:
         if self._broken is not None:
             raise closed("the runtime has closed", self._broken)
         raise RuntimeClosed("the runtime is not open: use it inside `async with Runtime(...)`")
-
-
-def default_workers() -> tuple[Worker, ...]:
-    """One loop worker of capacity 100, and as many thread, process and command slots as there are processors."""
-    cores = os.cpu_count() or 1
-    return (
-        Worker("loop", engine="loop", capacity=LOOP_CAPACITY),
-        Worker("threads", engine="thread", capacity=cores),
-        Worker("processes", engine="process", capacity=cores),
-        Worker("commands", engine="command", capacity=cores),
-    )
 
 
 def _span(name: str, value: Duration) -> float:

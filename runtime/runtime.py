@@ -62,6 +62,10 @@ class Runtime(RuntimeLife):
     SpecificationError for workers, tools and alerts that cannot be, and, the second time, RuntimeError.
     """
 
+    @property
+    def _whole(self) -> Runtime:
+        return self
+
     # -- jobs ----------------------------------------------------------------------------------------------------------
 
     def task(self, func: F) -> F:

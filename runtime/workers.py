@@ -9,6 +9,7 @@ Rules
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Generator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -25,6 +26,8 @@ from .handles import words
 if TYPE_CHECKING:
     from .host import Host
     from .runtime import Runtime
+
+LOOP_CAPACITY = 100
 
 
 class WorkerHandle:
@@ -157,3 +160,14 @@ def check_workers(workers: Sequence[Worker], lifecycles: Lifecycles | None = Non
     """Refuse workers that cannot be, or not beside one another. Raises SpecificationError with all that is wrong."""
     if found := worker_findings(workers, lifecycles=lifecycles):
         raise SpecificationError(found, "the runtime's workers")
+
+
+def default_workers() -> tuple[Worker, ...]:
+    """One loop worker of capacity 100, and as many thread, process and command slots as there are processors."""
+    cores = os.cpu_count() or 1
+    return (
+        Worker("loop", engine="loop", capacity=LOOP_CAPACITY),
+        Worker("threads", engine="thread", capacity=cores),
+        Worker("processes", engine="process", capacity=cores),
+        Worker("commands", engine="command", capacity=cores),
+    )
