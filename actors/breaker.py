@@ -31,7 +31,7 @@ from .records import BreakerRecord
 from .task_record import TaskRecord
 
 if TYPE_CHECKING:
-    from .task import TaskActor
+    from .queueing import QueueingTask
 
 PAUSED = WorkstreamState.PAUSED
 CLOSED, OPEN, HALF_OPEN = BreakerState.CLOSED, BreakerState.OPEN, BreakerState.HALF_OPEN
@@ -57,8 +57,8 @@ class BreakerActor(Entity[BreakerRecord]):
 
     def __init__(self, kernel: Kernel, record: BreakerRecord) -> None:
         super().__init__(kernel, record)
-        self.parked: list[tuple[int, int, int, TaskActor]] = []
-        self.left: list[TaskActor] = []  # out of the queue, and still to be told to park
+        self.parked: list[tuple[int, int, int, QueueingTask]] = []
+        self.left: list[QueueingTask] = []  # out of the queue, and still to be told to park
         self.failed = False  # its last turn raised: it does not go on by itself
 
     def clear(self) -> None:
@@ -87,15 +87,15 @@ class BreakerActor(Entity[BreakerRecord]):
 
     # -- the tasks that wait -------------------------------------------------------------------------------------------
 
-    def keep(self, task: TaskActor) -> None:
+    def keep(self, task: QueueingTask) -> None:
         """Remember a parked task."""
         heappush(self.parked, (-task.priority, task.record.place, task.record.key, task))
 
-    def put_off(self, task: TaskActor) -> None:
+    def put_off(self, task: QueueingTask) -> None:
         """Have a queued task park (after a rebuild)."""
         self.left.append(task)
 
-    def park(self, task: TaskActor) -> None:
+    def park(self, task: QueueingTask) -> None:
         """Keep a task until the tool is healthy, or until it may probe it."""
         self.keep(task)
         if self.record.state == CLOSED:  # it probed for a breaker that an operator has reset meanwhile
@@ -140,7 +140,7 @@ class BreakerActor(Entity[BreakerRecord]):
 
     def _offer(self) -> None:
         """Give the permit to the first that waits and whose workstream is not paused."""
-        passed: list[TaskActor] = []
+        passed: list[QueueingTask] = []
         while (task := self._next()) is not None and task.stream.record.state == PAUSED:
             passed.append(task)
         for one in passed:
@@ -149,7 +149,7 @@ class BreakerActor(Entity[BreakerRecord]):
             self.change(probe=task.record.key)
             self.kernel.send(task, PERMIT)
 
-    def _next(self) -> TaskActor | None:
+    def _next(self) -> QueueingTask | None:
         while self.parked:
             _, _, _, task = heappop(self.parked)
             if task.parked_at_tool or task.put_off:

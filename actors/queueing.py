@@ -9,8 +9,6 @@ Rules
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
-
 from msgspec.structs import replace
 
 from ..machines import Event, TaskState
@@ -23,9 +21,6 @@ from .scheduler import IN_QUEUE
 from .spec import seconds
 from .task_record import NO_TROUBLE, TaskRecord
 from .troubles import TroubledTask
-
-if TYPE_CHECKING:
-    from .task import TaskActor
 
 S = TaskState
 
@@ -156,7 +151,7 @@ class QueueingTask(TroubledTask):
             self.change(limit=limit)
             self.wait_until(due)
         if self.parked_at_tool and (breaker := self.breaker) is not None:
-            breaker.park(cast("TaskActor", self))
+            breaker.park(self)
 
     def _let_go(self) -> None:
         """Forget what its body saved, where that is not kept after such an attempt."""

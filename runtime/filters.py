@@ -26,7 +26,7 @@ from typing import TypedDict, cast
 from ..actors.notices import SEVERITIES, Notice
 from ..actors.records import MachineRecord
 from ..actors.transitions import Transitioned
-from ..machines.audit import MACHINES
+from ..machines.own import MACHINES
 
 KINDS = (*MACHINES, MachineRecord.kind, "runtime")
 Event = Transitioned | Notice

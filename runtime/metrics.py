@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ..actors.transitions import Transitioned
-from ..machines.audit import MACHINES
+from ..machines.own import MACHINES
 
 if TYPE_CHECKING:
     from .host import Host

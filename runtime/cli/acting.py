@@ -120,7 +120,7 @@ class Act:
 
     def _refuse_what_cannot_be(self, row: InboxRow, shown: str) -> Answered | None:
         """Refuse what a journal that nobody runs does not allow: Trouble. Returns the answer that it gave before."""
-        from ...machines.audit import MACHINES  # noqa: PLC0415
+        from ...machines.own import MACHINES  # noqa: PLC0415
         from ..control.verbs import VERBS  # noqa: PLC0415
         from .keys import known, refuse_undecidable, refuse_unknown_event  # noqa: PLC0415
         from .reading import reading  # noqa: PLC0415

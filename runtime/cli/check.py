@@ -23,7 +23,7 @@ def check(journal: Journal = JOURNAL, lifecycle: Lifecycles = None) -> None:
     import msgspec  # noqa: PLC0415
 
     from ...machines import TransitionEvent  # noqa: PLC0415
-    from ...machines.audit import AuditFinding, Auditor  # noqa: PLC0415
+    from ...machines.auditor import AuditFinding, Auditor  # noqa: PLC0415
     from ..jsonl import log_line  # noqa: PLC0415
     from .findings import report  # noqa: PLC0415
     from .functions import own_lifecycles  # noqa: PLC0415

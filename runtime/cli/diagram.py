@@ -80,8 +80,8 @@ def _named(name: str) -> Machine:
 
 def _machine(name: str) -> Machine:
     from ...actors.schema import did_you_mean  # noqa: PLC0415
-    from ...machines.audit import MACHINES  # noqa: PLC0415
     from ...machines.lifecycles import LIFECYCLES, PUBLISHED  # noqa: PLC0415
+    from ...machines.own import MACHINES  # noqa: PLC0415
 
     kinds = {f"{lifecycle}.{kind}": how.machine for lifecycle, by in LIFECYCLES.items() for kind, how in by.items()}
     known = {**MACHINES, **kinds, **PUBLISHED}

@@ -16,9 +16,9 @@ from pathlib import Path as FilePath
 from typing import TYPE_CHECKING
 
 from ...machines import Machine, State, Transition
-from ...machines.audit import MACHINES
 from ...machines.diagram import Path
 from ...machines.lifecycles import LIFECYCLES
+from ...machines.own import MACHINES
 from .machines import machine_of
 from .reading import find_job, find_task, reading
 from .trouble import Trouble

@@ -26,7 +26,7 @@ import msgspec
 from ...actors.records import JobRecord, WorkstreamRecord
 from ...actors.task_record import AttemptRecord, TaskRecord
 from ...actors.transitions import Transitioned
-from ...machines.audit import merged
+from ...machines.auditor import merged
 from ..jsonl import log_line
 from .contract import JournalError, JournalUnwritable
 from .opening import connect, refusing

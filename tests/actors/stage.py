@@ -54,7 +54,8 @@ from callboard.actors.turn import (
 )
 from callboard.actors.worker import WorkerActor
 from callboard.machines import TransitionEvent, event_type
-from callboard.machines.audit import AuditFinding, audit
+from callboard.machines.audit import audit
+from callboard.machines.auditor import AuditFinding
 from callboard.machines.lifecycle import Lifecycle
 
 Script = Callable[["StartCall", Any], dict[str, Any] | None]

@@ -38,7 +38,7 @@ from callboard.actors.spec import (
     Workstream,
 )
 from callboard.actors.validate import findings
-from callboard.machines.audit import AuditFinding
+from callboard.machines.auditor import AuditFinding
 from callboard.machines.events import Event
 from callboard.machines.lifecycle import Lifecycle
 from callboard.machines.lifecycles import LIFECYCLES, PUBLISHED

@@ -10,7 +10,8 @@ import msgspec
 import pytest
 
 from callboard.machines import CREATE, Machine, State, Transition, TransitionEvent, event_type
-from callboard.machines.audit import AuditFinding, audit, audit_lines
+from callboard.machines.audit import audit, audit_lines
+from callboard.machines.auditor import AuditFinding
 
 
 class Log:

@@ -20,7 +20,7 @@ from callboard import (
     Worker,
     Workstream,
 )
-from callboard.machines.audit import AuditFinding, Auditor
+from callboard.machines.auditor import AuditFinding, Auditor
 from callboard.runtime.cli.check import check
 from callboard.runtime.cli.status import status
 from callboard.runtime.journal.reader import SqliteReader

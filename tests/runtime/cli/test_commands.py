@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from callboard import Notice
-from callboard.machines.audit import MACHINES
 from callboard.machines.lifecycles import PUBLISHED
+from callboard.machines.own import MACHINES
 
 from .conftest import PROGRAM, Told, environment
 

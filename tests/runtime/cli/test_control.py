@@ -15,7 +15,8 @@ import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from callboard.actors.spec import Approval, Clause, Task, Worker, Workstream
-from callboard.machines.audit import MACHINES, audit_lines
+from callboard.machines.audit import audit_lines
+from callboard.machines.own import MACHINES
 from callboard.runtime.cli import acting
 from callboard.runtime.cli import stuck as stucks
 from callboard.runtime.handles import JobHandle

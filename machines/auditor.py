@@ -1,0 +1,299 @@
+"""The auditor: takes a log of transitions line by line, and holds it against the machines.
+
+What it may find is listed in `audit.py`, which reads the lines.
+
+Rules
+-----
+- One fault, one finding, as far as it can be: after a wrong line the auditor goes on from what that line
+  says.
+- What was archived is taken out of a log as whole jobs: their numbers are missing, and are no gap where it is known
+  which.
+- A kind of entity without a machine here is asked for (`machine_of`: a `MachineActor` has one of its own); one that
+  nobody knows is held against all that needs no table.
+- An entity whose creation names a lifecycle is held against the table of that, and against the invariants by the
+  phases of its states. So is one without its creation (the log begins later) as far as can be: against no table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final, Literal, TypeAlias
+
+import msgspec
+
+from .invariants import PROBED, Broken, Entity, Probes, at_end, at_rest, created, moved
+from .lifecycle import Lifecycle
+from .lifecycles import LIFECYCLES
+from .log import CREATE, TransitionEvent
+from .machine import Machine
+from .own import MACHINES
+from .refinement import Refinement
+
+MachineOf: TypeAlias = Callable[[TransitionEvent], Machine | None]
+
+_WARNINGS: Final = frozenset(
+    {"torn", "starts_late", "time_backwards", "wrong_severity", "not_derived", "unknown_key", "unknown_lifecycle"}
+)
+UNREADABLE: Final = 5  # lines from the beginning, after which it is no log
+
+
+class AuditFinding(msgspec.Struct, frozen=True):
+    """One thing that is wrong with a log. `line` counts from 1, `offset` bytes from the beginning."""
+
+    severity: Literal["warning", "error"]
+    kind: str
+    text: str
+    line: int | None = None
+    offset: int | None = None
+    seq: int | None = None
+    entity_id: str | None = None
+
+
+class Auditor:
+    """Takes a log line by line, and keeps what it finds. `finish` is called once, after the last one."""
+
+    def __init__(
+        self,
+        machines: Mapping[str, Machine] = MACHINES,
+        *,
+        without: Iterable[tuple[int, int]] = (),
+        lifecycles: Iterable[Lifecycle] = (),
+        machine_of: MachineOf | None = None,
+    ) -> None:
+        """without: the numbers, first to last, of what was archived and is rightly not in the log. lifecycles: those
+        that entities may run by beside the published ones. machine_of: finds the machine of an entity of a kind that is
+        not in `machines`, by its first line.
+        """
+        self._machines = machines
+        self._machine_of = machine_of
+        self._more: dict[tuple[str, str], Lifecycle] = {(more.name, more.kind): more for more in lifecycles}
+        self._refined: dict[tuple[str, str], Refinement | None] = {}
+        self._without = dict(merged(without))
+        self._sparse = False  # an archive: the numbers of others are missing
+        self._entities: dict[tuple[str, str, int], Entity] = {}
+        self._probes = Probes()
+        self._parents: dict[tuple[str, str], Entity] = {}  # the latest run of each job and workstream
+        self._findings: list[AuditFinding] = []
+        self._keys: set[str] = set()  # what was told of unknown keys
+        self._line: int | None = None
+        self._offset: int | None = None
+        self._seq = 0
+        self._timestamp = ""
+        self._promised: int | None = None  # lines of an archive
+        self._taken = 0
+        self._partial = False  # whether the log began before what is seen of it
+
+    def at(self, line: int, offset: int | None = None) -> None:
+        """Say where the next line stands."""
+        self._line = line
+        self._offset = offset
+
+    def find(self, kind: str, text: str, event: TransitionEvent | None = None) -> None:
+        """Note a finding about the present line."""
+        self._findings.append(
+            AuditFinding(
+                severity="warning" if kind in _WARNINGS else "error",
+                kind=kind,
+                text=text if event is None else f"{event.kind} {event.entity_id}: {text}",
+                line=self._line,
+                offset=self._offset,
+                seq=None if event is None else event.seq,
+                entity_id=None if event is None else event.entity_id,
+            )
+        )
+
+    def find_key(self, text: str) -> None:
+        """Note a key that no transition has, once."""
+        if text not in self._keys:
+            self._keys.add(text)
+            self.find("unknown_key", text)
+
+    def no_log(self) -> AuditFinding:
+        """What is found of a file whose first lines are no transitions."""
+        first = self._findings[0].text
+        text = f"this is no log of transitions: none of its first {UNREADABLE} lines is one (the first: {first})"
+        return AuditFinding("error", "no_log", text, line=1, offset=0)
+
+    def begin_archive(self, lines: int) -> None:
+        """Say that what follows is an archive of so many lines."""
+        self._sparse = True
+        self._promised = lines
+
+    def take(self, event: TransitionEvent) -> None:
+        """Take in the next transition."""
+        self._taken += 1
+        if not self._in_order(event):
+            return
+        key = (event.event_type, event.entity_id, event.run)
+        entity = self._entities.get(key)
+        if entity is None:
+            entity = self._entities[key] = self._first(event)
+        elif event.from_state is None:
+            self.find("created_twice", f"was created again, in {event.to_state}; it is {entity.shown}", event)
+            entity.enter(event.to_state)
+            entity.seq = event.entity_seq
+        else:
+            self._next(entity, event)
+
+    def finish(self) -> list[AuditFinding]:
+        """Check what only shows at the end. Returns all findings, in the order of the log."""
+        self._line = self._offset = None
+        if self._promised is not None and self._promised != self._taken:
+            self.find("gap", f"the archive has {self._taken} transitions, of {self._promised} that were written")
+        for entity in self._entities.values():
+            self._about(entity, at_end(entity))
+            if not self._partial:
+                self._about(entity, at_rest(entity))
+        return self._findings
+
+    # -- the order of the log --------------------------------------------------------------------------------
+
+    def _in_order(self, event: TransitionEvent) -> bool:
+        """Check number and time. Returns False for a line that came before: it is passed over."""
+        expected = self._seq + 1
+        while expected in self._without:
+            expected = self._without[expected] + 1
+        if event.seq <= self._seq:
+            self.find("repeat", f"number {event.seq} comes after number {self._seq}", event)
+            return False
+        if event.seq > expected and not self._sparse:
+            if self._seq == 0:
+                self._partial = True
+                self.find("starts_late", f"the log begins with number {event.seq}", event)
+            else:
+                self.find("gap", f"number {event.seq} comes after number {self._seq}", event)
+        self._seq = event.seq
+        if event.timestamp < self._timestamp:
+            self.find("time_backwards", f"{event.timestamp} comes after {self._timestamp}", event)
+        self._timestamp = event.timestamp
+        return True
+
+    # -- one entity ------------------------------------------------------------------------------------------
+
+    def _first(self, event: TransitionEvent) -> Entity:
+        machine, refined = self._table(event)
+        if self._machine_of is not None and event.kind not in self._machines:
+            machine = self._machine_of(event)
+        entity = Entity(event.kind, event.entity_id, machine, self._parent(event), refined)
+        entity.enter(event.from_state or event.to_state)
+        entity.seq = event.entity_seq
+        if event.kind in {"job", "workstream"}:
+            self._parents[event.kind, event.entity_id] = entity
+        self._broken(event, created(entity, event))
+        self._owner(entity, event)
+        if event.from_state is not None:
+            if not self._partial:
+                self.find("not_created", f"its first line is {event.from_state} -> {event.to_state}", event)
+            entity.seq -= 1
+            self._next(entity, event)
+            return entity
+        if event.trigger != CREATE:
+            self.find("unknown_transition", f"was created by {event.trigger!r}, not by {CREATE!r}", event)
+        if event.entity_seq != 1:
+            self.find("gap", f"its creation has number {event.entity_seq}, not 1", event)
+        if machine is not None and event.to_state != machine.initial and not _carried_over(entity, event):
+            self.find("wrong_start", f"was created in {event.to_state}, not in {machine.initial!s}", event)
+        return entity
+
+    def _next(self, entity: Entity, event: TransitionEvent) -> None:
+        if event.entity_seq != entity.seq + 1:
+            kind = "repeat" if event.entity_seq <= entity.seq else "gap"
+            text = f"its number {event.entity_seq} comes after its number {entity.seq}"
+            self.find(kind, text, event)
+        if event.from_state != entity.shown:
+            text = f"{event.from_state} -> {event.to_state} does not follow: it is {entity.shown}"
+            self.find("does_not_follow", text, event)
+        if entity.machine is not None:
+            self._row(entity.machine, event)
+        if event.job_id != entity.job_id or event.workstream_id != entity.workstream_id:
+            text = f"names {_owner(event.job_id, event.workstream_id)}, after its first line named "
+            self.find("other_owner", text + _owner(entity.job_id, entity.workstream_id), event)
+        was_ended, was_settled, before = entity.ended, entity.settled, entity.state
+        entity.enter(event.to_state)
+        entity.seq = event.entity_seq
+        self._broken(event, moved(entity, event, before, was_ended=was_ended, was_settled=was_settled))
+        if event.kind in PROBED:
+            self._broken(event, self._probes.take(entity, event))
+
+    def _table(self, event: TransitionEvent) -> tuple[Machine | None, Refinement | None]:
+        """The machine that an entity runs by, and how it refines the runtime's own, where it does."""
+        said = event.metadata.get("lifecycle")
+        if not isinstance(said, str):
+            own = self._machines.get(event.kind)
+            late = event.from_state is not None and own is not None and event.from_state not in own.states
+            return (None if late else own), None
+        key = said, event.kind
+        if key not in self._refined:
+            known = self._more.get(key) or LIFECYCLES.get(said, {}).get(event.kind)
+            self._refined[key] = None if known is None else Refinement(known)
+            if known is None:
+                self.find("unknown_lifecycle", f"runs by {said!r}, which is not known here: no table was asked", event)
+        refined = self._refined[key]
+        return (None, None) if refined is None else (refined.machine, refined)
+
+    def _row(self, machine: Machine, event: TransitionEvent) -> None:
+        source = event.from_state or ""
+        rows = [row for row in machine.table.get(source, {}).get(event.trigger, ()) if row.target == event.to_state]
+        if rows and rows[0].severity == event.severity and not machine.states[source].terminal:
+            return  # as nearly every line is
+        step = f"{source} -> {event.to_state} by {event.trigger!r}"
+        if source in machine.states and machine.is_terminal(source) and not any(row.forced for row in rows):
+            self.find("after_end", f"{step} leaves a terminal state", event)
+        elif not rows:
+            self.find("unknown_transition", f"the machine has no row {step}", event)
+        elif all(row.severity != event.severity for row in rows):
+            text = f"{step} was reported as {event.severity}, not as {rows[0].severity}"
+            self.find("wrong_severity", text, event)
+
+    def _owner(self, entity: Entity, event: TransitionEvent) -> None:
+        """Hold the names of its job and workstream against its own, which may begin with them ("job@run/task")."""
+        own = event.entity_id
+        job, workstream = event.job_id, event.workstream_id
+        if event.kind == "job":
+            agrees = job in {None, own}
+        elif event.kind == "workstream":
+            agrees = workstream in {None, own} and ("@" not in own or job in {None, own.rpartition("@")[0]})
+        elif event.kind == "task":
+            agrees = "/" not in own or workstream in {None, own.rpartition("/")[0]}
+            agrees = agrees and (entity.parent is None or job in {None, entity.parent.job_id})
+        else:
+            return
+        if not agrees:
+            self.find("other_owner", f"names {_owner(job, workstream)}, which is not its own", event)
+
+    def _parent(self, event: TransitionEvent) -> Entity | None:
+        if event.kind == "task" and event.workstream_id is not None:
+            return self._parents.get(("workstream", event.workstream_id))
+        if event.kind == "workstream" and event.job_id is not None:
+            return self._parents.get(("job", event.job_id))
+        if event.kind == "job" and isinstance(parent := event.metadata.get("parent_id"), str):
+            return self._parents.get(("job", parent))
+        return None
+
+    def _broken(self, event: TransitionEvent, broken: Iterator[Broken]) -> None:
+        for kind, text in broken:
+            self.find(kind, text, event)
+
+    def _about(self, entity: Entity, broken: Iterator[Broken]) -> None:
+        for kind, text in broken:
+            self.find(kind, f"{entity.kind} {entity.entity_id}: {text}")
+
+
+def merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The same numbers as ranges from first to last that do not touch, in order."""
+    kept: list[tuple[int, int]] = []
+    for first, last in sorted(ranges):
+        if kept and first <= kept[-1][1] + 1:
+            kept[-1] = (kept[-1][0], max(last, kept[-1][1]))
+        else:
+            kept.append((first, last))
+    return kept
+
+
+def _carried_over(entity: Entity, event: TransitionEvent) -> bool:
+    """Whether it is a task that had completed in the run before."""
+    return event.kind == "task" and event.run > 1 and entity.state == "completed" and "carried_over" in event.metadata
+
+
+def _owner(job: str | None, workstream: str | None) -> str:
+    return f"job {job} and workstream {workstream}"
