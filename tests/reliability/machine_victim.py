@@ -1,0 +1,63 @@
+"""A program that is killed while machines live in it: `python machine_victim.py FOLDER AHEAD`. Run again, it goes on.
+
+AHEAD: seconds that its clock is ahead of the machine's. It writes into FOLDER/log what it finds at its start ("open
+STATE"), when run-7 has nothing left to do but to wait for its time ("waits STATE"), and when that is over ("over").
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import anyio
+import msgspec
+
+from callboard import Fire, MachineActor, Runtime
+from callboard.machines.lifecycles.execution import EXECUTION
+
+FOLDER = Path(sys.argv[1])
+AHEAD = float(sys.argv[2])
+
+
+class Facts(msgspec.Struct, frozen=True):
+    """How long a run may be away."""
+
+    recovery_timeout: float = 60.0
+
+
+class Ahead:
+    """The machine's time, and so much later."""
+
+    monotonic = staticmethod(time.monotonic)
+
+    def time(self) -> float:
+        return time.time() + AHEAD
+
+
+def write(line: str) -> None:
+    with (FOLDER / "log").open("ab", buffering=0) as log:
+        log.write(line.encode() + b"\n")
+
+
+def over() -> None:
+    write("over")
+
+
+async def main() -> None:
+    journal, log = FOLDER / "state.db", FOLDER / "transitions.jsonl"
+    async with Runtime(journal, jsonl=log, clock=Ahead(), workers=()) as runtime:
+        found = next((one for one in runtime.machines() if one.name == "run-7"), None)
+        write(f"open {None if found is None else found.state}")
+        run = runtime.spawn(MachineActor(EXECUTION, Facts(), on_enter={"failed": over}), name="run-7")
+        for event in ("ENQUEUE", "START", "RECOVER") if run.state == "pending" else ():
+            await run.ask(Fire(event))
+        write(f"waits {run.state}")
+        for number in range(10**9):  # so that the journal is written to whenever the kill comes
+            other = runtime.spawn(MachineActor(EXECUTION), name=f"{AHEAD:g}-{time.time_ns()}-{number}")
+            for event in ("ENQUEUE", "START", "SUCCEED"):
+                await other.ask(Fire(event))
+
+
+if __name__ == "__main__":
+    anyio.run(main)

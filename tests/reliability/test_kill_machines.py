@@ -1,0 +1,104 @@
+"""A process in which machines live is killed with SIGKILL; what fell due while it was down fires at the next start.
+
+What is held: it fires before anything that was sent meanwhile is taken, once, however often the start itself is killed;
+its callback runs; the auditor finds nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from callboard.runtime.cli import _app
+from callboard.runtime.cli.trouble import answer
+from callboard.runtime.journal.reader import SqliteReader
+
+VICTIM = Path(__file__).with_name("machine_victim.py")
+SOURCE = Path(__file__).parents[2] / "src"
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(SOURCE)}
+HOUR = 3600.0
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="kill -9 is of Unix")
+
+
+def start(folder: Path, ahead: float = 0.0) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, str(VICTIM), str(folder), str(ahead)], env=ENVIRONMENT)
+
+
+def kill(victim: subprocess.Popen[bytes]) -> None:
+    victim.send_signal(signal.SIGKILL)
+    assert victim.wait(20) == -signal.SIGKILL, "it has ended by itself"
+
+
+def wait_for(folder: Path, line: str, victim: subprocess.Popen[bytes], after: int = 0) -> None:
+    limit = time.monotonic() + 60
+    while line not in lines(folder)[after:]:
+        assert victim.poll() is None, "it has ended by itself"
+        assert time.monotonic() < limit, f"no line {line!r} in {lines(folder)}"
+        time.sleep(0.005)
+
+
+def lines(folder: Path) -> list[str]:
+    log = folder / "log"
+    return log.read_text().splitlines() if log.exists() else []
+
+
+Cli = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
+    """The command line, in this process and in the folder."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["callboard", *arguments])
+        code = answer(_app)
+        return code, "".join(capsys.readouterr())
+
+    return run
+
+
+def steps(folder: Path) -> list[str]:
+    reader = SqliteReader(folder / "state.db")
+    try:
+        return [row.event for row in reader.transitions(entity_id="run-7")]
+    finally:
+        reader.close()
+
+
+def test_what_fell_due_while_the_process_was_dead_fires_at_its_start_and_once(tmp_path: Path, cli: Cli) -> None:
+    drawn = random.Random(7)
+    victim = start(tmp_path)
+    wait_for(tmp_path, "waits recovering", victim)
+    kill(victim)
+    assert steps(tmp_path) == ["create", "ENQUEUE", "START", "RECOVER"]
+    back = ("fire", "run-7", "START", "--journal", "state.db", "--request-id", "back")
+    code, told = cli(*back)
+    assert (code, "It will take effect at the next start" in told) == (4, True)
+    for _ in range(2):  # its minute is long over; the start is killed wherever it is
+        victim = start(tmp_path, HOUR)
+        time.sleep(drawn.random() * 0.6)
+        kill(victim)
+    before = len(lines(tmp_path))
+    victim = start(tmp_path, HOUR)
+    wait_for(tmp_path, "waits failed", victim, before)
+    wait_for(tmp_path, "over", victim)
+    code, told = cli(*back)
+    assert (code, "'START' is not possible in state 'failed'" in told) == (
+        1,
+        True,
+    )  # it came too late
+    kill(victim)
+    assert lines(tmp_path)[before] in {"open failed", "over"}
+    assert steps(tmp_path) == ["create", "ENQUEUE", "START", "RECOVER", "FAIL"]
+    for command in (("check", "--journal", "state.db"), ("audit", "transitions.jsonl")):
+        code, told = cli(*command)
+        assert code == 0, told
