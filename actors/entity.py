@@ -133,8 +133,8 @@ class Entity(Generic[RecordT]):
         self.kernel.turn.before.setdefault(self, before)
         self.record = replace(before, **changes)
 
-    def born(self, metadata: dict[str, Any] | None = None) -> None:
-        """Journal the entity's creation, as a transition from nowhere."""
+    def born(self, metadata: dict[str, Any] | None = None, made: Callable[..., Transitioned] = Transitioned) -> None:
+        """Journal the entity's creation, as a transition from nowhere. made: what makes it."""
         kernel, record = self.kernel, self.record
         kernel.turn.created.append(self)
         kernel.entities[record.key] = self
@@ -144,7 +144,7 @@ class Entity(Generic[RecordT]):
         kernel.seq += 1
         job_id, workstream_id, attempt, worker_id = self.context()
         kernel.turn.transitions.append(
-            Transitioned(
+            made(
                 kernel.seq, record.kind, record.id, record.seq, None, record.state, "create", "info", kernel.at, None,
                 job_id, workstream_id, record.run, attempt, worker_id, metadata,
             )

@@ -15,6 +15,7 @@ Rules
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
@@ -28,7 +29,7 @@ from .machine_kind import FireFailed, MachineKind, MachineNotFound, names_of, un
 from .messages import Message, Recover, TimerFired, TurnFailed
 from .records import MachineRecord, OutboxRow
 from .spec import Hook
-from .transitions import Transitioned
+from .transitions import MachineTransition, Transitioned
 from .turn import MachineOver
 
 if TYPE_CHECKING:
@@ -75,7 +76,8 @@ class MachineEntity(Entity[MachineRecord]):
 
     def answer(self) -> Transitioned:
         """What is answered to the event that it has just taken."""
-        return next(row for row in reversed(self.kernel.turn.transitions) if row.entity_id == self.record.id)
+        row = next(row for row in reversed(self.kernel.turn.transitions) if row.entity_id == self.record.id)
+        return Transitioned(*msgspec.structs.astuple(row)[: len(Transitioned.__struct_fields__)])  # as it is journaled
 
     # -- events --------------------------------------------------------------------------------------------------------
 
@@ -129,9 +131,9 @@ class MachineEntity(Entity[MachineRecord]):
         self.record = record
         kernel.seq += 1
         kernel.turn.transitions.append(
-            Transitioned(
+            MachineTransition(
                 kernel.seq, record.kind, record.id, seq, before.state, state, str(row.event), row.severity, now,
-                fire.reason, run=record.run, metadata=fire.metadata,
+                fire.reason, run=record.run, metadata=fire.metadata, machine=record.machine,
             )
         )  # fmt: skip
         if moved or due != before.due:
@@ -254,7 +256,8 @@ def _create(kernel: Kernel, message: SpawnMachine) -> None:
     definition = key_of(kernel, kind)
     record = first_record(kind, name, message.facts, kernel.at, key=kernel.number(), definition=definition)
     entity = kernel.machines[name] = MachineEntity(kernel, record, kind)
-    entity.born({"machine": machine.name, **({} if kind.definition.path is None else {"path": kind.definition.path})})
+    path = {} if kind.definition.path is None else {"path": kind.definition.path}
+    entity.born({"machine": machine.name, **path}, partial(MachineTransition, machine=machine.name))
     entity.set_due(kind.due(record.state, entity.facts, kernel.at))
     entity.call(kind.definition.on_enter, record.state, None)  # the initial state is entered, too
     if entity.ended:

@@ -64,6 +64,12 @@ class PublishedTransition(Transitioned, frozen=True, gc=False):
         return self.phases[0]
 
 
+class MachineTransition(Transitioned, frozen=True, gc=False):
+    """A transition of a `MachineActor`. machine: the name of what it runs by, which its kind does not say."""
+
+    machine: str = ""
+
+
 def iso(at: float) -> str:
     """Write UTC epoch seconds as ISO 8601 with milliseconds and a Z."""
     second, part = divmod(round(at * 1_000_000), 1_000_000)

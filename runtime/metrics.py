@@ -5,6 +5,7 @@ Rules
 - Counting costs next to nothing: once per batch, on the loop, over what was committed. Whatever can be read when
   somebody asks (workers, breakers, queues) is not counted at all.
 - A snapshot may be asked for in any thread. Counters only grow while a runtime is open, and begin at 0 with each.
+- A `MachineActor` counts under `machine:NAME`, NAME being its machine's: what two machines call alike is not one state.
 - Time in a state is known of entities that entered it since this runtime was opened.
 - Names, types and units for the outside are in docs/observation.md; `prometheus.py` and `otel.py` tell them on.
 """
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ..actors.transitions import Transitioned
+from ..actors.transitions import MachineTransition, Transitioned
 from ..machines.own import MACHINES
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 BOUNDS = (0.001, 0.01, 0.1, 1.0, 10.0, 60.0, 300.0, 1_800.0, 3_600.0, 86_400.0)
 """Upper bounds of the classes of time in a state, in seconds; what is longer is in one more."""
 Pair = tuple[str, str | None, str, str]
-"""A transition's kind of entity, from where, to where, and its severity."""
+"""A transition's kind of entity (of a `MachineActor` `machine:NAME`), from where, to where, and its severity."""
 
 _TERMINAL = frozenset(
     (kind, state) for kind, machine in MACHINES.items() for state in machine.states if machine.is_terminal(state)
@@ -127,7 +128,10 @@ class Counting:
         """Count a batch. The hot path: half a microsecond a transition."""
         counts, since, bounds = self._counts, self._since, BOUNDS
         for row in transitions:
-            pair = (row.kind, row.from_state, row.to_state, row.severity)
+            kind, entity = row.kind, row.entity_id
+            if kind == "machine":
+                kind, entity = _machine_kind(row), _key(entity)
+            pair = (kind, row.from_state, row.to_state, row.severity)
             try:
                 count = counts[pair]
             except KeyError:
@@ -135,7 +139,7 @@ class Counting:
             count.number += 1
             if not count.moves:
                 continue
-            entity, at = row.entity_id, row.at
+            at = row.at
             if entity in since:
                 spent = at - since[entity]
                 count.timed += 1
@@ -147,9 +151,9 @@ class Counting:
             if not count.terminal:
                 since[entity] = at
 
-    def forget(self, entity: str) -> None:
-        """An entity has ended whose kind does not say by which states."""
-        self._since.pop(entity, None)
+    def forget(self, machine: str) -> None:
+        """A `MachineActor` of that name has ended, which its kind does not say by which states."""
+        self._since.pop(_key(machine), None)
 
     @property
     def pairs(self) -> dict[Pair, int]:
@@ -184,6 +188,15 @@ class Counting:
                 ordinary=ordinary[key], next_state=most,
             )  # fmt: skip
         return told
+
+
+def _machine_kind(row: Transitioned) -> str:
+    return f"machine:{row.machine}" if isinstance(row, MachineTransition) else row.kind
+
+
+def _key(name: str) -> str:
+    """What a machine is kept under: its name may be that of a job."""
+    return f"machine:{name}"
 
 
 def snapshot(host: Host, requests: int, request_hits: int) -> Metrics:

@@ -119,7 +119,7 @@ async def test_a_machine_is_spawned_driven_and_journaled(open_runtime: Open) -> 
         seen.close()
         assert [event.to_state async for event in seen] == ["pending", "queued", "running", "success"]
         metrics = runtime.metrics()
-        assert metrics.transitions["machine", "queued", "running", "info"] == 1
+        assert metrics.transitions["machine:execution", "queued", "running", "info"] == 1
         assert metrics.rejected["execution", "queued", "SUCCEED"] == 1
         assert not runtime._host.counting._since  # what has ended is not measured any more
 

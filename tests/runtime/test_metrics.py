@@ -8,7 +8,20 @@ from typing import Any
 import anyio
 import pytest
 
-from callboard import InvalidTransitionError, Retry, Runtime, RuntimeClosed, Task, VirtualClock, Workstream
+from callboard import (
+    Fire,
+    InvalidTransitionError,
+    Machine,
+    MachineActor,
+    Retry,
+    Runtime,
+    RuntimeClosed,
+    State,
+    Task,
+    Transition,
+    VirtualClock,
+    Workstream,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -86,3 +99,29 @@ async def test_what_a_state_does_not_allow_is_counted() -> None:
         told = runtime.metrics()
     assert told.rejected == {("task", "completed", "cancel_graceful"): 1}
     assert (told.requests, told.request_hits, told.request_hit_rate) == (2, 1, 0.5)
+
+
+def switch(name: str) -> MachineActor:
+    """One of several machines whose states are called alike."""
+    states = [State("pending", bounded_by="a test"), State("on", terminal=True)]
+    return MachineActor(Machine(name, "pending", states, [Transition("pending", "go", "on")]))
+
+
+async def test_machines_are_told_apart_though_their_states_are_called_alike() -> None:
+    clock = VirtualClock()
+    async with Runtime(clock=clock) as runtime:
+        fast, slow = runtime.spawn(switch("fast"), name="j"), runtime.spawn(switch("slow"), name="other")
+        await runtime._host.barrier()
+        clock.advance(1.0)
+        await fast.ask(Fire("go"))
+        await (await runtime.submit(Workstream("w", tasks=[Task("one", run=one)]), id="j")).wait()  # of the same name
+        clock.advance(9.0)
+        await slow.ask(Fire("go"))
+        told = runtime.metrics()
+    spent = {kind: one.seconds for (kind, state), one in told.states.items() if state == "pending" and one.timed}
+    assert {kind: spent[kind] for kind in ("machine:fast", "machine:slow")} == {
+        "machine:fast": 1.0,
+        "machine:slow": 10.0,
+    }
+    assert spent["job"] == spent["task"] == 0.0
+    assert told.transitions["machine:fast", "pending", "on", "info"] == 1
