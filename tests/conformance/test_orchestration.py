@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.actors.stage import Stage, as_event, fails, fails_until, flow, task
 
+from callboard.actors.commands import Approve, SkipTask
 from callboard.actors.lifecycles import Lifecycles
-from callboard.actors.messages import Approve, SkipTask
 from callboard.actors.spec import Approval, Retry, Workstream
 from callboard.machines import GuardRejected, InvalidTransitionError, Machine, TransitionEvent
 from callboard.machines.audit import audit
