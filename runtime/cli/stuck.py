@@ -2,7 +2,8 @@
 
 Rules:
 - Only what has not ended, and only what waits itself: a workstream that executes waits for its tasks, which are told.
-- What is told is read from the records. Where nobody runs the journal, that is what everything waits for.
+- What is told is read from the records. Where nobody runs the journal, that is what everything waits for. A machine
+  waits for the program that fires its events: which those are, and when which comes by itself, says its table.
 - Exit code 0 where nothing is found, 1 where something is, so that a watch can use it.
 """
 
@@ -19,7 +20,14 @@ from .terminal import echo, echo_json
 from .trouble import FAILED
 
 if TYPE_CHECKING:
-    from ...actors.records import ApprovalRecord, BreakerRecord, JobRecord, WorkerRecord, WorkstreamRecord
+    from ...actors.records import (
+        ApprovalRecord,
+        BreakerRecord,
+        JobRecord,
+        MachineRecord,
+        WorkerRecord,
+        WorkstreamRecord,
+    )
     from ...actors.spec import Workstream
     from ...actors.task_record import TaskRecord
     from ..journal.contract import Reader
@@ -77,7 +85,7 @@ def stuck(older_than: OlderThan = "1h", journal: Journal = JOURNAL, as_json: AsJ
     if owner is None:
         for one in found:
             one["waits_for"] = f"somebody to run {journal}"
-            one["command"] = "callboard resume"
+            one["command"] = "" if one["kind"] == "machine" else "callboard resume"
     if as_json:
         _json(found)
     else:
@@ -126,6 +134,23 @@ def _found(reader: Reader) -> Iterator[dict[str, Any]]:
     for breaker in reader.breakers():
         if breaker.state in _BREAKER:
             yield _one(breaker, breaker.name, _BREAKER[breaker.state])
+    for machine in reader.machines(living=True):
+        yield _one(machine, machine.name, (_machine(reader, machine), "callboard fire TARGET EVENT"))
+
+
+def _machine(reader: Reader, record: MachineRecord) -> str:
+    """What a machine waits for: who is to fire which events, and those that come by themselves."""
+    from .machines import machine_of  # noqa: PLC0415
+    from .words import moment  # noqa: PLC0415
+
+    table = machine_of(reader, record)
+    known = None if table is None else table.states.get(record.state)
+    if table is None or known is None:
+        return "an event"
+    events = ", ".join(sorted(table.valid_events(record.state))) or "nothing that it knows"
+    told = events if known.bounded_by is None else f"{known.bounded_by}: {events}"
+    due = sorted(record.due.items(), key=lambda one: one[1])
+    return told + "".join(f"; {event} by itself at {moment(at)}" for event, at in due)
 
 
 def _tasks(reader: Reader, run: WorkstreamRecord, job_id: str) -> Iterator[dict[str, Any]]:
@@ -191,14 +216,14 @@ def _pending(
 
 
 def _one(
-    record: JobRecord | WorkstreamRecord | TaskRecord | WorkerRecord | BreakerRecord | ApprovalRecord,
+    record: JobRecord | WorkstreamRecord | TaskRecord | WorkerRecord | BreakerRecord | ApprovalRecord | MachineRecord,
     target: str,
     told: tuple[str, str],
 ) -> dict[str, Any]:
     from shlex import quote  # noqa: PLC0415
 
     what, command = told
-    if record.due_at is not None:
+    if record.due_at is not None and record.kind != "machine":  # which has told of all that come
         from .words import moment  # noqa: PLC0415
 
         what += f" (until {moment(record.due_at)})"

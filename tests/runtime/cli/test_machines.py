@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -163,6 +164,26 @@ def test_machines_are_shown_beside_jobs(cli: Cli, folder: Path) -> None:
         assert json.loads(cli("status", "run-7", "--json").out)["facts"] == {"recovery_timeout": 60.0}
         history = cli("history", "run-7").out.splitlines()
         assert [line.split("[")[1].split("]")[0] for line in history] == ["create", "ENQUEUE", "START", "RECOVER"]
+
+
+def test_stuck_tells_of_machines_and_of_the_events_that_they_wait_for(cli: Cli, folder: Path) -> None:
+    with running() as live:
+        live.run("ENQUEUE", "START", "RECOVER")
+        live.run("ENQUEUE", name="run-8")
+        live.run("SKIP", name="run-9")  # has ended
+        told = cli("stuck", "--older-than", "0")
+        assert told.code == 1
+        (recovering,) = re.findall(r"^machine run-7 recovering for .* waits for (.*)$", told.out, re.MULTILINE)
+        assert re.fullmatch(r"CANCEL, FAIL, START; FAIL by itself at \d{4}-\d\d-\d\d \d\d:\d\d:\d\d", recovering)
+        assert "waits for a free agent: CANCEL, FAIL, START\n    callboard fire run-8 EVENT\n" in told.out
+        assert "run-9" not in told.out
+        rows = [json.loads(line) for line in cli("stuck", "--older-than", "0", "--json").out.splitlines()]
+        assert [(row["kind"], row["target"]) for row in rows] == [("machine", "run-8"), ("machine", "run-7")]
+        assert cli("stuck", "--older-than", "1h").code == 0
+    told = cli("stuck", "--older-than", "0")
+    assert "machine run-8 queued" in told.out
+    assert "waits for somebody to run callboard.db" in told.out
+    assert "callboard resume" not in told.out  # it would find no jobs
 
 
 def test_the_path_of_a_machine_is_drawn_on_its_own_table(cli: Cli, folder: Path) -> None:
