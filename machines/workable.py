@@ -5,13 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
-from .breaker import BREAKER
-from .job import JOB
 from .phases import Phase
 from .refinement import ENDS, WORKING
-from .task import TASK
-from .worker import WORKER
-from .workstream import WORKSTREAM
 
 if TYPE_CHECKING:
     from .lifecycle import Lifecycle
@@ -19,13 +14,10 @@ if TYPE_CHECKING:
 
 P = Phase
 
-OWN: Final[Mapping[str, Machine]] = {machine.name: machine for machine in (JOB, WORKSTREAM, TASK, WORKER, BREAKER)}
-"""The runtime's own machine of each kind of entity."""
-
 _NEEDED: Final[Mapping[str, tuple[Phase, ...]]] = {
-    "task": (P.RUNNING, P.COMPLETED),
-    "workstream": (P.EXECUTING, P.COMPLETED),
     "job": (P.RUNNING, P.COMPLETED),
+    "workstream": (P.EXECUTING, P.COMPLETED),
+    "task": (P.RUNNING, P.COMPLETED),
     "worker": (P.BUSY,),
     "breaker": (P.CLOSED, P.OPEN),
 }
@@ -40,8 +32,8 @@ def faults(lifecycle: Lifecycle) -> list[str]:
 
 def _faults(lifecycle: Lifecycle) -> Iterator[str]:
     machine = lifecycle.machine
-    if lifecycle.kind not in OWN:
-        yield f"there is no kind of entity {lifecycle.kind!r}; there are {', '.join(OWN)}"
+    if lifecycle.kind not in _NEEDED:
+        yield f"there is no kind of entity {lifecycle.kind!r}; there are {', '.join(_NEEDED)}"
         return
     phases: dict[str, str] = {}
     for state, declared in machine.states.items():
