@@ -226,7 +226,7 @@ class Protected(Entity[HeldRecord]):
             return
         missing = missing_of(clauses_of(self.approval), self.record.decisions)
         decision = Decision(verdict=EXPIRED, at=self.kernel.at)
-        self.refuse(Event.EXPIRE, decision, f"expired: no approval in time by {', '.join(missing)}")
+        self.refuse(Event.EXPIRE, decision, f"no approval in time by {', '.join(missing)}")
 
     def _is_awaited(self) -> bool:
         """Whether a decision about it lies in the inbox that was made in time."""

@@ -29,7 +29,6 @@ from ..actors.task import TaskActor
 from ..actors.task_record import TaskRecord
 from ..machines import Event
 from .engines.bodies import is_async, takes_context
-from .engines.values import checked
 
 if TYPE_CHECKING:
     from ..actors.entity import Entity
@@ -89,22 +88,6 @@ def _task_of(record: TaskRecord | WorkstreamRecord | ApprovalRecord) -> str | No
     if isinstance(record, ApprovalRecord):
         return record.task_id.rpartition("/")[2]
     return record.name if isinstance(record, TaskRecord) else None
-
-
-def name_of(by: object) -> str:
-    """The name of who decides. Raises TypeError and ValueError for what is none."""
-    if not isinstance(by, str):
-        raise TypeError(f"`by` is the name of who decides, not {by!r:.60}")
-    if not by.strip() or len(by) > 200 or not by.isprintable():
-        raise ValueError(f"`by` is the name of who decides: 1 to 200 printable characters, not {by!r:.60}")
-    return cast("str", checked(by, "the name"))
-
-
-def why_of(reason: object) -> str | None:
-    """The reason that is given for a decision. Raises TypeError for what is no text."""
-    if reason is not None and not isinstance(reason, str):
-        raise TypeError(f"the reason must be a str, not {reason!r:.60}")
-    return cast("str | None", checked(reason, "the reason"))
 
 
 async def with_teams(message: Approve, entity: Entity[Any] | None, bodies: Bodies, host: Host) -> Approve:

@@ -19,8 +19,8 @@ from ..actors.commands import ResetBreaker, TripBreaker
 from ..actors.records import BreakerRecord
 from ..actors.spec import Duration, Hook, seconds
 from ..actors.validate import SpecificationError, hook_findings
+from .attribution import words
 from .engines.contract import Outcome
-from .handles import words
 from .outcomes import closed
 
 if TYPE_CHECKING:

@@ -25,8 +25,8 @@ from ..machines import InvalidTransitionError
 from ..machines.job import JOB
 from ..machines.task import TASK
 from ..machines.workstream import WORKSTREAM
-from .approvals import PendingApproval, name_of, pending_of, why_of
-from .engines.values import checked
+from .approvals import PendingApproval, pending_of
+from .attribution import name_of, reason_of, words
 from .filters import Event, Filters, wanted_by
 from .observe import BUFFER, Subscription
 from .outcomes import Outcome, closed
@@ -251,11 +251,11 @@ class JobHandle:
         Raises DecisionConflict if it was decided before, DecisionRefused if `by` cannot decide it, or it is too late,
         and InvalidTransitionError if it is not held.
         """
-        await self.command(None, Approve(name_of(by), why_of(reason)), "approve", request_id)
+        await self.command(None, Approve(name_of(by), _why(reason)), "approve", request_id)
 
     async def reject(self, *, by: str, reason: str | None = None, request_id: str | None = None) -> None:
         """Reject the hold of its workstream, which cancels it. Raises as `approve`."""
-        await self.command(None, Reject(name_of(by), why_of(reason)), "reject", request_id)
+        await self.command(None, Reject(name_of(by), _why(reason)), "reject", request_id)
 
     async def wait(self) -> Outcome:
         """Wait for its end. The runtime must stay open; raises RuntimeClosed if it does not."""
@@ -331,13 +331,13 @@ class TaskHandle:
         self, *, by: str, reason: str | None = None, approval: str | None = None, request_id: str | None = None
     ) -> None:
         """Approve its hold, or what its body asks for (by its name, if it asks for more). Raises as for the job."""
-        await self._job.command(self.name, Approve(name_of(by), why_of(reason), approval), "approve", request_id)
+        await self._job.command(self.name, Approve(name_of(by), _why(reason), approval), "approve", request_id)
 
     async def reject(
         self, *, by: str, reason: str | None = None, approval: str | None = None, request_id: str | None = None
     ) -> None:
         """Reject its hold, which cancels it, or what its body asks for. Raises as `JobHandle.approve`."""
-        await self._job.command(self.name, Reject(name_of(by), why_of(reason), approval), "reject", request_id)
+        await self._job.command(self.name, Reject(name_of(by), _why(reason), approval), "reject", request_id)
 
     async def reset(
         self, *, by: str | None = None, reason: str = "reset by an operator", request_id: str | None = None
@@ -369,12 +369,5 @@ def _cancel(reason: object, force: object, by: object) -> Cancel:
     return Cancel(why, force, who)
 
 
-def _text(value: object, what: str = "the reason") -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{what} must be a str, not {value!r}")
-    return str(checked(value, what))
-
-
-def words(reason: object, by: object) -> tuple[str, str | None]:
-    """Why, and who says so, as a journal can hold them. Raises TypeError for what is no text."""
-    return _text(reason), None if by is None else _text(by, "by")
+def _why(reason: object) -> str | None:
+    return None if reason is None else reason_of(reason)

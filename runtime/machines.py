@@ -43,6 +43,7 @@ from ..actors.schema import Finding, did_you_mean, plain_problem
 from ..actors.transitions import Transitioned
 from ..actors.validate import SpecificationError
 from ..machines import Machine
+from .attribution import reason_of
 from .bodies import BodyNotFound, NoPath
 from .functions import path_of_value
 from .outcomes import RuntimeClosed
@@ -393,3 +394,5 @@ def _kept(record: RequestRecord) -> Transitioned | None:
 def _check_type(message: object) -> None:
     if not isinstance(message, Fire):
         raise TypeError(f"a MachineActor takes a Fire, not {message!r:.60}")
+    if message.reason is not None:
+        reason_of(message.reason)

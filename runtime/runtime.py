@@ -25,7 +25,8 @@ from ..actors.records import JobRecord, RequestRecord
 from ..actors.ref import Ref
 from ..actors.spec import Worker, Workstream
 from ..actors.transitions import Transitioned
-from .approvals import PendingApproval, name_of, pending_of, with_teams
+from .approvals import PendingApproval, pending_of, with_teams
+from .attribution import name_of
 from .bodies import prepared
 from .breakers import BreakerHandle
 from .filters import Event, Filters, wanted_by

@@ -21,7 +21,7 @@ from ..actors.records import WorkerRecord
 from ..actors.spec import Duration, Worker, seconds
 from ..actors.validate import Finding, SpecificationError, worker_findings
 from ..machines import InvalidTransitionError
-from .handles import words
+from .attribution import words
 
 if TYPE_CHECKING:
     from .host import Host

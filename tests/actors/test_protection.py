@@ -215,8 +215,8 @@ def test_it_expires_after_72_hours() -> None:
     event = last(stage)
     assert (event.event, event.to_state, event.severity) == ("expire", "cancelled", "warning")
     assert event.metadata == {"expired_at": iso(stage.time), "missing": ["1 person"]}
-    assert event.reason == "expired: no approval in time by 1 person"
-    assert stage.stream.error == "task 'deploy' expired: expired: no approval in time by 1 person"
+    assert event.reason == "no approval in time by 1 person"
+    assert stage.stream.error == "task 'deploy' expired: no approval in time by 1 person"
     assert not stage.audit()
 
 

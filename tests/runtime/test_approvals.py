@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -148,13 +149,36 @@ async def test_72_hours_pass_in_no_time() -> None:
 async def test_who_decides_has_a_name(by: str) -> None:
     async with Runtime() as runtime:
         job = await runtime.submit(held())
-        with pytest.raises(ValueError, match="`by` is the name of who decides"):
+        with pytest.raises(ValueError, match="`by` is the name of who says it"):
             await job.task("deploy").approve(by=by)
         with pytest.raises(TypeError, match="the reason must be a str"):
             await job.task("deploy").approve(by="ana", reason=5)  # type: ignore[arg-type]
         with pytest.raises(ValueError, match="`by` is the name"):
             await runtime.submit(held(), by=by)
+        for verb in (
+            job.cancel,
+            job.pause,
+            job.task("deploy").skip,
+            job.task("deploy").retry,
+            job.task("deploy").cancel,
+        ):
+            with pytest.raises(ValueError, match="`by` is the name"):
+                await verb(by=by)
+        for verb in (runtime.worker("loop").pause, runtime.worker("loop").terminate):
+            with pytest.raises(ValueError, match="`by` is the name"):
+                await verb(by=by)
+        assert [one.task for one in job.approvals()] == ["deploy"]
         await job.cancel()
+
+
+async def test_a_reason_that_would_swell_every_transition_is_refused() -> None:
+    async with Runtime() as runtime:
+        job = await runtime.submit(held())
+        for verb in (job.cancel, partial(job.approve, by="ana"), partial(job.task("deploy").reject, by="ana")):
+            with pytest.raises(ValueError, match="at most 10,000 characters: this one has 10,001"):
+                await verb(reason="x" * 10_001)
+        await job.cancel(reason="x" * 10_000)
+        assert (await job.wait()).state == "cancelled"
 
 
 # -- asked for by bodies -----------------------------------------------------------------------------------------------
