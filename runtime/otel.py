@@ -17,6 +17,8 @@ Rules
   journal has. So none is ever left open, and who does not ask for them pays nothing.
 - Of an attempt that a crash interrupted, the runtime that finds it makes the span: from when it was claimed until it
   was found lost. What else began unseen is looked up in the journal, too.
+- Where a lifecycle has no state between two attempts (`execution` retries inside running), the spans of all are made
+  when the last is over, of what the journal has of each.
 - A retry's span links to that of the attempt before, if both were made by one `Tracing`. Each is the root of a trace.
 - An attempt is the body's: acceptance checks come after it. One that is told to stop ends with that for its span.
 - The status is an error, with what the error says, for what failed, timed out or was lost. Secrets are masked by then.
@@ -26,6 +28,7 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 from weakref import ref
@@ -38,7 +41,9 @@ from opentelemetry.context import Context
 from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation, get_meter
 from opentelemetry.trace import Link, SpanContext, Status, StatusCode, TracerProvider, get_tracer
 
-from ..actors.transitions import Transitioned
+from ..actors.task_record import AttemptRecord
+from ..actors.transitions import PublishedTransition, Transitioned
+from ..machines.phases import Phase
 from ..machines.task import TaskState
 from .filters import Event as Told
 from .metrics import Metrics
@@ -116,11 +121,21 @@ def _reading(
 
 
 class _Begun(msgspec.Struct, frozen=True):
-    """When an attempt began, who runs it, and the span of the attempt before."""
+    """When an attempt began, its number, who runs it, and the span of the attempt before."""
 
     at: float
+    attempt: int | None
     worker: str | None
     before: SpanContext | None = None
+
+
+class _Ended(msgspec.Struct, frozen=True):
+    """When and how it ended, where its task went, and what the error says."""
+
+    at: float
+    end: str
+    state: str
+    error: str | None
 
 
 def _is_about_attempts(event: Told) -> bool:
@@ -179,29 +194,55 @@ class Tracing:
         task = event.entity_id
         if event.phase in _RUNS:
             if event.from_phase not in _RUNS:
-                self._begun[task] = _Begun(event.at, event.worker_id, self._before.pop(task, None))
+                self._begun[task] = _Begun(event.at, event.attempt, event.worker_id, self._before.pop(task, None))
+            elif task not in self._begun:
+                self._begun[task] = await self._look_up(event)
             return
         if event.from_phase not in _RUNS:
             self._before.pop(task, None)
             return
         begun = self._begun.pop(task, None) or await self._look_up(event)
-        made = self._make(event, begun)
+        if (begun.attempt or 0) < (event.attempt or 0):
+            begun = await self._between(event, begun)
+        end = str((event.metadata or {}).get("end") or _ENDS.get(event.phase, "cancelled"))
+        made = self._make(event, begun, _Ended(event.at, end, str(event.to_state), event.reason))
         if event.phase != TaskState.VALIDATING and event.phase not in _GIVES_UP:
             self._before[task] = made
 
     async def _look_up(self, event: Transitioned) -> _Begun:
-        """What the journal has of an attempt whose beginning nobody saw here."""
-        for row in reversed(await self._runtime.read(self._runtime.journal.attempts, event.entity_id)):
-            if row.attempt == event.attempt:
-                return _Begun(row.claimed_at, row.worker_id)
-        return _Begun(event.at, event.worker_id)
+        """What the journal has of an attempt whose beginning nobody saw here, or of the first one in the same state."""
+        rows = await self._attempts(event)
+        if isinstance(event, PublishedTransition) and rows and not await self._tells_of_retries(event):
+            return _begun(rows[0])
+        found = [row for row in rows if row.attempt == event.attempt]
+        return _begun(found[-1]) if found else _Begun(event.at, event.attempt, event.worker_id)
 
-    def _make(self, event: Transitioned, begun: _Begun) -> SpanContext:
-        end = str((event.metadata or {}).get("end") or _ENDS.get(event.phase, "cancelled"))
+    async def _tells_of_retries(self, event: Transitioned) -> bool:
+        """Whether the lifecycle of a task has a state between two attempts."""
+        runtime = self._runtime
+        (created,) = await runtime.read(lambda: [*runtime.journal.transitions(entity_id=event.entity_id, limit=1)])
+        name: str = created.metadata["lifecycle"]
+        refined = runtime.lifecycles.refinement(name, "task")
+        return not refined.knows.isdisjoint({Phase.RETRYING, Phase.DECIDING})
+
+    async def _attempts(self, event: Transitioned) -> list[AttemptRecord]:
+        found: list[AttemptRecord] = await self._runtime.read(self._runtime.journal.attempts, event.entity_id)
+        return found
+
+    async def _between(self, event: Transitioned, begun: _Begun) -> _Begun:
+        """Make the spans of the attempts since `begun` that are over. Gives the one that an event ends."""
+        first, last = begun.attempt or 0, event.attempt or 0
+        rows = [row for row in await self._attempts(event) if first <= row.attempt <= last]
+        for row, following in pairwise(rows):
+            ended = _Ended(row.ended_at or event.at, row.end or "lost", str(event.from_state), row.error)
+            begun = _begun(following, self._make(event, begun, ended))
+        return begun
+
+    def _make(self, event: Transitioned, begun: _Begun, ended: _Ended) -> SpanContext:
         name = event.entity_id.removeprefix(f"{event.workstream_id}/")
         told = {
-            "job": event.job_id, "workstream": event.workstream_id, "task": name, "attempt": event.attempt,
-            "worker": begun.worker, "end": end, "state": str(event.to_state),
+            "job": event.job_id, "workstream": event.workstream_id, "task": name, "attempt": begun.attempt,
+            "worker": begun.worker, "end": ended.end, "state": ended.state,
         }  # fmt: skip
         span = self._tracer.start_span(
             name,
@@ -210,10 +251,14 @@ class Tracing:
             links=[] if begun.before is None else [Link(begun.before)],
             start_time=_nanoseconds(begun.at),
         )
-        if end in _TROUBLE:
-            span.set_status(Status(StatusCode.ERROR, event.reason))
-        span.end(_nanoseconds(max(begun.at, event.at)))
+        if ended.end in _TROUBLE:
+            span.set_status(Status(StatusCode.ERROR, ended.error))
+        span.end(_nanoseconds(max(begun.at, ended.at)))
         return span.get_span_context()
+
+
+def _begun(row: AttemptRecord, before: SpanContext | None = None) -> _Begun:
+    return _Begun(row.claimed_at, row.attempt, row.worker_id, before)
 
 
 def _nanoseconds(at: float) -> int:

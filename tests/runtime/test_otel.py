@@ -114,6 +114,55 @@ async def test_each_attempt_is_a_span_that_links_to_the_one_before(open_runtime:
     assert tracing.lost == 0
 
 
+@pytest.mark.parametrize("lifecycle", ["execution", "orchestration", "pipeline", "guarded"])
+async def test_each_attempt_is_a_span_under_every_lifecycle(open_runtime: Opens, lifecycle: str) -> None:
+    spans, clock = Spans(), VirtualClock(start=1_000_000.0)
+    runtime = open_runtime(clock=clock)
+    task = Task("again", run=flaky, retry=Retry(max_attempts=3, base_delay=5.0, jitter=0.0))
+    with anyio.fail_after(20):
+        async with Tracing(runtime, spans.provider) as tracing, runtime:
+            job = await runtime.submit(Workstream("w", tasks=[task], lifecycle=lifecycle), id="j")
+            for failed, delay in ((1, 5.0), (2, 10.0)):
+                while job.task_record("again").failed_attempts < failed:
+                    await runtime._host.moved()
+                clock.advance(delay)
+            assert (await job.wait()).ok
+    first, second, third = spans.ended
+    assert [told(span)["attempt"] for span in (first, second, third)] == [1, 2, 3]
+    assert [told(span)["end"] for span in (first, second, third)] == ["failed", "failed", "succeeded"]
+    assert [(span.start_time or 0) // 10**9 - 1_000_000 for span in (first, second, third)] == [0, 5, 15]
+    assert [(span.end_time or 0) // 10**9 - 1_000_000 for span in (first, second, third)] == [0, 5, 15]
+    assert [link.context for span in (second, third) for link in span.links] == [first.context, second.context]
+    assert "ConnectionError: not at 1" in str(first.status.description)
+    assert third.status.status_code == StatusCode.UNSET
+    assert tracing.lost == 0
+
+
+async def test_attempts_inside_one_state_have_their_spans_though_a_crash_came_in_between(tmp_path: Path) -> None:
+    clock, before, after = VirtualClock(start=1_000_000.0), Spans(), Spans()
+    task = Task("again", run=flaky, retry=Retry(max_attempts=3, base_delay=5.0, jitter=0.0))
+    runtime = Runtime(tmp_path / "state.db", clock=clock, lifecycle="execution")
+    with anyio.fail_after(20):
+        async with Tracing(runtime, before.provider), runtime:
+            job = await runtime.submit(Workstream("w", tasks=[task]), id="j")
+            while job.task_record("again").failed_attempts < 1:
+                await runtime._host.moved()
+            for name in ("db", "db-wal"):  # as they are when it is killed now
+                shutil.copyfile(tmp_path / f"state.{name}", tmp_path / f"crashed.{name}")
+        assert before.ended == ()
+        clock.advance(5.0)
+        recovered = Runtime(tmp_path / "crashed.db", clock=clock, lifecycle="execution")
+        async with Tracing(recovered, after.provider), recovered:
+            job = recovered.recovered[0]
+            while job.task_record("again").failed_attempts < 2:
+                await recovered._host.moved()
+            clock.advance(10.0)
+            assert (await job.wait()).ok
+    assert [(told(span)["attempt"], told(span)["end"]) for span in after.ended] == [
+        (1, "failed"), (2, "failed"), (3, "succeeded"),
+    ]  # fmt: skip
+
+
 async def test_an_attempt_that_is_cancelled_given_back_or_too_long_ends_its_span(open_runtime: Opens) -> None:
     spans, clock = Spans(), VirtualClock(start=1_000_000.0)
     runtime = open_runtime(clock=clock, drain_deadline=0.0)
