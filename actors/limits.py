@@ -71,26 +71,6 @@ class Limits(msgspec.Struct, frozen=True):
             states.add("timed_out" if record.previous_state == "timed_out" else "failed")
         return not self.checkpoint_on.isdisjoint(states)
 
-    @property
-    def max_attempts(self) -> int:
-        """Attempts that may fail."""
-        return self.allowed.max_attempts
-
-    @property
-    def max_losses(self) -> int:
-        """Attempts that may be lost."""
-        return self.allowed.max_losses
-
-    @property
-    def on_loss(self) -> str:
-        """What a lost attempt means."""
-        return self.allowed.on_loss
-
-    @property
-    def on_exhausted(self) -> str:
-        """What it means that there is no further attempt."""
-        return self.allowed.on_exhausted
-
 
 class LimitsResolver:
     """Answers what limits the tasks of one workstream run by, under a runtime's defaults."""

@@ -95,4 +95,4 @@ class TroubledTask(LendingTask):
         worker = self.kernel.workers.get(record.worker or 0)
         if worker is not None:
             self.kernel.send(worker, Exhausted(ended.error or ended.status))
-        return "exhausted" if limits.on_loss == "rerun" else "failed"
+        return "exhausted" if limits.allowed.on_loss == "rerun" else "failed"

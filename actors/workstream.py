@@ -80,7 +80,7 @@ class WorkstreamActor(Protected[WorkstreamRecord], PausableStream):
             task = self._make(record, limits)
             told = {
                 "depends_on": len(spec.depends_on) + len(spec.after), "optional": spec.optional,
-                "max_attempts": limits.max_attempts, "max_losses": limits.max_losses,
+                "max_attempts": limits.allowed.max_attempts, "max_losses": limits.allowed.max_losses,
             }  # fmt: skip
             task.born(told)
         self.change(tasks_created=len(self.tasks))

@@ -93,14 +93,20 @@ NOT_TOLD: Any = object()
 """In place of a reason: the command takes none, nor who says so."""
 
 
+class About(NamedTuple):
+    """What a command is about."""
+
+    find: Callable[..., Named]
+    parameters: dict[str, tuple[Any, Any]]  # those that name it: annotation, default
+
+
 class Row(NamedTuple):
     """A command."""
 
     group: str
     word: str  # what is typed, after that of its group
     verb: str
-    find: Callable[..., Named]
-    target: dict[str, tuple[Any, Any]]  # the parameters that name its target: annotation, default
+    about: About
     reason: str | None  # kept where none is given
     options: tuple[str, ...]
     help: str
@@ -111,57 +117,57 @@ class Row(NamedTuple):
         return self.reason is not NOT_TOLD
 
 
-_JOB_OR_TASK = {"target": (Target, inspect.Parameter.empty), "task": (MaybeTask, None)}
-_WORKER = {"target": (Worker, inspect.Parameter.empty)}
-_TOOL = {"target": (Tool, inspect.Parameter.empty)}
-_TOOL_OR_TASK = {"target": (ToolOrTask, inspect.Parameter.empty)}
+_JOB_OR_TASK = About(job_or_task, {"target": (Target, inspect.Parameter.empty), "task": (MaybeTask, None)})
+_WORKER = About(_worker, {"target": (Worker, inspect.Parameter.empty)})
+_TOOL = About(_tool, {"target": (Tool, inspect.Parameter.empty)})
+_TOOL_OR_TASK = About(_tool_or_task, {"target": (ToolOrTask, inspect.Parameter.empty)})
 TABLE = (
     Row(
-        "", "approve", "approve", job_or_task, _JOB_OR_TASK, None, ("approval",),
+        "", "approve", "approve", _JOB_OR_TASK, None, ("approval",),
         "Approve what is held: a task, or the workstream of a job; or what a running body asks for.",
     ),
     Row(
-        "", "reject", "reject", job_or_task, _JOB_OR_TASK, None, ("approval",),
+        "", "reject", "reject", _JOB_OR_TASK, None, ("approval",),
         "Reject what is held, which cancels it; or what a running body asks for.",
     ),
     Row(
-        "", "retry", "retry", job_or_task, _JOB_OR_TASK, "retried by the user", (),
+        "", "retry", "retry", _JOB_OR_TASK, "retried by the user", (),
         "Run again what has ended: a job, or a task with all that waits for it.",
     ),
     Row(
-        "", "skip", "skip", job_or_task, _JOB_OR_TASK, "skipped by an operator", (),
+        "", "skip", "skip", _JOB_OR_TASK, "skipped by an operator", (),
         "Do without a task: its dependents go on as if it had completed.",
     ),
     Row(
-        "", "pause", "pause", job_or_task, _JOB_OR_TASK, "paused by the user", (),
+        "", "pause", "pause", _JOB_OR_TASK, "paused by the user", (),
         "Start nothing more of a job until `resume`; what runs goes on.",
     ),
     Row(
-        "workers", "pause", "pause_worker", _worker, _WORKER, "paused by an operator", (),
+        "workers", "pause", "pause_worker", _WORKER, "paused by an operator", (),
         "Give a worker nothing new; what it runs goes on.",
     ),
     Row(
-        "workers", "resume", "resume_worker", _worker, _WORKER, "resumed by an operator", (),
+        "workers", "resume", "resume_worker", _WORKER, "resumed by an operator", (),
         "Give a paused worker tasks again.",
     ),
     Row(
-        "workers", "terminate", "terminate_worker", _worker, _WORKER, "terminated by an operator", (),
+        "workers", "terminate", "terminate_worker", _WORKER, "terminated by an operator", (),
         "End a worker at once.",
     ),
     Row(
-        "workers", "shutdown", "shut_down_worker", _worker, _WORKER, "shut down by an operator", ("deadline",),
+        "workers", "shutdown", "shut_down_worker", _WORKER, "shut down by an operator", ("deadline",),
         "Let a worker finish what it runs, and end.",
     ),
     Row(
-        "workers", "start", "start_worker", _worker, _WORKER, NOT_TOLD, (),
+        "workers", "start", "start_worker", _WORKER, NOT_TOLD, (),
         "Start the next incarnation of a worker that has ended.",
     ),
     Row(
-        "breaker", "reset", "reset", _tool_or_task, _TOOL_OR_TASK, "reset by an operator", ("check",),
+        "breaker", "reset", "reset", _TOOL_OR_TASK, "reset by an operator", ("check",),
         "Close a tool's breaker, so that all that waits for it goes on; or give a parked task one more attempt.",
     ),
     Row(
-        "breaker", "trip", "trip", _tool, _TOOL, "tripped by an operator", ("cooldown",),
+        "breaker", "trip", "trip", _TOOL, "tripped by an operator", ("cooldown",),
         "Open a tool's breaker: its tasks are parked until its cooldown is over, what runs goes on.",
     ),
 )  # fmt: skip
@@ -175,7 +181,8 @@ def commands(group: str = "") -> Iterator[Callable[..., None]]:
 def _command(row: Row) -> Callable[..., None]:
     said = {"reason": (MaybeReason, row.reason), "by": (By, None)} if row.told else {}
     parameters = {
-        **row.target, **{name: (_OPTIONS[name], None) for name in row.options}, "journal": (Journal, JOURNAL), **said,
+        **row.about.parameters, **{name: (_OPTIONS[name], None) for name in row.options},
+        "journal": (Journal, JOURNAL), **said,
         "request_id": (RequestId, None), "timeout": (Timeout, TIMEOUT), "as_json": (AsJson, False),
     }  # fmt: skip
 
@@ -196,8 +203,9 @@ def _do(row: Row, act: Act, given: dict[str, Any]) -> None:
     from .reading import reading  # noqa: PLC0415
     from .spans import span  # noqa: PLC0415
 
+    about = {part: given.pop(part) for part in row.about.parameters}
     with reading(act.journal) as reader:
-        kind, name, shown = row.find(reader, row.verb, **{part: given.pop(part) for part in row.target})
+        kind, name, shown = row.about.find(reader, row.verb, **about)
     if row.told and given["by"] is None:
         given["by"] = login()
     check = given.pop("check", None)

@@ -8,7 +8,7 @@ import pytest
 
 from callboard.actors.limits import Limits, LimitsResolver, attempts, breaker_of
 from callboard.actors.spec import Breaker, Defaults, Retry, Task, Tool, Workstream
-from callboard.actors.task_record import ALLOWED
+from callboard.actors.task_record import ALLOWED, Allowed
 
 ONE = Retry(max_attempts=2)
 FIELDS = {
@@ -31,9 +31,7 @@ def test_the_usual_ones() -> None:
         cancel_timeout=30.0, cleanup_on_cancel=True,
         save_partial_output=True, checkpoint=True, checkpoint_on=None, park_cooldown=None, tries_passing=False,
     )  # fmt: skip
-    assert (limits().max_attempts, limits().max_losses, limits().on_loss, limits().on_exhausted) == (
-        1, 3, "rerun", "fail",
-    )  # fmt: skip
+    assert Allowed(max_attempts=1, max_losses=3, on_loss="rerun", on_exhausted="fail") == ALLOWED
     assert LimitsResolver(Workstream("w"), Defaults()).of(Task("a", run="m:f")).tries_passing
     assert (Retry().base_delay, Retry().max_delay, Retry().jitter) == (2.0, 60.0, 0.25)
     assert breaker_of(None) == Breaker(failure_threshold=5, cooldown=60.0, success_threshold=1)
@@ -42,9 +40,14 @@ def test_the_usual_ones() -> None:
 @pytest.mark.parametrize("field", FIELDS)
 def test_each_is_taken_from_the_task_else_the_file_else_the_runtime(field: str) -> None:
     value = FIELDS[field]
-    assert getattr(limits({field: value}), field) == value
-    assert getattr(limits(file=Defaults(**{field: value})), field) == value
-    assert getattr(limits(runtime=Defaults(**{field: value})), field) == value
+    by_each = (
+        ({field: value}, {}),
+        ({}, {"file": Defaults(**{field: value})}),
+        ({}, {"runtime": Defaults(**{field: value})}),
+    )
+    for task, sources in by_each:
+        found = limits(task, **sources)
+        assert getattr(found.allowed if hasattr(Allowed, field) else found, field) == value
 
 
 def test_the_nearest_one_that_says_so_wins() -> None:
@@ -62,7 +65,7 @@ def test_nothing_said_and_zero_said_are_not_the_same() -> None:
     found = limits(
         {"max_losses": 0, "max_error_repeats": 0, "kill_grace": 0}, file=Defaults(max_losses=9, kill_grace=9)
     )
-    assert (found.max_losses, found.max_error_repeats, found.kill_grace) == (0, 0, 0.0)
+    assert (found.allowed.max_losses, found.max_error_repeats, found.kill_grace) == (0, 0, 0.0)
 
 
 @pytest.mark.parametrize(

@@ -73,5 +73,5 @@ def test_limits_of_a_tool_for_ones_own_tasks_are_the_workstreams_to_say() -> Non
     spec = Workstream("w", tools={"t": Tool(timeout=5)})
     resolver = LimitsResolver(spec, Defaults(), runtime)
     assert [resolver.of(Task("a", run="m:f", tool=name)).timeout for name in ("t", "u")] == [5, 20]
-    assert resolver.of(Task("a", run="m:f", tool="t")).max_attempts == 2
+    assert resolver.of(Task("a", run="m:f", tool="t")).allowed.max_attempts == 2
     assert resolver.of(Task("a", run="m:f", tool="v")).timeout == 300

@@ -100,7 +100,7 @@ def test_it_holds_under_a_task_s_own_and_over_the_runtime_s(tmp_path: Path) -> N
     resolver = LimitsResolver(spec, Defaults(timeout=1, validation_timeout=1, retry=Retry(max_attempts=9)))
     a, b = map(resolver.of, spec.tasks)
     assert (a.timeout, b.timeout) == (300, 7)
-    assert (a.validation_timeout, a.max_attempts, a.on_exhausted) == (30, 5, "park")
+    assert (a.validation_timeout, a.allowed.max_attempts, a.allowed.on_exhausted) == (30, 5, "park")
     assert (a.max_error_repeats, a.park_cooldown) == (2, 60)
 
 
@@ -117,9 +117,9 @@ def test_the_example_delays_are_drawn(tmp_path: Path) -> None:
 def test_what_it_does_not_say_stays_as_it_is(tmp_path: Path) -> None:
     empty = loaded(tmp_path, "task_lifecycle: {}\n" + TASKS)
     assert empty.defaults == Defaults()
-    assert LimitsResolver(empty, Defaults()).of(Task("x", run="m:f")).max_attempts == 1
+    assert LimitsResolver(empty, Defaults()).of(Task("x", run="m:f")).allowed.max_attempts == 1
     one = loaded(tmp_path, "task_lifecycle: {base_retry_delay: 1}\n" + TASKS)
-    assert LimitsResolver(one, Defaults()).of(Task("x", run="m:f")).max_attempts == 5
+    assert LimitsResolver(one, Defaults()).of(Task("x", run="m:f")).allowed.max_attempts == 5
     off = loaded(tmp_path, "task_lifecycle: {circuit_breaker: {enabled: false, max_error_repeats: 2}}\n" + TASKS)
     assert off.defaults == Defaults(on_exhausted="fail")
     on = loaded(tmp_path, "task_lifecycle: {circuit_breaker: {}}\n" + TASKS)
@@ -188,7 +188,7 @@ def profiled(folder: Path, profiles: list[dict[str, Any]], **more: Any) -> Works
 def test_a_profile_is_the_settings_of_its_tool(tmp_path: Path) -> None:
     spec = profiled(tmp_path, PROFILES, defaults={"retry": {"max_attempts": 9}})
     limits = {task.name: LimitsResolver(spec, Defaults()).of(task) for task in spec.tasks}
-    assert {name: one.max_attempts for name, one in limits.items()} == {"a": 3, "b": 3, "c": 1, "d": 3}
+    assert {name: one.allowed.max_attempts for name, one in limits.items()} == {"a": 3, "b": 3, "c": 1, "d": 3}
     assert [task.expected_exit_codes for task in spec.tasks] == [[0, 3], [0], [0], [0]]
     assert breaker_of(effective("aider", spec.tools, {})) == Breaker(
         failure_threshold=5, cooldown=60, success_threshold=1
