@@ -93,17 +93,27 @@ class Act:
         Raises Trouble where the state does not allow it.
         """
         from ..control.client import put  # noqa: PLC0415 - sqlite3
-        from ..requests import check_request_id  # noqa: PLC0415
 
         row = self._row(kind, target, arguments)
-        try:
-            check_request_id(row.request_id)
-        except ValueError as error:
-            raise Trouble(f"{shown}: {error}") from None
+        self.check(shown, arguments)
         before = self._refuse_what_cannot_be(row, shown)
         if before is None:
             put(self.journal, row)
         return before
+
+    def check(self, shown: str, arguments: dict[str, Any]) -> None:
+        """Raises Trouble for a key, a name or a reason that no journal takes."""
+        from ..attribution import name_of, reason_of  # noqa: PLC0415
+        from ..requests import check_request_id  # noqa: PLC0415
+
+        try:
+            check_request_id(self.request_id)
+            if arguments.get("by") is not None:
+                name_of(arguments["by"])
+            if arguments.get("reason") is not None:
+                reason_of(arguments["reason"])
+        except ValueError as error:
+            raise Trouble(f"{shown}: {error}") from None
 
     def was_given(self, kind: str, target: str, arguments: dict[str, Any]) -> bool:
         """Whether it was given before under the same key. Raises Trouble where that was another command."""

@@ -47,6 +47,7 @@ def cancel(
     if named.state in ENDED and request_id is None:
         raise Trouble(f"{named.kind} {named.id} has ended already: {named.state}.", FAILED)
     said = {"reason": reason, "force": force, "by": by or login()}
+    act.check(f"{named.kind} {named.id}", said)
     if owner_of(journal) is None:
         with suppress(JournalLocked):  # somebody may just have begun to run it
             _cancel_here(act, named, said)

@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import termios
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,7 @@ def test_cancel_acts_on_a_live_runtime(cli: Cli, live: Live) -> None:
     assert (told.code, "'r1' was given to another command before" in told.err) == (1, True)
     told = cli("cancel", "j/a")
     assert (told.code, told.err) == (1, "callboard: task j@1/a has ended already: cancelled.\n")
-    told = cli("cancel", "j", "--force", "--json")
+    told = cli("cancel", "j", "--by", "ana", "--force", "--json")
     row = json.loads(told.out)
     assert (told.code, row["kind"], row["id"], row["state"], row["exit_code"]) == (0, "job", "j", "cancelled", 0)
 
@@ -427,6 +428,30 @@ def test_who_cannot_approve_is_refused_by_a_stopped_journal(cli: Cli, folder: Pa
         told = cli("approve", f"j/{task}", "--by", by)
         assert (told.code, why in told.err) == (1, True)
     assert cli("approve", "j/two", "--by", "eve").code == 4
+
+
+def test_a_stopped_journal_refuses_who_submitted_it_as_a_running_one_does(cli: Cli, folder: Path) -> None:
+    with running() as live:
+        for job, own in (("strict", False), ("lax", True)):
+            spec = Workstream("w", tasks=[Task("deploy", command=["true"], hold=Approval(self_approval=own))])
+            live.portal.call(partial(live.runtime.submit, spec, id=job, by="dan"))
+        running_says = cli("approve", "strict/deploy", "--by", "Dan").err
+    told = cli("approve", "strict/deploy", "--by", "dan")
+    assert (told.code, "dan" in told.err) == (1, True)
+    assert "submitted" in told.err
+    assert "submitted" in running_says
+    assert cli("approve", "lax/deploy", "--by", "dan").code == 4
+
+
+def test_a_stopped_journal_takes_no_name_and_no_reason_that_a_running_one_refuses(cli: Cli, folder: Path) -> None:
+    with running() as live:
+        live.submit("j", Task("deploy", command=["true"], hold=Approval()))
+        told = [cli("approve", "j/deploy", "--by", " "), cli("cancel", "j", "--reason", "x" * 10_001)]
+        assert ["`by` is the name" in told[0].err, "at most 10,000 characters" in told[1].err] == [True, True]
+    told = [cli("approve", "j/deploy", "--by", " "), cli("cancel", "j", "--reason", "x" * 10_001)]
+    assert [one.code for one in told] == [2, 2]
+    assert ["`by` is the name" in told[0].err, "at most 10,000 characters" in told[1].err] == [True, True]
+    assert "running" in cli("status", "j").out.splitlines()[0]
 
 
 def test_decisions_that_a_stopped_journal_refuses_at_once(
