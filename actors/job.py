@@ -5,7 +5,8 @@ Rules
 - It is terminal only when its workstream and its children are, and ends as its workstream did.
 - Its id is the caller's, or made by the runtime; a workstream's id is "JOB@RUN", a task's "JOB@RUN/NAME". A child is
   submitted by a task of its parent: its id is "PARENT/TASK/NAME", and it is one deeper.
-- Before it runs it takes its slots (`slots.py`), all or none; until then it is pending, and its reason says for what.
+- Before it runs it takes its slots (`reservations.py`), all or none; until then it is pending, and its reason says for
+  what.
 - A child whose task ends other than completed is cancelled, and all children where the workstream does.
 - A workstream that failed is followed by its next run by itself where it says `retry`: the job runs meanwhile, and
   the due time is in its record. What has ended is never changed: `runs.py`.

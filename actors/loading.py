@@ -1,4 +1,4 @@
-"""Loading: makes the lifecycle actors again from what a journal holds of the loaded.
+"""Loading: makes the lifecycle actors again from what a journal holds of living jobs and of workers.
 
 Nothing is fired or armed here. Afterwards the kernel holds what it did at the end of its last durable turn, except that
 what ran is gone; the input `Recover` then derives the rest, and says what became of what ran.

@@ -22,7 +22,6 @@ Lifecycles = Annotated[
         "--lifecycle", metavar="MODULE:NAME", help="A lifecycle of your own that entities run by: its import path."
     ),
 ]
-JobId = Annotated[str, typer.Argument(metavar="JOB", help="A job's id, or the beginning of it.")]
 MaybeJobId = Annotated[
     str | None, typer.Argument(metavar="[JOB]", help="A job's id, or the beginning of it.", show_default=False)
 ]
