@@ -8,6 +8,9 @@ Rules
   that lifecycle has those words already, and keeps them. A state that the document has no word for keeps its own.
 - One row of ours may be none of theirs (`pending -> queued` is S_PENDING in both): a row is shown where the word
   changes, and begins with the word before it. So each trail hangs together.
+- One row of ours may be two of theirs: 003's task has failed before it is decided that it is tried again or parked, and
+  validates before it completes. What 003 has no arrow for (a task that waits too long in the queue fails; a drain
+  gives a try back) is shown as it was: left out, the trail would end where the task is not.
 - A step is what the document means by it: a task of a job's present run, by its name. Its workstream has the job's id
   through all runs, and a further run is a retry: S_FAILED -> S_RETRYING -> S_RUNNING.
 - Times are as SQLite writes them (`2025-11-22 20:00:00`, UTC, with milliseconds), so that they compare with
@@ -20,11 +23,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 _STEPS = {
-    "S_PENDING": ("pending", "held", "waiting", "queued"),
-    "S_RUNNING": ("running", "timed_out", "validating", "recovering", "cancelling"),
-    "S_SUCCESS": ("completed", "success"),
-    "S_FAILED": ("failed", "circuit_open"),
-    "S_RETRYING": ("retrying", "half_open"),
+    "S_PENDING": ("pending", "held", "waiting", "queued", "PENDING"),
+    "S_RUNNING": (
+        "running",
+        "timed_out",
+        "validating",
+        "recovering",
+        "cancelling",
+        "IN_PROGRESS",
+        "VALIDATING",
+        "TIMEOUT",
+    ),
+    "S_SUCCESS": ("completed", "success", "COMPLETED"),
+    "S_FAILED": ("failed", "circuit_open", "FAILED", "CIRCUIT_OPEN"),
+    "S_RETRYING": ("retrying", "half_open", "RETRYING", "HALF_OPEN"),
 }
 _WORKSTREAMS = {
     "S_PENDING": ("planned", "ready", "held", "waiting"),
@@ -34,18 +46,25 @@ _WORKSTREAMS = {
     "S_ABANDONED": ("cancelled",),
 }
 _TASKS = {
-    "PENDING": ("pending", "held", "waiting", "queued"),
-    "IN_PROGRESS": ("running", "recovering", "cancelling"),
+    "PENDING": ("pending", "held", "waiting", "queued", "S_PENDING"),
+    "IN_PROGRESS": ("running", "recovering", "cancelling", "S_RUNNING"),
     "VALIDATING": ("validating",),
-    "COMPLETED": ("completed", "success"),
-    "FAILED": ("failed",),
-    "RETRYING": ("retrying",),
+    "COMPLETED": ("completed", "success", "S_SUCCESS"),
+    "FAILED": ("failed", "S_FAILED"),
+    "RETRYING": ("retrying", "S_RETRYING"),
     "CIRCUIT_OPEN": ("circuit_open",),
     "HALF_OPEN": ("half_open",),
     "TIMEOUT": ("timed_out",),
     "SKIPPED": ("skipped",),
     "CANCELLED": ("cancelled",),
 }
+_BETWEEN = {
+    ("IN_PROGRESS", "RETRYING"): "FAILED",
+    ("IN_PROGRESS", "CIRCUIT_OPEN"): "FAILED",
+    ("TIMEOUT", "CIRCUIT_OPEN"): "FAILED",
+    ("IN_PROGRESS", "COMPLETED"): "VALIDATING",
+}
+"""What 003 has between two states of a task that are one step here."""
 _WORKERS = {
     "IDLE": ("initializing", "idle"),
     "RUNNING": ("busy", "draining", "unresponsive"),
@@ -99,19 +118,34 @@ _PRESENT = (
 )
 
 
-def _trail(name: str, kind: str, columns: Mapping[str, str], owner: str, word: str) -> str:
-    """A view of the transitions of one kind: those at which the word changes."""
+def _trail(  # noqa: PLR0917 - what a view is made of
+    name: str, kind: str, columns: Mapping[str, str], owner: str, word: str,
+    between: Mapping[tuple[str, str], str] | None = None,
+) -> str:  # fmt: skip
+    """A view of one kind's transitions: those at which the word changes, in two steps where one is in `between`."""
     inside = {
         "n": _SEQ, "owner": owner, "word": word, "at": _at(_WHEN), "reason": _REASON, "run": _RUN,
         "metadata": _REASONED, "created": f"{_FROM} IS NULL",
     }  # fmt: skip
     shown = ", ".join(f"{value} AS {column}" for column, value in inside.items())
     told = ",\n  ".join(f"{value} AS {column}" for column, value in columns.items())
-    return (
-        f"CREATE VIEW {name} AS SELECT {told}\n  FROM (\n    SELECT *, lag(word) OVER"
+    source = (
+        "(\n    SELECT *, lag(word) OVER"
         f" (PARTITION BY owner ORDER BY n) AS before FROM (SELECT {shown} FROM {_CHUNKS} WHERE {_KIND} = '{kind}')"
-        "\n  )\n  WHERE before <> word;\n"
+        "\n  )"
     )
+    if between:
+        cases = " ".join(
+            f"WHEN before = '{one}' AND word = '{other}' THEN '{middle}'" for (one, other), middle in between.items()
+        )
+        steps = "(SELECT 1 AS step UNION ALL SELECT 2)"
+        source = (
+            "(\n    SELECT 2 * n + step - 2 AS n, owner, at, reason, run, metadata, created,"
+            " CASE step WHEN 2 THEN coalesce(middle, before) ELSE before END AS before,"
+            " CASE step WHEN 2 THEN word ELSE middle END AS word"
+            f"\n    FROM (SELECT *, CASE {cases} END AS middle FROM {source}), {steps}\n  )"
+        )
+    return f"CREATE VIEW {name} AS SELECT {told}\n  FROM {source}\n  WHERE before <> word;\n"
 
 
 def _view(name: str, columns: Mapping[str, str], source: str) -> str:
@@ -222,6 +256,7 @@ _GUARDED = _view(
     },
     _ENTITY,
     _waits_to_retry(_TO, _FROM, "RETRYING", _TASKS),
+    _BETWEEN,
 )  # fmt: skip
 _FLEET = "".join(
     _trail(

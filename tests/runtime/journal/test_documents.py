@@ -9,12 +9,15 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from callboard import Runtime, Task, TaskContext, Tool, Workstream
 from callboard.actors.errors import Permanent
 from callboard.actors.spec import Breaker, Condition, Retry
+from callboard.machines import TASK
 from callboard.machines.lifecycles import fleet, guarded, pipeline
+from callboard.runtime.journal import documents
 
 pytestmark = pytest.mark.anyio
 AT_ONCE = Retry(max_attempts=2, base_delay=0, max_delay=0)
@@ -192,11 +195,55 @@ async def test_the_tables_of_document_003_have_its_columns_and_its_words(journal
         rows = cursor.fetchall()
     assert [row[2:4] for row in rows] == [
         ("PENDING", "IN_PROGRESS"),
-        ("IN_PROGRESS", "RETRYING"),
+        ("IN_PROGRESS", "FAILED"),
+        ("FAILED", "RETRYING"),
         ("RETRYING", "IN_PROGRESS"),
         ("IN_PROGRESS", "VALIDATING"),
         ("VALIDATING", "COMPLETED"),
     ]
+    assert len({row[0] for row in rows}) == len(rows)
+    assert rows[1][5] == rows[2][5]
+    assert rows[1][5].startswith("ValueError: not yet")
+
+
+@pytest.mark.parametrize("lifecycle", ["own", "execution", "orchestration", "pipeline", "guarded"])
+async def test_the_trail_of_a_task_is_one_of_document_003_by_whatever_it_runs(journal: Path, lifecycle: str) -> None:
+    tasks = [
+        Task("again", run=fails_once, retry=AT_ONCE),
+        Task("parks", run=fails_at_first, on_exhausted="park"),
+        Task("never", run=works, depends_on=["parks"]),
+    ]
+    async with Runtime(journal, lifecycle=None if lifecycle == "own" else lifecycle) as runtime:
+        job = await runtime.submit(Workstream("guard", tasks=tasks), id="WS-001")
+        with anyio.fail_after(30):
+            while not (job.task_record("parks").parked and job.task_record("again").state == "completed"):
+                await runtime._host.moved()
+        await job.cancel()
+        await job.wait()
+    rows = asked(journal, "SELECT task_id, from_state, to_state FROM state_transitions ORDER BY id", "guarded")
+    known = {(str(row.source), str(row.target)) for row in guarded.TASK.transitions}
+    assert {row[1:] for row in rows} - known == set()
+    states: dict[str, str] = {}
+    for task, before, after in rows:  # each begins where the one before ended
+        assert states.setdefault(task, "PENDING") == before
+        states[task] = after
+    told = dict(asked(journal, "SELECT task_id, state FROM task_states", "guarded"))
+    assert states == {task: state for task, state in told.items() if task in states}
+
+
+def test_what_document_003_has_no_arrow_for_is_what_is_told_of() -> None:
+    words = {own: word for word, owns in documents._TASKS.items() for own in owns}
+    known = {(str(row.source), str(row.target)) for row in guarded.TASK.transitions} | documents._BETWEEN.keys()
+    steps = {(words[row.source], words[row.target]) for row in TASK.transitions}
+    assert {(before, after) for before, after in steps if before != after} - known == {
+        ("PENDING", "FAILED"),  # its condition broke, or it waited too long in the queue
+        ("PENDING", "CIRCUIT_OPEN"),  # its tool's breaker is open
+        ("IN_PROGRESS", "PENDING"),  # a drain gave the try back
+        ("VALIDATING", "IN_PROGRESS"),  # its hooks run since it was cancelled
+        ("RETRYING", "PENDING"),  # shown as RETRYING
+        ("RETRYING", "FAILED"), ("CIRCUIT_OPEN", "FAILED"), ("HALF_OPEN", "FAILED"),  # its total limit
+        ("TIMEOUT", "CANCELLED"), ("VALIDATING", "CANCELLED"), ("RETRYING", "CANCELLED"), ("HALF_OPEN", "CANCELLED"),
+    }  # fmt: skip
 
 
 async def test_workers_and_jobs_have_the_audit_trails_of_document_002(journal: Path) -> None:
