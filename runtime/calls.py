@@ -112,7 +112,7 @@ class Caller(Reports):
         if task.engine == "process":
             self._start_in_process(engine, task, func, token)
             return
-        context = self._context(task, token, self.desk) if takes_context(func) else None
+        context = self.context_of(task, token, self.desk) if takes_context(func) else None
         mask = self._secrets_of(task.stream.spec, spec)[1] if context is None else context.mask
         call = Call(token=token, func=func, context=context, bound=_bound(task), grace=grace, mask=mask)
         self._run(engine, call, self._function_ended)
@@ -137,7 +137,7 @@ class Caller(Reports):
             output_path=self._outputs.place(task), output_limit=task.spec.max_output,
             recycle_after=worker.recycle_after, secrets=secrets,
         )  # fmt: skip
-        context = self._context(task, token, self.desk) if takes_context(func) else None
+        context = self.context_of(task, token, self.desk) if takes_context(func) else None
         call = Call(
             token=token, process=process, context=context, bound=_bound(task), grace=task.limits.kill_grace, mask=mask
         )  # fmt: skip
@@ -283,7 +283,8 @@ class Caller(Reports):
 
     # -- what it is told -----------------------------------------------------------------------------------------------
 
-    def _context(self, task: TaskActor, token: int, desk: ApprovalDesk | None = None) -> TaskContext:
+    def context_of(self, task: TaskActor, token: int, desk: ApprovalDesk | None = None) -> TaskContext:
+        """What a function is told of the present attempt of a task."""
         record = task.record
         secrets, mask = self._secrets_of(task.stream.spec, task.spec)
         return TaskContext(
@@ -298,7 +299,7 @@ class Caller(Reports):
         """What a function is told that is asked something, or is to clean up: a cancel hook by `args`, why."""
         spec = entity.spec
         task = None if isinstance(spec, Workstream) else cast("TaskActor", entity)
-        context = None if task is None else self._context(task, effect.token)
+        context = None if task is None else self.context_of(task, effect.token)
         if effect.kind != "cancel_hook":
             return context
         if context is None:

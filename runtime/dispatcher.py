@@ -231,6 +231,14 @@ class Dispatcher(Batches):
             self._pass(1)
         return True
 
+    @property
+    def has_work(self) -> bool:
+        """Whether `step` would do anything at the clock's present time."""
+        if self.ready or self._calls:
+            return True
+        due = self.timers.next_due()
+        return due is not None and due <= self.clock.monotonic()
+
     def run_until_idle(self) -> None:
         """Do everything there is to do at the clock's present time, without an event loop."""
         while True:

@@ -220,9 +220,18 @@ class RuntimeLife(ABC):
 
     async def _enter(self, group: TaskGroup) -> None:
         runners = RunnerPool(group)
+        taker = await self._load(runners, group.start_soon)
+        self._watch_loop(runners)
+        group.start_soon(self._serve)
+        await self._catch_up(taker)
+        await group.start(taker.serve)
+        self._closing.push_async_callback(taker.close)
+
+    async def _load(self, runners: RunnerPool, start: Callable[[Callable[[], Any]], object]) -> Taker:
+        """Make all its parts, and load what the journal holds. Nothing runs yet; the recovery is the first input."""
         self._dispatcher = Dispatcher(clock=self._clock, runners=runners, supervision=self._supervision)
         self.journal = _journal_of(self._target)
-        self._host = Host(self._dispatcher, self.journal, self.bodies, self._random)
+        self._host = self._new_host()
         self._host.on_trouble = self.on_trouble
         self._host.hub = self._hub
         self._host.secrets = self._secrets
@@ -231,18 +240,20 @@ class RuntimeLife(ABC):
         loaded = await self._open_journal()
         self._archiving = loaded.archiving
         self._hub.told = loaded.last_seq
-        self._machines = Machines(self._whole, self._host, group.start_soon)
+        self._machines = Machines(self._whole, self._host, start)
         self._children = Children(self._whole, self._host, runners)
         process = await self._open_engines(runners)
         if loaded.attempts or loaded.cancel_hooks:
-            await anyio.to_thread.run_sync(kill_leftovers, loaded.attempts, self._name, loaded.cancel_hooks)
+            await self._end_leftovers(loaded)
         taker = Taker(self._whole, self._host, self._requests, self.read)
         if loaded.jobs:
             loaded.awaited = await taker.awaited()
         self._begin(loaded)
         self._errands = Errands(self._whole, self._children, self._host.caller.desk, runners, process)
-        self._watch_loop(runners)
-        group.start_soon(self._serve)
+        return taker
+
+    async def _catch_up(self, taker: Taker) -> None:
+        """With the dispatcher running: recover, do what is in the inbox, start the workers."""
         self._running = self._open = True
         await taker.take(unheard=True)  # what was put into the inbox while nobody ran it comes before anything runs
         self._host.tell(InboxTaken())
@@ -250,8 +261,13 @@ class RuntimeLife(ABC):
         self.recovered += [self._handle(job) for name, job in self._host.kernel.jobs.items() if name not in known]
         self._host.tell(StartWorkers(self._workers))
         await self._host.barrier()
-        await group.start(taker.serve)
-        self._closing.push_async_callback(taker.close)
+
+    def _new_host(self) -> Host:
+        return Host(self._dispatcher, self.journal, self.bodies, self._random)
+
+    async def _end_leftovers(self, loaded: Loaded) -> None:
+        """Kill the commands that outlived the process before."""
+        await anyio.to_thread.run_sync(kill_leftovers, loaded.attempts, self._name, loaded.cancel_hooks)
 
     def _watch_loop(self, runners: RunnerPool) -> None:
         """Have it told when the event loop does not turn."""
@@ -347,7 +363,7 @@ class RuntimeLife(ABC):
 
     def _begin(self, loaded: Loaded) -> None:
         host = self._host
-        outputs = Outputs(self._outputs_folder())
+        outputs = self._new_outputs()
         self._find.loaded = loaded
         check_loaded(loaded, self.lifecycles)
         check_workers(self._workers, self.lifecycles)
@@ -381,12 +397,12 @@ class RuntimeLife(ABC):
         """What commands carry to be found again: the journal's path, or nothing that any other runtime could have."""
         return str(Path(self._target).absolute()) if isinstance(self._target, str | Path) else f"memory:{id(self)}"
 
-    def _outputs_folder(self) -> Path:
+    def _new_outputs(self) -> Outputs:
         if self._outputs is not None:
-            return Path(self._outputs)
+            return Outputs(Path(self._outputs))
         if isinstance(self._target, str | Path):
-            return Path(f"{self._target}.output")
-        return Path(self._closing.enter_context(tempfile.TemporaryDirectory(prefix="callboard-")))
+            return Outputs(Path(f"{self._target}.output"))
+        return Outputs(Path(self._closing.enter_context(tempfile.TemporaryDirectory(prefix="callboard-"))))
 
     def _worker_alive(self, worker: str, incarnation: int, tokens: tuple[int, ...]) -> None:
         self._host.later(WorkerBeat(worker, incarnation, tokens))

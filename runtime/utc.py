@@ -27,8 +27,9 @@ class UtcTimer(Timer):
 class UtcTimers:
     """What is due by the wall clock, on top of the timers that are due by the monotonic one."""
 
-    def __init__(self, clock: Clock, timers: Timers) -> None:
+    def __init__(self, clock: Clock, timers: Timers, longest_sleep: float = LONGEST_SLEEP) -> None:
         self._clock = clock
+        self._longest_sleep = longest_sleep
         self._timers = timers
         self._heap = Timers(self._plan, kind=UtcTimer)
         self._look: Timer | None = None
@@ -50,16 +51,17 @@ class UtcTimers:
         due = self._heap.next_due()
         if due is None:
             return
-        left = min(due - self._clock.time(), LONGEST_SLEEP)
+        left = min(due - self._clock.time(), self._longest_sleep)
         at = self._clock.monotonic() + left
         look = self._look
         if look is not None and look.armed:
             if look.due <= at:
                 return
             self._timers.cancel(look)
-        self._look = self._timers.arm(at, self._fire)
+        self._look = self._timers.arm(at, self.look)
 
-    def _fire(self) -> None:
+    def look(self) -> None:
+        """Look at the wall clock: fire what is due, and plan the next look."""
         try:
             self._heap.fire_due(self._clock.time(), MOST)
         finally:

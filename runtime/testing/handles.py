@@ -1,0 +1,304 @@
+"""Handles of a simulation: the verbs of the runtime's own, without `await`.
+
+Rules
+-----
+- Each verb returns when it took effect, durably, and has as much simulated time pass for that as it takes: none, unless
+  the journal is slow or cannot write.
+- A handle is a name: it stays good over crashes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ...actors.records import BreakerRecord, JobRecord, TaskRecord, WorkerRecord, WorkstreamRecord
+from ...actors.spec import Duration
+
+if TYPE_CHECKING:
+    from ..handles import JobHandle
+    from ..outcomes import Outcome
+    from .simulation import Simulation
+
+
+class SimulatedJob:
+    """A job of a simulation."""
+
+    def __init__(self, simulation: Simulation, job_id: str) -> None:
+        self._simulation = simulation
+        self.id = job_id
+
+    def __repr__(self) -> str:
+        return f"<SimulatedJob {self.id} {self.state}>"
+
+    @property
+    def handle(self) -> JobHandle:
+        """The runtime's own handle of it, for coroutines."""
+        simulation = self._simulation
+        handle: JobHandle = simulation.do(lambda: simulation.runtime.job(self.id))
+        return handle
+
+    @property
+    def record(self) -> JobRecord:
+        """Its present record; of one that has ended, its last. Raises LookupError if there is none."""
+        simulation = self._simulation
+        actor = simulation.runtime.host.kernel.jobs.get(self.id)
+        record = simulation.world.journal.job(self.id) if actor is None else actor.record
+        if record is None:
+            raise LookupError(f"there is no job {self.id!r} in this simulation")
+        return record
+
+    @property
+    def state(self) -> str:
+        """Its present state."""
+        return str(self.record.state)
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has ended."""
+        return self.record.finished_at is not None
+
+    @property
+    def stream(self) -> WorkstreamRecord:
+        """The present record of its workstream, in its last run. Raises LookupError before it began one."""
+        actor = self._simulation.runtime.host.kernel.jobs.get(self.id)
+        if actor is not None and actor.stream is not None:
+            return actor.stream.record
+        runs = self._simulation.world.journal.workstreams(self.id)
+        if not runs:
+            raise LookupError(f"job {self.id!r} has not begun a run")
+        return runs[-1]
+
+    def tasks(self) -> dict[str, TaskRecord]:
+        """The present records of its tasks, by their names, in the order of the specification."""
+        actor = self._simulation.runtime.host.kernel.jobs.get(self.id)
+        if actor is not None and actor.stream is not None:
+            return {task.record.name: task.record for task in actor.stream.tasks}
+        journal = self._simulation.world.journal
+        runs = journal.workstreams(self.id)
+        return {task.name: task for task in journal.tasks(runs[-1].key)} if runs else {}
+
+    def states(self) -> dict[str, str]:
+        """The present states of its tasks, by their names."""
+        return {name: str(record.state) for name, record in self.tasks().items()}
+
+    def task(self, name: str) -> SimulatedTask:
+        """One of its tasks. Raises LookupError if it has none of that name."""
+        if name not in self.tasks():
+            raise LookupError(f"job {self.id!r} has no task {name!r}; it has: {', '.join(self.tasks()) or 'none'}")
+        return SimulatedTask(self, name)
+
+    def run(self, *, within: Duration | None = None) -> Outcome:
+        """Have time pass until it has ended. Raises AssertionError where it does not, or not within that duration."""
+        simulation = self._simulation
+        simulation.run_until(lambda: self.ended, within=within, what=f"job {self.id!r} to end")
+        outcome: Outcome = simulation.do(self._outcome)
+        return outcome
+
+    async def _outcome(self) -> Outcome:
+        return await (await self._simulation.runtime.job(self.id)).wait()
+
+    def cancel(
+        self, reason: str = "cancelled by the user", *, force: bool = False, by: str | None = None,
+        request_id: str | None = None,
+    ) -> None:  # fmt: skip
+        """`JobHandle.cancel`."""
+        self._ask("cancel", reason, force=force, by=by, request_id=request_id)
+
+    def pause(
+        self, reason: str = "paused by the user", *, by: str | None = None, request_id: str | None = None
+    ) -> None:
+        """`JobHandle.pause`."""
+        self._ask("pause", reason, by=by, request_id=request_id)
+
+    def resume(
+        self, reason: str = "resumed by the user", *, by: str | None = None, request_id: str | None = None
+    ) -> None:
+        """`JobHandle.resume`."""
+        self._ask("resume", reason, by=by, request_id=request_id)
+
+    def retry(
+        self, task: str | None = None, reason: str = "retried by the user", *, by: str | None = None,
+        request_id: str | None = None,
+    ) -> None:  # fmt: skip
+        """`JobHandle.retry`."""
+        self._ask("retry", task, reason, by=by, request_id=request_id)
+
+    def skip(
+        self, task: str, reason: str = "skipped by an operator", *, by: str | None = None, request_id: str | None = None
+    ) -> None:
+        """`JobHandle.skip`."""
+        self._ask("skip", task, reason, by=by, request_id=request_id)
+
+    def approve(self, *, by: str, reason: str | None = None, request_id: str | None = None) -> None:
+        """`JobHandle.approve`."""
+        self._ask("approve", by=by, reason=reason, request_id=request_id)
+
+    def reject(self, *, by: str, reason: str | None = None, request_id: str | None = None) -> None:
+        """`JobHandle.reject`."""
+        self._ask("reject", by=by, reason=reason, request_id=request_id)
+
+    def _ask(self, verb: str, *args: Any, **named: Any) -> None:
+        self.ask_of(lambda handle: handle, verb, *args, **named)
+
+    def ask_of(self, target: Callable[[JobHandle], Any], verb: str, *args: Any, **named: Any) -> None:
+        """For it and its tasks: do what a method of the runtime's handle does."""
+
+        async def asking() -> None:
+            handle = await self._simulation.runtime.job(self.id)
+            await getattr(target(handle), verb)(*args, **named)
+
+        self._simulation.do(asking, what=f"{verb} {self.id}")
+
+
+class SimulatedTask:
+    """A task of a job of a simulation."""
+
+    def __init__(self, job: SimulatedJob, name: str) -> None:
+        self._job = job
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"<SimulatedTask {self._job.id}/{self.name} {self.state}>"
+
+    @property
+    def record(self) -> TaskRecord:
+        """Its present record."""
+        return self._job.tasks()[self.name]
+
+    @property
+    def state(self) -> str:
+        """Its present state."""
+        return str(self.record.state)
+
+    @property
+    def attempt(self) -> int:
+        """The number of its present, or last, attempt."""
+        return self.record.attempt
+
+    def cancel(
+        self, reason: str = "cancelled by the user", *, force: bool = False, by: str | None = None,
+        request_id: str | None = None,
+    ) -> None:  # fmt: skip
+        """`TaskHandle.cancel`."""
+        self._ask("cancel", reason, force=force, by=by, request_id=request_id)
+
+    def approve(
+        self, *, by: str, reason: str | None = None, approval: str | None = None, request_id: str | None = None
+    ) -> None:
+        """`TaskHandle.approve`."""
+        self._ask("approve", by=by, reason=reason, approval=approval, request_id=request_id)
+
+    def reject(
+        self, *, by: str, reason: str | None = None, approval: str | None = None, request_id: str | None = None
+    ) -> None:
+        """`TaskHandle.reject`."""
+        self._ask("reject", by=by, reason=reason, approval=approval, request_id=request_id)
+
+    def reset(
+        self, *, by: str | None = None, reason: str = "reset by an operator", request_id: str | None = None
+    ) -> None:
+        """`TaskHandle.reset`."""
+        self._ask("reset", by=by, reason=reason, request_id=request_id)
+
+    def retry(
+        self, reason: str = "retried by the user", *, by: str | None = None, request_id: str | None = None
+    ) -> None:
+        """`TaskHandle.retry`."""
+        self._ask("retry", reason, by=by, request_id=request_id)
+
+    def skip(
+        self, reason: str = "skipped by an operator", *, by: str | None = None, request_id: str | None = None
+    ) -> None:
+        """`TaskHandle.skip`."""
+        self._ask("skip", reason, by=by, request_id=request_id)
+
+    def _ask(self, verb: str, *args: Any, **named: Any) -> None:
+        self._job.ask_of(lambda handle: handle.task(self.name), verb, *args, **named)
+
+
+class SimulatedWorker:
+    """A worker of a simulation, and what may happen to it."""
+
+    def __init__(self, simulation: Simulation, name: str) -> None:
+        self._simulation = simulation
+        self.name = name
+
+    @property
+    def record(self) -> WorkerRecord:
+        """The present record of its last incarnation."""
+        return self._simulation.runtime.host.kernel.named[self.name].record
+
+    @property
+    def state(self) -> str:
+        """Its present state."""
+        return str(self.record.state)
+
+    def die(self, reason: str = "it died, as a test has it", *, for_good: bool = False) -> None:
+        """Have it die with all that it runs. The supervisor starts another one in its place; `for_good`: that one does
+        not come up.
+        """
+        simulation = self._simulation
+        if for_good:
+            simulation.world.down.add(self.name)
+        simulation.world.note("worker dies", self.name)
+        record = self.record
+        with simulation.world.loop.here():
+            simulation.runtime.engines[record.engine].die(self.name, record.run, reason)
+        simulation.settle()
+
+    def freeze(self) -> None:
+        """Have it do nothing and answer nothing from now on, as after SIGSTOP. Only workers of the engine "process" are
+        asked whether they live.
+        """
+        self._simulation.world.note("worker freezes", self.name)
+        self._simulation.world.frozen.add(self.name)
+
+    def come_back(self) -> None:
+        """Have it go on where it froze; one that stayed down comes up with its next incarnation."""
+        simulation = self._simulation
+        world = simulation.world
+        world.note("worker comes back", self.name)
+        world.frozen.discard(self.name)
+        world.down.discard(self.name)
+        record = self.record
+        with world.loop.here():
+            simulation.runtime.engines[record.engine].thaw(self.name, record.run)
+        simulation.settle()
+
+    def ask(self, verb: str, *args: Any, **named: Any) -> None:
+        """Do what a method of the runtime's `WorkerHandle` does: pause, resume, shut_down, terminate, start."""
+        simulation = self._simulation
+        simulation.do(
+            lambda: getattr(simulation.runtime.worker(self.name), verb)(*args, **named), what=f"{verb} {self.name}"
+        )
+
+
+class SimulatedBreaker:
+    """The circuit breaker of a tool in a simulation."""
+
+    def __init__(self, simulation: Simulation, tool: str) -> None:
+        self._simulation = simulation
+        self.tool = tool
+
+    @property
+    def record(self) -> BreakerRecord:
+        """Its present record. Raises LookupError while no workstream has used the tool."""
+        known = self._simulation.runtime.host.kernel.breakers
+        if self.tool not in known:
+            raise LookupError(
+                f"no workstream has used a tool {self.tool!r} yet; there are: {', '.join(known) or 'none'}"
+            )
+        return known[self.tool].record
+
+    @property
+    def state(self) -> str:
+        """closed, open or half_open."""
+        return str(self.record.state)
+
+    def ask(self, verb: str, *args: Any, **named: Any) -> None:
+        """Do what a method of the runtime's `BreakerHandle` does: reset, trip."""
+        simulation = self._simulation
+        simulation.do(
+            lambda: getattr(simulation.runtime.breaker(self.tool), verb)(*args, **named), what=f"{verb} {self.tool}"
+        )

@@ -1,0 +1,259 @@
+"""The event loop of a simulation: asyncio in virtual time, turned by hand.
+
+Rules
+-----
+- Coroutines run here: bodies that are async functions, commands that are asked, coroutine receives of actors.
+  Everything else of a simulation runs between two turns of this loop, as callbacks of a loop do.
+- Its time is the simulation's clock. `turn` runs what is ready, and never waits for time to pass; `next_due` says when
+  its next timer is due.
+- Threads count as instant: what a coroutine hands to one is waited for, really, before the turn is over.
+- Nothing here reads or writes a socket: whoever waits for one is not heard of again, and the simulation says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import selectors
+import threading
+from collections.abc import Awaitable, Callable
+from contextlib import contextmanager
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple
+
+import anyio
+import anyio.to_thread
+
+from ..runners import BodyCancelled
+from .errors import SimulationError
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Mapping
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+MOST_TURNS = 100_000
+"""Turns of the loop in a row after which a coroutine is taken to go round in circles."""
+THREAD_LIMIT = 30.0
+"""Real seconds that something in a thread may take."""
+
+
+class _NoFiles(selectors.BaseSelector):
+    """Holds what the loop registers, and finds none of it ready."""
+
+    def __init__(self) -> None:
+        self._keys: dict[int, selectors.SelectorKey] = {}
+
+    def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+        number = fileobj if isinstance(fileobj, int) else fileobj.fileno()
+        key = self._keys[number] = selectors.SelectorKey(fileobj, number, events, data)
+        return key
+
+    def unregister(self, fileobj: Any) -> selectors.SelectorKey:
+        return self._keys.pop(fileobj if isinstance(fileobj, int) else fileobj.fileno())
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:  # noqa: ARG002
+        return []
+
+    def get_map(self) -> Mapping[Any, selectors.SelectorKey]:
+        return {key.fileobj: key for key in self._keys.values()}
+
+    def close(self) -> None:
+        self._keys.clear()
+
+
+class SimulatedLoop(asyncio.SelectorEventLoop):
+    """`now` gives the time, in seconds. Only the thread that made it may turn it."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._armed = 0
+        self._stirred = False  # something is ready
+        self._owner = threading.get_ident()
+        self._heard = threading.Event()  # from another thread
+        self._turns = 0
+        super().__init__(_NoFiles())
+
+    # -- what asyncio asks of a loop -----------------------------------------------------------------------------------
+
+    def time(self) -> float:
+        """The simulation's monotonic time."""
+        return self._now()
+
+    def call_soon(
+        self, callback: Callable[[*Ts], object], *args: *Ts, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
+        """As asyncio's."""
+        self._stirred = True
+        return super().call_soon(callback, *args, context=context)
+
+    def call_soon_threadsafe(
+        self, callback: Callable[[*Ts], object], *args: *Ts, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
+        """As asyncio's."""
+        handle = self.call_soon(callback, *args, context=context)
+        if threading.get_ident() != self._owner:
+            self._heard.set()
+        return handle
+
+    def call_at(
+        self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: contextvars.Context | None = None
+    ) -> asyncio.TimerHandle:
+        """As asyncio's."""
+        handle = super().call_at(when, callback, *args, context=context)
+        self._armed += 1
+        heappush(self._timers, (when, self._armed, handle))
+        return handle
+
+    def run_in_executor(  # here and now: nothing else happens meanwhile in any case
+        self,
+        executor: Any,  # noqa: ARG002
+        func: Callable[[*Ts], T],
+        *args: *Ts,
+    ) -> asyncio.Future[T]:
+        """As asyncio's, without a thread."""
+        future: asyncio.Future[T] = self.create_future()
+        try:
+            future.set_result(func(*args))
+        except Exception as error:  # it is the caller's, who waits for it
+            future.set_exception(error)
+        return future
+
+    # -- what a simulation does with it --------------------------------------------------------------------------------
+
+    def next_due(self) -> float | None:
+        """When its next timer is due; None if none is armed."""
+        timers = self._timers
+        while timers and timers[0][2].cancelled():
+            heappop(timers)
+        return timers[0][0] if timers else None
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `turn` would run anything at the present time."""
+        if self._stirred:
+            return True
+        due = self.next_due()
+        return due is not None and due <= self._now()
+
+    def turn(self) -> None:
+        """Run what is ready, and what that makes ready, until nothing is. Raises SimulationError if that never ends."""
+        now = self._now()
+        while self._timers and self._timers[0][0] <= now:
+            heappop(self._timers)
+        self._stirred = False
+        self._turns = 0
+        super().call_soon(self._go_round)
+        with no_other_loop():
+            self.run_forever()
+        if self._turns >= MOST_TURNS:
+            raise SimulationError(
+                f"a coroutine was still busy after {MOST_TURNS} turns of the event loop, at one and the same moment: "
+                "it goes round in circles. Have it wait for time to pass (`await anyio.sleep(1)` costs nothing here)."
+            )
+
+    def _go_round(self) -> None:
+        if self._stirred and self._turns < MOST_TURNS:
+            self._stirred = False
+            self._turns += 1
+            super().call_soon(self._go_round)
+        else:
+            self.stop()
+
+    def wait_for_threads(self) -> bool:
+        """Wait until a thread has done what coroutines handed to it. False if none was at work, or took too long."""
+        if threading.active_count() == 1:
+            return False
+        looking = self.create_task(_threads_at_work())
+        self.turn()
+        if not looking.result():
+            return False
+        heard = self._heard.wait(THREAD_LIMIT)
+        self._heard.clear()
+        return heard
+
+    @contextmanager
+    def here(self) -> Generator[None]:
+        """Have code run as callbacks of this loop do, without a turn of it."""
+        before = asyncio._get_running_loop()
+        asyncio._set_running_loop(self)
+        try:
+            yield
+        finally:
+            asyncio._set_running_loop(before)
+
+
+async def _threads_at_work() -> bool:
+    return anyio.to_thread.current_default_thread_limiter().borrowed_tokens > 0
+
+
+@contextmanager
+def no_other_loop() -> Generator[None]:
+    """Let a loop be turned, also inside of another one."""
+    before = asyncio._get_running_loop()
+    asyncio._set_running_loop(None)
+    try:
+        yield
+    finally:
+        asyncio._set_running_loop(before)
+
+
+class SimulatedRunning:
+    """A coroutine that a runner runs: the handle by which it is cancelled."""
+
+    def __init__(self) -> None:
+        self.scope: anyio.CancelScope | None = None  # while it runs
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        """Cancel it. One that has not started never will; one that has ended is left as it is."""
+        self.cancelled = True
+        if self.scope is not None:
+            self.scope.cancel()
+
+
+class SimulatedRunners:
+    """Runs coroutines on the loop of a simulation, as a `RunnerPool` does on others."""
+
+    runners = idle = 0
+
+    def __init__(self, loop: SimulatedLoop) -> None:
+        self._loop = loop
+        self._base = contextvars.copy_context()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def submit(
+        self,
+        func: Callable[[], Awaitable[Any]],
+        done: Callable[[Any, BaseException | None], None],
+        *,
+        context: contextvars.Context | None = None,
+    ) -> SimulatedRunning:
+        """Run `await func()` soon, and call `done(value, None)` or `done(None, error)` when it is over."""
+        running = SimulatedRunning()
+        task = self._loop.create_task(self._run(running, func, done), context=context or self._base.copy())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return running
+
+    async def _run(
+        self,
+        running: SimulatedRunning,
+        func: Callable[[], Awaitable[Any]],
+        done: Callable[[Any, BaseException | None], None],
+    ) -> None:
+        value: Any = None
+        error: BaseException | None = BodyCancelled("it was cancelled")
+        try:
+            if not running.cancelled:
+                with anyio.CancelScope() as running.scope:
+                    value = await func()
+                    error = None
+        except GeneratorExit:
+            raise
+        except BaseException as raised:
+            error = raised
+        finally:
+            running.scope = None
+        done(value, error)

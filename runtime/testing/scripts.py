@@ -1,0 +1,133 @@
+"""What bodies do in a simulation: scripts, by the names of what runs.
+
+| outcome | what it is like |
+| --- | --- |
+| `Succeeds(value)` | the body returns that; a command exits as expected |
+| `Fails(error)` | it raises that; a text stands for a RuntimeError, and for the last line of a command |
+| `Exits(code, output)` | a command exits so |
+| `Hangs()` | it never ends by itself |
+| `Dies(reason)` | its worker dies under it |
+
+Rules
+-----
+- A script is found by the most exact of its names: "job/task", "task", then patterns ("ship-*"), the last given first.
+  What belongs to a task has its word behind: "build.condition", "build.check", "build.cancel_hook", "build.hook"; hooks
+  of workstreams and alerts are under the name of what they are told of.
+- Outcomes are taken in turn, by each task for itself, and the last one stays. One is taken when it is told: an attempt
+  that is lost, stopped or crashed with takes none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
+from random import Random
+from typing import Any
+
+import msgspec
+
+from ...actors.spec import Duration, seconds
+
+Takes = Duration | tuple[Duration, Duration]
+"""How long something takes; of a pair, the seed says how long between the two."""
+
+
+class Succeeds(msgspec.Struct, frozen=True):
+    """The body returns `value`. takes: how long it runs, where that differs from its script's."""
+
+    value: Any = None
+    takes: Takes | None = None
+
+
+class Fails(msgspec.Struct, frozen=True):
+    """The body raises `error`: an exception (also `Permanent`, `RetryAfter`), or the text of a RuntimeError."""
+
+    error: Exception | str = "it failed, as its script says"
+    takes: Takes | None = None
+
+
+class Exits(msgspec.Struct, frozen=True):
+    """A command exits with `code`, having written `output`."""
+
+    code: int = 0
+    output: str = ""
+    takes: Takes | None = None
+
+
+class Hangs(msgspec.Struct, frozen=True):
+    """The body never ends by itself."""
+
+    takes: Takes | None = None
+
+
+class Dies(msgspec.Struct, frozen=True):
+    """The worker that runs the body dies under it."""
+
+    reason: str = "it died, as a script says"
+    takes: Takes | None = None
+
+
+Scripted = Succeeds | Fails | Exits | Hangs | Dies
+
+
+class Script(msgspec.Struct, kw_only=True, eq=False):
+    """What a body does.
+
+    run: the function that is called instead of the body; outcomes: what comes of it where there is none. takes: how
+    long it runs. heartbeat: a duration, between two heartbeats, with these `details`. stops_in: how long it needs to
+    stop when it is told to; ignores_stop: it goes on, and is abandoned. late: its result is told even where it was
+    abandoned, or its worker is gone.
+    """
+
+    name: str
+    run: Callable[..., Any] | None = None
+    outcomes: Sequence[Scripted] = (Succeeds(),)
+    takes: Takes = 0.0
+    heartbeat: Duration | None = None
+    details: Any = None
+    stops_in: Duration = 0.0
+    ignores_stop: bool = False
+    late: bool = False
+    taken: dict[str, int] = msgspec.field(default_factory=dict[str, int])  # outcomes, by what they were for
+
+    def next(self, owner: str) -> Scripted:
+        """What comes of the next run for that task."""
+        return self.outcomes[min(self.taken.get(owner, 0), len(self.outcomes) - 1)]
+
+    def told(self, owner: str) -> None:
+        """That came of it."""
+        self.taken[owner] = self.taken.get(owner, 0) + 1
+
+
+class Scripts:
+    """All scripts of a simulation, by their names."""
+
+    def __init__(self) -> None:
+        self._exact: dict[str, Script] = {}
+        self._patterns: list[Script] = []  # the last given first
+
+    def add(self, script: Script) -> None:
+        """Have what runs under that name do so from now on."""
+        if any(sign in script.name for sign in "*?["):
+            self._patterns.insert(0, script)
+        else:
+            self._exact[script.name] = script
+
+    def find(self, job: str, name: str) -> Script | None:
+        """The script for what is called so in that job."""
+        found = self._exact.get(f"{job}/{name}") or self._exact.get(name)
+        if found is None and self._patterns:
+            full = f"{job}/{name}"
+            found = next((one for one in self._patterns if _fits(one.name, name, full)), None)
+        return found
+
+
+def _fits(pattern: str, name: str, full: str) -> bool:
+    return fnmatchcase(full if "/" in pattern else name, pattern)
+
+
+def drawn(takes: Takes, random: Random) -> float:
+    """How long that is, in seconds."""
+    if isinstance(takes, tuple):
+        return random.uniform(seconds(takes[0]), seconds(takes[1]))
+    return seconds(takes)

@@ -1,0 +1,80 @@
+"""The trace of a simulation: every step, in order, in words that are the same for the same seed."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from hashlib import blake2b
+from typing import Any, cast
+
+from ...actors.messages import Message
+from ...actors.records import Transitioned
+
+LAST = 60
+"""Lines of it that a failure shows."""
+
+
+class Trace:
+    """The last `most` steps (None: all). They are put into words when somebody reads them."""
+
+    def __init__(self, most: int | None) -> None:
+        self._steps: deque[tuple[float, str, tuple[Any, ...]]] = deque(maxlen=most)
+        self.count = 0
+
+    def add(self, at: float, what: str, facts: tuple[Any, ...]) -> None:
+        """Write down what happened at that time (monotonic seconds)."""
+        self._steps.append((at, what, facts))
+        self.count += 1
+
+    def lines(self, last: int | None = None) -> list[str]:
+        """It in words, a line per step; the last ones, where a number is given."""
+        steps = list(self._steps)
+        if last is not None:
+            steps = steps[-last:]
+        return [f"{span(at):>14}  {text}" for at, what, facts in steps for text in _texts(what, facts)]
+
+    def text(self) -> str:
+        """All of it as one text."""
+        return "\n".join(self.lines()) + "\n"
+
+    def digest(self) -> str:
+        """What tells it from another one."""
+        return blake2b(self.text().encode(), digest_size=16).hexdigest()
+
+    def excerpt(self) -> str:
+        """Its end, as failures show it."""
+        lines = self.lines(LAST)
+        before = self.count - min(self.count, LAST)
+        head = [f"{'':>14}  ... {before} steps before"] if before else []
+        return "\n".join([*head, *lines])
+
+
+def span(at: float) -> str:
+    """Seconds since the beginning as days, hours, minutes and seconds."""
+    minutes, rest = divmod(round(at * 1_000), 60_000)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    clock = f"{hours:02}:{minutes:02}:{rest / 1_000:06.3f}"
+    return f"{days}d {clock}" if days else clock
+
+
+def _texts(what: str, facts: tuple[Any, ...]) -> Iterable[str]:
+    if what == "turn":
+        for row in cast("list[Transitioned]", facts[0]):
+            yield f"  {row.kind} {row.entity_id}: {row.from_state or 'new'} -> {row.to_state} ({row.event})"
+    elif what == "input":
+        yield f"input {_message(facts[0])}"
+    else:
+        yield " ".join([what, *(str(fact) for fact in facts if fact != "")])
+
+
+def _message(message: Message) -> str:
+    """What it is, and what it is about: its numbers and short texts."""
+    words = [type(message).__name__]
+    for field in message.__struct_fields__:
+        value = getattr(message, field)
+        if field == "message":
+            words.append(_message(value))
+        elif isinstance(value, int | str) and value is not False and value != "" and len(str(value)) <= 60:
+            words.append(f"{field}={value}")
+    return " ".join(words)

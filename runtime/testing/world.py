@@ -1,0 +1,262 @@
+"""The world of a simulation: its time, its dice, what is going to happen, and a runtime in it.
+
+How it goes on
+--------------
+1. What is due at the present moment are *happenings* (a commit, a body's end, a scripted fault), a message or timer for
+   the actors, and a turn of the event loop. The seed says which of them comes next: one step.
+2. When nothing is due any more, the clock moves to the next moment at which something is.
+
+Rules
+-----
+- Everything that happens is a step, and every step is in the trace. The same seed and the same calls give the same
+  trace, byte for byte: there is one `Random`, and nothing else is asked.
+- Messages of actors keep their order, and so do timers. What the seed mixes is what no order is promised for.
+- A crash may come between any two steps. What is durable is what the journal has committed; the runtime's actors, its
+  bodies and the answers it owed are gone. Scripts, workers' fates and the inbox belong to the world, and stay.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from heapq import heappop, heappush
+from random import Random
+from typing import Any
+
+from ...actors.notices import Notice
+from ..bodies import Bodies
+from ..clock import TimeOrderedIds, VirtualClock
+from .errors import SimulationError
+from .journal import SimulatedJournal
+from .loop import SimulatedLoop
+from .runtime import SimulatedRuntime
+from .scripts import Script, Scripts
+from .trace import Trace
+
+REMEMBERED = 1_000
+"""Results that may be told once more."""
+LONGEST_INSTANT = 1_000_000
+"""Steps at one moment after which the simulation is taken to go round in circles."""
+
+
+class Happening:
+    """Something that is going to happen, unless it is cancelled."""
+
+    __slots__ = ("action", "args", "what")
+
+    def __init__(self, what: str, action: Callable[..., object], args: tuple[Any, ...]) -> None:
+        self.what = what
+        self.action: Callable[..., object] | None = action
+        self.args = args
+
+    def cancel(self) -> None:
+        """Have it not happen."""
+        self.action = None
+
+
+class World:
+    """Everything around a runtime. `settings` are those of `Runtime`."""
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        start: float,
+        runs_functions: bool,
+        trace: int | None,
+        settings: dict[str, Any],
+    ) -> None:
+        self.seed = seed
+        self.random = Random(seed)  # noqa: S311 - it has to be the same again
+        self.clock = VirtualClock(start)
+        self.ids = TimeOrderedIds(self.clock, self.random)
+        self.bodies = Bodies()
+        self.scripts = Scripts()
+        self.unscripted = Script(name="")
+        self.runs_functions = runs_functions
+        self.trace = Trace(trace)
+        self.frozen: set[str] = set()  # names of workers that do nothing and answer nothing
+        self.down: set[str] = set()  # names of workers that do not come up
+        self.journal = SimulatedJournal(self)
+        self.steps = 0
+        self.crashes = 0
+        self.notices: list[Notice] = []
+        self.started: list[tuple[str, str, int]] = []  # (kind, owner's id, token) of all that really began
+        self.buried: list[SimulatedLoop] = []  # loops of runtimes that are gone
+        self._settings = settings
+        self._agenda: list[tuple[float, int, Happening]] = []
+        self._ready: list[Happening] = []  # due now
+        self._planned = 0
+        self._results: deque[tuple[int, Callable[[], None]]] = deque(maxlen=REMEMBERED)
+        self._opening: asyncio.Task[None]
+        self.runtime: SimulatedRuntime | None = None
+        self.loop = SimulatedLoop(self.clock.monotonic)
+
+    # -- what is going to happen ---------------------------------------------------------------------------------------
+
+    def later(self, delay: float, what: str, action: Callable[..., object], *args: Any) -> Happening:
+        """Have that happen in so many seconds."""
+        happening = Happening(what, action, args)
+        if delay <= 0:
+            self._ready.append(happening)
+        else:
+            self._planned += 1
+            heappush(self._agenda, (self.clock.monotonic() + delay, self._planned, happening))
+        return happening
+
+    def step(self) -> bool:
+        """Have one thing happen that is due now. False if nothing is."""
+        now = self.clock.monotonic()
+        agenda, ready = self._agenda, self._ready
+        while agenda and agenda[0][0] <= now:
+            ready.append(heappop(agenda)[2])
+        runtime, loop = self.runtime, self.loop
+        actors = runtime is not None and runtime.has_work
+        turn = loop.has_work
+        count = len(ready) + actors + turn
+        if not count:
+            return False
+        self.steps += 1
+        chosen = int(self.random.random() * count) if count > 1 else 0
+        if chosen < len(ready):
+            happening = ready.pop(chosen)
+            if happening.action is not None:
+                with loop.here():
+                    happening.action(*happening.args)
+        elif actors and chosen == len(ready) and runtime is not None:
+            with loop.here():
+                runtime.step()
+        else:
+            loop.turn()
+        return True
+
+    def next_due(self) -> float | None:
+        """When the next thing happens that is not due yet (monotonic seconds); None if nothing ever does."""
+        agenda = self._agenda
+        while agenda and agenda[0][2].action is None:
+            heappop(agenda)
+        times = [agenda[0][0]] if agenda else []
+        if self.runtime is not None and (due := self.runtime.next_due()) is not None:
+            times.append(due)
+        if (due := self.loop.next_due()) is not None:
+            times.append(due)
+        return min(times) if times else None
+
+    def settle(self) -> None:
+        """Have everything happen that is due now."""
+        steps = 0
+        while True:
+            while self.step():
+                steps += 1
+                if steps > LONGEST_INSTANT:
+                    raise SimulationError(
+                        f"after {LONGEST_INSTANT:,} steps at one moment there is more to do: it goes round in circles"
+                    )
+            if not self.loop.wait_for_threads():
+                return
+
+    def move_to(self, due: float) -> None:
+        """Move the clock on to a moment at which something is due."""
+        ahead = due - self.clock.monotonic()
+        if ahead > 0:
+            self.clock.advance(ahead)
+
+    def go_on(self, until: float | None = None) -> bool:
+        """Move to the next moment at which something happens, and have all of it happen. False if there is none, or
+        none until then (monotonic seconds).
+        """
+        due = self.next_due()
+        if due is None or (until is not None and due > until):
+            return False
+        self.move_to(due)
+        self.settle()
+        return True
+
+    # -- the runtime ---------------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Open a runtime on what is durable. It recovers in the steps that follow."""
+        runtime = self.runtime = SimulatedRuntime(self, self.loop, **self._settings)
+        self.note("opens")
+        self._opening = self.loop.create_task(runtime.start())
+        self.loop.turn()  # up to its first input
+
+    def opening_failed(self) -> bool:
+        """Whether the runtime could not be opened."""
+        return self._opening.done() and self._opening.exception() is not None
+
+    def raise_if_not_opened(self) -> None:
+        """Raise what opening the runtime has raised, if it did."""
+        if self._opening.done():
+            self._opening.result()
+
+    def crash(self) -> None:
+        """Kill the runtime, as by SIGKILL: at once, with all that it had not made durable."""
+        if self.runtime is None:
+            return
+        self.runtime.crash()
+        lost = self.journal.crash()
+        self.crashes += 1
+        self.note("crash", lost)
+        self.runtime = None
+        self._ready = [happening for happening in self._ready if happening.what == "fault"]
+        self._agenda = [entry for entry in self._agenda if entry[2].what == "fault"]
+        self.buried.append(self.loop)
+        self.loop = SimulatedLoop(self.clock.monotonic)
+
+    def close(self) -> None:
+        """Let go of everything."""
+        if self.runtime is not None:
+            self.runtime.crash()
+            self.runtime = None
+        bury([*self.buried, self.loop])
+        self.buried.clear()
+
+    # -- what is told --------------------------------------------------------------------------------------------------
+
+    def note(self, what: str, *facts: Any) -> None:
+        """Write into the trace."""
+        self.trace.add(self.clock.monotonic(), what, facts)
+
+    def began(self, kind: str, owner: str, token: int) -> None:
+        """Something really runs."""
+        self.started.append((kind, owner, token))
+
+    def noticed(self, notice: Notice) -> None:
+        """The runtime has noticed something."""
+        self.notices.append(notice)
+        self.note("notice", notice.severity, notice.event, notice.entity_id or "")
+
+    def take_trouble(self, notice: Notice) -> None:
+        """For runtimes: nobody else is to be told of trouble."""
+
+    def remember(self, token: int, again: Callable[[], None]) -> None:
+        """A result was told; it can be told once more."""
+        self._results.append((token, again))
+
+    def results(self) -> list[tuple[int, Callable[[], None]]]:
+        """The results that were told last, by their tokens, oldest first: each can be told once more."""
+        return list(self._results)
+
+
+def bury(loops: list[SimulatedLoop]) -> None:
+    """Have what still runs on loops unwind, and close them."""
+    for loop in loops:
+        if loop.is_closed():
+            continue
+        loop.set_exception_handler(_not_told)
+        for _ in range(3):
+            tasks = asyncio.all_tasks(loop)
+            if not tasks:
+                break
+            for task in tasks:
+                task.cancel()
+            with suppress(Exception):
+                loop.turn()
+        loop.close()
+
+
+def _not_told(*_: Any) -> None:
+    """What happens to those who are gone is not told."""

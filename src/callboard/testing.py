@@ -1,0 +1,29 @@
+"""For tests of what is built on Callboard: a runtime in virtual time, scripted bodies and workers, faults, probes.
+
+Rules
+-----
+- The names are `__all__`, and a test pins them. No program needs any of this: nothing in Callboard imports it.
+- pytest finds its fixtures by itself (`callboard.runtime.testing.plugin`); it is not needed otherwise.
+"""
+
+from .runtime.testing.errors import SimulationError
+from .runtime.testing.handles import SimulatedBreaker, SimulatedJob, SimulatedTask, SimulatedWorker
+from .runtime.testing.scripts import Dies, Exits, Fails, Hangs, Succeeds
+from .runtime.testing.simulation import Asked, Simulation
+from .runtime.testing.trace import Trace
+
+__all__ = [
+    "Asked",
+    "Dies",
+    "Exits",
+    "Fails",
+    "Hangs",
+    "SimulatedBreaker",
+    "SimulatedJob",
+    "SimulatedTask",
+    "SimulatedWorker",
+    "Simulation",
+    "SimulationError",
+    "Succeeds",
+    "Trace",
+]

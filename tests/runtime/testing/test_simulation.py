@@ -1,0 +1,426 @@
+"""A runtime in virtual time: what is scripted happens, what is durable survives, and a seed is a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import anyio
+import pytest
+
+from callboard import (
+    Approval,
+    Check,
+    Condition,
+    HealthChecks,
+    Hook,
+    InvalidTransitionError,
+    Permanent,
+    Retry,
+    RetryAfter,
+    Task,
+    TaskContext,
+    Tool,
+    Worker,
+    Workstream,
+)
+from callboard.testing import Dies, Exits, Fails, Hangs, Simulation, Succeeds
+
+
+def body() -> None:
+    """What is scripted over, or does nothing."""
+
+
+def flow(*tasks: Task, **more: Any) -> Workstream:
+    return Workstream("flow", tasks=list(tasks), **more)
+
+
+def one(name: str = "build", **more: Any) -> Workstream:
+    return flow(Task(name, run=body, **more))
+
+
+@pytest.fixture
+def sim() -> Iterator[Simulation]:
+    with Simulation() as simulation:
+        yield simulation
+        if simulation.world.runtime is not None:
+            simulation.check()
+
+
+# -- bodies ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_scripted_body_takes_its_time_and_returns_what_it_is_told_to(sim: Simulation) -> None:
+    sim.body("build", takes="3m", returns={"size": 7})
+    outcome = sim.submit(one()).run()
+    assert outcome.results == {"build": {"size": 7}}
+    assert sim.now == 180
+
+
+def test_outcomes_come_attempt_by_attempt_and_the_last_one_stays(sim: Simulation) -> None:
+    sim.body("build", outcomes=[Fails("no"), Fails(ValueError("odd")), Succeeds(3)])
+    job = sim.submit(one(retry=Retry(max_attempts=3, jitter=0)), id="first")
+    outcome = job.run()
+    assert (outcome.results, outcome.tasks["build"].error_type, sim.now) == ({"build": 3}, "ValueError", 2 + 4)
+    assert sim.submit(one(retry=Retry(max_attempts=3)), id="second").run().tasks["build"].attempt == 3
+
+
+def test_errors_say_what_bodies_say_by_them(sim: Simulation) -> None:
+    sim.body("build", outcomes=[Fails(RetryAfter(50)), Fails(Permanent("never"))])
+    outcome = sim.submit(one(retry=Retry(max_attempts=9))).run()
+    assert (outcome.state, outcome.tasks["build"].attempt, sim.now) == ("failed", 2, 50)
+
+
+def test_a_function_that_no_script_stands_for_runs_for_real_in_virtual_time(sim: Simulation) -> None:
+    async def slow(task: TaskContext) -> int:
+        await anyio.sleep(3_600)
+        return int(task.results["plain"]) + 1
+
+    def plain() -> int:
+        return 1
+
+    job = sim.submit(flow(Task("plain", run=plain), Task("slow", run=slow, depends_on=["plain"], timeout="2h")))
+    assert job.run().results == {"plain": 1, "slow": 2}
+    assert sim.now == 3_600
+
+
+def test_functions_succeed_at_once_where_that_is_asked_for() -> None:
+    def never() -> None:
+        raise AssertionError("it ran")
+
+    with Simulation(functions="succeed") as sim:
+        assert sim.submit(flow(Task("never", run=never))).run().results == {"never": None}
+
+
+def test_a_function_may_stand_for_a_body(sim: Simulation) -> None:
+    async def instead(task: TaskContext) -> str:
+        await anyio.sleep(5)
+        return f"{task.job_id} {task.attempt}"
+
+    sim.body("build", instead, takes=10)
+    assert sim.submit(one(), id="job").run().results == {"build": "job 1"}
+    assert sim.now == 15
+
+
+def test_commands_are_scripted_by_the_names_of_their_tasks_and_never_run(sim: Simulation) -> None:
+    sim.body("test", outcomes=[Exits(3, "one\ntwo failed"), Exits(0, "fine")])
+    job = sim.submit(flow(Task("test", command=["false"], retry=Retry(max_attempts=2)), Task("other", command=["no"])))
+    outcome = job.run()
+    assert outcome.results["test"] == {"exit_code": 0, "output": "fine"}
+    assert outcome.results["other"] == {"exit_code": 0, "output": ""}
+    assert outcome.tasks["test"].last_error is not None
+    assert "exited with 3 (expected: 0): two failed" in outcome.tasks["test"].last_error
+
+
+def test_conditions_checks_and_hooks_are_scripted_behind_the_name_of_their_task(sim: Simulation) -> None:
+    sim.body("build.condition", returns=False)
+    sim.body("test.check", outcomes=[Fails("not there")])
+    sim.body("test.hook", takes="10s")
+    assert sim.submit(one(condition=Condition(command=["x"]))).run().tasks["build"].state == "skipped"
+    failing = one("test", checks=[Check(command=["x"])], on_failed=[Hook(command=["tell"])])
+    assert sim.submit(failing).run().state == "failed"
+    sim.run()
+    assert [kind for kind, _, _ in sim.started] == ["condition", "body", "check", "hook"]
+    assert sim.now >= 10
+
+
+def test_scripts_are_found_by_job_then_by_name_then_by_pattern(sim: Simulation) -> None:
+    sim.body("*", returns="any")
+    sim.body("ship-*", returns="ship")
+    sim.body("build", returns="build")
+    sim.body("second/build", returns="the second's")
+    spec = flow(Task("build", run=body), Task("ship-it", run=body), Task("else", run=body))
+    assert sim.submit(spec, id="first").run().results == {"build": "build", "ship-it": "ship", "else": "any"}
+    assert sim.submit(spec, id="second").run().results["build"] == "the second's"
+
+
+def test_a_body_that_hangs_is_timed_out_and_one_that_ignores_its_stop_is_abandoned(sim: Simulation) -> None:
+    sim.body("build", outcomes=[Hangs()], ignores_stop=True)
+    outcome = sim.submit(one(timeout="1m")).run()
+    assert outcome.tasks["build"].error_type == "timed_out"
+    assert sim.now == 60 + 10 + 1  # the grace, and what the engine has beyond it
+    sim.settle()
+    assert "body_abandoned" in [notice.event for notice in sim.notices]
+
+
+def test_heartbeats_keep_a_body_alive_and_their_absence_does_not(sim: Simulation) -> None:
+    sim.body("build", takes="10m", heartbeat="20s", details={"at": 3})
+    sim.body("test", takes="10m")
+    job = sim.submit(flow(*(Task(name, run=body, heartbeat_timeout="30s", timeout="1h") for name in ("build", "test"))))
+    assert job.run().state == "failed"
+    assert job.task("test").record.limit == "heartbeat"
+
+
+def test_a_cancelled_body_needs_the_time_that_it_needs_to_stop(sim: Simulation) -> None:
+    sim.body("build", outcomes=[Hangs()], stops_in="4s")
+    job = sim.submit(one())
+    sim.advance(10)
+    job.cancel(by="ana")
+    assert job.state == "cancelling"
+    sim.run()
+    assert (job.state, sim.now) == ("cancelled", 14)
+
+
+# -- time and verbs ----------------------------------------------------------------------------------------------------
+
+
+def test_an_approval_of_days_takes_no_time(sim: Simulation) -> None:
+    job = sim.submit(one(hold=Approval(people=2, expires="72h")))
+    sim.advance("71h")
+    job.task("build").approve(by="ana")
+    assert job.task("build").state == "held"
+    job.task("build").approve(by="ben")
+    assert job.run().ok
+
+
+def test_an_approval_that_does_not_come_expires_to_the_second(sim: Simulation) -> None:
+    job = sim.submit(one(hold=Approval(expires="72h")), id="job")
+    sim.advance("71h59m59s")
+    assert job.task("build").state == "held"
+    sim.advance("1s")
+    assert sim.path("job@1/build") == ["pending", "held", "cancelled"]
+
+
+def test_what_a_state_does_not_allow_is_refused_as_by_the_runtime(sim: Simulation) -> None:
+    job = sim.submit(one())
+    job.run()
+    with pytest.raises(InvalidTransitionError):
+        job.task("build").cancel()
+
+
+def test_the_same_command_again_is_the_same_command_also_after_a_crash(sim: Simulation) -> None:
+    job = sim.submit(one(hold=Approval(people=2)))
+    job.task("build").approve(by="ana", request_id="r1")
+    sim.crash()
+    job.task("build").approve(by="ana", request_id="r1")
+    assert len(job.task("build").record.decisions) == 1
+
+
+def test_waiting_for_what_does_not_come_says_the_seed_and_what_happened() -> None:
+    with Simulation(seed=12) as sim:
+        job = sim.submit(one(hold=Approval()))
+        with pytest.raises(AssertionError, match="waited 1h for job") as raised:
+            job.run(within="1h")
+        (note,) = raised.value.__notes__
+        assert "seed 12; the end of the trace" in note
+        assert "pending -> held" in note
+
+
+def test_a_body_that_waits_for_the_real_world_is_named(sim: Simulation) -> None:
+    never = anyio.Event()
+
+    async def stuck() -> None:
+        await never.wait()
+
+    job = sim.submit(flow(Task("stuck", run=stuck, timeout="300d")))
+    with pytest.raises(AssertionError, match=r"wait for what no simulation has .*: .*/stuck. Give them a script"):
+        job.run(within="200d")
+
+
+def test_a_paused_job_starts_nothing_until_it_is_resumed(sim: Simulation) -> None:
+    sim.body("build", takes="1m")
+    job = sim.submit(flow(Task("build", run=body), Task("test", run=body, depends_on=["build"])))
+    sim.advance(1)
+    job.pause(by="ana")
+    sim.advance("1h")
+    assert job.states() == {"build": "completed", "test": "pending"}
+    job.resume()
+    assert job.run().ok
+
+
+# -- faults ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_crash_loses_what_ran_and_nothing_that_was_done(sim: Simulation) -> None:
+    sim.body("*", takes="1m")
+    job = sim.submit(flow(Task("build", run=body), Task("test", run=body, depends_on=["build"])), id="job")
+    sim.advance("90s")
+    sim.crash()
+    outcome = job.run()
+    assert outcome.ok
+    assert (outcome.tasks["build"].attempt, outcome.tasks["test"].attempt) == (1, 2)
+    assert outcome.tasks["test"].lost_attempts == 1
+
+
+def test_what_was_not_durable_never_was() -> None:
+    with Simulation() as sim:
+        sim.fail_journal("no space left on device")
+        asked = sim.begin(lambda: sim.runtime.submit(one(), id="job"))
+        sim.advance(1)
+        assert not asked.answered
+        sim.crash()
+        sim.mend_journal()
+        with pytest.raises(LookupError):
+            sim.job("job")
+
+
+def test_a_journal_that_cannot_write_holds_everything_up_and_loses_nothing(sim: Simulation) -> None:
+    sim.body("build", takes="10s")
+    job = sim.submit(flow(Task("build", run=body), Task("test", run=body, depends_on=["build"])))
+    sim.advance(5)
+    sim.fail_journal("disk full", lasts="4m")
+    sim.advance("3m")
+    assert not sim.runtime.health.ok
+    assert [owner for _, owner, _ in sim.started] == [f"{job.id}@1/build"]
+    assert job.run().ok
+    assert sim.runtime.health.ok
+    assert 245 <= sim.now <= 250
+
+
+def test_a_slow_journal_delays_what_depends_on_it(sim: Simulation) -> None:
+    sim.slow_journal("10s")
+    job = sim.submit(one())
+    assert job.run().ok
+    assert sim.now > 0
+
+
+def test_a_worker_that_dies_is_replaced_and_its_attempt_runs_again(sim: Simulation) -> None:
+    sim.body("build", takes="1m")
+    job = sim.submit(one())
+    sim.advance(30)
+    sim.worker("threads").die("out of memory")
+    assert job.task("build").state == "queued"
+    outcome = job.run()
+    assert (outcome.ok, outcome.tasks["build"].lost_attempts) == (True, 1)
+    assert sim.worker("threads").record.run == 2
+
+
+def test_a_body_may_take_its_worker_with_it(sim: Simulation) -> None:
+    sim.body("build", outcomes=[Dies("a segmentation fault"), Succeeds(1)], takes="1s")
+    outcome = sim.submit(one()).run()
+    assert (outcome.results, outcome.tasks["build"].lost_attempts) == ({"build": 1}, 1)
+
+
+def test_a_frozen_worker_is_found_silent_and_goes_on_when_it_is_back() -> None:
+    workers = [Worker("far", engine="process")]
+    with Simulation(workers=workers, health_checks=HealthChecks(interval="10s")) as sim:
+        sim.body("build", takes="10m")
+        job = sim.submit(flow(Task("build", run=body, engine="process", timeout="1h")))
+        sim.advance(5)
+        sim.worker("far").freeze()
+        sim.advance("1m")
+        assert sim.worker("far").state == "unresponsive"
+        assert job.task("build").state == "recovering"
+        sim.worker("far").come_back()
+        assert (sim.worker("far").state, job.task("build").state) == ("busy", "running")
+        assert job.run().tasks["build"].attempt == 1
+        sim.check()
+
+
+def test_a_worker_that_stays_down_comes_up_when_it_is_let() -> None:
+    with Simulation(workers=[Worker("far", engine="process")]) as sim:
+        job = sim.submit(flow(Task("build", run=body, engine="process")))
+        job.run()
+        sim.worker("far").die(for_good=True)
+        second = sim.submit(flow(Task("build", run=body, engine="process")))
+        sim.advance("1m")
+        assert second.task("build").state == "queued"
+        sim.worker("far").come_back()
+        assert second.run(within="10m").ok
+        sim.check()
+
+
+def test_a_doubled_result_is_refused_as_stale(sim: Simulation) -> None:
+    job = sim.submit(one())
+    job.run()
+    assert sim.tell_again(job.task("build").record.token)
+    sim.settle()
+    assert "stale_message" in [notice.event for notice in sim.notices]
+    assert not sim.tell_again(9_999)
+
+
+def test_a_late_result_of_an_abandoned_attempt_changes_nothing(sim: Simulation) -> None:
+    sim.body("build", outcomes=[Succeeds("late"), Succeeds("right")], takes="5m", ignores_stop=True, late=True)
+    job = sim.submit(one(timeout="1m", retry=Retry(max_attempts=9, jitter=0, base_delay=1)))
+    sim.run()
+    assert job.state == "failed"
+    assert "late" in sim.trace.text()
+
+
+def test_a_wall_clock_set_forward_brings_what_is_due_by_it_and_no_timeout(sim: Simulation) -> None:
+    sim.body("build", takes="10m")
+    job = sim.submit(flow(Task("build", run=body, timeout="11m"), Task("held", run=body, hold=Approval(expires="72h"))))
+    sim.advance(1)
+    sim.jump_utc(73 * 3600)
+    sim.advance("1m")
+    assert job.task("held").state == "cancelled"
+
+
+def test_a_command_in_the_inbox_takes_effect_and_outlives_a_crash(sim: Simulation) -> None:
+    sim.body("build", takes="1m")
+    job = sim.submit(one(hold=Approval()), id="job")
+    row = sim.put("approve", "task", "job/build", by="ana", ring=False)
+    sim.settle()
+    assert sim.answer(row) is None
+    sim.crash()
+    sim.settle()
+    assert sim.answer(row) is not None
+    assert job.task("build").state == "running"
+    row = sim.put("cancel", "job", "job", by="ben")
+    sim.settle()
+    assert sim.answer(row) is not None
+    sim.run()
+    assert job.state == "cancelled"
+
+
+def test_a_breaker_opens_and_cools_down_in_virtual_time(sim: Simulation) -> None:
+    sim.body("build", outcomes=[Fails("x")] * 5 + [Succeeds()])
+    job = sim.submit(one(tool="compiler", retry=Retry(max_attempts=9, base_delay=0)))
+    sim.run_until(lambda: sim.breaker("compiler").state == "open", within="1m")
+    assert job.run().ok
+    assert sim.now >= 60
+    assert sim.breaker("compiler").state == "closed"
+
+
+# -- seeds -------------------------------------------------------------------------------------------------------------
+
+
+def busy(seed: int) -> Simulation:
+    """A simulation in which much is due at the same moment."""
+    sim = Simulation(seed)
+    sim.body("*", takes=("1s", "5s"))
+    sim.body("task-3", outcomes=[Fails("x"), Dies(), Succeeds()])
+    tasks = [Task(f"task-{number}", run=body, retry=Retry(max_attempts=3)) for number in range(20)]
+    job = sim.submit(flow(*tasks), id="job")
+    for _ in range(40):
+        sim.step()
+    sim.crash(down=1)
+    job.run()
+    return sim
+
+
+def test_a_seed_is_a_run_and_another_one_another() -> None:
+    with busy(1) as first, busy(1) as again, busy(2) as other:
+        assert first.trace.text() == again.trace.text()
+        assert first.trace.text() != other.trace.text()
+
+
+def test_the_seed_orders_what_is_due_at_the_same_moment() -> None:
+    orders: set[tuple[str, ...]] = set()
+    for seed in range(8):
+        with Simulation(seed) as sim:
+            sim.body("*", takes=1)
+            sim.submit(flow(*(Task(name, command=["x"]) for name in "abc")), id="job").run()
+            orders.add(tuple(row.entity_id for row in sim.transitions if row.event == "succeed" and row.kind == "task"))
+    assert len(orders) > 3
+
+
+def test_a_crash_between_any_two_steps_loses_nothing_that_was_acknowledged() -> None:
+    for steps in range(0, 60, 3):
+        with Simulation(steps) as sim:
+            sim.body("*", takes=1)
+            job = sim.submit(flow(Task("a", run=body), Task("b", run=body, depends_on=["a"])), id="job")
+            for _ in range(steps):
+                if not sim.step():
+                    sim.run(within=0.5)
+                    break
+            sim.crash()
+            assert job.run(within="1h").ok
+            sim.check()
+
+
+def test_tools_are_settings_of_the_runtime() -> None:
+    with Simulation(tools={"db": Tool(max_parallel=1)}) as sim:
+        sim.body("*", takes=10)
+        sim.submit(flow(*(Task(name, run=body, tool="db") for name in "abc"))).run()
+        assert sim.now == 30
