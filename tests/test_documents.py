@@ -4,7 +4,8 @@ Fences that are run, each in a copy of the checkout:
 - `python`: as a program, which must end with 0.
 - `console`: each line after `$ ` in one shell, in which every command must end with 0. What is shown must come out so;
   numbers and ids may differ, lines that begin with a time are not compared, and `...` leaves some out.
-- `toml`: as a specification file.
+- `toml`, `yaml`: as a specification file.
+- `toml machine`: as a file of a machine, with the functions of the page's own example; it is driven to its end, too.
 
 Two kinds are looked at elsewhere: `terminal` is a session at two terminals (tests/runtime/cli/test_sessions.py), and of
 `sh` only that its commands exist.
@@ -28,19 +29,7 @@ from callboard import load
 from callboard.actors import spec
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [
-    "specification",
-    "jobs",
-    "machines",
-    "lifecycles",
-    "published-lifecycles",
-    "documents",
-    "breakers",
-    "observation",
-    "sessions",
-    "recovery",
-    "workers",
-]
+PAGES = sorted(page.stem for page in (ROOT / "docs").glob("*.md"))
 DOCUMENTS = ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", *(f"docs/{page}.md" for page in PAGES)]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
@@ -118,16 +107,69 @@ def masked(line: str) -> str:
     return re.sub(r"\s+", " ", re.sub(r"\d+(\.\d+)?", "N", re.sub(r"\b[0-9A-Z]{26}\b", "ID", line))).strip()
 
 
-@pytest.mark.parametrize("block", of("toml"))
+@pytest.mark.parametrize("block", [*of("toml"), *of("yaml")])
 def test_a_specification_is_accepted(block: Block, tmp_path: Path) -> None:
-    path = tmp_path / "shown.toml"
+    path = tmp_path / f"shown.{block.info}"
     path.write_text(block.text, encoding="utf-8")
     assert load(path).workstream.tasks
 
 
+@pytest.mark.parametrize("block", of("toml machine"))
+def test_a_machine_of_a_file_is_that_of_the_program_before_it(block: Block, checkout: Path) -> None:
+    (program,) = [one.text for one in BLOCKS if one.place.startswith("docs/machines.md") and "REVIEW = " in one.text]
+    told = program.partition("\n\nasync def main")[0]
+    (checkout / "reviews.py").write_text(told, encoding="utf-8")
+    (checkout / "review.toml").write_text(block.text, encoding="utf-8")
+    (checkout / "drive.py").write_text(DRIVE, encoding="utf-8")
+    assert run([sys.executable, "drive.py"], checkout).splitlines() == ["out 3", "old its patience was over"]
+    drawn = run(["callboard", "diagram", "review.toml"], checkout)
+    assert "held --> old: expire" in drawn
+
+
+DRIVE = """
+import anyio
+import reviews
+from callboard import Fire, InvalidTransitionError, Runtime, VirtualClock, load_machine
+
+review = load_machine("review.toml")
+assert review.machine.transitions == reviews.REVIEW.transitions
+assert review.machine.timed == reviews.REVIEW.timed
+
+
+async def main():
+    clock = VirtualClock()
+    async with Runtime("machines.db", clock=clock) as runtime:
+        page = runtime.spawn(review.with_facts(needed=3), name="page-1")
+        other = runtime.spawn(review.with_facts(patience="1h"), name="page-2")
+        for one in (page, other):
+            await one.ask(Fire("submit"))
+        for _ in range(3):
+            await page.ask(Fire("approve"))
+        print(page.state, page.facts.approvals)
+        seen = runtime.events(entity="page-2", to_state="old")
+        clock.advance(3600)
+        print((await anext(seen)).to_state, other.record.reason)
+
+
+anyio.run(main)
+"""
+
+
 def test_every_fence_is_of_a_kind_that_is_looked_at() -> None:
-    known = {"", "python", "console", "console main", "console tests", "toml", "mermaid", "sh", "terminal"}
-    assert {block.info for block in BLOCKS} <= known
+    known = {
+        "python",
+        "console",
+        "console main",
+        "console tests",
+        "toml",
+        "toml machine",
+        "yaml",
+        "mermaid",
+        "sh",
+        "terminal",
+    }
+    assert {block.info for block in BLOCKS} <= known | {""}
+    assert {block.place.split(":")[0] for block in BLOCKS if not block.info} == {"ARCHITECTURE.md"}  # a picture
 
 
 # -- the first screen --------------------------------------------------------------------------------------------------
