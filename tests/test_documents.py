@@ -19,7 +19,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import pytest
@@ -27,6 +27,7 @@ import pytest
 import callboard
 from callboard import load
 from callboard.actors import spec
+from callboard.runtime import specfile, specwords
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted(page.stem for page in (ROOT / "docs").glob("*.md"))
@@ -211,6 +212,43 @@ def test_the_specification_page_tells_of_every_key_with_its_default(section: str
             assert told[field.name].startswith("required")
         elif isinstance(field.default, int | float):  # also of bool
             assert told[field.name].startswith(f"`{str(field.default).lower()}`"), field.name
+
+
+def sections_of(kind: type[msgspec.Struct]) -> set[type[msgspec.Struct]]:
+    """A Struct, and all those that its fields hold, or theirs."""
+    found: set[type[msgspec.Struct]] = set()
+    left: list[Any] = [msgspec.inspect.type_info(kind)]
+    while left:
+        one = left.pop()
+        left += [getattr(one, name) for name in ("item_type", "value_type") if hasattr(one, name)]
+        left += getattr(one, "types", ())
+        if isinstance(one, msgspec.inspect.StructType) and one.cls not in found:
+            found.add(one.cls)
+            left += [field.type for field in one.fields]
+    return found
+
+
+def test_the_specification_page_tells_of_every_section() -> None:
+    theirs = {specwords.TaskLifecycle, specwords.ToolProfile, specwords.CircuitSettings, specwords.CheckpointSettings}
+    assert sections_of(specfile._Layout) - theirs - {specfile._Layout} | {spec.Workstream} == set(SECTIONS.values())
+    page = (ROOT / "docs" / "specification.md").read_text(encoding="utf-8")
+    table = page.split("| section of a file |")[1].split("\n\n")[0]
+    own = {field.name for field in msgspec.structs.fields(spec.Workstream)}
+    more = {field.name for field in msgspec.structs.fields(specfile._Layout)}
+    assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == more - own
+
+
+@pytest.mark.parametrize(
+    ("section", "kinds"),
+    [
+        ("task_lifecycle", [specwords.TaskLifecycle, specwords.CircuitSettings, specwords.CheckpointSettings]),
+        ("tool_profiles", [specwords.ToolProfile]),
+    ],
+)
+def test_the_page_of_the_documents_shows_every_key_of_theirs(section: str, kinds: list[type[msgspec.Struct]]) -> None:
+    (block,) = [one.text for one in BLOCKS if one.place.startswith("docs/documents.md") and section in one.text]
+    shown = set(re.findall(r"^ *(\w+)(?: =|:)", block, re.MULTILINE))
+    assert {field.name for kind in kinds for field in msgspec.structs.fields(kind)} <= shown
 
 
 def test_the_page_of_workers_tells_of_every_setting_of_health_checks_with_its_default() -> None:
