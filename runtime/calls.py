@@ -100,7 +100,7 @@ class Caller(Reports):
         engine = self.engines[task.engine]
         grace = task.limits.kill_grace
         if spec.command is not None:
-            path = self._outputs.path(task)
+            path = self._outputs.place(task)
             env = {**spec.env, **self._facts(task)}
             command = self._command(task.stream.spec, spec, spec, path=path, env=env)
             command = msgspec.structs.replace(
@@ -134,7 +134,7 @@ class Caller(Reports):
         secrets, mask = self._secrets_of(task.stream.spec, task.spec)
         process = ProcessCall(
             function=name, worker=worker.name, incarnation=worker.run, folder=task.stream.spec.folder,
-            output_path=self._outputs.place(task), output_limit=task.spec.max_output,
+            output_path=self._outputs.place(task), output_root=self._outputs.root, output_limit=task.spec.max_output,
             recycle_after=worker.recycle_after, secrets=secrets,
         )  # fmt: skip
         context = self.context_of(task, token, self.desk) if takes_context(func) else None
@@ -333,7 +333,9 @@ class Caller(Reports):
         words = _words(part)
         secrets, mask = self._secrets_of(stream, task)
         env = {**stream.env, **env, **secrets, **self._marks}
-        return CommandCall(**words, cwd=folder_of(stream, task), env=env, output_path=path, mask=mask)
+        return CommandCall(
+            **words, cwd=folder_of(stream, task), env=env, output_path=path, output_root=self._outputs.root, mask=mask
+        )
 
 
 def _words(part: Part) -> dict[str, Any]:

@@ -62,6 +62,8 @@ MAX_BACKLOG = 50_000
 """Transitions that may wait for the disk before the gate closes."""
 EFFECTS_AT_ONCE = 500
 """So many effects are released in a row, at least those of one turn, before the dispatcher looks at its clock."""
+SLOW_COMMIT = 1.0
+"""Seconds: a journal that wants to be asked so late only has been writing for about twice as long."""
 
 
 class Host:
@@ -91,6 +93,7 @@ class Host:
         self._questions: set[Question] = set()
         self._closed = False
         self._cause: BaseException | None = None  # what the runtime broke by
+        self._unwritable_since: float | None = None  # monotonic; None while the journal can be written
         dispatcher.after_slice = self._after_slice
 
     # -- inputs --------------------------------------------------------------------------------------------------------
@@ -107,7 +110,29 @@ class Host:
         self.journal.flush()
         if self.watchdog is not None:
             self.watchdog.turned()
-        return self.journal.lend()
+        again = self.journal.lend()
+        if again is not None and again > SLOW_COMMIT:
+            self._look_at_journal()
+        return again
+
+    def journal_moved(self) -> None:
+        """What the journal calls on the loop: more has become durable, or whether it can be written has changed."""
+        self._look_at_journal()
+        self.release()
+
+    def _look_at_journal(self) -> None:
+        """Tell of a journal that cannot be written, once, and when it can be again."""
+        health = self.journal.health
+        if health.ok is (self._unwritable_since is None):
+            return
+        if not health.ok:
+            self._unwritable_since = self._clock.monotonic()
+            text = f"the journal cannot be written: {health.reason}. Nothing is lost; it is tried again"
+            self.notice("journal_unwritable", "error", text, reason=health.reason)
+        elif self._unwritable_since is not None:
+            lasted = round(self._clock.monotonic() - self._unwritable_since, 3)
+            self._unwritable_since = None
+            self.notice("journal_writable", "info", "the journal can be written again", seconds=lasted)
 
     # -- the kernel's port ---------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -83,11 +83,13 @@ def _is_foreign(line: bytes) -> bool:
 class JsonlLog:
     """The log at `path`. Open it before the first line is written.
 
+    trouble: called, in the thread that writes, with the path and in words, when it cannot be written.
     missed: transitions that are not in it yet because it could not be written; trouble: why, in words.
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, *, trouble: Callable[[Path, str], object] | None = None) -> None:
         self.path = Path(path)
+        self._tell = trouble or _say
         self.missed = 0
         self.trouble: str | None = None
         self._reader: Reader | None = None
@@ -218,7 +220,12 @@ class JsonlLog:
         self.missed += missed
         self.close()
         if self.trouble is None:
-            self.trouble = f"cannot write the log {self.path}: {error}"
-            import structlog  # noqa: PLC0415 - rare, and dear to import
+            what = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            self.trouble = f"cannot write the log {self.path}: {what}"
+            self._tell(self.path, f"{self.trouble}. The journal has all of it; what is missing is filled in later")
 
-            structlog.get_logger("callboard").warning("log_unwritable", path=str(self.path), error=str(error))
+
+def _say(path: Path, text: str) -> None:
+    import structlog  # noqa: PLC0415 - rare, and dear to import
+
+    structlog.get_logger("callboard").warning("log_unwritable", path=str(path), text=text)

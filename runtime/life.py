@@ -20,6 +20,7 @@ import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
+from functools import partial
 from pathlib import Path
 from random import Random
 from types import TracebackType
@@ -321,13 +322,13 @@ class RuntimeLife(ABC):
         if self._jsonl_path is not None:
             from .jsonl import JsonlLog  # noqa: PLC0415 - most runtimes keep no such log
 
-            log = JsonlLog(Path(self._jsonl_path))
+            log = JsonlLog(Path(self._jsonl_path), trouble=self._log_unwritable)
             log.check_place()
             self._closing.callback(log.close)
 
         def opening() -> Loaded:
             return self.journal.open(
-                on_durable=self._host.release,
+                on_durable=self._host.journal_moved,
                 call_threadsafe=self._dispatcher.call_threadsafe,
                 after_commit=None if log is None else log.write,
             )
@@ -337,6 +338,11 @@ class RuntimeLife(ABC):
         if log is not None:
             await anyio.to_thread.run_sync(log.open, self.journal)
         return loaded
+
+    def _log_unwritable(self, path: Path, text: str) -> None:
+        """Called in the journal's writer."""
+        notice = partial(self._host.notice, "log_unwritable", "warning", text, path=str(path))
+        self._dispatcher.call_threadsafe(notice)
 
     async def _shut_journal(self) -> None:
         deadline = self._drain_deadline
@@ -384,8 +390,8 @@ class RuntimeLife(ABC):
         )  # fmt: skip
         host.on_job_over = self._job_over
         self.recovered = [self._handle(job) for job in host.kernel.jobs.values()]
-        for folder in {job.spec.folder for job in host.kernel.jobs.values()} - {None}:
-            look_in(str(folder))
+        for beside in {job.spec.folder for job in host.kernel.jobs.values()} - {None}:
+            look_in(str(beside))
         host.tell(RECOVER)
         self.journal.append(Entry([], [], pruned_at=host.now()))  # with what the recovery writes
 
@@ -401,7 +407,8 @@ class RuntimeLife(ABC):
         if self._outputs is not None:
             return Outputs(Path(self._outputs))
         if isinstance(self._target, str | Path):
-            return Outputs(Path(f"{self._target}.output"))
+            folder = Path(f"{self._target}.output")
+            return Outputs(folder, root=folder.parent)
         return Outputs(Path(self._closing.enter_context(tempfile.TemporaryDirectory(prefix="callboard-"))))
 
     def _worker_alive(self, worker: str, incarnation: int, tokens: tuple[int, ...]) -> None:

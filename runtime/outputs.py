@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from .engines.files import make_file
+
 if TYPE_CHECKING:
     from ..actors.task import TaskActor
 
 
 class Outputs:
-    """Where the output of commands goes: one folder per job under `folder`, one file per attempt."""
+    """Where the output of commands goes: one folder per job under `folder`, one file per attempt.
 
-    def __init__(self, folder: Path) -> None:
+    root: the folder below which no folder may be a link (`engines/files.py`); `folder` itself unless given.
+    """
+
+    def __init__(self, folder: Path, root: Path | None = None) -> None:
         self.folder = folder
-
-    def path(self, task: TaskActor) -> Path:
-        """The file for the present attempt's output; its folder exists."""
-        path = self.place(task)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return path
+        self.root = folder if root is None else root
 
     def place(self, task: TaskActor) -> Path:
         """The file for the present attempt's output; its folder may not exist yet."""
@@ -31,14 +31,14 @@ class Outputs:
     def write_results(self, task: TaskActor, results: dict[str, Any]) -> Path:
         """Write the dependencies' results for a command to read. Raises OSError where that cannot be done."""
         record = task.record
-        path = self._made(record.job_id, record.run) / f"{record.name}.{record.attempt}.results.json"
-        path.write_bytes(msgspec.json.encode(results))
+        path = self._folder(record.job_id, record.run) / f"{record.name}.{record.attempt}.results.json"
+        try:
+            with open(make_file(path, self.root), "wb") as file:  # noqa: PTH123 - a handle
+                file.write(msgspec.json.encode(results))
+        except OSError as error:
+            text = f"the results that it is to read cannot be written to {path}: {error.strerror}"
+            raise OSError(error.errno, text) from error
         return path
-
-    def _made(self, job_id: str, run: int) -> Path:
-        folder = self._folder(job_id, run)
-        folder.mkdir(parents=True, exist_ok=True)
-        return folder
 
     def _folder(self, job_id: str, run: int) -> Path:
         """That of a run; those of child jobs lie in the folder "children" of their parent's."""

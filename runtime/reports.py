@@ -22,6 +22,7 @@ from ..actors.spec import Hook, seconds
 from .bodies import BodyNotFound
 from .engines.context import Saved
 from .engines.contract import Call, Engine, ErrorInfo, Outcome
+from .engines.failures import category_of
 from .secrets import Mask
 
 if TYPE_CHECKING:
@@ -153,7 +154,10 @@ def not_started(token: int, error: Exception) -> CallEnded:
     """What the kernel is told of a call that could not be started."""
     found = not isinstance(error, BodyNotFound)
     kind = type(error).__name__ if found else "body_not_found"
-    return CallEnded(token, "failed", None, kind, str(error), permanent=not found, category="permanent")
+    text, category = str(error), "permanent"
+    if isinstance(error, OSError):
+        text, category = error.strerror or text, category_of(error)
+    return CallEnded(token, "failed", None, kind, text, permanent=not found, category=category)
 
 
 def _masked(outcome: Outcome, mask: Mask) -> Outcome:

@@ -22,6 +22,7 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from ...actors.notices import Notice
 from ...actors.transitions import Transitioned
+from ..filters import Event
 from ..handles import JobHandle
 from ..life import DRAIN_DEADLINE
 from ..observe import Subscription
@@ -29,8 +30,10 @@ from ..outcomes import Outcome, RuntimeClosed
 from ..runtime import Runtime
 from .trouble import FAILED, INTERRUPTED, kept
 
-_HEALTH_EVERY = 1.0  # seconds between two looks at the journal's health
 _SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
+_JOURNAL = ("journal_unwritable", "journal_writable")
+_UNSAID = frozenset({"stale_message", *_JOURNAL})
+"""Notices that are not shown as trouble: what was refused as it should be, and what is shown when it is over, too."""
 
 
 class View(Protocol):
@@ -99,7 +102,9 @@ class _Session:
             runtime = opened()
             runtime.on_trouble = self._trouble
             events = runtime.events(size=1_000_000, notices=False)  # from before it opens, so that recovery is shown
+            told = runtime.events(event=_JOURNAL)
             async with anyio.create_task_group() as following, runtime:
+                following.start_soon(self._watch_journal, told)
                 jobs = await begin(runtime)
                 following.start_soon(self.view.follow, jobs, events)
                 await self._attend(runtime, jobs)
@@ -129,7 +134,6 @@ class _Session:
             await self._begin_drain(0.0)
         async with anyio.create_task_group() as waiting:
             waiting.start_soon(self._wait, jobs)
-            waiting.start_soon(self._watch_health, runtime)
             await self._over.wait()
             waiting.cancel_scope.cancel()
 
@@ -138,22 +142,14 @@ class _Session:
             await job.wait()
         self._over.set()
 
-    async def _watch_health(self, runtime: Runtime) -> None:
-        well = True
-        while True:
-            await anyio.sleep(_HEALTH_EVERY)
-            health = runtime.health
-            if health.ok != well:
-                well = health.ok
-                self.view.notice(
-                    "the journal can be written again"
-                    if well
-                    else f"the journal cannot be written: {health.reason}. Nothing is lost; it is tried again"
-                )
+    async def _watch_journal(self, told: Subscription[Event]) -> None:
+        async for event in told:
+            if isinstance(event, Notice):
+                self.view.notice(event.text)
 
     def _trouble(self, notice: Notice) -> None:
         """Something happened that no transition tells, or is wrong with the runtime: the journal has what it needs."""
-        if notice.event == "stale_message":  # refused as it should be, and nothing to do about
+        if notice.event in _UNSAID:
             return
         self.view.notice(notice.text if notice.error is None else f"{notice.text}; {kept(notice.error)}")
 

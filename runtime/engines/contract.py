@@ -45,7 +45,8 @@ class CommandCall(msgspec.Struct, frozen=True, kw_only=True):
 
     env is added to the runtime's own environment. Standard input is empty. Both output streams go, in order,
     to `output_path` (None: counted and shown, not kept), of which at most `output_limit` bytes are kept: the
-    head and the tail. mask: hides secrets in all that is kept or shown of it.
+    head and the tail. No folder below `output_root` may be a link. mask: hides secrets in all that is kept or shown of
+    it.
     """
 
     argv: list[str] = []
@@ -54,6 +55,7 @@ class CommandCall(msgspec.Struct, frozen=True, kw_only=True):
     env: dict[str, str] = {}
     expected_exit_codes: list[int] = msgspec.field(default_factory=lambda: [0])
     output_path: Path | None = None
+    output_root: Path | None = None
     output_limit: int = 1_048_576
     mask: Mask | None = None
 
@@ -71,6 +73,7 @@ class ProcessCall(msgspec.Struct, frozen=True, kw_only=True):
     incarnation: int
     folder: str | None = None
     output_path: Path | None = None
+    output_root: Path | None = None
     output_limit: int = 1_048_576
     recycle_after: int | None = None
     secrets: dict[str, str] = {}

@@ -89,7 +89,7 @@ def _members(error: BaseException) -> Iterator[BaseException]:
 
 
 def _category(parts: list[BaseException]) -> Category:
-    kinds = {_category_of(part) for part in parts}
+    kinds = {category_of(part) for part in parts}
     if "resources" in kinds:
         return "resources"
     if "permanent" in kinds:
@@ -97,7 +97,8 @@ def _category(parts: list[BaseException]) -> Category:
     return "transient" if kinds == {"transient"} else "unknown"
 
 
-def _category_of(error: BaseException) -> Category:
+def category_of(error: BaseException) -> Category:
+    """The category of one exception."""
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in _SPENT):
         return "resources"
     if isinstance(error, _TRANSIENT):

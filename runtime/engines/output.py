@@ -12,15 +12,18 @@ A disk that is full loses output, never the command: the rest is counted, and th
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from pathlib import Path
 
 from ..secrets import Mask
+from .files import make_file
 
 _RECENT = 8_192  # bytes kept in memory for the last lines
 _TAIL_LINES = 20
 _TAIL_CHARACTERS = 4_000
+_FULL = frozenset({errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)})
 _NOISE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[@-_]|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 
 
@@ -29,12 +32,12 @@ class OutputUnwritable(Exception):  # noqa: N818 - it says what is the matter
 
 
 class Output:
-    """The output of one command. Raises OutputUnwritable; the folder is made if need be.
+    """The output of one command. Raises OutputUnwritable; the file is made as `files.make_file` does.
 
     `last_line` may be asked from any thread; the rest belongs to the engine's.
     """
 
-    def __init__(self, path: Path | None, limit: int, mask: Mask | None = None) -> None:
+    def __init__(self, path: Path | None, limit: int, mask: Mask | None = None, root: Path | None = None) -> None:
         self.path = path
         self.size = 0  # bytes written by the command, kept or not; where secrets are masked, with the masks
         self._masked = None if mask is None else mask.stream()
@@ -46,9 +49,11 @@ class Output:
         self._file = -1
         if path is not None:
             try:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+                self._file = make_file(path, root)
             except OSError as error:
+                if error.errno in _FULL:
+                    self.path, self.lost = None, error
+                    return
                 text = f"the output file {str(path)!r} cannot be made: {error.strerror}"
                 raise OutputUnwritable(text) from error
 

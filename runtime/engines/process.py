@@ -99,7 +99,8 @@ class ProcessEngine(BaseEngine[_ProcessRun]):
             raise ValueError(f"call {call.token}: the process engine needs a function by its import path")
         job = Job(
             Begin(call.token, what.function, what.folder, _facts(call), what.secrets, call.bound or {}),
-            seat=self._seat(what), grace=call.grace, output_path=what.output_path, output_limit=what.output_limit,
+            seat=self._seat(what), grace=call.grace, output_path=what.output_path, output_root=what.output_root,
+            output_limit=what.output_limit,
             recycle_after=what.recycle_after, mask=call.mask,
         )  # fmt: skip
         if self._keeper is None:

@@ -43,6 +43,7 @@ class Job:
         seat: Seat,
         grace: float,
         output_path: Path | None,
+        output_root: Path | None,
         output_limit: int,
         recycle_after: int | None,
         mask: Mask | None = None,
@@ -51,6 +52,7 @@ class Job:
         self.seat = seat
         self.grace = grace
         self.output_path = output_path
+        self.output_root = output_root
         self.output_limit = output_limit
         self.recycle_after = recycle_after
         self.mask = mask
@@ -67,7 +69,7 @@ class Job:
         """Keep what it printed."""
         if self.output is None:
             try:
-                self.output = Output(self.output_path, self.output_limit, self.mask)
+                self.output = Output(self.output_path, self.output_limit, self.mask, self.output_root)
             except OutputUnwritable:  # the body is not to suffer by it: what it printed is counted
                 self.output = Output(None, self.output_limit, self.mask)
         self.output.write(data)

@@ -97,7 +97,7 @@ class Watcher(Lookout[Child]):
             self._finish(child)
             return
         command = child.command
-        child.output = Output(command.output_path, command.output_limit, command.mask)
+        child.output = Output(command.output_path, command.output_limit, command.mask, command.output_root)
         child.pipe, write_end = os.pipe()
         try:
             child.began = self._clock()

@@ -4,6 +4,7 @@ Rules:
 - The lock is on FILE.lock, never on the database: closing any handle of a file drops this process's POSIX locks on
   it, and SQLite needs its own.
 - The kernel frees the lock when its owner dies, however it dies. The file stays; the owner's process id is in it.
+- Its process id goes into a plain file of that name, never through a link: what a link leads to is not ours.
 - The handle is not inherited by child processes.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import sys
 import time
 from pathlib import Path
@@ -19,6 +21,8 @@ from .contract import JournalLocked, JournalUnwritable
 
 _LOOK = 0.01
 """Seconds within which somebody who only looks who owns a journal is done."""
+_ITSELF = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+"""What stands under the name, and nothing that it leads to; and without waiting for the other end of a pipe."""
 _owned: set[str] = set()  # real paths of the journals that this process has open
 
 
@@ -38,11 +42,16 @@ class Lock:
             )
         beside = path.with_name(path.name + ".lock")
         try:
-            self._handle = os.open(beside, os.O_RDWR | os.O_CREAT, 0o644)
+            self._handle = os.open(beside, os.O_RDWR | os.O_CREAT | _ITSELF, 0o644)
         except OSError as error:
+            if beside.is_symlink():
+                raise _no_lock_file(beside, path) from error
             raise JournalUnwritable(
                 f"Cannot make {beside}, which guards {path}: {error.strerror}. Make the folder writable."
             ) from error
+        if not _is_plain(self._handle):
+            os.close(self._handle)
+            raise _no_lock_file(beside, path)
         try:
             _take_soon(self._handle)
         except OSError as error:
@@ -52,8 +61,9 @@ class Lock:
                 f"{path} is in use by {f'process {owner}' if owner else 'another process'}. "
                 "Stop that runtime, or use another file."
             ) from error
-        os.ftruncate(self._handle, 0)
-        os.write(self._handle, b"%d\n" % os.getpid())
+        with contextlib.suppress(OSError):  # a full disk: then others are told of "another process"
+            os.ftruncate(self._handle, 0)
+            os.write(self._handle, b"%d\n" % os.getpid())
         _owned.add(self._name)
 
     def release(self) -> None:
@@ -70,10 +80,12 @@ def owner_of(path: Path) -> str | None:
     It looks by taking the lock for a moment where it is free; an owner that comes just then tries again.
     """
     try:
-        handle = os.open(path.with_name(path.name + ".lock"), os.O_RDWR)
+        handle = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | _ITSELF)
     except OSError:
         return None  # nobody has ever owned it, or it is not ours to look at
     try:
+        if not _is_plain(handle):
+            return None
         owner = os.read(handle, 32).decode("ascii", "replace").strip()
         if not owner:
             return None
@@ -84,6 +96,18 @@ def owner_of(path: Path) -> str | None:
         return None
     finally:
         os.close(handle)
+
+
+def _is_plain(handle: int) -> bool:
+    """Whether it is a file with one name: no pipe, no device, and nobody else's under a second name."""
+    found = os.fstat(handle)
+    return stat.S_ISREG(found.st_mode) and found.st_nlink <= 1
+
+
+def _no_lock_file(beside: Path, path: Path) -> JournalUnwritable:
+    return JournalUnwritable(
+        f"{beside}, which guards {path}, is a link, or no plain file. It was not touched: remove it."
+    )
 
 
 def _take_soon(handle: int) -> None:

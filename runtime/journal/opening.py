@@ -113,8 +113,8 @@ def check_pages(connection: sqlite3.Connection, path: Path) -> None:
         raise damage(path, " ".join(str(found).split()))
 
 
-def prepare(path: Path) -> tuple[int, int]:
-    """Make or migrate the file, as its owner. Returns (this session's number, last entry). Raises JournalError."""
+def prepare(path: Path) -> None:
+    """Make or migrate the file. Raises JournalError."""
     with refusing(path), contextlib.closing(connect(path, "rwc")) as connection:
         # A new file is made in rollback mode: then its main file says whose it is as soon as it holds anything.
         for number in range(version_of(connection, path), len(MIGRATIONS)):
@@ -123,14 +123,21 @@ def prepare(path: Path) -> tuple[int, int]:
                 f"PRAGMA user_version = {number + 1};\nCOMMIT;"
             )
         connection.execute("PRAGMA journal_mode = WAL")
+
+
+def claim(path: Path) -> tuple[int, int]:
+    """Begin a session as the file's owner. Returns (the owner's number, last entry). Raises JournalError."""
+    with refusing(path), contextlib.closing(connect(path, "rw")) as connection:
         connection.execute("PRAGMA synchronous = FULL")
-        connection.execute("UPDATE meta SET session = session + 1")
-        session, entry = connection.execute("SELECT session, entry FROM meta").fetchone()
-        return session, entry
+        connection.execute("UPDATE meta SET session = session + 1, owner = random()")
+        owner, entry = connection.execute("SELECT owner, entry FROM meta").fetchone()
+        return owner, entry
 
 
 def code_of(error: BaseException) -> int:
     """SQLite's primary result code of an error, 0 if it has none."""
+    if isinstance(error, UnicodeDecodeError):  # its text repeats what is damaged
+        return sqlite3.SQLITE_CORRUPT
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
@@ -139,7 +146,7 @@ def refusing(path: Path) -> Generator[None, None, None]:
     """Turn SQLite's errors about `path` into the journal's, in plain words."""
     try:
         yield
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:
         raise refusal(path, error) from error
 
 
@@ -151,11 +158,11 @@ def damage(path: Path, what: str) -> JournalCorrupt:
     )
 
 
-def refusal(path: Path, error: sqlite3.Error) -> JournalError:
+def refusal(path: Path, error: sqlite3.Error | UnicodeDecodeError) -> JournalError:
     """Say what SQLite's error about the file means, and what to do."""
     code = code_of(error)
-    if code in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}:
-        return damage(path, str(error))
+    if code in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR}:  # our statements have no errors
+        return damage(path, "its text is none" if isinstance(error, UnicodeDecodeError) else str(error))
     if code in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
         return JournalLocked(f"Another program holds {path} locked ({error}). Let it finish, then try again.")
     if code == sqlite3.SQLITE_CANTOPEN and not path.exists():

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -65,6 +65,7 @@ class SqliteReader:
 
     def __init__(self, path: str | Path) -> None:
         self._path = Path(path)
+        self._is_aside = False  # the file was replaced or mended: it must be opened anew
         self._one_at_a_time = threading.Lock()  # a connection keeps statements: two threads must not use one at once
         if not self._path.exists():
             raise JournalMissing(f"There is no journal {self._path}. Check the path.")
@@ -232,6 +233,14 @@ class SqliteReader:
         )
         return islice(rows, limit)
 
+    @contextlib.contextmanager
+    def aside(self) -> Generator[None]:
+        """Let go of the file while this lasts: no question is answered meanwhile. The next one opens it anew."""
+        with self._one_at_a_time:
+            self._connection.close()
+            self._is_aside = True
+            yield
+
     def close(self) -> None:
         """Let go of the file."""
         with self._one_at_a_time:
@@ -271,6 +280,9 @@ class SqliteReader:
 
     def _rows(self, sql: str, *values: object) -> list[Any]:  # Any: rows are tuples of what SQLite holds
         with self._one_at_a_time, refusing(self._path):
+            if self._is_aside:
+                self._connection = self._connect()
+                self._is_aside = False
             return self._connection.execute(sql, values).fetchall()
 
     def _records(self, decoder: msgspec.json.Decoder[T], sql: str, *values: object) -> list[T]:

@@ -176,11 +176,12 @@ _FIRST = (
 CREATE TABLE meta (
   one INTEGER PRIMARY KEY CHECK (one = 1),
   session INTEGER NOT NULL,   -- how often the file has been opened by an owner
+  owner INTEGER NOT NULL,     -- a random number of its present or last owner: who has it too is a copy
   entry INTEGER NOT NULL,     -- the last entry committed, counted over all sessions
   last_key INTEGER NOT NULL,  -- the highest key or token ever written
   last_seq INTEGER NOT NULL   -- the highest transition number ever written
 );
-INSERT INTO meta VALUES (1, 0, 0, 0, 0);
+INSERT INTO meta VALUES (1, 0, 0, 0, 0, 0);
 
 CREATE TABLE names (name TEXT PRIMARY KEY, key INTEGER NOT NULL) WITHOUT ROWID;  -- "kind:id" of every entity
 

@@ -28,7 +28,7 @@ from ...actors.transitions import Transitioned
 from .batch import check
 from .contract import ArchivedJob, Commits, Entry, Health, InboxRow, JournalError
 from .lock import Lock
-from .opening import check_place, connect_writer, prepare, refusing
+from .opening import check_place, claim, connect_writer, prepare, refusing
 from .reader import SqliteReader
 from .writer import Writer
 
@@ -110,13 +110,14 @@ class SqliteJournal:
         check_place(self.path)
         lock = Lock(self.path)
         try:
-            session, base = prepare(self.path)
+            prepare(self.path)
             self._reader = SqliteReader(self.path)
             loaded = self._reader.load()
+            owner, base = claim(self.path)
             writer = Writer(
-                self.path, lock, session, base,
+                self.path, lock, owner, base,
                 changed=self._caller(on_durable, call_threadsafe), after_commit=after_commit,
-                connect=self._connect, pause=self._pause, clock=self._clock,
+                aside=self._reader.aside, connect=self._connect, pause=self._pause, clock=self._clock,
             )  # fmt: skip
             with refusing(self.path):
                 writer.start()

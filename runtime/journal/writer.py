@@ -4,6 +4,8 @@ Rules:
 - What has been handed over when the writer becomes free forms one batch, up to `LARGEST` transitions.
 - A batch is committed whole or not at all. After any error the file is opened anew, and its last entry's number
   says whether the batch did commit before the error: it is never written twice, and never given up while running.
+- What went to a file that has lost its name is not durable (`files.py`). A removed log or index is mended; a removed or
+  replaced database is waited for, and one comes in its place only if it holds all that was acknowledged.
 - The loop hands over by appending to a deque and putting a token; the writer answers by `durable` and one call,
   which only tells the loop to look. Neither ever waits for the other, but in `lend`: there a busy loop lets the writer
   have the interpreter for as long as it needs it, and goes on while SQLite works without it.
@@ -19,12 +21,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from queue import SimpleQueue
 
 from ...actors.transitions import Transitioned
 from .batch import Batch
 from .contract import Commits, Entry, Health
+from .files import Files, FilesMoved
 from .lock import Lock
 from .opening import code_of, connect_writer
 from .schema import COMMIT
@@ -38,22 +42,34 @@ LEND_AFTER = 0.002
 LEND_FOR = 0.002
 """Seconds: the age of a batch at which the loop lends the interpreter, and for how long at a time."""
 
+SLOW = 10.0
+"""Seconds that a write may take before the journal counts as one that cannot be written."""
 GIVE_UP = 0.1
 """Seconds beyond the deadline of `stop` that the writer has to notice it, and to let go of the file."""
 
+_DAMAGED = "the file is damaged: stop this runtime, keep the file, and restore it from a copy"
 _TELLS = {
     sqlite3.SQLITE_FULL: "the disk is full",
     sqlite3.SQLITE_BUSY: "another program holds the file locked",
     sqlite3.SQLITE_READONLY: "the file has become read-only",
     sqlite3.SQLITE_CANTOPEN: "the file cannot be opened",
+    sqlite3.SQLITE_PERM: "this user may not write the file any more",
+    sqlite3.SQLITE_IOERR: "the disk fails (an error of reading or writing)",
+    sqlite3.SQLITE_CORRUPT: _DAMAGED,
+    sqlite3.SQLITE_NOTADB: _DAMAGED,
 }
+
+_FOREIGN = (
+    "another file is in its place, an older copy of it, or another runtime has used it. "
+    "Put back the one that was in use"
+)
 
 
 class Writer:
     """Commits batches to the file at `path`, of which it owns `lock`.
 
-    session and base: from `opening.prepare`. connect: opens the file. pause: waits so many seconds between two tries.
-    clock: monotonic seconds.
+    owner and base: from `opening.claim`. connect: opens the file. pause: waits so many seconds between two tries.
+    clock: monotonic seconds. aside: while it lasts nobody of this process reads the file.
     changed: called, from this thread, when `durable` or `health` has moved.
     """
 
@@ -61,11 +77,12 @@ class Writer:
         self,
         path: Path,
         lock: Lock,
-        session: int,
+        owner: int,
         base: int,
         *,
         changed: Callable[[], None],
         after_commit: Callable[[Sequence[Transitioned]], None] | None,
+        aside: Callable[[], AbstractContextManager[None]],
         connect: Callable[[Path], sqlite3.Connection] = connect_writer,
         pause: Callable[[float], object] | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -73,16 +90,19 @@ class Writer:
         self.durable = 0  # the last entry that is on disk
         self.written = 0  # transitions on disk
         self.handed = 0  # the last entry handed over
-        self.health = Health()
         self.commits = 0
         self.committed = Commits()
         self._path = path
         self._lock = lock
-        self._session = session
+        self._owner = owner
         self._base = base
         self._changed = changed
         self._after_commit = after_commit
+        self._aside = aside
         self._connect = connect
+        self._files: Files
+        self._astray = False  # a file of the journal has lost its name; the connection has it still
+        self._health = Health()
         self._clock = clock
         self._stopping = threading.Event()
         self._deadline = 0.0  # of the last tries, once stopping
@@ -101,8 +121,16 @@ class Writer:
 
     def start(self) -> None:
         """Open the file and begin. Raises sqlite3.Error if it cannot be opened."""
-        self._connection = self._connect(self._path)
+        self._open()
         self._thread.start()
+
+    @property
+    def health(self) -> Health:
+        """Whether what is handed over gets written, and within a bearable time."""
+        if self._health.ok and self.durable != self.handed and (age := self._clock() - self._since) > SLOW:
+            reason = f"cannot write {self._path}: the disk has not answered for {age:.0f} s"
+            return Health(ok=False, reason=reason, since=time.time() - age)
+        return self._health
 
     def hand(self, number: int, entries: list[Entry]) -> None:
         """Hand over entries, the last of which has that number. They are the writer's from now on."""
@@ -124,7 +152,7 @@ class Writer:
         """
         if self.durable == self.handed:
             return None
-        if not self.health.ok:
+        if not self._health.ok:
             return FIRST_DELAY
         self._moved.acquire(blocking=False)
         if not self._in_sqlite:
@@ -186,7 +214,7 @@ class Writer:
         self._since = self._clock()
         self._count(len(batch.transitions), self._since - began)
         self.durable = batch.number
-        self.health = Health()
+        self._health = Health()
         self._move()
         self._tell()
         if self._after_commit is not None:
@@ -203,14 +231,21 @@ class Writer:
 
     def _try(self, batch: Batch) -> bool:
         try:
-            if self._connection is None:
-                self._connection = self._connect(self._path)
-                if self._last_entry(self._connection) >= self._base + batch.number:
+            if self._connection is None or self._astray:
+                connection = self._come_back()
+                if self._last_entry(connection) >= self._base + batch.number:
                     return True  # it was committed, and the error came after
+            else:
+                connection = self._connection
             batch.parts()
             self._in_sqlite = True
             self._move()
-            _commit(self._connection, batch)
+            _commit(connection, batch)
+            self._files.check()
+        except FilesMoved as error:  # the connection is kept: nobody else has what was committed
+            self._astray = True
+            self._failed(error)
+            return False
         except Exception as error:  # nothing may end the writer: the loop waits for it
             self._close()
             self._failed(error)
@@ -224,18 +259,60 @@ class Writer:
         if self._moved.locked():
             self._moved.release()
 
+    def _open(self) -> sqlite3.Connection:
+        connection = self._connection = self._connect(self._path)
+        self._files = Files(self._path)
+        return connection
+
+    def _come_back(self) -> sqlite3.Connection:
+        """Get a connection to the journal by its name. Raises FilesMoved, OSError, sqlite3.Error."""
+        if not self._files.is_in_place:
+            connection = self._adopt()
+        elif self._connection is None:
+            connection = self._open()
+        else:
+            connection = self._mend(self._connection)
+        self._astray = False
+        return connection
+
+    def _mend(self, connection: sqlite3.Connection) -> sqlite3.Connection:
+        """Make up for a log or an index that was removed. Those that are back in their places are good as they are."""
+        with contextlib.suppress(FilesMoved):
+            self._files.check()
+            return connection
+        with self._aside():
+            self._files.fold(connection)
+            self._close()
+            return self._open()
+
+    def _adopt(self) -> sqlite3.Connection:
+        """Take what stands in the database's place, if it holds all that was acknowledged."""
+        if self._files.database is None:
+            text = "it was removed or moved away while it was in use. Put it back"
+            if self._connection is not None:
+                text += f", or rename {self._files.save(self._connection).name}, which holds all of it"
+            raise FilesMoved(text)
+        owner, entry = self._files.stands_in()
+        if owner != self._owner or entry < self._base + self.durable:
+            raise FilesMoved(_FOREIGN)
+        with self._aside():
+            self._close()
+            self._files.leave()
+            return self._open()
+
     def _last_entry(self, connection: sqlite3.Connection) -> int:
-        session, entry = connection.execute("SELECT session, entry FROM meta").fetchone()
-        if session != self._session:
-            raise OSError("another file is in its place, or another runtime has used it")
+        owner, entry = connection.execute("SELECT owner, entry FROM meta").fetchone()
+        if owner != self._owner or entry < self._base + self.durable:
+            self._close()
+            raise FilesMoved(_FOREIGN)
         return int(entry)
 
     def _failed(self, error: Exception) -> None:
         what = _TELLS.get(code_of(error), str(error) or type(error).__name__)
         reason = f"cannot write {self._path}: {what}"
-        if self.health.reason != reason:
-            since = time.time() if self.health.since is None else self.health.since
-            self.health = Health(ok=False, reason=reason, since=since)
+        if self._health.reason != reason:
+            since = time.time() if self._health.since is None else self._health.since
+            self._health = Health(ok=False, reason=reason, since=since)
             self._tell()
 
     def _tell(self) -> None:

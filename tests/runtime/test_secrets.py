@@ -272,7 +272,7 @@ async def test_what_a_body_has_journaled_under_a_name_holds_no_secret(tmp_path: 
         async with Runtime(tmp_path / "j.db", secrets={"KEY": "tall-TREES-7"}) as runtime:
             outcome = await (await runtime.submit(Workstream("w", tasks=[task]), id="j")).wait()
             assert "holds the value of a secret" in (outcome.tasks["t"].last_error or "")
-    assert b"TREES" not in b"".join(file.read_bytes() for file in tmp_path.glob("j.db*") if file.is_file())  # noqa: ASYNC240 - few and small
+    assert b"TREES" not in b"".join(file.read_bytes() for file in tmp_path.glob("j.db*") if file.is_file())
 
 
 @pytest.mark.parametrize(

@@ -514,9 +514,6 @@ def test_a_file_that_was_replaced_is_not_written(path: Path, gate: Gate) -> None
     journal, loop = SqliteJournal(path, connect=gate.connect, pause=gate.delays.append), Loop()
     loop.open(journal)
     other = written(path.with_name("other.db"))
-    with closing(sqlite3.connect(other)) as raw_file:
-        raw_file.execute("UPDATE meta SET session = 99")
-        raw_file.commit()
     for name in (path, path.with_name("state.db-wal"), path.with_name("state.db-shm")):
         name.unlink()
     other.rename(path)

@@ -1,0 +1,52 @@
+"""Files that the runtime makes for others to read: never through a link, and never over what is there.
+
+Rules:
+- Below `root` a file is made anew: what stands there under its name is taken away, not written into. So a link to
+  another file, a second name of one, a pipe or a device loses its name here, and nothing is written to what it stands
+  for.
+- Below `root` no folder may be a link. The way there is gone step by step, from one open folder into the next, so that
+  nobody can put a link in between. What `root` itself is, is its owner's affair.
+- Without a `root` the path is the caller's own choice, and what stands there is written, whatever it is. So it is, too,
+  where the system has no such calls (Windows).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from pathlib import Path
+
+_STEPS = os.open in os.supports_dir_fd and os.mkdir in os.supports_dir_fd and os.unlink in os.supports_dir_fd
+_FLAGS = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+
+
+def make_file(path: Path, root: Path | None = None, mode: int = 0o644) -> int:
+    """Make an empty file, and the folders to it. Returns its handle, open for reading and writing. Raises OSError."""
+    if root is None or not _STEPS:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return os.open(path, _FLAGS | os.O_TRUNC, mode)
+    root.mkdir(parents=True, exist_ok=True)
+    *folders, name = path.relative_to(root).parts
+    here = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for number, folder in enumerate(folders, 1):
+            below = _enter(folder, here, root.joinpath(*folders[:number]))
+            os.close(here)
+            here = below
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=here)
+        return os.open(name, _FLAGS | os.O_EXCL, mode, dir_fd=here)
+    finally:
+        os.close(here)
+
+
+def _enter(folder: str, here: int, path: Path) -> int:
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(folder, dir_fd=here)
+    try:
+        return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=here)
+    except OSError as error:
+        if error.errno in {errno.ELOOP, errno.ENOTDIR} and path.is_symlink():
+            raise OSError(errno.ELOOP, "it is a link, which nothing is written through", str(path)) from None
+        raise
