@@ -105,7 +105,7 @@ def sound(value: msgspec.Struct) -> bool:
 def read(value: object, kind: type[S]) -> tuple[S, list[Finding]]:
     """Make a Struct of type `kind` from a Struct, or from plain values as a file gives them. Never raises."""
     reading = _Reading()
-    got, _ = reading.any(value, inspect.type_info(kind), ())
+    got, _ = reading.any(value, _layout(kind), ())
     if not isinstance(got, kind):
         got = _blank(kind)
     return got, reading.findings
@@ -359,6 +359,11 @@ _ENCODER = msgspec.msgpack.Encoder(enc_hook=_opaque, uuid_format="bytes")  # msg
 @lru_cache
 def _empty(kind: type[msgspec.Struct]) -> dict[str, str]:
     return {field.name: "" for field in msgspec.structs.fields(kind) if field.required}  # they are names
+
+
+@lru_cache  # it takes 20 ms for a Workstream, which has a hundred fields
+def _layout(kind: type[msgspec.Struct]) -> inspect.Type:
+    return inspect.type_info(kind)
 
 
 @lru_cache

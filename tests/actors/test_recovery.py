@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from tests.actors.stage import Kept, Script, Stage, fails, fails_until, flow, hangs, task
 
+from callboard.actors import stopping, workstream
 from callboard.actors.messages import Beat, CallEnded
 from callboard.actors.records import JobRecord
 from callboard.actors.spec import Breaker, Check, Condition, Defaults, Hook, Retry, Task, Tool, Worker, Workstream
@@ -221,21 +222,30 @@ def test_hooks_that_had_not_run_run_after_the_restart_and_those_that_had_do_not(
     assert after.kernel.calls == {}
 
 
+@pytest.fixture
+def small_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fifty tasks a turn, not five hundred."""
+    for module in (stopping, workstream):
+        monkeypatch.setattr(module, "CHUNK", 50)
+
+
+@pytest.mark.usefixtures("small_turns")
 def test_a_crash_while_the_tasks_are_made_or_started_loses_none_of_them() -> None:
     stage = Stage()
-    stage.submit(flow(*(task(f"t{n}") for n in range(1200))))
+    stage.submit(flow(*(task(f"t{n}") for n in range(120))))
     began = next(n for n, turn in enumerate(stage.kept.turns) if any(t.kind == "job" for t in turn.transitions))
     for cut in range(began, began + 8):
         after = stage.after_crash(cut + 1)
         after.advance(10)
         assert after.state() == "completed"
         assert set(after.states().values()) == {"completed"}
-        assert len(after.states()) == 1200
+        assert len(after.states()) == 120
 
 
+@pytest.mark.usefixtures("small_turns")
 def test_a_crash_in_the_middle_of_a_cancel_in_many_turns() -> None:
     stage = Stage(workers=())
-    job = stage.submit(flow(*(task(f"t{n}") for n in range(1200))))
+    job = stage.submit(flow(*(task(f"t{n}") for n in range(120))))
     before = len(stage.kept.turns)
     stage.cancel(job)
     for cut in range(before + 1, len(stage.kept.turns)):

@@ -515,24 +515,24 @@ def test_the_effort_grows_as_the_graph_does(shape: Any) -> None:
     assert more_messages <= 4.1 * messages
 
 
-def test_a_chain_of_ten_thousand() -> None:
-    turns, messages = effort(chain(10_000))
-    assert turns <= 10_100
-    assert messages <= 90_000
+def test_a_long_chain() -> None:
+    turns, messages = effort(chain(3_000))
+    assert turns <= 3_100
+    assert messages <= 27_000
 
 
-def test_a_chain_of_ten_thousand_is_skipped_in_one_go() -> None:
+def test_a_long_chain_is_skipped_in_one_go() -> None:
     stage = Stage(copies=False)
     stage.scripts["t0"] = fails()
-    stage.submit(chain(10_000))
+    stage.submit(chain(3_000))
     assert stage.state() == "failed"
     assert set(stage.states().values()) == {"failed", "skipped"}
 
 
-def test_twenty_thousand_side_by_side() -> None:
-    turns, messages = effort(wide(20_000))
-    assert turns <= 20_200
-    assert messages <= 180_000
+def test_thousands_side_by_side() -> None:
+    turns, messages = effort(wide(5_000))
+    assert turns <= 5_050
+    assert messages <= 45_000
 
 
 def test_a_wide_one_is_cancelled_in_batches() -> None:

@@ -6,7 +6,6 @@ are asked. Everything that is not in it must be refused.
 
 from __future__ import annotations
 
-from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
@@ -256,26 +255,27 @@ TIMED = {
     "approval": {"held expire": "hold_until"},
 }
 
-EVERY_PAIR = [
-    pytest.param(machine, state, event, id=f"{machine.name}-{state}-{event}")
+EVERY_STATE = [
+    pytest.param(machine, state, id=f"{machine.name}-{state}")
     for machine in MACHINES.values()
-    for state, event in product(EXPECTED[machine.name], Event)
+    for state in EXPECTED[machine.name]
 ]
 
 
-@pytest.mark.parametrize(("machine", "state", "event"), EVERY_PAIR)
-def test_every_pair_of_state_and_event(machine: Machine, state: str, event: str) -> None:
+@pytest.mark.parametrize(("machine", "state"), EVERY_STATE)
+def test_every_pair_of_state_and_event(machine: Machine, state: str) -> None:
     expected = EXPECTED[machine.name][state]
     assert machine.valid_events(state) == set(expected)
-    if event in expected:
-        assert " ".join(row.target for row in machine.table[state][event]) == expected[event]
-        return
-    assert not machine.can_transition(state, event)
-    with pytest.raises(InvalidTransitionError) as refusal:
-        machine.transition(state, event)
-    assert not isinstance(refusal.value, GuardRejected)
-    assert (refusal.value.machine, refusal.value.state, refusal.value.event) == (machine.name, state, event)
-    assert refusal.value.allowed == set(expected)
+    for event in Event:
+        if event in expected:
+            assert " ".join(row.target for row in machine.table[state][event]) == expected[event]
+            continue
+        assert not machine.can_transition(state, event)
+        with pytest.raises(InvalidTransitionError) as refusal:
+            machine.transition(state, event)
+        assert not isinstance(refusal.value, GuardRejected)
+        assert (refusal.value.machine, refusal.value.state, refusal.value.event) == (machine.name, state, event)
+        assert refusal.value.allowed == set(expected)
 
 
 @pytest.mark.parametrize("name", MACHINES)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -56,6 +57,19 @@ def files(folder: Path) -> Path:
     (folder / "good.toml").write_text(GOOD)
     (folder / "bad.toml").write_text(BAD)
     (folder / "beside.py").write_text(BESIDE)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def two_jobs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a journal of two jobs that have ended, j1 and j2."""
+    folder = tmp_path_factory.mktemp("two_jobs")
+    for name, text in (("good.toml", GOOD), ("bad.toml", BAD), ("beside.py", BESIDE)):
+        (folder / name).write_text(text)
+    for name, job in (("good.toml", "j1"), ("bad.toml", "j2")):
+        subprocess.run(
+            [*PROGRAM, "run", name, "--id", job], cwd=folder, env=environment(), check=False, capture_output=True
+        )
     return folder
 
 
@@ -193,13 +207,14 @@ def test_history(cli: Cli, files: Path) -> None:
         (("stauts",), "status"),
     ],
 )
-def test_bad_input_is_told_in_a_paragraph(cli: Cli, files: Path, args: tuple[str, ...], words: str) -> None:
+def test_bad_input_is_told_in_a_paragraph(
+    cli: Cli, files: Path, two_jobs: Path, args: tuple[str, ...], words: str
+) -> None:
+    shutil.copytree(two_jobs, files, dirs_exist_ok=True)
     (files / "wrong.toml").write_text('[[tasks]]\nname = "a"\ncomand = ["x"]\n')
     (files / "missing.toml").write_text('[[tasks]]\nname = "a"\nrun = "not_there:f"\n')
     (files / "main.toml").write_text('[[tasks]]\nname = "a"\nrun = "__main__:f"\n')
     (files / "none.toml").write_text('name = "none"\n')
-    cli("run", "good.toml", "--id", "j1")
-    cli("run", "bad.toml", "--id", "j2")
     before = {path: path.read_bytes() for path in files.glob("*.toml")}
     told = cli(*args)
     assert told.code == 2
