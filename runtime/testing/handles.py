@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ...actors.records import BreakerRecord, JobRecord, TaskRecord, WorkerRecord, WorkstreamRecord
+from ...actors.records import BreakerRecord, JobRecord, WorkerRecord, WorkstreamRecord
 from ...actors.spec import Duration
+from ...actors.task_record import TaskRecord
 
 if TYPE_CHECKING:
     from ..handles import JobHandle

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ...actors.loading import Loaded
-from ...actors.records import RequestRecord, Transitioned
+from ...actors.records import RequestRecord
+from ...actors.transitions import Transitioned
 from ..journal.contract import Entry, Health, InboxRow
 from ..journal.memory import MemoryJournal
 

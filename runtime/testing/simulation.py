@@ -23,8 +23,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 from ...actors.notices import Notice
-from ...actors.records import Transitioned
 from ...actors.spec import Duration, Worker, Workstream, seconds
+from ...actors.transitions import Transitioned
 from ...machines import TransitionEvent, event_type
 from ...machines.audit import audit
 from ..journal.contract import InboxRow

@@ -8,7 +8,7 @@ from hashlib import blake2b
 from typing import Any, cast
 
 from ...actors.messages import Message
-from ...actors.records import Transitioned
+from ...actors.transitions import Transitioned
 
 LAST = 60
 """Lines of it that a failure shows."""

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from callboard.actors import entity
-from callboard.actors.records import Transitioned
+from callboard.actors.transitions import Transitioned
 from callboard.machines import InvalidTransitionError, Machine, Transition
 from callboard.machines.lifecycles import PUBLISHED
 
