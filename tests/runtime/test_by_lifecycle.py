@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from tests.actors.test_by_lifecycle import REVIEWED
 
 from callboard import (
     Lifecycle,
@@ -17,7 +18,6 @@ from callboard import (
     SpecificationError,
     State,
     Task,
-    Transition,
     Worker,
     Workstream,
 )
@@ -25,27 +25,8 @@ from callboard.machines.audit import audit_lines
 
 pytestmark = pytest.mark.anyio
 
-MACHINE = Machine(
-    "review",
-    "open",
-    states=(
-        State("open", Phase.PENDING, bounded_by="its dependencies"),
-        State("in_work", Phase.RUNNING, bounded_by="its limits"),
-        State("reviewing", Phase.VALIDATING, bounded_by="its checks"),
-        State("merged", Phase.COMPLETED, terminal=True),
-        State("dropped", Phase.FAILED, terminal=True),
-    ),
-    transitions=(
-        Transition("open", "take", "in_work"),
-        Transition("open", "drop", "dropped"),
-        Transition("in_work", "ask", "reviewing"),
-        Transition("in_work", "drop", "dropped"),
-        Transition("reviewing", "merge", "merged"),
-        Transition("reviewing", "drop", "dropped"),
-    ),
-)
-OWN = Lifecycle("own-review", "task", MACHINE, {})
-MADE = ["open", "in_work", "reviewing", "merged"]
+OWN = Lifecycle("own-review", "task", REVIEWED, {})
+MADE = ["open", "working", "reviewing", "merged"]
 
 
 async def body() -> int:
