@@ -136,8 +136,12 @@ class RuntimeLife(ABC):
         self._open = False
         self._left = False
         self._broken: BaseException | None = None  # by what
+        self._refused: BaseException | None = None  # why it could not be entered
         self._stopping: anyio.CancelScope | None = None  # around a wait for what only a living dispatcher does
         self._group: TaskGroup
+        self._ready: anyio.Event  # it was entered, or could not be
+        self._asked_to_leave: anyio.Event
+        self._entering: anyio.CancelScope
         self._inside: TaskGroup | None = None
         self.journal: Journal
         self._host: Host
@@ -166,16 +170,50 @@ class RuntimeLife(ABC):
                 "it is to go on there"
             )
         self._entered = True
+        self._ready, self._asked_to_leave = anyio.Event(), anyio.Event()
+        self._entering = anyio.CancelScope()
         self._group = anyio.create_task_group()
         await self._group.__aenter__()
+        self._group.start_soon(self._live)
         try:
-            inside: TaskGroup = await self._group.start(self._keep)
-            self._inside = inside
-            await self._enter(inside)
+            await self._ready.wait()
         except BaseException:
-            await self._leave()
+            self._entering.cancel()
+            await self._end()
             raise
+        refused, self._refused = self._refused, None
+        if refused is not None:
+            await self._end()
+            raise refused
         return self
+
+    async def _live(self) -> None:
+        """Enter and leave, in a task of its own: asyncio lets anybody cancel the application's task at any await, also
+        within a shield, and neither may be left half done.
+        """
+        with anyio.CancelScope(shield=True):
+            try:
+                inside: TaskGroup = await self._group.start(self._keep)
+                self._inside = inside
+                with self._entering:
+                    await self._entered_or_refused(inside)
+                self._ready.set()
+                await self._asked_to_leave.wait()
+            finally:
+                await self._leave()
+
+    async def _entered_or_refused(self, inside: TaskGroup) -> None:
+        try:
+            await self._enter(inside)
+        except anyio.get_cancelled_exc_class():
+            raise
+        except BaseException as error:  # it belongs to whoever enters, as it is, and not in a group
+            self._refused = error
+
+    async def _end(self) -> None:
+        """Have it left, and wait for that, whatever is cancelled meanwhile."""
+        self._asked_to_leave.set()
+        await self._group.__aexit__(None, None, None)
 
     async def _keep(self, *, task_status: TaskStatus[TaskGroup]) -> None:
         """Keep the runtime's own tasks out of reach of what cancels the application's."""
@@ -287,7 +325,7 @@ class RuntimeLife(ABC):
             if error is None:
                 await self.drain(self._drain_deadline)
         finally:
-            await self._leave()
+            await self._end()
 
     async def _leave(self) -> None:
         """Close everything, in the reverse order of its opening. Nothing is waited for without a limit."""
@@ -301,7 +339,6 @@ class RuntimeLife(ABC):
             self._left = True
             if self._inside is not None:
                 self._inside.cancel_scope.cancel()
-            await self._group.__aexit__(None, None, None)
 
     async def _stop(self) -> None:
         if not self._running:
