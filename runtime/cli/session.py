@@ -2,35 +2,37 @@
 
 Rules:
 - The first Ctrl+C (SIGINT, SIGTERM, SIGHUP) drains: nothing new starts, running bodies may end within the drain
-  deadline. The second stops them now, and their tries are given back. The third leaves at once; the journal is as
-  good as ever.
-- A signal that was ignored when we were started (nohup, a background job) stays ignored.
+  deadline. The second stops them now, and their tries are given back. The third kills commands and leaves at once; the
+  journal is as good as ever.
+- The terminal may go away, which drains: nobody sees the rest, and all else is as ever.
 - The runtime is left before the outcome is told, so that what is told is durable and complete.
 - A view is told of trouble with the journal while it lasts: nothing is lost meanwhile, and nothing seems to move.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
-import signal
 import sys
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
 from ...actors.notices import Notice
 from ...actors.transitions import Transitioned
+from ..engines.lookout import kill_all
 from ..filters import Event
 from ..handles import JobHandle
 from ..life import DRAIN_DEADLINE
 from ..observe import Subscription
 from ..outcomes import Outcome, RuntimeClosed
 from ..runtime import Runtime
+from .signals import Signals, hear_children, is_gone, write_nowhere
 from .trouble import FAILED, INTERRUPTED, kept
 
-_SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
+_LAST_SIGNAL = 3
 _JOURNAL = ("journal_unwritable", "journal_writable")
 _UNSAID = frozenset({"stale_message", *_JOURNAL})
 """Notices that are not shown as trouble: what was refused as it should be, and what is shown when it is over, too."""
@@ -65,10 +67,12 @@ def see_through(
 ) -> int:
     """Open a runtime, begin jobs in it, and show them until they end or the user interrupts. Gives the exit code."""
     session = _Session(_view(as_json=as_json, plain=plain))
+    hear_children()
     try:
-        return anyio.run(session.run, opened, begin)
+        with contextlib.closing(Signals(_LAST_SIGNAL, session.leave_at_once)) as taken:
+            return anyio.run(session.run, taken, opened, begin)
     finally:
-        session.view.close()
+        session.shown(session.view.close)
 
 
 def _view(*, as_json: bool, plain: bool) -> View:
@@ -95,10 +99,12 @@ class _Session:
         self._over = anyio.Event()  # all jobs have ended, or the runtime has drained
         self._group: TaskGroup
 
-    async def run(self, opened: Callable[[], Runtime], begin: Callable[[Runtime], Awaitable[list[JobHandle]]]) -> int:
+    async def run(
+        self, taken: Signals, opened: Callable[[], Runtime], begin: Callable[[Runtime], Awaitable[list[JobHandle]]]
+    ) -> int:
         jobs: list[JobHandle] = []
         async with anyio.create_task_group() as self._group:
-            await self._group.start(self._watch_signals)
+            self._group.start_soon(self._watch_signals, taken)
             runtime = opened()
             runtime.on_trouble = self._trouble
             events = runtime.events(size=1_000_000, notices=False)  # from before it opens, so that recovery is shown
@@ -106,10 +112,10 @@ class _Session:
             async with anyio.create_task_group() as following, runtime:
                 following.start_soon(self._watch_journal, told)
                 jobs = await begin(runtime)
-                following.start_soon(self.view.follow, jobs, events)
+                following.start_soon(self._follow, jobs, events)
                 await self._attend(runtime, jobs)
             self._group.cancel_scope.cancel()
-        self.view.close()
+        self.shown(self.view.close)
         ended: list[Outcome] = []
         unfinished: list[JobHandle] = []
         for job in jobs:
@@ -118,18 +124,49 @@ class _Session:
             except RuntimeClosed:
                 unfinished.append(job)
         code = _code(ended, unfinished)
-        self.view.outcomes(ended, unfinished, code)
+        self.shown(lambda: self.view.outcomes(ended, unfinished, code))
         return code
+
+    async def _follow(self, jobs: Sequence[JobHandle], events: Subscription[Transitioned]) -> None:
+        try:
+            await self.view.follow(jobs, events)
+        except OSError as error:
+            if not is_gone(error):
+                raise
+            write_nowhere()
+            self.view.close()
+            async for _ in events:  # until the runtime ends
+                pass
+
+    def shown(self, show: Callable[[], None]) -> None:
+        """Have something shown, if anybody can see it."""
+        try:
+            show()
+        except OSError as error:
+            if not is_gone(error):
+                raise
+            write_nowhere()
+            show()
+
+    def _say(self, text: str) -> None:
+        self.shown(lambda: self.view.notice(text))
+
+    def leave_at_once(self) -> NoReturn:
+        """End the program. Called in a signal's handler."""
+        with contextlib.suppress(Exception):  # it may have been interrupted in the middle of drawing
+            self.view.close()
+        kill_all()
+        os._exit(INTERRUPTED)  # the journal holds what was acknowledged; the next start accounts for the rest
 
     async def _attend(self, runtime: Runtime, jobs: list[JobHandle]) -> None:
         """Wait until the jobs are over, or the user wants no more of it."""
         self._runtime = runtime
         others = [job.id for job in runtime.recovered if job.id not in {mine.id for mine in jobs}]
         if others:
-            self.view.notice(f"unfinished jobs of this journal go on beside it: {', '.join(others)}")
+            self._say(f"unfinished jobs of this journal go on beside it: {', '.join(others)}")
         for job in runtime.recovered:
             if [str(run.state) for run in runtime.journal.workstreams(job.id)[-1:]] == ["paused"]:
-                self.view.notice(f"job {job.id} is paused: `callboard resume {job.id}` in another terminal goes on")
+                self._say(f"job {job.id} is paused: `callboard resume {job.id}` in another terminal goes on")
         if self._interrupts:
             await self._begin_drain(0.0)
         async with anyio.create_task_group() as waiting:
@@ -145,20 +182,17 @@ class _Session:
     async def _watch_journal(self, told: Subscription[Event]) -> None:
         async for event in told:
             if isinstance(event, Notice):
-                self.view.notice(event.text)
+                self._say(event.text)
 
     def _trouble(self, notice: Notice) -> None:
         """Something happened that no transition tells, or is wrong with the runtime: the journal has what it needs."""
         if notice.event in _UNSAID:
             return
-        self.view.notice(notice.text if notice.error is None else f"{notice.text}; {kept(notice.error)}")
+        self._say(notice.text if notice.error is None else f"{notice.text}; {kept(notice.error)}")
 
-    async def _watch_signals(self, *, task_status: TaskStatus[None]) -> None:
-        wanted = [getattr(signal, name) for name in _SIGNALS if hasattr(signal, name)]
-        wanted = [number for number in wanted if signal.getsignal(number) is not signal.SIG_IGN]
-        with anyio.open_signal_receiver(*wanted) as signals:
-            task_status.started()
-            async for _ in signals:
+    async def _watch_signals(self, taken: Signals) -> None:
+        while True:
+            for _ in range(await taken.next()):
                 await self._interrupt()
 
     async def _interrupt(self) -> None:
@@ -166,22 +200,20 @@ class _Session:
         self._interrupts += 1
         if self._interrupts == 1:
             await self._begin_drain(DRAIN_DEADLINE)
-            self.view.notice("stopping: nothing new starts, running tasks may end (Ctrl+C again stops them now)")
-        elif self._interrupts == 2:
-            await self._begin_drain(0.0)
-            self.view.notice("stopping running tasks now, their tries are given back (Ctrl+C again leaves at once)")
+            self._say("stopping: nothing new starts, running tasks may end (Ctrl+C again stops them now)")
         else:
-            self.view.close()
-            os._exit(INTERRUPTED)  # the journal holds what was acknowledged; the next start accounts for the rest
+            await self._begin_drain(0.0)
+            self._say("stopping running tasks now, their tries are given back (Ctrl+C again leaves at once)")
 
     async def _begin_drain(self, deadline: float) -> None:
-        if self._runtime is not None:
+        if self._runtime is not None and self._runtime.is_open:  # else it is about to end, or it has drained
             await self._group.start(self._drain, self._runtime, deadline)
 
     async def _drain(
         self, runtime: Runtime, deadline: float, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
     ) -> None:
-        await runtime.drain(deadline, task_status=task_status)
+        with contextlib.suppress(RuntimeClosed):  # it ended just then
+            await runtime.drain(deadline, task_status=task_status)
         self._over.set()
 
 

@@ -68,35 +68,35 @@ class Keeper(Lookout[Seat]):
 
     def begin(self, job: Job) -> None:
         """Have the job's seat run it, after those that wait there already."""
-        self._order((lambda seat: self._take(seat, job), job.seat))
+        self._order(lambda seat: self._take(seat, job), job.seat)
 
     def halt(self, job: Job, *, force: bool) -> None:
         """Let the job end: by its manners within its grace, or (`force`) at once."""
-        self._order((lambda seat: self._halt(seat, job, force=force), job.seat))
+        self._order(lambda seat: self._halt(seat, job, force=force), job.seat)
 
     def answer(self, job: Job, answered: Answered) -> None:
         """Tell the job what came of its question, if it still runs."""
-        self._order((lambda seat: self._answer(seat, job, answered), job.seat))
+        self._order(lambda seat: self._answer(seat, job, answered), job.seat)
 
     def park(self, job: Job) -> None:
         """Set the job's seat aside: it runs nothing after it."""
-        self._order((lambda seat: self._park(seat, job), job.seat))
+        self._order(lambda seat: self._park(seat, job), job.seat)
 
     def probe(self, seat: Seat) -> None:
         """Ask whether the seat's worker lives."""
-        self._order((self._probe, seat))
+        self._order(self._probe, seat)
 
     def stop(self, seat: Seat, deadline: float) -> None:
         """End the seat's process after what it runs, at the latest in `deadline` seconds."""
-        self._order((lambda one: self._retire(one, deadline), seat))
+        self._order(lambda one: self._retire(one, deadline), seat)
 
     def kill(self, seat: Seat) -> None:
         """Kill the seat's process; its jobs are lost."""
-        self._order((lambda one: self._end_seat(one, "it was terminated"), seat))
+        self._order(lambda one: self._end_seat(one, "it was terminated"), seat)
 
     def renew(self, seat: Seat) -> None:
         """End the seat's process if it runs nothing."""
-        self._order((self._renew, seat))
+        self._order(self._renew, seat)
 
     # -- bodies --------------------------------------------------------------------------------------------------------
 

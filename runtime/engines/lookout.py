@@ -8,10 +8,12 @@ Rules:
 - A process's group is killed after it exited and before it is reaped: as long as the leader is not reaped, the group's
   number cannot belong to anybody else. After that no signal is sent to that number again.
 - One watched thing's trouble ends that one; the thread goes on for the others.
+- A program that ends without having closed its engines leaves nothing running: see `kill_all`.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import selectors
@@ -21,9 +23,15 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from functools import partial
+from typing import Any, Generic, TypeVar
+from weakref import WeakSet
 
 from .processes import signal_group
+
+_KILLING = 1.0
+"""Seconds that `kill_all` waits for each thread: one that hangs in the system must not keep a program from ending."""
+_living: WeakSet[Lookout[Any]] = WeakSet()
 
 
 class Watched:
@@ -48,7 +56,7 @@ class Lookout(Generic[W]):
 
     def __init__(self, name: str, closed: Callable[[], None]) -> None:
         self._closed = closed
-        self._orders: deque[tuple[Callable[[W], None], W] | None] = deque()
+        self._orders: deque[Callable[[], object]] = deque()
         self._watched: set[W] = set()
         self._closing = False
         self._selector = selectors.DefaultSelector()
@@ -56,11 +64,18 @@ class Lookout(Generic[W]):
         os.set_blocking(self._bell, False)
         os.set_blocking(self._rope, False)
         self._selector.register(self._bell, selectors.EVENT_READ, None)
+        _living.add(self)
         threading.Thread(target=self._watch, name=name, daemon=True).start()
 
     def close(self) -> None:
         """Take no more orders; the thread ends when nothing is left to watch. From any thread."""
-        self._order(None)
+        self._put(self._end_orders)
+
+    def kill_all(self) -> None:
+        """Kill the groups of all that is watched, after the orders given so far; returns when they were signalled."""
+        done = threading.Event()
+        self._put(partial(self._kill_watched, done))
+        done.wait(_KILLING)
 
     # -- what a subclass says ------------------------------------------------------------------------------------------
 
@@ -83,7 +98,10 @@ class Lookout(Generic[W]):
 
     # -- the thread ----------------------------------------------------------------------------------------------------
 
-    def _order(self, order: tuple[Callable[[W], None], W] | None) -> None:
+    def _order(self, step: Callable[[W], None], one: W) -> None:
+        self._put(partial(self._guarded, step, one))
+
+    def _put(self, order: Callable[[], object]) -> None:
         self._orders.append(order)
         with contextlib.suppress(OSError):  # full: it is ringing already; closed: nobody is left
             os.write(self._rope, b"!")
@@ -102,6 +120,7 @@ class Lookout(Generic[W]):
         rope, self._rope = self._rope, -1
         os.close(self._bell)
         os.close(rope)
+        _living.discard(self)
         self._closed()
 
     def _patience(self) -> float | None:
@@ -113,12 +132,17 @@ class Lookout(Generic[W]):
             while len(os.read(self._bell, 4_096)) == 4_096:
                 pass
         while self._orders:
-            order = self._orders.popleft()
-            if order is None:
-                self._closing = True
-                self._close_all()
-            else:
-                self._guarded(*order)
+            self._orders.popleft()()
+
+    def _end_orders(self) -> None:
+        self._closing = True
+        self._close_all()
+
+    def _kill_watched(self, done: threading.Event) -> None:
+        for one in self._watched:
+            if one.process is not None and one.process.returncode is None:
+                signal_group(one.group, signal.SIGKILL)
+        done.set()
 
     def _guarded(self, step: Callable[[W], None], one: W) -> None:
         try:
@@ -135,7 +159,7 @@ class Lookout(Generic[W]):
         try:
             one.pidfd = os.pidfd_open(one.group)
         except ProcessLookupError:
-            self._order((self._exited, one))  # somebody reaps every child of this program
+            self._order(self._exited, one)  # somebody reaps every child of this program
         except (OSError, AttributeError):  # out of descriptors, or a system without them: a thread waits
             threading.Thread(target=self._wait, args=(one,), name="callboard-wait", daemon=True).start()
         else:
@@ -144,7 +168,7 @@ class Lookout(Generic[W]):
     def _wait(self, one: W) -> None:
         with contextlib.suppress(ChildProcessError):
             os.waitid(os.P_PID, one.group, os.WEXITED | os.WNOWAIT)
-        self._order((self._exited, one))
+        self._order(self._exited, one)
 
     def _exited(self, one: W) -> None:
         if one.process is None or one.process.returncode is not None:
@@ -170,3 +194,14 @@ class Lookout(Generic[W]):
             self._selector.unregister(one.pidfd)
             os.close(one.pidfd)
             one.pidfd = -1
+
+
+def kill_all() -> None:
+    """Kill the groups of all processes that engines of this program watch: it ends without having closed them."""
+    for lookout in list(_living):
+        lookout.kill_all()
+
+
+atexit.register(kill_all)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_living.clear)  # what is watched, and by whom, stays with the parent

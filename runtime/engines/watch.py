@@ -79,15 +79,15 @@ class Watcher(Lookout[Child]):
 
     def start(self, child: Child) -> None:
         """Start the child's command. From any thread, as the next three."""
-        self._order((self._spawn, child))
+        self._order(self._spawn, child)
 
     def terminate(self, child: Child) -> None:
         """Ask the child's group to end; kill it after the grace."""
-        self._order((self._terminate, child))
+        self._order(self._terminate, child)
 
     def kill(self, child: Child) -> None:
         """Kill the child's group."""
-        self._order((self._kill, child))
+        self._order(self._kill, child)
 
     # -- the steps of a child --
 

@@ -5,7 +5,8 @@ Rules:
   it, and SQLite needs its own.
 - The kernel frees the lock when its owner dies, however it dies. The file stays; the owner's process id is in it.
 - Its process id goes into a plain file of that name, never through a link: what a link leads to is not ours.
-- The handle is not inherited by child processes.
+- The handle is not inherited by child processes, and closed at once in those that this process forks (as a body may,
+  by `os.fork` or `multiprocessing`): they would keep the lock when their parent has been killed.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _LOOK = 0.01
 """Seconds within which somebody who only looks who owns a journal is done."""
 _ITSELF = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 """What stands under the name, and nothing that it leads to; and without waiting for the other end of a pipe."""
-_owned: set[str] = set()  # real paths of the journals that this process has open
+_owned: dict[str, int] = {}  # the handles of the locks of the journals that this process has open, by real paths
 
 
 class Lock:
@@ -64,14 +65,16 @@ class Lock:
         with contextlib.suppress(OSError):  # a full disk: then others are told of "another process"
             os.ftruncate(self._handle, 0)
             os.write(self._handle, b"%d\n" % os.getpid())
-        _owned.add(self._name)
+        _owned[self._name] = self._handle
 
     def release(self) -> None:
         """Let others have it. The lock file stays: removing it would let two owners lock two files of one name."""
+        if self._name not in _owned:
+            return  # in a fork of the owner
         with contextlib.suppress(OSError):
             os.ftruncate(self._handle, 0)
         os.close(self._handle)
-        _owned.discard(self._name)
+        del _owned[self._name]
 
 
 def owner_of(path: Path) -> str | None:
@@ -134,3 +137,13 @@ else:
     def _take(handle: int) -> None:
         """Lock the whole file, or raise OSError at once."""
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _forget_forked() -> None:
+    """In a forked child: the journals are the parent's. Closing the handle leaves the lock to it."""
+    while _owned:
+        os.close(_owned.popitem()[1])
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_forked)

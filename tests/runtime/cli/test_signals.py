@@ -1,0 +1,123 @@
+"""The command line where the worst comes: terminals that go away, loops that do not turn, signals at every moment."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.processes import runs
+
+from .conftest import Told
+from .test_program import GATED, Program, Terminals, _wait_for
+
+Cli = Callable[..., Told]
+pytestmark = pytest.mark.laboratory
+
+BLOCKED = """
+name = "blocked"
+[[tasks]]
+name = "first"
+run = "blocked:first"
+[[tasks]]
+name = "second"
+command = "trap '' TERM; echo $$ > pid; while :; do sleep 0.1; done"
+shell = true
+"""
+BLOCKS = """
+import pathlib, time
+async def first():
+    while not pathlib.Path("pid").exists():
+        time.sleep(0.01)
+    print("blocking now", flush=True)
+    while True:
+        time.sleep(0.01)
+"""
+
+
+@pytest.fixture
+def gated(folder: Path) -> Path:
+    (folder / "gated.toml").write_text(GATED)
+    return folder
+
+
+def until(condition: Callable[[], object]) -> None:
+    limit = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < limit
+        time.sleep(0.01)
+
+
+def ends(pid: int) -> bool:
+    until(lambda: not runs(pid))
+    return True
+
+
+@pytest.mark.parametrize("plain", [["--plain"], []])
+def test_a_terminal_that_is_closed_drains_and_nothing_is_lost(
+    cli: Cli, gated: Path, terminal: Terminals, plain: list[str]
+) -> None:
+    screen = terminal("run", "gated.toml", "--id", "j1", *plain)
+    screen.wait_for("waiting here" if not plain else "first started")
+    until(lambda: (gated / "pid").exists() and (gated / "pid").read_text())
+    os.close(screen._screen)
+    (gated / "gate").touch()
+    code = os.waitstatus_to_exitcode(os.waitpid(screen._pid, 0)[1])
+    screen._pid = 0
+    tasks = [json.loads(line) for line in cli("status", "j1", "--json").out.splitlines()[1:]]
+    assert (code, [task["state"] for task in tasks]) == (130, ["completed", "queued"])
+    assert cli("resume").code == 0
+    assert cli("check").code == 0
+
+
+def test_a_loop_that_does_not_turn_can_be_left_and_no_command_stays(cli: Cli, folder: Path, program: Program) -> None:
+    (folder / "blocked.toml").write_text(BLOCKED)
+    (folder / "blocked.py").write_text(BLOCKS)
+    running = program("run", "blocked.toml", "--id", "j1")
+    _wait_for(running, "blocking now")
+    pid = int((folder / "pid").read_text())
+    for _ in range(3):
+        running.send_signal(signal.SIGINT)
+        time.sleep(0.01)  # two of the same that come at once are one
+    until(lambda: running.poll() is not None or running.send_signal(signal.SIGINT))
+    assert running.returncode == 130
+    assert ends(pid)
+    assert cli("check").code == 0
+
+
+def test_who_ignores_the_ends_of_children_hands_that_on_to_nobody(gated: Path, program: Program) -> None:
+    (gated / "gate").touch()
+    running = program("run", "gated.toml", preexec_fn=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN))
+    out, err = running.communicate(timeout=60)
+    assert (running.returncode, err) == (0, "")
+    assert "completed (2 completed)" in out
+
+
+MOMENTS = [("", 1), ("job j", 2), ("first started", 1), ("second completed", 1), ("second completed", 2)]
+if "CALLBOARD_LABORATORY" in os.environ:
+    MOMENTS = [(moment, presses) for moment in sorted({one for one, _ in MOMENTS}) for presses in range(1, 5)] * 5
+
+
+def test_ctrl_c_at_any_moment_ends_it_and_leaves_a_journal_that_goes_on(
+    cli: Cli, gated: Path, program: Program
+) -> None:
+    (gated / "gate").touch()
+    for number, (moment, presses) in enumerate(MOMENTS):
+        journal = ("--journal", f"{number}.db")
+        running = program("run", "gated.toml", "--id", "j1", *journal)
+        if moment:
+            _wait_for(running, moment)
+        for _ in range(presses):
+            running.send_signal(signal.SIGINT)
+        out, err = running.communicate(timeout=60)
+        if moment:  # before, the interpreter is still starting
+            assert "Traceback" not in out + err
+            assert "internal error" not in err
+            assert running.returncode in (0, 130)
+        if Path(f"{number}.db").exists():
+            assert cli("resume", *journal).code == 0
+            assert cli("check", *journal).code == 0
