@@ -8,6 +8,7 @@ import shlex
 import signal
 import sqlite3
 import subprocess
+import sys
 import zipfile
 from hashlib import sha256
 from pathlib import Path
@@ -159,16 +160,6 @@ def test_tasks_run_by_a_lifecycle_of_ones_own(run: Run) -> None:
     assert lines[-1] == "and the log holds to the table"
 
 
-@pytest.mark.parametrize("lifecycle", ["pipeline", "guarded"])
-def test_a_file_runs_by_a_lifecycle_and_its_log_is_clean(run: Run, checkout: Path, lifecycle: str) -> None:
-    spec = checkout / "small.toml"
-    spec.write_text('[[tasks]]\nname = "a"\ncommand = ["true"]\n', encoding="utf-8")
-    shown = run(f"callboard run small.toml --lifecycle {lifecycle} --jsonl log.jsonl").stdout
-    assert f"(1 {'S_SUCCESS' if lifecycle == 'pipeline' else 'COMPLETED'})" in shown
-    assert "consistent" in run("callboard audit log.jsonl").stdout
-    assert "consistent" in run("callboard check").stdout
-
-
 def test_agents_wait_for_their_model_and_for_people(run: Run) -> None:
     said = run(command_of("agents.py")).stdout
     assert "the breaker was closed -> closed -> open -> half_open -> open -> half_open -> closed\n" in said
@@ -259,21 +250,36 @@ def trace(**parents: list[str]) -> str:
     return json.dumps({"workflow": {"specification": {"tasks": tasks}, "execution": {"tasks": []}}})
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        (None, "No such file"),
-        ("{", "JSONDecodeError"),
-        ("[]", "no trace in WfFormat"),
-        (trace(), "has no tasks"),
-        (trace(a=[]), "duration of a"),
-        (trace(a=["b"], b=["a"]), "wait for one another"),
-    ],
-)
-def test_what_is_no_trace_is_refused_in_one_line(run: Run, checkout: Path, text: str | None, says: str) -> None:
-    path = checkout / "trace.json"
-    if text is not None:
-        path.write_text(text, encoding="utf-8")
-    done = run(f"python examples/wfcommons.py {path}", code=2)
-    assert says in done.stderr
-    assert done.stderr.count("\n") == 1
+NO_TRACES = {
+    "none.json": (None, "No such file"),
+    "torn.json": ("{", "JSONDecodeError"),
+    "list.json": ("[]", "no trace in WfFormat"),
+    "empty.json": (trace(), "has no tasks"),
+    "unmeasured.json": (trace(a=[]), "duration of a"),
+    "cycle.json": (trace(a=["b"], b=["a"]), "wait for one another"),
+}
+EACH = """
+import contextlib, io, json, runpy, sys
+program, *paths = sys.argv[1:]
+for path in paths:
+    sys.argv, said = [program, path], io.StringIO()
+    with contextlib.redirect_stderr(said):
+        try:
+            runpy.run_path(program, run_name="__main__")
+        except SystemExit as exit:
+            print(json.dumps([exit.code, said.getvalue()]))
+"""
+
+
+def test_what_is_no_trace_is_refused_in_one_line(checkout: Path) -> None:
+    """All of them in one process: to start one takes half a second."""
+    for name, (text, _) in NO_TRACES.items():
+        if text is not None:
+            (checkout / name).write_text(text, encoding="utf-8")
+    command = [sys.executable, "-c", EACH, "examples/wfcommons.py", *NO_TRACES]
+    done = subprocess.run(command, cwd=checkout, env=environment(), capture_output=True, text=True, check=True)
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    for (code, said), (_, says) in zip(answers, NO_TRACES.values(), strict=True):
+        assert code == 2
+        assert says in said
+        assert said.count("\n") == 1

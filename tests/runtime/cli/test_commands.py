@@ -223,6 +223,16 @@ def test_bad_input_is_told_in_a_paragraph(
     assert before == {path: path.read_bytes() for path in files.glob("*.toml")}
 
 
+@pytest.mark.parametrize("lifecycle", ["pipeline", "guarded"])
+def test_a_file_runs_by_a_lifecycle_and_its_log_is_clean(cli: Cli, files: Path, lifecycle: str) -> None:
+    spec = files / "small.toml"
+    spec.write_text('[[tasks]]\nname = "a"\ncommand = ["true"]\n', encoding="utf-8")
+    shown = cli("run", "small.toml", "--lifecycle", lifecycle, "--jsonl", "log.jsonl").out
+    assert f"(1 {'S_SUCCESS' if lifecycle == 'pipeline' else 'COMPLETED'})" in shown
+    assert "consistent" in cli("audit", "log.jsonl").out
+    assert "consistent" in cli("check").out
+
+
 @pytest.mark.parametrize("bytes_left", [0, 1, 3])
 def test_a_journal_whose_making_was_killed_is_used_as_if_it_were_new(cli: Cli, files: Path, bytes_left: int) -> None:
     child = "import resource, signal; from callboard.runtime.journal.opening import prepare; from pathlib import Path\n"
