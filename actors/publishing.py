@@ -5,6 +5,8 @@ Rules
 - Their actors act by phase, as any other. What is journaled, and with that logged, told, counted and audited, are the
   rows of their lifecycle (`machines/refinement.py`), numbered without a gap.
 - Each row of one step tells its reason, and of a task its metadata; of others the last row does.
+- An end that the lifecycle has no word for is told by the nearest that it has. What it really was stands beside it, in
+  the metadata (`ended_as`): so nobody takes a task that was skipped for one that was cancelled.
 - What no row tells is a notice: that an entity has ended, and rests where its lifecycle has no way to an end.
 """
 
@@ -20,7 +22,6 @@ from .transitions import PublishedTransition
 
 if TYPE_CHECKING:
     from ..machines import Transition
-    from ..machines.refinement import Refinement
     from .entity import Entity
 
 
@@ -39,8 +40,12 @@ def publish(
         published = replace(published, state=str(one.target), previous=str(one.source), seq=published.seq + 1)
         entity.record = record if one is last else before  # an attempt begins with the last of them
         facts = metadata if one is last or record.kind == "task" else None  # what a worker has is so after the last
+        means = refined.phases[one.target]
+        if one is last and entity.ended and means != record.state:
+            facts = {**(facts or {}), "ended_as": str(record.state)}
+            means = record.state if refined.machine.is_terminal(one.target) else means
         told = (str(one.event), one.severity, record.reason, facts)
-        _note(entity, refined, published, (one.source, one.target), *told)
+        _note(entity, published, (one.source, one.target), (refined.phases[one.source], means), *told)
     if rows:
         entity.record = replace(record, published=published)
     if entity.ended and not refined.machine.is_terminal(published.state):
@@ -56,18 +61,18 @@ def publish_birth(entity: Entity[Any], metadata: dict[str, Any] | None) -> None:
     published: Published = entity.record.published
     refined = entity.kernel.lifecycles.refinement(published.lifecycle, entity.record.kind)
     told = {**(metadata or {}), "lifecycle": published.lifecycle}
-    _note(entity, refined, published, (None, published.state), "create", "info", None, told)
+    phases = (None, refined.phases[published.state])
+    _note(entity, published, (None, published.state), phases, "create", "info", None, told)
 
 
 def _note(  # noqa: PLR0917 - what a transition is made of
-    entity: Entity[Any], refined: Refinement, published: Published, states: tuple[str | None, str], event: str,
-    severity: str, reason: str | None, metadata: dict[str, Any] | None,
+    entity: Entity[Any], published: Published, states: tuple[str | None, str], phases: tuple[str | None, str],
+    event: str, severity: str, reason: str | None, metadata: dict[str, Any] | None,
 ) -> None:  # fmt: skip
     kernel, record = entity.kernel, entity.record
     kernel.seq += 1
     job_id, workstream_id, attempt, worker_id = entity.context()
     source, target = states
-    phases = (None if source is None else refined.phases[source], refined.phases[target])
     kernel.turn.transitions.append(
         PublishedTransition(
             kernel.seq, record.kind, record.id, published.seq, source, target, event, severity, kernel.at,

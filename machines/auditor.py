@@ -130,7 +130,7 @@ class Auditor:
             entity = self._entities[key] = self._first(event)
         elif event.from_state is None:
             self.find("created_twice", f"was created again, in {event.to_state}; it is {entity.shown}", event)
-            entity.enter(event.to_state)
+            entity.enter(event.to_state, event.metadata)
             entity.seq = event.entity_seq
         else:
             self._next(entity, event)
@@ -209,7 +209,7 @@ class Auditor:
             text = f"names {_owner(event.job_id, event.workstream_id)}, after its first line named "
             self.find("other_owner", text + _owner(entity.job_id, entity.workstream_id), event)
         was_ended, was_settled, before = entity.ended, entity.settled, entity.state
-        entity.enter(event.to_state)
+        entity.enter(event.to_state, event.metadata)
         entity.seq = event.entity_seq
         self._broken(event, moved(entity, event, before, was_ended=was_ended, was_settled=was_settled))
         if event.kind in PROBED:

@@ -17,6 +17,7 @@ What the metadata of a line may hold
 - A task's creation: `depends_on` (a number), `optional`, `max_attempts`, `max_losses`. Its bad ends:
   `failed_attempts`, `lost_attempts` (both after it), `granted`. Its skip: `standing`.
   The creation of one that a further run has of the run before, in `completed`: `carried_over`, the id it has there.
+- Any end by another lifecycle that has no word for it: `ended_as`, the phase that it really was.
 - A job's creation: `parent_id`, `depth`, where a task of that job submitted it.
 - A task's permit (`cool_down`): `tool`, whose probe it is.
 - A worker's creation: `capacity`. Its other lines: `assigned` (after it).
@@ -25,13 +26,14 @@ What the metadata of a line may hold
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
 from .job import JobState
 from .log import TransitionEvent
 from .machine import Machine
 from .phases import Phase
-from .refinement import Refinement
+from .refinement import ENDS, INSTEAD, Refinement
 from .task import TaskState
 from .worker import WorkerState
 from .workstream import Standing, WorkstreamState, derive, standing
@@ -120,10 +122,15 @@ class Entity:
         """Whether it may stay for good in a state that is not terminal."""
         return self.refined is not None and self.shown in self.refined.phases and self.refined.rests(self.shown)
 
-    def enter(self, state: str) -> None:
-        """Have it be in a state of its lifecycle."""
+    def enter(self, state: str, told: Mapping[str, Any] = MappingProxyType({})) -> None:
+        """Have it be in a state of its lifecycle. told: the metadata of the line that says so."""
         self.shown = state
-        self.state = state if self.refined is None else str(self.refined.phases.get(state, state))
+        if self.refined is None:
+            self.state = state
+            return
+        phase = str(self.refined.phases.get(state, state))
+        ended_as = told.get("ended_as")
+        self.state = ended_as if isinstance(ended_as, str) and phase in INSTEAD.get(ended_as, ()) else phase
 
     def lacks(self, phase: str) -> bool:
         """Whether its lifecycle has no state of that phase."""
@@ -211,7 +218,7 @@ def moved(
 
 def _ended(entity: Entity, before: str) -> Iterator[Broken]:
     if (parent := entity.parent) is not None and entity.kind == "task" and not entity.optional:
-        parent.bad += standing(entity.state, entity.standing) is Standing.BAD
+        parent.bad += _is_bad(entity)
     if entity.live and before not in _NOT_BEGUN:
         yield "alive_in_ended", f"became {entity.shown} with {entity.live} of its parts not ended"
     if entity.kind == "workstream" and entity.state == WorkstreamState.COMPLETED and (bad := _bad(entity)):
@@ -220,8 +227,12 @@ def _ended(entity: Entity, before: str) -> Iterator[Broken]:
 
 def _bad(stream: Entity) -> int:
     """How many critical tasks have ended badly, those that rest in a failure among them."""
-    rest = (task for task in stream.children if task.state == Phase.DECIDING and not task.optional)
-    return stream.bad + sum(1 for _ in rest)
+    rest = (task for task in stream.children if task.resting and not task.optional)
+    return stream.bad + sum(task.state == Phase.DECIDING or _is_bad(task) for task in rest)
+
+
+def _is_bad(task: Entity) -> bool:
+    return standing(task.state, task.standing) is Standing.BAD
 
 
 # By the phase that a workstream has just entered: what its document's function may say of its tasks then. What goes
@@ -395,7 +406,7 @@ class _Seen:
 
 def _over(task: Entity) -> str:
     """The state of a task that rests, where that is for good."""
-    return TaskState.SKIPPED if task.resting and task.state != Phase.DECIDING else task.state
+    return TaskState.SKIPPED if task.resting and task.state not in {Phase.DECIDING, *ENDS} else task.state
 
 
 def _figure(known: Mapping[str, Any], name: str) -> int | None:

@@ -362,6 +362,62 @@ def test_a_lifecycle_of_ones_own_that_adds_a_state_works_by_its_phase() -> None:
     assert clean(stage) == []
 
 
+def ending_in(*phases: Phase) -> Lifecycle:
+    """A lifecycle that knows, of all bad ends, only these: from wherever a task is."""
+    names = {phase: f"ended_{phase}" for phase in phases}
+    machine = Machine(
+        "few_ends",
+        "open",
+        states=(
+            State("open", Phase.PENDING, bounded_by="its dependencies"),
+            State("working", Phase.RUNNING, bounded_by="its limits"),
+            State("done", Phase.COMPLETED, terminal=True),
+            *(State(name, phase, terminal=True) for phase, name in names.items()),
+        ),
+        transitions=(
+            T("open", "take", "working"),
+            T("working", "finish", "done"),
+            *(T(source, f"end_{name}", name) for source in ("open", "working") for name in names.values()),
+        ),
+    )
+    return Lifecycle("few", "task", machine, {})
+
+
+@pytest.mark.parametrize(
+    "phases",
+    [
+        (Phase.CANCELLED,),
+        (Phase.FAILED,),
+        (Phase.SKIPPED,),
+        (Phase.FAILED, Phase.CANCELLED),
+        (Phase.FAILED, Phase.SKIPPED),
+        (Phase.CANCELLED, Phase.SKIPPED),
+    ],
+)
+@pytest.mark.parametrize("how", ["unmet", "skipped", "failed", "cancelled"])
+def test_an_end_that_its_lifecycle_has_no_word_for_counts_as_what_it_was(phases: tuple[Phase, ...], how: str) -> None:
+    stage = Stage(lifecycles=Lifecycles([ending_in(*phases)]), scripts=dict(SCRIPTS))
+    condition = Condition(run="m:c") if how == "unmet" else None
+    one = task("bad", retry=Retry(max_attempts=1)) if how == "failed" else task("unmet", condition=condition)
+    job = stage.submit(flow(task("late"), one, task("next", one.name), lifecycle="few"))
+    if how == "skipped":
+        stage.command(stage.actor("next"), SkipTask("not needed"))
+    if how == "cancelled":
+        stage.cancel(job, force=True)
+    elif not stage.over:
+        stage.end(stage.token("late"))
+        stage.settle()
+    stage.advance(100)
+    assert stage.state() == {"failed": "failed", "cancelled": "cancelled"}.get(how, "completed")
+    assert clean(stage) == []
+    last = {row.entity_id: row for row in stage.kept.transitions if row.kind == "task"}
+    for row in last.values():
+        record = stage.task(row.entity_id.rpartition("/")[2])
+        assert row.phase == record.state, row
+        said = (row.metadata or {}).get("ended_as")
+        assert said == (None if record.state in {Phase.COMPLETED, *phases} else record.state)
+
+
 def _without(*rows: T, states: tuple[State, ...] | None = None, machine: Machine = REVIEWED) -> Lifecycle:
     kept = tuple(row for row in machine.transitions if row not in rows)
     return Lifecycle("own", "task", Machine("m", machine.initial, states or tuple(machine.states.values()), kept), {})
