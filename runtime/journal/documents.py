@@ -4,8 +4,11 @@ Rules
 -----
 - `pipeline_...` are the tables of document 000, `guarded_...` those of document 003 (DESIGN 5.17), `fleet_...` the
   audit trails of document 002. Columns have the documents' names; what they do not have follows theirs.
-- States are shown in the document's words, by what they mean (`_STEPS` and the other tables). An entity that runs by
-  that lifecycle has those words already, and keeps them. A state that the document has no word for keeps its own.
+- States are shown in the document's words, by what they mean: by their phases (`_STEPS` and the other tables), whatever
+  the lifecycle that an entity runs by calls them. One that runs by the document's own has those words already, and
+  keeps them. What the document has no word for keeps the word of its lifecycle.
+- What an entity is now is said by the phase that its actor is in (it may wait for a retry inside another state), its
+  trail by the phases of the states that were journaled.
 - One row of ours may be none of theirs (`pending -> queued` is S_PENDING in both): a row is shown where the word
   changes, and begins with the word before it. So each trail hangs together.
 - One row of ours may be two of theirs: 003's task has failed before it is decided that it is tried again or parked, and
@@ -22,36 +25,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+# What the document calls each phase.
 _STEPS = {
-    "S_PENDING": ("pending", "held", "waiting", "queued", "PENDING"),
-    "S_RUNNING": (
-        "running",
-        "timed_out",
-        "validating",
-        "recovering",
-        "cancelling",
-        "IN_PROGRESS",
-        "VALIDATING",
-        "TIMEOUT",
-    ),
-    "S_SUCCESS": ("completed", "success", "COMPLETED"),
-    "S_FAILED": ("failed", "circuit_open", "FAILED", "CIRCUIT_OPEN"),
-    "S_RETRYING": ("retrying", "half_open", "RETRYING", "HALF_OPEN"),
+    "S_PENDING": ("pending", "held", "waiting", "queued"),
+    "S_RUNNING": ("running", "timed_out", "validating", "recovering", "cancelling"),
+    "S_SUCCESS": ("completed",),
+    "S_FAILED": ("failed", "deciding", "circuit_open"),
+    "S_RETRYING": ("retrying", "half_open"),
 }
 _WORKSTREAMS = {
     "S_PENDING": ("planned", "ready", "held", "waiting"),
     "S_RUNNING": ("executing", "paused", "validating", "cancelling"),
     "S_SUCCESS": ("completed",),
-    "S_FAILED": ("failed",),
+    "S_FAILED": ("failed", "deciding"),
+    "S_RETRYING": ("retrying",),
     "S_ABANDONED": ("cancelled",),
 }
 _TASKS = {
-    "PENDING": ("pending", "held", "waiting", "queued", "S_PENDING"),
-    "IN_PROGRESS": ("running", "recovering", "cancelling", "S_RUNNING"),
+    "PENDING": ("pending", "held", "waiting", "queued"),
+    "IN_PROGRESS": ("running", "recovering", "cancelling"),
     "VALIDATING": ("validating",),
-    "COMPLETED": ("completed", "success", "S_SUCCESS"),
-    "FAILED": ("failed", "S_FAILED"),
-    "RETRYING": ("retrying", "S_RETRYING"),
+    "COMPLETED": ("completed",),
+    "FAILED": ("failed", "deciding"),
+    "RETRYING": ("retrying",),
     "CIRCUIT_OPEN": ("circuit_open",),
     "HALF_OPEN": ("half_open",),
     "TIMEOUT": ("timed_out",),
@@ -84,10 +80,11 @@ _JOBS = {
 _CIRCUITS = {"CLOSED": ("closed",), "OPEN": ("open",), "HALF_OPEN": ("half_open",)}
 
 
-def _word(state: str, words: Mapping[str, tuple[str, ...]]) -> str:
-    """The document's word for a state."""
+def _word(phase: str, shown: str, words: Mapping[str, tuple[str, ...]]) -> str:
+    """The document's word for a state, by its phase; `shown` is what its lifecycle calls it."""
     cases = (f"WHEN '{own}' THEN '{word}'" for word, owns in words.items() for own in owns)
-    return f"CASE {state} {' '.join(cases)} ELSE {state} END"
+    kept = ", ".join(f"'{word}'" for word in words)
+    return f"CASE WHEN {shown} IN ({kept}) THEN {shown} ELSE CASE {phase} {' '.join(cases)} ELSE {shown} END END"
 
 
 def _at(number: str) -> str:
@@ -104,12 +101,20 @@ def _shown(table: str = "t", field: str = "state") -> str:
     return f"coalesce({published}, {_get(field, table)})"
 
 
+def _now(words: Mapping[str, tuple[str, ...]], table: str = "t", field: str = "state") -> str:
+    """The document's word for the state of a record."""
+    return _word(_get(field, table), _shown(table, field), words)
+
+
 def _row(place: int) -> str:
     """A column of a transition, by its place in `TRANSITION_FIELDS`."""
     return f"json_extract(one.value, '$[{place}]')"
 
 
 _SEQ, _KIND, _ENTITY, _FROM, _TO, _WHEN, _REASON, _RUN, _METADATA = map(_row, (0, 1, 2, 4, 5, 8, 9, 12, 15))
+# The phases of the states, which what runs by another lifecycle has behind the columns (`PublishedTransition`).
+_FROM_PHASE = f"coalesce(json_extract(one.value, '$[16][0]'), {_FROM})"
+_TO_PHASE = f"coalesce(json_extract({_METADATA}, '$.ended_as'), json_extract(one.value, '$[16][1]'), {_TO})"
 _CHUNKS = "transition_chunks AS c, json_each(c.transitions) AS one"
 _REASONED = f"json_set(coalesce({_METADATA}, '{{}}'), '$.reason', {_REASON})"
 # The job's present run, and its tasks: they are a range of keys.
@@ -153,16 +158,20 @@ def _view(name: str, columns: Mapping[str, str], source: str) -> str:
     return f"CREATE VIEW {name} AS SELECT\n  {told}\n  FROM {source};\n"
 
 
-def _waits_to_retry(state: str, before: str, word: str, words: Mapping[str, tuple[str, ...]]) -> str:
+def _waits_to_retry(state: str, before: str, word: str, otherwise: str) -> str:
     """What is queued for a further attempt is still about to retry."""
-    return f"CASE WHEN {state} = 'queued' AND {before} = 'retrying' THEN '{word}' ELSE {_word(state, words)} END"
+    return f"CASE WHEN {state} = 'queued' AND {before} = 'retrying' THEN '{word}' ELSE {otherwise} END"
+
+
+def _about_to(word: str, words: Mapping[str, tuple[str, ...]]) -> str:
+    return _waits_to_retry(_get("state"), _get("previous_state"), word, _now(words))
 
 
 _STEP_STATE = (
     f"CASE WHEN {_get('state')} = 'skipped' AND {_get('standing')} = 'good' THEN 'S_SUCCESS' ELSE "
-    f"{_waits_to_retry(_shown(), _shown(field='previous_state'), 'S_RETRYING', _STEPS)} END"
+    f"{_about_to('S_RETRYING', _STEPS)} END"
 )
-_TASK_STATE = _waits_to_retry(_shown(), _shown(field="previous_state"), "RETRYING", _TASKS)
+_TASK_STATE = _about_to("RETRYING", _TASKS)
 _FAILED = f"coalesce({_get('failed_attempts')}, 0)"
 # A further run begins where the one before had ended: it is about to be tried again.
 _RUN_STATE = "CASE WHEN {run} > 1 AND ({word}) = 'S_PENDING' THEN 'S_RETRYING' ELSE {word} END"
@@ -172,7 +181,7 @@ _PIPELINE = (
         "pipeline_workstreams",
         {
             "ws_id": _get("id", "j"),
-            "state": _RUN_STATE.format(run=f"coalesce({_get('run', 'w')}, 1)", word=_word(_shown("w"), _WORKSTREAMS)),
+            "state": _RUN_STATE.format(run=f"coalesce({_get('run', 'w')}, 1)", word=_now(_WORKSTREAMS, "w")),
             "updated_at": _at(_get("updated_at", "w")),
             "created_at": _at(_get("created_at", "j")),
             "retry_count": f"coalesce({_get('run', 'w')}, 1) - 1",
@@ -208,13 +217,13 @@ _PIPELINE = (
             " ELSE metadata END",
         },
         "c.owner",  # the job's id
-        _RUN_STATE.format(run=_RUN, word=_word(_TO, _WORKSTREAMS)),
+        _RUN_STATE.format(run=_RUN, word=_word(_TO_PHASE, _TO, _WORKSTREAMS)),
     )
     + _view(
         "pipeline_circuit_breakers",
         {
             "tool_id": _get("name"),
-            "state": _word(_shown(), _CIRCUITS),
+            "state": _now(_CIRCUITS),
             "updated_at": _at(_get("updated_at")),
             "failure_count": f"coalesce({_get('failures')}, 0)",
             "failure_threshold": f"coalesce({_get('failure_threshold')}, 5)",
@@ -231,7 +240,7 @@ _GUARDED = _view(
         "task_id": _get("id"),
         "workstream_id": _get("workstream_id"),
         "state": _TASK_STATE,
-        "previous_state": f"nullif({_word(_shown(field='previous_state'), _TASKS)}, {_TASK_STATE})",
+        "previous_state": f"nullif({_now(_TASKS, field='previous_state')}, {_TASK_STATE})",
         "attempt_count": f"coalesce({_get('attempt')}, 0)",
         "created_at": _at(_get("created_at")),
         "started_at": _at(_get("started_at")),
@@ -255,7 +264,7 @@ _GUARDED = _view(
         "reason": "reason", "metadata": "metadata",
     },
     _ENTITY,
-    _waits_to_retry(_TO, _FROM, "RETRYING", _TASKS),
+    _waits_to_retry(_TO_PHASE, _FROM_PHASE, "RETRYING", _word(_TO_PHASE, _TO, _TASKS)),
     _BETWEEN,
 )  # fmt: skip
 _FLEET = "".join(
@@ -267,7 +276,7 @@ _FLEET = "".join(
             "timestamp": "at",
         },
         _ENTITY,
-        _word(_TO, words),
+        _word(_TO_PHASE, _TO, words),
     )
     for kind, words in (("worker", _WORKERS), ("job", _JOBS))
 )  # fmt: skip
