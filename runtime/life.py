@@ -284,7 +284,8 @@ class RuntimeLife(ABC):
         process = await self._open_engines(runners)
         if loaded.attempts or loaded.cancel_hooks:
             await self._end_leftovers(loaded)
-        taker = Taker(self._whole, self._host, self._requests, self.read)
+        taker = Taker(self._whole, self._host, self._requests, self.read, start)
+        self._machines.on_spawn = taker.spawned
         if loaded.jobs:
             loaded.awaited = await taker.awaited()
         self._begin(loaded)

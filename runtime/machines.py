@@ -205,6 +205,7 @@ class Machines:
         self.runtime = runtime
         self.host = host
         self.start = start  # runs a coroutine function among the runtime's own tasks
+        self.on_spawn: Callable[[str], None] = lambda _: None  # told of each name
         self._refs: WeakValueDictionary[str, MachineRef] = WeakValueDictionary()
         self._kinds: dict[tuple[object, ...], tuple[MachineActor, MachineKind]] = {}
 
@@ -224,6 +225,7 @@ class Machines:
         if ref is None:
             first = record or first_record(kind, name, facts, self.host.now())
             ref = self._refs[name] = MachineRef(self, name, first, kind.read(first.facts))
+        self.on_spawn(name)
         return ref
 
     def of(self, name: str) -> MachineRef:

@@ -7,18 +7,23 @@ Rules:
   (its row's number travels with the `request_id`), what was refused by a commit of its own.
 - A row is unanswered until then, whatever happens: after a kill it is taken again at the next start, where its key says
   whether it had taken effect.
+- What was left for a machine that this program has not got waits, unanswered and in order, until it is spawned, here or
+  by a later start: whoever only resumes a job must not use up what was meant for another program.
 - Nothing that a row asks can end the taker.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import msgspec
 from anyio.abc import TaskStatus
 
+from ...actors.machine_kind import MachineNotFound
 from ..journal.contract import Entry, InboxAnswer, JournalError
 from ..outcomes import RuntimeClosed
 from .bell import Bell
@@ -34,14 +39,27 @@ if TYPE_CHECKING:
 
 
 class Taker:
-    """The inbox's side of a runtime. `read` runs a blocking question to the journal."""
+    """The inbox's side of a runtime.
 
-    def __init__(self, runtime: Runtime, host: Host, requests: Requests, read: Callable[..., Awaitable[Any]]) -> None:
+    read: runs a blocking question to the journal. start: runs a coroutine function among the runtime's own tasks.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        host: Host,
+        requests: Requests,
+        read: Callable[..., Awaitable[Any]],
+        start: Callable[[Callable[[], Any]], object],
+    ) -> None:
+        self._start = start
         self._runtime = runtime
         self._host = host
         self._requests = requests
         self._read = read
         self._last = 0  # the last row that was taken
+        self._waiting: dict[str, list[InboxRow]] = {}  # by the machine that is not there
+        self._taking = anyio.Lock()
         self._serving = anyio.CancelScope()
         self._ended = anyio.Event()
 
@@ -88,20 +106,43 @@ class Taker:
         if self._host.journal.shared is None:
             return
         try:
-            rows: list[InboxRow] = await self._read(self._host.journal.inbox)
-            for row in rows:
-                if row.row > self._last:
-                    await self._do(row, unheard)
-                    self._last = row.row
+            async with self._taking:
+                rows: list[InboxRow] = await self._read(self._host.journal.inbox)
+                for row in rows:
+                    if row.row > self._last:
+                        await self._do_what_waits(row.target)
+                        await self._do(row, unheard)
+                        self._last = row.row
         except RuntimeClosed:
             return  # the next start takes them
         except JournalError as error:  # it is looked at again with the next ring
             self._host.notice("inbox_unreadable", "error", f"the inbox cannot be read: {error}", raised=error)
 
+    def spawned(self, machine: str) -> None:
+        """It may be there now: do what waits for it."""
+        if machine in self._waiting:
+            self._start(partial(self._retake, machine))
+
+    async def _retake(self, machine: str) -> None:
+        with suppress(RuntimeClosed, JournalError):  # the next start takes it
+            async with self._taking:
+                await self._do_what_waits(machine)
+
+    async def _do_what_waits(self, machine: str) -> None:
+        for row in self._waiting.pop(machine, ()):
+            await self._do(row, unheard=True)
+
     async def _do(self, row: InboxRow, unheard: bool) -> None:
         self._requests.rows[row.request_id] = row
         try:
             answered = await self._done(row)
+        except MachineNotFound as error:
+            if unheard:
+                self._waiting.setdefault(row.target, []).append(row)
+                text = f"{row.verb} {row.target}, left in the inbox while nobody ran it, waits for its machine: {error}"
+                self._host.notice("command_waits", "warning", text, verb=row.verb, target=row.target)
+                return
+            answered = answer_to(error)
         finally:
             self._requests.rows.pop(row.request_id, None)
         if answered is not None:
@@ -117,7 +158,7 @@ class Taker:
         """Do it. Returns the answer, None where that has been committed with the effect."""
         try:
             await perform(self._runtime, row)
-        except (RuntimeClosed, JournalError):
+        except (RuntimeClosed, JournalError, MachineNotFound):
             raise
         except Exception as error:
             return answer_to(error)

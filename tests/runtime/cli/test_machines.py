@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import re
 import sqlite3
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import anyio.lowlevel
 import msgspec
 import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
@@ -141,6 +144,50 @@ def test_fire_at_a_stopped_journal_waits_for_the_next_start(cli: Cli, folder: Pa
         assert live.runtime.machine("run-7").state == "running"
         told = cli("fire", "run-7", "START", "--request-id", "r1")
         assert (told.code, told.out) == (0, "machine run-7 running\n")
+
+
+@pytest.fixture
+def elsewhere(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[bool], MachineActor[Facts]]]:
+    """Has a module of the program to which the machine belongs, or has it not."""
+    path = folder / "program_elsewhere.py"
+    monkeypatch.syspath_prepend(str(folder))
+
+    def be(there: bool) -> MachineActor[Facts]:
+        path.write_text("def same(facts, fire):\n    return facts\n") if there else path.unlink()
+        sys.modules.pop("program_elsewhere", None)
+        importlib.invalidate_caches()
+        return MachineActor(EXECUTION, Facts(), on_event=importlib.import_module(path.stem).same if there else None)
+
+    yield be
+    sys.modules.pop("program_elsewhere", None)
+
+
+@pytest.mark.parametrize("spawned", [False, True])
+def test_what_was_fired_at_a_machine_of_another_program_waits_for_that(
+    cli: Cli, folder: Path, elsewhere: Callable[[bool], MachineActor[Facts]], spawned: bool
+) -> None:
+    with running() as live:
+        actor = elsewhere(True)
+        run = live.portal.call(lambda: live.runtime.spawn(actor, name="run-0"))
+        live.portal.call(run.ask, Fire("ENQUEUE"))
+    assert [cli("fire", "run-0", event).code for event in ("START", "FAIL")] == [4, 4]
+    elsewhere(False)
+    assert cli("resume").code == 0  # a start by a program that has not got it
+    with running() as live:
+        assert live.runtime.machine("run-0").state == "queued"
+        assert "cannot be found again" in cli("fire", "run-0", "CANCEL").err  # whoever waits is told
+        if spawned:  # later, by the program itself
+            actor = elsewhere(True)
+            run = live.portal.call(lambda: live.runtime.spawn(actor, name="run-0"))
+            while not run.ended:
+                live.portal.call(anyio.lowlevel.checkpoint)
+    if not spawned:
+        elsewhere(True)
+        with running():
+            pass
+    with sqlite3.connect("callboard.db") as db:
+        events = db.execute("SELECT event FROM state_transitions WHERE entity_id = 'run-0' ORDER BY seq").fetchall()
+    assert [event for (event,) in events] == ["create", "ENQUEUE", "START", "FAIL"]
 
 
 def test_machines_are_shown_beside_jobs(cli: Cli, folder: Path) -> None:
