@@ -1,0 +1,49 @@
+"""Small plays for victims: a journal with ended jobs; moving those out of it; making or opening one; migrating one."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from callboard import Defaults, Runtime, Task, Workstream
+from callboard.runtime.journal import opening
+from callboard.runtime.journal.archive import move_all
+
+from . import scene
+from .death import die
+
+MIGRATIONS = (
+    "CREATE TABLE first_more (one INTEGER PRIMARY KEY); INSERT INTO first_more VALUES (1), (2), (3);",
+    "ALTER TABLE first_more RENAME TO second_more; CREATE INDEX more ON second_more (one);",
+)
+"""What a later version might do to the file: nothing was released yet, so there is only the first one."""
+
+
+async def prepare(place: Path) -> None:
+    """Run jobs that say `archive`, one with a child, and one that does not; then die without leaving the runtime."""
+    async with Runtime(place / "state.db", jsonl=place / "transitions.jsonl") as runtime:
+        tasks = [Task("a", run=scene.step), Task("b", run=scene.has_child, depends_on=["a"])]
+        for name in ("one", "two"):
+            job = await runtime.submit(Workstream(name, tasks=tasks, archive=True, defaults=Defaults()), id=name)
+            await job.wait()
+        await (await runtime.submit(Workstream("stays", tasks=[Task("a", run=scene.step)]), id="stays")).wait()
+        die()
+
+
+def archive(place: Path) -> None:
+    """Move what has ended out of the journal of that folder, as its runtime does when it is left."""
+    left = move_all(place / "state.db", living=frozenset(), now=time.time(), may_go_on=lambda: True)
+    if left.reason is not None:
+        raise SystemExit(left.reason)
+
+
+async def opened(place: Path) -> None:
+    """Open a runtime there, and leave it again."""
+    async with Runtime(place / "state.db", jsonl=place / "transitions.jsonl"):
+        pass
+
+
+async def migrated(place: Path) -> None:
+    """Open it as a later version would."""
+    opening.MIGRATIONS += MIGRATIONS
+    await opened(place)

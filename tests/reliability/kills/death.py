@@ -1,0 +1,166 @@
+"""Ways for a program to kill itself with SIGKILL at an exact point of the library's code, which stays as it is.
+
+| a death | kills |
+| --- | --- |
+| `Commit(n, "before")` | when the n-th batch is ready to be committed |
+| `Commit(n, "within")` | while SQLite works on it, after `steps` operations of its machine (or right behind it) |
+| `Commit(n, "after")` | when it is committed, and nobody was told |
+| `Released(n)` | when the loop has done the effects of the n-th commit |
+| `Torn(n)` | when half of the n-th piece of the JSONL log is written |
+| `Line(file, n)` | before the n-th line executed of that file of the library, in whatever thread |
+| `Opened(n)` | when SQLite's machine has done so many operations over one connection |
+
+Each is a point of this process's life only: after the next start it counts from the beginning.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from types import FrameType
+from typing import Any, Literal
+
+import msgspec
+
+
+class Commit(msgspec.Struct, frozen=True, tag=True):
+    n: int
+    where: Literal["before", "within", "after"]
+    steps: int = 100
+
+
+class Released(msgspec.Struct, frozen=True, tag=True):
+    n: int
+
+
+class Torn(msgspec.Struct, frozen=True, tag=True):
+    n: int
+
+
+class Line(msgspec.Struct, frozen=True, tag=True):
+    file: str  # its path's end, as "journal/writer.py"
+    n: int
+
+
+class Opened(msgspec.Struct, frozen=True, tag=True):
+    n: int
+
+
+Death = Commit | Released | Torn | Line | Opened
+
+
+def die(*_: object) -> int:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return 1
+
+
+def arm(death: Death | None) -> None:
+    """Have this process die so."""
+    match death:
+        case Commit():
+            _at_commit(death)
+        case Released():
+            _when_released(death)
+        case Torn():
+            _when_torn(death)
+        case Line():
+            _at_line(death)
+        case Opened():
+            _while_opening(death)
+        case None:
+            pass
+
+
+def _at_commit(death: Commit) -> None:
+    from callboard.runtime.journal import writer
+
+    commit, count = writer._commit, 0
+
+    def counted(connection: Any, batch: Any) -> None:
+        nonlocal count
+        count += 1
+        if count == death.n:
+            if death.where == "before":
+                die()
+            if death.where == "within":
+                connection.set_progress_handler(die, death.steps)
+        commit(connection, batch)
+        if count == death.n:
+            die()
+
+    writer._commit = counted
+
+
+def _when_released(death: Released) -> None:
+    from callboard.runtime.host import Host
+
+    release, done = Host.release, -1
+
+    def counted(self: Host) -> None:
+        nonlocal done
+        release(self)
+        if self.journal.commits > done:  # type: ignore[attr-defined]
+            done = self.journal.commits  # type: ignore[attr-defined]
+            if done >= death.n:
+                die()
+
+    Host.release = counted  # type: ignore[method-assign]
+
+
+class _Half:
+    """A file that takes half of what it is given, and no more."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+
+    def write(self, data: Any) -> int:
+        self._file.write(data[: len(data) // 2])
+        return die()
+
+
+def _when_torn(death: Torn) -> None:
+    from callboard.runtime.jsonl import JsonlLog
+
+    add, count = JsonlLog._add, 0
+
+    def counted(self: JsonlLog, rows: Any) -> None:
+        nonlocal count
+        count += 1
+        if count == death.n:
+            self._file = _Half(self._file)  # type: ignore[assignment]
+        add(self, rows)
+
+    JsonlLog._add = counted  # type: ignore[method-assign]
+
+
+def _at_line(death: Line) -> None:
+    left = death.n
+
+    def line(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal left
+        if event == "line":
+            left -= 1
+            if left == 0:
+                die()
+        return line
+
+    def call(frame: FrameType, event: str, _: object) -> Any:
+        return line if frame.f_code.co_filename.endswith(death.file) else None
+
+    threading.settrace(call)
+    sys.settrace(call)
+
+
+def _while_opening(death: Opened) -> None:
+    from callboard.runtime.journal import archive, opening, reader
+
+    connect = opening.connect
+
+    def watched(*args: Any) -> Any:
+        connection = connect(*args)
+        connection.set_progress_handler(die, death.n)
+        return connection
+
+    opening.connect = archive.connect = reader.connect = watched

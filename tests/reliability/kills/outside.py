@@ -1,0 +1,224 @@
+"""Who stands outside: the operator who commands through the inbox, and the hand that starts victims and kills them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from callboard.runtime.control.bell import ring
+from callboard.runtime.control.client import put
+from callboard.runtime.control.told import Answered
+from callboard.runtime.journal.contract import InboxRow, JournalError
+from callboard.runtime.journal.reader import SqliteReader
+
+from .scene import NOTES
+from .zygote import Order
+
+ROOT = Path(__file__).parents[3]
+LOOK_EVERY = 0.02
+"""Seconds between two looks of the operator at a journal that is in use."""
+PATIENCE = 60.0
+"""Seconds after which a victim counts as hanging."""
+Reach = Literal["runtime", "group", "tree"]
+"""What is killed from outside: the runtime's process only, its process group, or all that it has started, too."""
+
+
+def log_of(place: Path) -> list[str]:
+    log = place / "log"
+    return log.read_text().splitlines() if log.exists() else []
+
+
+@contextlib.contextmanager
+def reading(place: Path) -> Iterator[SqliteReader | None]:
+    """The journal of that folder, or None while there is none."""
+    try:
+        reader = SqliteReader(place / "state.db")
+    except JournalError:
+        yield None
+        return
+    with contextlib.closing(reader):
+        yield reader
+
+
+class Command(msgspec.Struct):
+    """A command that was put into the inbox. seen: how long the log was when its answer was read."""
+
+    row: InboxRow
+    answer: Answered | None = None
+    seen: int = 0
+
+
+class Operator:
+    """Does what the scene needs people for, each as soon as the journal says that it can be done."""
+
+    def __init__(self, place: Path) -> None:
+        self.sent: dict[int, Command] = {}
+        self._place = place
+        self._done: set[str] = set()
+        self._seen: tuple[int, ...] = ()  # how the journal's files were when it was last read
+
+    @property
+    def open(self) -> list[Command]:
+        """What was not answered yet."""
+        return [command for command in self.sent.values() if command.answer is None]
+
+    def answered(self, name: str) -> bool:
+        return any(one.row.request_id == name and one.answer for one in self.sent.values())
+
+    def look(self) -> None:
+        """Put into the inbox what is due, and read the answers, if anything was written since the last look."""
+        files = [self._place / name for name in ("state.db", "state.db-wal") if (self._place / name).exists()]
+        seen = tuple(number for file in files for number in (file.stat().st_mtime_ns, file.stat().st_size))
+        if seen == self._seen:
+            return
+        self._seen = seen
+        with reading(self._place) as reader:
+            if reader is None:
+                return
+            for command in self.open:
+                text = reader.answer(command.row.row)
+                if text is not None:
+                    command.answer = msgspec.json.decode(text, type=Answered)
+                    command.seen = len(log_of(self._place))
+            self._command(reader)
+
+    def _command(self, reader: SqliteReader) -> None:
+        if (gauge := reader.machine("gauge")) is not None and gauge.state == "counting":
+            for note in range(NOTES):
+                for _ in range(2):  # the same command twice is one
+                    self._put("fire", "machine", "gauge", f"note-{note}", event="note")
+                self._done.add(f"note-{note}")
+            self._once("fire", "machine", "gauge", "close", event="close")
+        doomed = reader.job("doomed")
+        began = any(line.startswith("doomed/body") for line in log_of(self._place))
+        if began and doomed is not None and doomed.state == "running":
+            self._once("cancel", "job", "doomed", "cancel-doomed", reason="not wanted")
+        main = reader.workstreams("main")
+        if not main:
+            return
+        states = {task.name: task.state for task in reader.tasks(main[-1].key)}
+        if main[-1].state == "executing" and states["first"] == "completed":
+            self._once("pause", "job", "main", "pause")
+        if main[-1].state == "paused" and self.answered("pause"):
+            self._once("resume", "job", "main", "resume")
+        if states["gate"] == "held" and self.answered("resume"):
+            self._once("approve", "task", "main/gate", "approve-1", by="ana")
+            self._once("approve", "task", "main/gate", "approve-2", by="ben")
+        if reader.approvals(main[-1].key):
+            self._once("approve", "task", "main/asks", "sign", by="cy", approval="sign")
+
+    def _once(self, verb: str, kind: str, target: str, name: str, **arguments: Any) -> None:
+        if name not in self._done:
+            self._put(verb, kind, target, name, **arguments)
+            self._done.add(name)
+
+    def _put(self, verb: str, kind: str, target: str, name: str, **arguments: Any) -> None:
+        if name in self._done:
+            return
+        row = InboxRow(verb, kind, target, name, arguments, sent_at=time.time())
+        number = put(self._place / "state.db", row)
+        self.sent[number] = Command(msgspec.structs.replace(row, row=number))
+        ring(self._place / "state.db")
+
+
+class Zygote:
+    """The process that forks victims. One at a time."""
+
+    def __init__(self) -> None:
+        environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.reliability.kills.zygote"],
+            env=environment, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0,
+        )  # fmt: skip
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait(30)
+        self._process.stdout.close()
+
+    def start(self, order: Order) -> int:
+        """Start a victim; returns its pid."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(msgspec.json.encode(order) + b"\n")
+        return self._answer()
+
+    def ended(self, within: float) -> int | None:
+        """The victim's exit code, None if it has not ended within so many seconds."""
+        assert self._process.stdout is not None
+        ready, _, _ = select.select([self._process.stdout], [], [], max(within, 0.0))
+        return self._answer() if ready else None
+
+    def _answer(self) -> int:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line, "the zygote has died"
+        return int(line)
+
+
+def carrying(mark: str) -> list[int]:
+    """The processes that carry that variable of the environment."""
+    found: list[int] = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            with contextlib.suppress(OSError):
+                if mark.encode() in (entry / "environ").read_bytes().split(b"\0"):
+                    found.append(int(entry.name))
+    return found
+
+
+def kill(pid: int, reach: Reach, place: Path) -> None:
+    """Kill a victim, and as much as is said of what it has started."""
+    with contextlib.suppress(ProcessLookupError):
+        if reach == "group":
+            os.killpg(pid, signal.SIGKILL)
+            return
+        os.kill(pid, signal.SIGKILL)
+    if reach == "tree":
+        for other in carrying(f"CALLBOARD_JOURNAL={(place / 'state.db').absolute()}"):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(other, signal.SIGKILL)
+
+
+def live(
+    zygote: Zygote,
+    order: Order,
+    *,
+    operator: Operator | None = None,
+    after: float | None = None,
+    reach: Reach = "runtime",
+) -> int:
+    """Let one victim live, until it has ended or died by its own hand, or is killed `after` so many seconds.
+
+    Returns its exit code. Raises TimeoutError for one that hangs.
+    """
+    pid, began = zygote.start(order), time.monotonic()
+    if operator is None and after is None:
+        code = zygote.ended(PATIENCE)
+    else:
+        code = None
+        while code is None and time.monotonic() - began < PATIENCE:
+            if operator is not None:
+                operator.look()
+            left = LOOK_EVERY if after is None else min(LOOK_EVERY, began + after - time.monotonic())
+            code = zygote.ended(left)
+            if code is None and after is not None and time.monotonic() >= began + after:
+                kill(pid, reach, Path(order.folder))
+                code = zygote.ended(PATIENCE)
+                break
+    if code is None:
+        kill(pid, "tree", Path(order.folder))
+        zygote.ended(PATIENCE)
+        raise TimeoutError(f"a victim did not end within {PATIENCE} s: {order}")
+    return code

@@ -1,0 +1,103 @@
+"""The sweep: a scene is killed, started again, killed again, until it ends; chain after chain, each from its seed."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from pathlib import Path
+
+import msgspec
+
+from .death import Commit, Death, Line, Opened, Released, Torn
+from .outside import Operator, Reach, Zygote, live, log_of
+from .verdict import after_kill, at_end
+from .zygote import Order
+
+MOST = 40
+"""Kills in one chain, after which it may end undisturbed."""
+FILES = (
+    "runtime/calls.py", "runtime/control/taker.py", "runtime/engines/command.py", "runtime/engines/watch.py",
+    "runtime/host.py", "runtime/jsonl.py", "runtime/journal/batch.py", "runtime/journal/opening.py",
+    "runtime/journal/sqlite.py", "runtime/journal/writer.py", "runtime/leftovers.py", "runtime/life.py",
+    "runtime/machines.py", "runtime/requests.py", "actors/loading.py", "actors/kernel.py", "actors/task.py",
+    "actors/cancelling.py",
+)  # fmt: skip
+"""Of the library, where a `Line` is drawn from."""
+REACHES: tuple[Reach, ...] = ("runtime", "group", "tree")
+
+
+class Tally(msgspec.Struct):
+    """What a sweep has done. kills: by kind."""
+
+    chains: int = 0
+    kills: Counter[str] = msgspec.field(default_factory=Counter)
+
+    @property
+    def killed(self) -> int:
+        return sum(self.kills.values())
+
+
+class Blow(msgspec.Struct, frozen=True):
+    """One kill: by the victim's own hand (`death`), or from outside, after so many seconds."""
+
+    death: Death | None = None
+    after: float | None = None
+    reach: Reach = "runtime"
+
+    @property
+    def kind(self) -> str:
+        if self.death is None:
+            return f"at an instant, {self.reach}"
+        if isinstance(self.death, Commit):
+            return f"commit, {self.death.where}"
+        return {Released: "effects done", Torn: "log line torn", Line: "line of code", Opened: "while opening"}[
+            type(self.death)
+        ]
+
+
+def drawn(random: random.Random) -> Blow:
+    """Any kill."""
+    which = random.random()
+    if which < 0.30:
+        return Blow(after=random.choice((0.1, 0.2, 0.4)) * random.random(), reach=random.choice(REACHES))
+    n = random.choice((random.randint(1, 4), random.randint(1, 10), random.randint(4, 25)))
+    if which < 0.65:
+        where = random.choice(("before", "within", "after"))
+        return Blow(Commit(n, where, random.choice((1, 20, 200, 1000))))
+    if which < 0.75:
+        return Blow(Released(n))
+    if which < 0.82:
+        return Blow(Torn(n))
+    if which < 0.87:
+        return Blow(Opened(random.randint(1, 4_000)))
+    return Blow(Line(random.choice(FILES), int(10 ** random.uniform(0.3, 3.2))))
+
+
+def chain(zygote: Zygote, place: Path, seed: int, tally: Tally, first: Blow | None = None) -> None:
+    """Kill one scene again and again, and hold what it leaves against the rules. `first`: how it is killed first."""
+    dice = random.Random(seed)
+    operator = Operator(place)
+    order = Order(str(place), processes=seed % 4 == 3, backend=("asyncio", "trio")[seed % 2])
+    tally.chains += 1
+    for number in range(MOST + 2):
+        blow = (first if number == 0 else None) or drawn(dice)
+        if number >= MOST:
+            blow = Blow()
+        before = len(log_of(place))
+        code = live(
+            zygote, msgspec.structs.replace(order, death=blow.death), operator=operator, after=blow.after,
+            reach=blow.reach,
+        )  # fmt: skip
+        lived = log_of(place)[before:]
+        if code == 0:
+            assert "scene 0 over" in lived
+            operator.look()
+            at_end(place, list(operator.sent.values()))
+            return
+        assert code == -9, f"the victim failed ({code}): {(place / 'stderr').read_text()[-4000:]}"
+        again = "" if number == 0 or "scene 0 open" in lived else ", in recovery"
+        tally.kills[blow.kind + again] += 1
+        if dice.random() < 0.5:
+            operator.look()  # what people say while nothing runs waits for the next start
+        after_kill(place, list(operator.sent.values()))
+    raise AssertionError(f"not over after {MOST} kills, when it was let live: {log_of(place)[-20:]}")

@@ -1,0 +1,223 @@
+"""What must hold of a scene's journal, its JSONL log and what its bodies have written; each breach is one line of text.
+
+`after_kill` is asked after each kill, `at_end` when a victim says that all is over. Both raise AssertionError.
+
+The rules, in the order of the functions:
+- The auditor finds nothing in the transitions, and the records agree with them (`callboard check`).
+- The JSONL log, once a runtime was left in order, holds each transition of the journal once, in order.
+- A body begins at most once per fencing token, only after its claim was committed, and never once a result of its
+  task was committed. A later attempt begins only when the one before can write nothing more.
+- The counts of failed and lost attempts are those of the attempts; none is above its limit.
+- What was acknowledged took effect, once, and what was put into the inbox was answered, if only at the next start.
+- Hooks ran at least once. Nothing is left over: no claim, no hook to be run, no process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from callboard.actors.records import AttemptRecord, TaskRecord
+from callboard.machines import TransitionEvent
+from callboard.machines.audit import AuditFinding, Auditor, audit_lines
+from callboard.runtime.journal.reader import SqliteReader
+from callboard.runtime.jsonl import log_line
+
+from .outside import Command, carrying, log_of, reading
+from .scene import FRAGILE_LOSSES, NOTES
+
+JOBS = ("main", "main/parent/sub", "doomed")
+ENDS = {
+    "main": {"completed"},
+    "main/parent/sub": {"completed"},
+    "doomed": {"cancelled", "skipped"},
+    "main/fragile": {"completed", "failed"},
+    "main/once": {"completed", "failed"},
+}
+FAILURES = ("failed", "timed_out")
+EFFECTS = {  # what a command must have fired, and at whom
+    "cancel-doomed": ("doomed", {"cancel", "cancel_graceful"}),
+    "pause": ("main@1", {"pause"}),
+    "resume": ("main@1", {"resume"}),
+    "approve-1": ("main@1/gate", {"approve"}),
+    "approve-2": ("main@1/gate", {"approve"}),
+    "sign": ("main@1/asks/sign", {"approve"}),
+    "close": ("gauge", {"close"}),
+    **{f"note-{note}": ("gauge", {"note"}) for note in range(NOTES)},
+}
+
+
+def after_kill(place: Path, commands: Sequence[Command]) -> None:
+    """Raise AssertionError if anything is wrong with what a killed runtime has left."""
+    with reading(place) as reader:
+        if reader is None:
+            assert not any(line.endswith(" start") for line in log_of(place)), "a body began, and there is no journal"
+            return
+        found = [*audited(reader), *ran_once(reader, log_of(place)), *took_effect(reader, commands)]
+        assert not found, "\n".join(found)
+
+
+def at_end(place: Path, commands: Sequence[Command]) -> None:
+    """Raise AssertionError if anything is wrong when all is over."""
+    with reading(place) as reader:
+        assert reader is not None
+        log = log_of(place)
+        found = [
+            *audited(reader), *checked(place), *logged(reader, place), *ran_once(reader, log), *ended(reader, log),
+            *counted(reader), *took_effect(reader, commands), *nothing_left(reader, place),
+            *nothing_after_cancel(log, commands),
+        ]  # fmt: skip
+        found += [f"{one.row.request_id} was never answered" for one in commands if one.answer is None]
+        assert not found, "\n".join(found)
+
+
+def tasks_of(reader: SqliteReader) -> Iterator[tuple[str, TaskRecord, list[AttemptRecord]]]:
+    """Every task, as its bodies call it ("JOB/TASK"), with its attempts."""
+    for job in JOBS:
+        for run in reader.workstreams(job):
+            for task in reader.tasks(run.key):
+                yield f"{job}/{task.name}", task, reader.attempts(task.id)
+
+
+def audited(reader: SqliteReader) -> Iterator[str]:
+    auditor = Auditor()
+    for event in reader.transitions():
+        auditor.take(msgspec.convert(log_line(event), TransitionEvent, from_attributes=True))
+    yield from map(_text, auditor.finish())
+
+
+def checked(place: Path) -> Iterator[str]:
+    import typer
+
+    from callboard.runtime.cli.check import check
+
+    told = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(told):
+            check(place / "state.db")
+    except typer.Exit:
+        yield f"callboard check: {told.getvalue()}"
+
+
+def logged(reader: SqliteReader, place: Path) -> Iterator[str]:
+    with (place / "transitions.jsonl").open("rb") as log:
+        yield from map(_text, audit_lines(log))
+    lines = (place / "transitions.jsonl").read_bytes().splitlines()
+    numbers = [msgspec.json.decode(line)["seq"] for line in lines]
+    if numbers != [row.seq for row in reader.transitions()]:
+        yield "the log does not hold each transition of the journal once, in order"
+    if numbers != list(range(1, len(numbers) + 1)):
+        yield "the transitions are not numbered without a gap"
+
+
+def ran_once(reader: SqliteReader, log: list[str]) -> Iterator[str]:
+    begun: dict[str, list[int]] = defaultdict(list)
+    wrote: dict[str, list[int]] = defaultdict(list)
+    for line in log:
+        name, token, word = line.rsplit(" ", 2)
+        if token != "0":
+            wrote[name].append(int(token))
+            if word == "start":
+                begun[name].append(int(token))
+    known = {name: (task, attempts) for name, task, attempts in tasks_of(reader)}
+    yield from (f"{name} began, and the journal knows no such task" for name in begun.keys() - known.keys())
+    for name, (_, attempts) in known.items():
+        ends = {attempt.key: attempt.end for attempt in attempts}
+        for token, times in Counter(begun[name]).items():
+            if times > 1:
+                yield f"{name}: the body of token {token} began {times} times"
+            if token not in ends:
+                yield f"{name}: the body of token {token} began before its claim was committed"
+        succeeded = [token for token, end in ends.items() if end == "succeeded"]
+        if len(succeeded) > 1:
+            yield f"{name} has {len(succeeded)} results"
+        if succeeded and max(ends) > succeeded[0]:
+            yield f"{name} was claimed again although its result was committed"
+        if wrote[name] != sorted(wrote[name]):
+            yield f"{name}: an earlier attempt wrote after a later one had begun: {wrote[name]}"
+
+
+def ended(reader: SqliteReader, log: list[str]) -> Iterator[str]:
+    for job in JOBS:
+        record = reader.job(job)
+        if record is None or record.state not in ENDS[job]:
+            yield f"job {job} is {None if record is None else record.state}"
+    for name, task, attempts in tasks_of(reader):
+        if task.state not in ENDS.get(name, ENDS[task.job_id]):
+            yield f"{name} ended as {task.state}: {task.reason}"
+        if task.state == "completed":
+            token = next(attempt.key for attempt in attempts if attempt.end == "succeeded")
+            if f"{name} {token} end" not in log:
+                yield f"{name} is completed, and its body did not end"
+    gauge = reader.machine("gauge")
+    if gauge is None or gauge.state != "out" or msgspec.json.decode(gauge.facts or b"{}").get("notes") != NOTES:
+        yield f"the machine is {gauge}"
+    yield from hooks_ran(reader, log)
+
+
+def hooks_ran(reader: SqliteReader, log: list[str]) -> Iterator[str]:
+    wanted = {"main@1/first", "main@1"}
+    passed = {(row.entity_id, row.to_state) for row in reader.transitions()}
+    wanted |= {name for name in ("doomed@1/body", "doomed@1") if (name, "cancelling") in passed}
+    yield from (f"the hook of {name} did not run" for name in wanted if f"{name} 0 hook" not in log)
+
+
+def counted(reader: SqliteReader) -> Iterator[str]:
+    for name, task, attempts in tasks_of(reader):
+        ends = [attempt.end for attempt in attempts]
+        failed, lost = sum(ends.count(end) for end in FAILURES), ends.count("lost")
+        if (task.failed_attempts, task.lost_attempts) != (failed, lost):
+            yield f"{name} counts {task.failed_attempts} failed and {task.lost_attempts} lost, and has {ends}"
+        if failed > task.max_attempts + task.granted or lost > task.max_losses:
+            yield f"{name} has {failed} failed and {lost} lost attempts: too many"
+        if [attempt.attempt for attempt in attempts] != list(range(1, len(attempts) + 1)) or None in ends:
+            yield f"{name} has attempts that are not numbered, or not ended: {attempts}"
+        if name == "main/once" and len(attempts) > 1:
+            yield f"{name} was tried {len(attempts)} times"
+        if name == "main/fragile" and len(attempts) > FRAGILE_LOSSES:
+            yield f"{name} was tried {len(attempts)} times"
+
+
+def took_effect(reader: SqliteReader, commands: Sequence[Command]) -> Iterator[str]:
+    acknowledged: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for command in commands:
+        if command.answer is None:
+            continue
+        if command.answer.error is not None:
+            yield f"{command.row.request_id} was refused: {command.answer.error}"
+        entity, events = EFFECTS[command.row.request_id]
+        acknowledged[entity, " ".join(sorted(events))].add(command.row.request_id)
+    for (entity, events), names in acknowledged.items():
+        fired = sum(row.event in events.split() for row in reader.transitions(entity_id=entity))
+        sent = {one.row.request_id for one in commands if EFFECTS[one.row.request_id][0] == entity}
+        if not len(names) <= fired <= len(sent):
+            yield f"{entity}: acknowledged {sorted(names)}, and {events!r} was fired {fired} times"
+
+
+def nothing_after_cancel(log: list[str], commands: Sequence[Command]) -> Iterator[str]:
+    for command in commands:
+        if command.row.request_id == "cancel-doomed" and command.answer is not None:
+            late = [line for line in log[command.seen :] if line.startswith("doomed/") and line.endswith(" start")]
+            if late:
+                yield f"began after the cancel was acknowledged: {late}"
+
+
+def nothing_left(reader: SqliteReader, place: Path) -> Iterator[str]:
+    if reader.outbox():
+        yield f"hooks were not run: {reader.outbox()}"
+    mark = f"SCENE={place}"
+    until = time.monotonic() + 10
+    while (left := carrying(mark)) and time.monotonic() < until:
+        time.sleep(0.02)  # a worker process ends by itself when its runtime has
+    if left:
+        yield f"processes are left over: {left}"
+
+
+def _text(finding: AuditFinding) -> str:
+    return f"{finding.severity} {finding.kind} {finding.entity_id or ''}: {finding.text}"

@@ -1,0 +1,90 @@
+"""A process that has imported everything, and forks a victim for each line that it is told: `python zygote.py`.
+
+Importing takes most of the time of a start, and a sweep starts hundreds. Each line of its input is an `Order`; it
+answers with the victim's pid, and, when that has ended, with its exit code (negative: the signal).
+A victim leads a session and a process group of its own. What it leaves behind becomes the zygote's (where the system
+lets a process adopt): it reaps what has ended.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import sys
+from pathlib import Path
+from typing import Literal, NoReturn
+
+import anyio
+import msgspec
+from anyio._backends import _asyncio, _trio  # noqa: F401 - so that no victim has to
+from tests.reliability.kills import archiving, scene
+from tests.reliability.kills.death import Death, arm
+
+from callboard.runtime import cli, jsonl, requests, runtime  # noqa: F401 - the same
+from callboard.runtime.control import client  # noqa: F401 - the same
+from callboard.runtime.journal import archive, sqlite  # noqa: F401 - the same
+
+
+class Order(msgspec.Struct, frozen=True):
+    """What the next victim does, where, and how it dies by its own hand. None: it does not."""
+
+    folder: str
+    death: Death | None = None
+    play: Literal["scene", "prepare", "archive", "open", "migrate"] = "scene"
+    processes: bool = False
+    backend: Literal["asyncio", "trio"] = "asyncio"
+
+
+_PLAYS = {"prepare": archiving.prepare, "open": archiving.opened, "migrate": archiving.migrated}
+
+
+def _victim(order: Order) -> NoReturn:
+    code = 1
+    try:
+        os.setsid()
+        os.environ["SCENE"] = order.folder
+        null = os.open(os.devnull, os.O_RDWR)
+        errors = os.open(Path(order.folder) / "stderr", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        for number, handle in enumerate((null, null, errors)):
+            os.dup2(handle, number)
+        arm(order.death)
+        folder = Path(order.folder)
+        match order.play:
+            case "scene":
+                anyio.run(scene.run, folder, order.processes, backend=order.backend)
+            case "archive":
+                archiving.archive(folder)
+            case play:
+                anyio.run(_PLAYS[play], folder, backend=order.backend)
+        code = 0
+    except BaseException:  # whatever it is: it must not go on as the zygote
+        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _reap(pid: int) -> int:
+    """Wait for that child, and for whatever else has been left to this process meanwhile."""
+    while True:
+        found, status = os.waitpid(-1, 0)
+        if found == pid:
+            return os.waitstatus_to_exitcode(status)
+
+
+def main() -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
+    gc.freeze()
+    for line in sys.stdin:
+        order = msgspec.json.decode(line, type=Order)
+        pid = os.fork()
+        if pid == 0:
+            _victim(order)
+        print(pid, flush=True)
+        print(_reap(pid), flush=True)
+
+
+if __name__ == "__main__":
+    main()
