@@ -252,8 +252,9 @@ class Ref(Struct, gc=False, eq=False):
             await offer.waiter.wait()
         finally:
             offer.gone = True
-        if offer.error is not None:
-            raise offer.error
+            error, offer.error = offer.error, None  # as `ask_for` says
+        if error is not None:
+            raise error
 
     def ask(self, message: Any, *, timeout: float | None = ASK_TIMEOUT) -> Coroutine[Any, Any, Any]:
         """Send a message and wait for its answer: what `receive` returns for it.
@@ -284,10 +285,14 @@ class Ref(Struct, gc=False, eq=False):
         finally:
             if not request.done:
                 request.close()
+            error, request.error = (
+                request.error,
+                None,
+            )  # whose frames hold the request
             if asker is not None and asker.life is not None and asker.life.asking:
                 asker.life.asking.remove(self)
-        if request.error is not None:
-            raise request.error
+        if error is not None:
+            raise error
         return request.value
 
     def stop(self) -> None:

@@ -294,7 +294,7 @@ class Host:
             case StopCall(token=token, force=force):
                 self.caller.stop(token, force=force)
             case Answer(reply=reply, value=value, error=error):
-                reply.answer(value, error)
+                reply.answer(value, None if error is None else _bare(error))
             case Decided():
                 self.caller.desk.answer(effect)
             case RunHook():
@@ -390,6 +390,19 @@ class Host:
         self.hub.close()
 
 
+def _bare(error: Exception) -> Exception:
+    """The error, and what it came of, without the frames that they were raised in.
+
+    Those hold the turn, whose effects hold the error; and since effects are unknown to the garbage collector
+    (`gc=False`), such a circle would stay for ever.
+    """
+    one: BaseException | None = error
+    while one is not None:
+        one.__traceback__ = None
+        one = one.__cause__ or one.__context__
+    return error
+
+
 class Question:
     """Something that was asked, and its answer."""
 
@@ -414,6 +427,10 @@ class Question:
     async def answered(self) -> Any:
         """Wait for the answer; raises it if it is an error."""
         await self._arrived.wait()
-        if self._error is not None:
-            raise self._error
+        error, self._error = self._error, None
+        try:
+            if error is not None:
+                raise error
+        finally:
+            del error  # or it would hold itself, by its traceback
         return self._value
