@@ -267,11 +267,12 @@ class _Checker(Fields):
         if not task.optional:
             return
         over, default = self._over, self._lifecycles.default
-        for kind, told in (("task", (name, over, default)), ("workstream", (over, default))):
-            found = self._lifecycles.of(kind, *told)
-            if found is not None and self._lifecycles.get(found, kind).optional == "refused":
-                text = f"the lifecycle {short(found)} knows no optional tasks: a workstream needs all of them"
-                self.bad((*at, "optional"), text, "remove it, or run by another lifecycle")
+        found = self._lifecycles.of("task", name, over, default)
+        around = self._lifecycles.of("workstream", over, default)
+        for kind, its in (("task", found), ("workstream", around if around == found else None)):
+            if its is not None and self._lifecycles.get(its, kind).optional == "refused":
+                text = f"the lifecycle {short(its)} knows no optional tasks: a workstream needs all of them"
+                self.bad((*at, "optional"), text, 'remove it, or give the task another, as lifecycle = "own"')
                 return
 
     def policies(self, spec: Task | Defaults, at: Path, limits: Iterable[str]) -> None:

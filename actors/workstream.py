@@ -275,11 +275,13 @@ class WorkstreamActor(Protected[WorkstreamRecord], PausableStream):
                 self.fire(Event.SUCCEED)
 
     def _short_of_all(self) -> str | None:
-        """Why it does not complete by its lifecycle though no critical task ended badly: that one wants all of them."""
+        """Why it does not complete by its lifecycle though no critical task ended badly: it wants all of its own."""
         published = self.record.published
         if published is None or self.kernel.lifecycles.get(published.lifecycle, "workstream").optional == "allowed":
             return None
-        short = next((task.record for task in self.tasks if task.record.standing != GOOD), None)
+        bad = (task.record for task in self.tasks if task.record.standing != GOOD)
+        its = (record for record in bad if record.published and record.published.lifecycle == published.lifecycle)
+        short = next(its, None)
         if short is None:
             return None
         return f"task {short.name!r} {how_it_ended(short)}: under {published.lifecycle} all have to complete"

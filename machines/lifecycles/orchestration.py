@@ -21,6 +21,7 @@ What was decided
 - A worker has no word for dying or for being ended by force. A busy one is unresponsive, an idle one shuts
   down, an unresponsive one is given up.
 - Optional tasks let the rest run; if one fails, the workstream ends failed, since not all its tasks completed.
+  A task that says another lifecycle is none of those.
 - The auditor compares with `derive_workstream_state` whenever a workstream becomes ready, executing, validating or
   completed. A task that an operator skipped, or that was cancelled before it ran, rests where it is, since there is
   no word for it: the function is asked with it and without it. It does not say when a failed one has cleaned up.

@@ -7,7 +7,8 @@ Rules
 -----
 - A failure is not an end: `S_FAILED` is where it is decided whether there is a retry. A step without one stays
   there, and goes on blocking its dependents; a workstream without one is abandoned.
-- A step runs when all its dependencies are in `S_SUCCESS`. So no step is optional.
+- A step runs when all its dependencies are in `S_SUCCESS`. So no step is optional. (A task that says another lifecycle
+  is no step, and may be.)
 - A breaker is endless: closed until too many failures in a row, open until its cooldown is over, then one
   test decides.
 

@@ -291,7 +291,18 @@ def test_a_pipeline_refuses_optional_tasks_wherever_it_is_said() -> None:
     assert [f.where for f in findings(flow(optional), lifecycles=Lifecycles(default="pipeline"))] == [
         "tasks[0].optional"
     ]
-    assert findings(flow(task("a", optional=True, lifecycle="own"))) == []
+    beside = task("a", optional=True, lifecycle="own")
+    assert findings(flow(beside)) == findings(flow(beside, lifecycle="pipeline")) == []
+
+
+@pytest.mark.parametrize("name", ["pipeline", "orchestration"])
+def test_a_task_of_another_lifecycle_is_none_of_those_that_all_have_to_complete(name: str) -> None:
+    stage = staged(name, scripts={"bad": fails(), "unmet.condition": lambda call, entity: {"value": False}})
+    unmet = task("unmet", condition=Condition(run="m:c"), lifecycle="own")
+    stage.submit(flow(task("a"), task("bad", optional=True, lifecycle="own"), unmet, task("b", "a")))
+    assert stage.state() == "completed"
+    assert stage.states() == {"a": "completed", "bad": "failed", "unmet": "skipped", "b": "completed"}
+    assert clean(stage) == []
 
 
 def test_a_failed_run_of_a_pipeline_is_abandoned_when_no_other_follows() -> None:

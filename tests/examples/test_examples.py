@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from callboard.machines.audit import audit_lines
+
 from .conftest import ROOT, Run, environment
 
 PROGRAMS = sorted(
@@ -158,6 +160,19 @@ def test_tasks_run_by_a_lifecycle_of_ones_own(run: Run) -> None:
         ["hack", "drop", "dropped"],
     ]
     assert lines[-1] == "and the log holds to the table"
+
+
+@pytest.mark.parametrize(("lifecycle", "completed"), [("pipeline", "S_SUCCESS"), ("orchestration", "completed")])
+def test_a_release_runs_by_the_lifecycles_that_need_all_of_their_tasks_and_its_log_is_clean(
+    run: Run, checkout: Path, lifecycle: str, completed: str
+) -> None:
+    spec = checkout / "examples" / "release.toml"
+    text = spec.read_text(encoding="utf-8").replace('"2.5"', '"0.1"').replace('"300ms"', '"10ms"')  # the same, quicker
+    spec.write_text(text, encoding="utf-8")
+    shown = run(f"{command_of('release.toml')} --lifecycle {lifecycle} --jsonl log.jsonl").stdout
+    assert f"(9 {completed}, 1 skipped, 1 failed)" in shown
+    with (checkout / "log.jsonl").open("rb") as log:
+        assert audit_lines(log) == []
 
 
 def test_agents_wait_for_their_model_and_for_people(run: Run) -> None:

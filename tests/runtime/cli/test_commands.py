@@ -223,12 +223,20 @@ def test_bad_input_is_told_in_a_paragraph(
     assert before == {path: path.read_bytes() for path in files.glob("*.toml")}
 
 
-@pytest.mark.parametrize("lifecycle", ["pipeline", "guarded"])
-def test_a_file_runs_by_a_lifecycle_and_its_log_is_clean(cli: Cli, files: Path, lifecycle: str) -> None:
+@pytest.mark.parametrize(
+    ("lifecycle", "completed"),
+    [
+        ("pipeline", "S_SUCCESS"), ("orchestration", "completed"), ("fleet", "completed"), ("guarded", "COMPLETED"),
+        ("execution", "success"),
+    ],
+)  # fmt: skip
+def test_a_file_runs_by_a_lifecycle_and_its_log_is_clean(
+    cli: Cli, files: Path, lifecycle: str, completed: str
+) -> None:
     spec = files / "small.toml"
     spec.write_text('[[tasks]]\nname = "a"\ncommand = ["true"]\n', encoding="utf-8")
     shown = cli("run", "small.toml", "--lifecycle", lifecycle, "--jsonl", "log.jsonl").out
-    assert f"(1 {'S_SUCCESS' if lifecycle == 'pipeline' else 'COMPLETED'})" in shown
+    assert f"(1 {completed})" in shown
     assert "consistent" in cli("audit", "log.jsonl").out
     assert "consistent" in cli("check").out
 
