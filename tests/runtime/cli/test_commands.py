@@ -230,9 +230,7 @@ def test_bad_input_is_told_in_a_paragraph(
         ("execution", "success"),
     ],
 )  # fmt: skip
-def test_a_file_runs_by_a_lifecycle_and_its_log_is_clean(
-    cli: Cli, files: Path, lifecycle: str, completed: str
-) -> None:
+def test_a_file_runs_by_a_lifecycle_and_its_log_is_clean(cli: Cli, files: Path, lifecycle: str, completed: str) -> None:
     spec = files / "small.toml"
     spec.write_text('[[tasks]]\nname = "a"\ncommand = ["true"]\n', encoding="utf-8")
     shown = cli("run", "small.toml", "--lifecycle", lifecycle, "--jsonl", "log.jsonl").out
