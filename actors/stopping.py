@@ -2,7 +2,8 @@
 
 Rules
 -----
-- Once it has a `cause`, no task starts but for clean-up after a failure: tasks whose edges are all `after`.
+- Once it has a `cause`, no task starts but for clean-up after a failure: tasks whose edges are all `after`. Where the
+  workstream is still held, or waits, there is nothing to be cleaned up: nothing starts at all.
 - Its tasks are stopped `CHUNK` at a time, a turn each. After a failure that begins in the turn after, so that what
   depends on the task that failed is skipped first.
 - A check that does not go when it is stopped is abandoned after a grace.
@@ -97,10 +98,15 @@ class StoppableStream(CancellableEntity[WorkstreamRecord]):
 
     def lets_start(self, task: AttemptedTask) -> bool:
         """Whether an attempt of `task` may start now."""
-        cause = self.record.cause
-        if cause is None:
+        if self.record.cause is None:
             return self.record.state not in STARTS_NOTHING
-        return cause == "failure" and not self.record.forced and is_clean_up(task.spec)
+        return self._cleans_up and is_clean_up(task.spec)
+
+    @property
+    def _cleans_up(self) -> bool:
+        """Whether clean-up still runs, now that it is stopped: after a failure, unless nobody let it begin at all."""
+        record = self.record
+        return record.cause == "failure" and not record.forced and record.state not in PROTECTED
 
     def _fail(self, error: str, *, forced: bool = False) -> None:
         """Begin to fail: its tasks are stopped."""
@@ -173,7 +179,7 @@ class StoppableStream(CancellableEntity[WorkstreamRecord]):
         end = min(self.cursor + CHUNK, len(self.tasks))
         record = self.record
         reason = record.error if record.cause == "failure" else record.reason
-        spared = record.cause == "failure" and not record.forced
+        spared = self._cleans_up
         for index in range(self.cursor, end):
             task = self.tasks[index]
             if not task.ended and not (spared and is_clean_up(task.spec)):

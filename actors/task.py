@@ -221,6 +221,7 @@ class TaskActor(Protected[TaskRecord], QueueingTask):
         """Stop the body, or the check that runs, and wait for it to be gone."""
         token = self.last_call or self.record.token
         if token not in self.kernel.calls:
+            self._end_claim()
             self.stopped()
             self.validated()
             return
@@ -355,9 +356,16 @@ class TaskActor(Protected[TaskRecord], QueueingTask):
         """It was stopped; what still runs of it must go."""
         self.kernel.stop_call(self.last_call or self.record.token, force=True)
         if self.record.token not in self.kernel.calls:
+            self._end_claim()
             self.validated()
         self._bad()
         self._end(self.spec.on_cancelled, "on_cancelled")
+
+    def _end_claim(self) -> None:
+        """Its body is gone with the runtime that ran it, and what was cancelled since then has not been told so."""
+        if self.record.claimed_at is not None:
+            self._journal_attempt(end="cancelled")
+            self.change(claimed_at=None)
 
     def entered_skipped(self) -> None:
         """It never runs."""
@@ -414,9 +422,7 @@ class TaskActor(Protected[TaskRecord], QueueingTask):
             self.fire(Event.RECOVER, replace(self.record, checked=0), reason="runtime_restarted")
             self.entered_validating()
         elif state == CANCELLING:
-            if self.record.claimed_at is not None:
-                self._journal_attempt(end="cancelled")
-                self.change(claimed_at=None)
+            self._end_claim()
             self.stopped()
         elif state == PENDING and self.record.ready:
             if self.stream.lets_start(self):

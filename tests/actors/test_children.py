@@ -7,6 +7,7 @@ from tests.actors.jobs_help import again, child, goes_on, job_record, living, wa
 from tests.actors.stage import Stage, fails, flow, hangs, task
 
 from callboard.actors.errors import AttemptOver
+from callboard.actors.records import AttemptRecord
 from callboard.actors.spec import Retry, Worker
 from callboard.machines import InvalidTransitionError
 
@@ -231,3 +232,31 @@ def test_a_command_to_a_child_that_has_ended_is_refused() -> None:
     job = child(stage, stage.token("a"), flow(task("b")), "job/a/x")
     assert isinstance(again(stage, "job/a/x", parent=stage.token("a")), InvalidTransitionError)
     assert job.record.state == "completed"
+
+
+def test_a_body_that_was_abandoned_submits_nothing_once_its_job_has_ended() -> None:
+    stage = begun()
+    stage.deaf.add("a")
+    token = stage.token("a")
+    stage.cancel(living(stage, "job"))
+    stage.advance(100)
+    assert stage.state() == "cancelled"
+    assert token in stage.running
+    assert isinstance(child(stage, token, flow(task("b")), "job/a/x"), AttemptOver)
+    assert stage.path("job/a/x") == []
+    assert stage.audit() == []
+
+
+@pytest.mark.parametrize("on_loss", ["fail", "park"])
+def test_what_ran_of_a_child_has_its_end_where_a_restart_takes_it_along_with_its_parent(on_loss: str) -> None:
+    stage = Stage()
+    stage.scripts |= {"a": hangs, "b": hangs}
+    stage.submit(flow(task("a", on_loss=on_loss, optional=True), task("z")))
+    child(stage, stage.token("a"), flow(task("b")), "job/a/x")
+    stage = stage.after_crash()
+    if on_loss == "park":
+        stage.cancel(stage.actor("a"), force=True)
+    stage.advance(0)
+    assert stage.state("job/a/x") == "cancelled"
+    assert None not in {attempt.end for attempt in stage.kept.of(AttemptRecord)}
+    assert stage.audit() == []

@@ -473,3 +473,14 @@ def test_a_decision_that_is_not_taken_says_what_was_decided_and_what_to_do() -> 
     assert str(say(stage, Approve("ana"))).endswith(". It is held until the others have approved.")
     assert say(stage, Approve("ben")) is None
     assert str(refusal(TASK, stage.task("deploy"), "reject")).endswith(". Nothing is left to decide.")
+
+
+@pytest.mark.parametrize("keep", [{"hold": Approval()}, {"wait": "1h"}])
+def test_nothing_is_cleaned_up_of_a_workstream_that_was_not_let_begin(keep: dict[str, Any]) -> None:
+    stage = Stage()
+    stage.submit(flow(task("a"), task("sweep", after=["a"]), **keep))
+    assert stage.cancel(stage.actor("a")) is None
+    assert stage.bodies() == []
+    assert stage.states() == {"a": "cancelled", "sweep": "cancelled"}
+    assert stage.state() == "cancelled"
+    assert stage.audit() == []
