@@ -30,7 +30,7 @@ from .protection import Protected, how_it_ended
 from .records import WorkstreamRecord
 from .runs import NOTHING, Kept
 from .spec import Approval, Check, Hook, Task, seconds
-from .stopping import CHUNK, PAUSED, PROTECTED
+from .stopping import CHUNK, PAUSED, PROTECTED, STARTS_NOTHING
 from .task import TaskActor
 from .task_record import TaskRecord
 from .turn import NO_ENGINE
@@ -177,7 +177,7 @@ class WorkstreamActor(Protected[WorkstreamRecord], PausableStream):
             self._create_some()
         elif self.record.cause is not None:
             self._cancel_some()
-        elif self.cursor < len(self.tasks) and self.record.state != PAUSED:
+        elif self.cursor < len(self.tasks) and self.record.state not in STARTS_NOTHING:
             self._start_some()
 
     # -- tasks run and end ---------------------------------------------------------------------------------------------

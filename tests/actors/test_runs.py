@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
-from tests.actors.jobs_help import again, job_record
+from tests.actors.jobs_help import again, job_record, living
 from tests.actors.stage import Stage, fails, flow, hangs, task
 
-from callboard.actors.commands import ResetTask, SkipTask
+from callboard.actors.commands import Approve, ResetTask, SkipTask
 from callboard.actors.job import JobActor
 from callboard.actors.messages import Beat
 from callboard.actors.records import WorkstreamRecord
-from callboard.actors.spec import Condition, Defaults, Retry, Task, Workstream
+from callboard.actors.spec import Approval, Condition, Defaults, Retry, Task, Workstream
 from callboard.actors.task_record import TaskRecord
 from callboard.machines import InvalidTransitionError
 
@@ -326,3 +328,28 @@ def test_a_completed_task_of_a_cancelled_run_is_done_again_where_that_is_not_kep
         stage.started.clear()
         again(stage)
         assert stage.bodies() == runs
+
+
+@pytest.mark.parametrize("keep", [{"hold": Approval()}, {"wait": 60}])
+def test_a_further_run_that_is_held_or_waits_starts_nothing_after_a_restart_either(keep: dict[str, Any]) -> None:
+    stage = Stage()
+    stage.scripts["b"] = fails()
+    job = stage.submit(flow(task("a"), task("b", "a"), **keep))
+    go_on(stage, job)
+    assert stage.state() == "failed"
+    again(stage)
+    stage = stage.after_crash()
+    stage.scripts.clear()
+    stage.advance(0)
+    assert stage.bodies() == []
+    go_on(stage, living(stage, "job"))
+    assert stage.state() == "completed"
+    assert stage.audit() == []
+
+
+def go_on(stage: Stage, job: JobActor) -> None:
+    """Let a workstream begin that is held, or waits."""
+    if job.spec.hold is not None:
+        assert stage.command(job, Approve("ana")) is None
+    else:
+        stage.advance(60)
