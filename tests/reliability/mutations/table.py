@@ -1,0 +1,131 @@
+"""Deliberate bugs, each a small change of the library's source, that the simulation must catch.
+
+`old` must stand in exactly one place of `machines/`, `actors/` and `runtime/`, wherever that is: one that does not
+apply any more fails its test, and is then to be written anew, for the place where that decision is made now.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """A bug: what it is, what it does to the source, and the kinds of runs that show it."""
+
+    name: str
+    old: str
+    new: str
+    kinds: str
+
+
+MUTATIONS = (
+    Mutation(
+        "the end of an attempt that was given up counts for the present one",
+        """        if ended.token != record.token:
+            self._refuse(ended)
+""",
+        """        if ended.token < 0:
+            self._refuse(ended)
+""",
+        "tools",
+    ),
+    Mutation(
+        "effects do not wait for the disk",
+        "self._pending.append((journal.tail, turn.effects, turn.transitions))",
+        "self._pending.append((journal.durable, turn.effects, turn.transitions))",
+        "graphs",
+    ),
+    Mutation(
+        "a lost attempt counts as a failed one",
+        "        lost = end in LOSSES\n",
+        '        lost = end == "exhausted"\n',
+        "crashes",
+    ),
+    Mutation(
+        "a cancel passes over what waits for its backoff",
+        "        if self.ended or (self.record.state == CANCELLING and not message.force):\n            return\n",
+        "        if self.ended or self.record.state in {CANCELLING, S.RETRYING}:\n            return\n",
+        "words crashes",
+    ),
+    Mutation(
+        "the permit of a breaker does not come back from a probe that was cancelled",
+        """        if self.record.probe or self.record.previous_state == HALF_OPEN:
+            self._tell_breaker("returned")
+""",
+        """        if self.record.previous_state == HALF_OPEN:
+            self._tell_breaker("returned")
+""",
+        "tools",
+    ),
+    Mutation(
+        "the timer of a state outlives it",
+        """            if self.timer is not None:
+                self.disarm()
+            record = replace(
+""",
+        """            if self.timer is not None:
+                self.timer = None
+            record = replace(
+""",
+        "graphs",
+    ),
+    Mutation(
+        "an approval counts after its expiry",
+        "    return facts.hold_until is None or decision.at < facts.hold_until\n",
+        "    return True\n",
+        "journal words together",
+    ),
+    Mutation(
+        "hooks that had not run are forgotten by a crash",
+        "            kernel.run_hook(replace(row, tries=row.tries + 1))\n",
+        "            kernel.turn.outbox_done.append(row.key)\n",
+        "crashes",
+    ),
+    Mutation(
+        "cancel hooks are not run again after a crash",
+        "        elif state == CANCELLING:\n            self._end_claim()\n            self.stopped()\n",
+        "        elif state == CANCELLING:\n            self._end_claim()\n            self._over()\n",
+        "crashes lifecycles",
+    ),
+    Mutation(
+        "a slot is given back twice",
+        "        slot = self.slots.pop(token, None)\n        if slot is not None:\n",
+        "        slot = self.slots.get(token)\n        if slot is not None:\n",
+        "graphs",
+    ),
+    Mutation(
+        "one more runs than may",
+        "                    if gate.used >= gate.limit:\n",
+        "                    if gate.used > gate.limit:\n",
+        "graphs",
+    ),
+    Mutation(
+        "what was being validated passes by a crash",
+        """        elif state == VALIDATING:
+            self.fire(Event.RECOVER, replace(self.record, checked=0), reason="runtime_restarted")
+            self.entered_validating()
+""",
+        """        elif state == VALIDATING:
+            self.passed()
+""",
+        "crashes",
+    ),
+    Mutation(
+        "a command is answered without its key being kept",
+        "        if reply.request is None:\n            self.effect(Answer(reply, value))\n",
+        "        if True:\n            self.effect(Answer(reply, value))\n",
+        "words",
+    ),
+    Mutation(
+        "a drain counts as a loss",
+        """        self._journal_attempt(end="returned")
+        self._tell_breaker("returned")
+""",
+        """        self.change(lost_attempts=self.record.lost_attempts + 1)
+        self._journal_attempt(end="returned")
+        self._tell_breaker("returned")
+""",
+        "crashes",
+    ),
+)

@@ -1,0 +1,122 @@
+"""The simulated disk: what is durable, what waits to be, and everything that ever became durable.
+
+Rules
+-----
+- An entry is durable when `commit` says so, in order, some at a time. A crash takes what is not.
+- While it is sick nothing becomes durable, and its health says so, as a journal on a full disk.
+- What a restart loads has been written and read: a record that does not survive that is a finding.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from callboard.actors.loading import Loaded
+from callboard.actors.records import AnyRecord, RequestRecord
+from callboard.actors.transitions import Transitioned
+from callboard.runtime.journal.contract import Commits, Entry, Health
+from callboard.runtime.journal.memory import MemoryJournal
+
+
+class Disk:
+    """What outlives a runtime: the records as they are now, and every transition there ever was."""
+
+    def __init__(self) -> None:
+        self.journal = MemoryJournal()
+        self.records: dict[tuple[str, int], AnyRecord] = {}
+        self.transitions: list[Transitioned] = []
+        self.requests: dict[str, RequestRecord] = {}
+        self.entries = 0
+        self.row_done: Callable[[int], object] = _nothing  # is told of each row of the outbox that is done
+
+    def write(self, entry: Entry) -> None:
+        """Make an entry durable."""
+        self.entries += 1
+        self.journal.append(entry)
+        self.transitions += entry.transitions
+        for record in entry.records:
+            self.records[record.kind, record.key] = record
+            if isinstance(record, RequestRecord):
+                self.requests[record.request_id] = record
+        for key in entry.outbox_done:
+            self.records.pop(("outbox", key), None)
+            self.row_done(key)
+
+    def of(self, kind: type) -> list[Any]:
+        """The records of a type."""
+        return [record for record in self.records.values() if isinstance(record, kind)]
+
+    def load(self) -> Loaded:
+        """What a new runtime finds."""
+        loaded = self.journal.open(on_durable=_nothing, call_threadsafe=_nothing)
+        return msgspec.json.decode(msgspec.json.encode(loaded), type=Loaded)
+
+
+class SimulatedJournal:
+    """The journal of one life of a runtime, on a disk."""
+
+    durable_medium = False
+    shared = None
+
+    def __init__(self, disk: Disk) -> None:
+        self.disk = disk
+        self.waiting: deque[Entry] = deque()
+        self.tail = self.durable = disk.entries
+        self.backlog = 0
+        self.sick = False
+        self.committed = Commits()
+        self._moved: Callable[[], None] = _nothing
+
+    @property
+    def health(self) -> Health:
+        """Whether it can write."""
+        return Health(ok=not self.sick, reason="no space is left" if self.sick else None)
+
+    def open(
+        self,
+        *,
+        on_durable: Callable[[], None],
+        call_threadsafe: Callable[[Callable[[], None]], object],
+        after_commit: Callable[[Sequence[Transitioned]], None] | None = None,
+    ) -> Loaded:
+        """Load the living."""
+        self._moved = on_durable
+        return self.disk.load()
+
+    def append(self, entry: Entry) -> int:
+        """Take one turn."""
+        self.tail += 1
+        self.backlog += len(entry.transitions)
+        self.waiting.append(entry)
+        return self.tail
+
+    def commit(self, entries: int) -> None:
+        """Make the next ones durable, and tell it."""
+        for _ in range(entries):
+            entry = self.waiting.popleft()
+            self.backlog -= len(entry.transitions)
+            self.disk.write(entry)
+            self.durable += 1
+        self._moved()
+
+    def fall_sick(self, sick: bool) -> None:
+        """Whether nothing can be written from now on."""
+        self.sick = sick
+        self._moved()
+
+    def flush(self) -> None:
+        """Nothing: the simulation says when something is written."""
+
+    def lend(self) -> None:
+        """Nothing: there is no writer thread."""
+
+    def __getattr__(self, name: str) -> Any:  # the questions of a reader, which are asked of what is durable
+        return getattr(self.disk.journal, name)
+
+
+def _nothing(*_: object, **__: object) -> None:
+    """Nobody listens."""

@@ -1,0 +1,298 @@
+"""The simulated engines: everything that a runtime has run, and the workers with processes of their own.
+
+Rules
+-----
+- What a call does is its plan's (`Behaviour`). It keeps to the engines' contract: one end for each call, never inside
+  of `start` or `stop`; a body that a loop cannot end is abandoned, one in a process is killed after its grace.
+- A frozen worker does nothing and answers nothing; what would have happened there happens when it is thawed.
+- Nothing here outlives a crash of the runtime.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from callboard.actors.commands import AskApproval, LeaveApproval
+from callboard.actors.messages import Beat, CallEnded, WorkerBeat, WorkerDied
+from callboard.actors.spec import Approval, Hook, seconds
+from callboard.actors.turn import Decided, RunHook, StartCall
+
+from .plans import Behaviour
+
+if TYPE_CHECKING:
+    from .world import World
+
+GRACE = 5.0
+"""Seconds between the polite stop of a check, a condition or a hook and its kill."""
+KILLED = frozenset({"command", "process"})
+"""The engines that can end anything by force."""
+WELL = Behaviour()
+
+
+@dataclass(slots=True, eq=False)
+class Run:
+    """A call that runs."""
+
+    token: int
+    kind: str
+    key: int
+    entity: str
+    engine: str
+    does: Behaviour
+    grace: float
+    began: float
+    seat: Seat | None = None
+    index: int = 0
+    stopped: bool = False
+    lends: bool = False
+    waits: bool = False  # for a child, or for somebody's decision
+    tool: str | None = None
+    stream: int = 0
+    worker: str | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Seat:
+    """One incarnation of a worker with a process of its own."""
+
+    worker: str
+    incarnation: int
+    alive: bool = True
+    frozen: bool = False
+    stops: bool = False
+
+
+class SimulatedEngine:
+    """One engine, as the host knows it: only workers are asked for there."""
+
+    def __init__(self, name: str, hands: Hands) -> None:
+        self.name = name
+        self._hands = hands
+
+    def probe(self, worker: str, incarnation: int) -> tuple[int, ...] | None:
+        """Whether a worker lives."""
+        if self.name != "process":
+            return tuple(run.token for run in self._hands.runs.values() if run.engine == self.name)
+        self._hands.probe(worker, incarnation)
+        return None
+
+    def start_worker(self, worker: str, incarnation: int) -> None:
+        """Know a new incarnation."""
+        if self.name == "process":
+            self._hands.start_worker(worker, incarnation)
+
+    def stop_worker(self, worker: str, incarnation: int, deadline: float) -> None:
+        """Let a worker end."""
+        if self.name == "process":
+            self._hands.stop_worker(worker, incarnation, deadline)
+
+    def kill_worker(self, worker: str, incarnation: int) -> None:
+        """Kill a worker."""
+        if self.name == "process":
+            self._hands.kill_worker(worker, incarnation)
+
+    def release(self) -> None:
+        """Nothing is kept here."""
+
+
+class Hands:
+    """The host's caller: starts and stops what the actors ask for."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.runs: dict[int, Run] = {}
+        self.over: list[int] = []  # tokens of what ended, or was given up
+        self.seats: dict[str, Seat] = {}
+        self.engines: Any = {name: SimulatedEngine(name, self) for name in ("loop", "thread", "command", "process")}
+        self.desk = self
+        self.failed_hooks = 0
+        self.unasked: set[int] = set()
+
+    # -- as the host's caller ------------------------------------------------------------------------------------------
+
+    def start(self, effect: StartCall) -> None:
+        """Start a call, unless its entity has moved on."""
+        world = self.world
+        entity: Any = world.kernel.entities.get(effect.key)
+        if entity is None or not entity.wants(effect.token):
+            world.host.tell(CallEnded(effect.token, "gone"))
+            return
+        record = entity.record
+        engine, grace, number = "command", GRACE, record.seq
+        run = Run(effect.token, effect.kind, effect.key, record.id, engine, WELL, grace, world.now, index=effect.index)
+        if effect.kind == "body":
+            run.engine, run.grace, number = entity.engine, entity.limits.kill_grace, record.attempt
+            run.tool, run.stream, run.worker = entity.spec.tool, record.workstream, record.worker_id
+        if not world.healing:
+            run.does = world.plan.behaviour(record.id, f"{effect.kind}{effect.index or ''}", number)
+        if effect.kind == "body" and run.engine == "process" and not self._seated(run, effect.token):
+            return
+        self.runs[effect.token] = run
+        world.started(run)
+        self._go(run)
+
+    def hook(self, effect: RunHook) -> None:
+        """Run a hook out of the outbox."""
+        world, row = self.world, effect.row
+        hook = msgspec.json.decode(row.body, type=Hook)
+        does = WELL if world.healing else world.plan.behaviour(row.owner, row.event, row.tries)
+        run = Run(effect.token, "hook", 0, row.owner, "command", does, GRACE, world.now)
+        self.runs[effect.token] = run
+        world.started(run)
+        self._go(run)
+        limit = seconds(hook.timeout)
+        world.after(limit, lambda: self.stop(effect.token))
+        world.after(limit + GRACE, lambda: self.stop(effect.token, force=True))
+
+    def answer(self, effect: Decided) -> None:
+        """Something was decided that a body waits for."""
+        run = self.runs.get(effect.token)
+        if run is not None and run.waits:
+            run.waits = False
+            self.world.after(run.does.takes, lambda: self.end(run))
+
+    def stop(self, token: int, *, force: bool = False) -> None:
+        """Ask a call to end."""
+        run = self.runs.get(token)
+        if run is None or (run.stopped and not force):
+            return
+        run.stopped = True
+        after = self.world.after
+        manners = run.does.manners
+        frozen = run.seat is not None and run.seat.frozen
+        if run.engine in KILLED:
+            patience = {"at_once": 0.0, "slow": 1.0}.get(manners, run.grace)
+            patience = 0.0 if force else run.grace if frozen else min(patience, run.grace)
+            after(patience, lambda: self.end(run, "cancelled", frozen=True))
+        elif manners == "at_once" or (manners == "slow" and not force):
+            after(1.0 if manners == "slow" else 0.0, lambda: self.end(run, "cancelled"))
+        elif force:
+            after(min(run.does.takes, GRACE), lambda: self.end(run, "abandoned"))
+
+    def tail(self, token: int) -> str:
+        """Nothing is printed here."""
+        return ""
+
+    # -- calls ---------------------------------------------------------------------------------------------------------
+
+    def _seated(self, run: Run, token: int) -> bool:
+        """Find the process of a body. One of a worker that is over loses what it is given."""
+        kernel, tell = self.world.kernel, self.world.host.tell
+        slot = kernel.slots.get(token)
+        taker = None if slot is None else kernel.workers.get(slot.worker)
+        seat = None if taker is None else self.seats.get(taker.record.name)
+        if taker is None or seat is None or not seat.alive or seat.incarnation != taker.record.run:
+            lost = CallEnded(token, "lost", error_type="worker_lost", error="its worker was gone", category="transient")
+            self.world.after(0.0, lambda: tell(lost))
+            return False
+        run.seat = seat
+        return True
+
+    def _go(self, run: Run) -> None:
+        does, world = run.does, self.world
+        if does.beats is not None and run.kind == "body":
+            world.after(does.beats, lambda: self._beat(run))
+        if does.asks and run.kind == "body":
+            run.waits = True
+            rule = Approval(people=1, expires=10.0, self_approval=True)
+            world.after(does.takes, lambda: self._tell(run, AskApproval(run.token, "sign", rule)))
+        elif does.child and run.kind == "body":
+            world.after(does.takes, lambda: self._submit(run))
+        elif does.ends != "never":
+            world.after(does.takes, lambda: self.end(run))
+
+    def _tell(self, run: Run, message: Any) -> None:
+        if run.token in self.runs:
+            self.world.host.tell(message)
+
+    def _submit(self, run: Run) -> None:
+        if run.token in self.runs:
+            self.world.submit_child(run)
+
+    def _beat(self, run: Run) -> None:
+        if run.token not in self.runs:
+            return
+        if run.seat is None or not run.seat.frozen:
+            details = msgspec.Raw(b"1") if run.does.saves else None
+            self.world.host.tell(Beat(run.token, details, details))
+        self.world.after(run.does.beats or 1.0, lambda: self._beat(run))
+
+    def end(self, run: Run, status: str = "", *, frozen: bool = False) -> None:
+        """A call is over: as it was told, or as it does."""
+        if self.runs.get(run.token) is not run:
+            return
+        if run.seat is not None and run.seat.frozen and not frozen:
+            self.world.after(1.0, lambda: self.end(run, status))
+            return
+        if run.does.asks and run.waits and run.kind == "body":
+            self.world.host.tell(LeaveApproval(run.token, "sign"))
+        del self.runs[run.token]
+        self.over.append(run.token)
+        ended = self._ended(run, status)
+        self.world.ended(run, ended)
+        self.world.host.tell(ended)
+
+    def _ended(self, run: Run, status: str) -> CallEnded:
+        does = run.does
+        if status in {"cancelled", "abandoned", "lost"}:
+            kind = "worker_lost" if status == "lost" else status
+            return CallEnded(run.token, status, error_type=kind, error="it was stopped")
+        value: Any = msgspec.Raw(b"1") if run.kind == "body" else does.ends != "no"
+        if does.ends == "failed":
+            return CallEnded(
+                run.token, "failed", error_type="ValueError", error=does.error, permanent=does.permanent,
+                retry_after=does.retry_after, category="permanent" if does.permanent else "unknown",
+            )  # fmt: skip
+        return CallEnded(run.token, "ok", value)
+
+    def heal(self) -> None:
+        """Nothing freezes any more. What runs goes on as it would, within its limits; what starts now does well."""
+        for seat in self.seats.values():
+            seat.frozen = False
+
+    # -- workers -------------------------------------------------------------------------------------------------------
+
+    def start_worker(self, worker: str, incarnation: int) -> None:
+        """Know a new incarnation. What the one before still runs is lost."""
+        before = self.seats.get(worker)
+        if before is None or before.incarnation < incarnation:
+            if before is not None:
+                self.world.after(0.0, lambda: self._gone(before))
+            self.seats[worker] = Seat(worker, incarnation)
+
+    def probe(self, worker: str, incarnation: int) -> None:
+        """Ask a worker. It answers a moment later, if it can."""
+        seat = self.seats.get(worker)
+        if seat is not None and seat.incarnation == incarnation:
+            self.world.after(0.0, lambda: self._answer(seat))
+
+    def _answer(self, seat: Seat) -> None:
+        if seat.alive and not seat.frozen:
+            tokens = tuple(run.token for run in self.runs.values() if run.seat is seat)
+            self.world.host.later(WorkerBeat(seat.worker, seat.incarnation, tokens))
+
+    def stop_worker(self, worker: str, incarnation: int, deadline: float) -> None:
+        """Let a worker end after what it runs."""
+        seat = self.seats.get(worker)
+        if seat is not None and seat.incarnation == incarnation:
+            self.world.after(deadline, lambda: self._gone(seat))
+
+    def kill_worker(self, worker: str, incarnation: int) -> None:
+        """Kill a worker; what runs there is lost."""
+        seat = self.seats.get(worker)
+        if seat is not None and seat.incarnation == incarnation:
+            self.world.after(0.0, lambda: self._gone(seat))
+
+    def die(self, seat: Seat) -> None:
+        """A worker's process dies, unasked."""
+        if seat.alive:
+            self.world.host.tell(WorkerDied(seat.worker, seat.incarnation, "it was killed by signal 9"))
+            self._gone(seat)
+
+    def _gone(self, seat: Seat) -> None:
+        seat.alive = False
+        for run in [run for run in self.runs.values() if run.seat is seat]:
+            self.end(run, "lost", frozen=True)

@@ -1,0 +1,230 @@
+"""The ledger of one run: what really happened, and what was promised; and the checks that are made at that moment.
+
+| kind of finding | what was broken |
+| --- | --- |
+| effect_before_cause | something started, or was told, that the journal did not have yet |
+| started_after_cancel | a body started that the journal had cancelled, or ended |
+| run_twice | a body started whose result is in the journal |
+| token_twice | two things started under one token |
+| over_limit | more bodies ran at once on a worker, with a tool or in a workstream than may |
+| lost_command | what was acknowledged is not in the journal |
+| done_twice | one command took effect twice |
+| trouble | the runtime undid a turn, or told of another error of its own |
+| alive_again | what had ended durably was loaded as living |
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from callboard.actors.commands import Reply
+from callboard.actors.limits import effective
+from callboard.actors.loading import Loaded
+from callboard.actors.messages import CallEnded, Message
+from callboard.actors.notices import Notice
+from callboard.actors.records import JobRecord
+from callboard.actors.task_record import AttemptRecord, TaskRecord
+
+if TYPE_CHECKING:
+    from .engines import Run
+    from .world import World
+
+OURS = frozenset({"turn_undone", "internal_error"})
+"""Notices that tell of an error of the runtime's own."""
+EXPECTED = frozenset({"hook_failed", "worker_given_up"})
+"""Those that tell of what plans do."""
+
+
+@dataclass(slots=True)
+class Said:
+    """A command: what was said to whom, and what came of it."""
+
+    key: str
+    what: str
+    target: str
+    make: Callable[[Reply], Message | None]
+    answered: bool = False
+    error: Exception | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Wrong:
+    """Something that must not be."""
+
+    kind: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.text}"
+
+
+class Ledger:
+    """What happened."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.findings: list[Wrong] = []
+        self.trace: list[tuple[float, int, str, Any]] = []
+        self.marks: list[tuple[int, str]] = []  # moves that did something, with the number of the last transition then
+        self.said: dict[str, Said] = {}
+        self.orders: dict[str, bool] = {}  # by job id: whether it was accepted
+        self.tokens: set[tuple[int, int]] = set()
+        self.bodies: Counter[int] = Counter()  # bodies that really started, by task key
+        self.returned: dict[int, CallEnded] = {}  # how bodies really ended, by token
+        self.hooks: Counter[tuple[str, str, int]] = Counter()  # hooks that really ended, by entity, kind and number
+        self.rows: set[int] = set()  # rows of the outbox whose hooks really ended
+        self.unheard: set[int] = set()  # tokens of bodies whose end was lost in a crash
+        self.over: set[str] = set()  # jobs that the runtime told to be over, and that were not run again
+        self.troubles: list[Notice] = []
+        self.error: Exception | None = None  # what the run itself raised
+
+    def note(self, what: str, facts: Any) -> None:
+        """A line of the trace."""
+        self.trace.append((self.world.now, len(self.world.disk.transitions), what, facts))
+
+    def wrong(self, kind: str, text: str) -> None:
+        """Something is wrong."""
+        self.findings.append(Wrong(kind, text))
+        self.note("WRONG", f"{kind}: {text}")
+
+    # -- what the runtime does -----------------------------------------------------------------------------------------
+
+    def opened(self, loaded: Loaded) -> None:
+        """A life begins."""
+
+    def trouble(self, notice: Notice) -> None:
+        """The runtime tells of trouble."""
+        self.troubles.append(notice)
+        self.note("trouble", notice.text)
+        if notice.event in OURS or (notice.severity == "error" and notice.event not in EXPECTED):
+            self.wrong("trouble", f"{notice.event}: {notice.text}")
+
+    def job_over(self, record: JobRecord) -> None:
+        """The runtime says that a job is over."""
+        durable = self.world.disk.records.get(("job", record.key))
+        if durable is None or durable.finished_at is None:
+            self.wrong("effect_before_cause", f"job {record.id} was told to be over, and the journal does not say so")
+
+    def started(self, run: Run) -> None:
+        """Something really began."""
+        self.note("start", (run.kind, run.entity, run.token))
+        token = run.token, 0 if run.kind == "body" else self.world.life  # of what ran before a crash nothing is told
+        if token in self.tokens:
+            self.wrong("token_twice", f"{run.kind} of {run.entity} started under token {run.token}, used before")
+        self.tokens.add(token)
+        if run.kind == "body":
+            self._body(run)
+            return
+        if run.kind == "hook" and ("outbox", run.token) not in self.world.disk.records:
+            self.wrong("effect_before_cause", f"a hook of {run.entity} started that the journal does not have")
+
+    def _body(self, run: Run) -> None:
+        records = self.world.disk.records
+        self.bodies[run.key] += 1
+        task: Any = records.get(("task", run.key))
+        claim: Any = records.get(("attempt", run.token))
+        if task is None or claim is None:
+            self.wrong("effect_before_cause", f"{run.entity} started under token {run.token} without a claim")
+        elif task.token != run.token or task.state != "running" or claim.end is not None:
+            about = f"the journal has it {task.state} under token {task.token}, the claim ended as {claim.end}"
+            self.wrong("started_after_cancel", f"{run.entity} started under token {run.token}; {about}")
+        stream: Any = records.get(("workstream", run.stream))
+        if stream is not None and stream.cause == "cancel" and stream.state == "cancelling":
+            self.wrong("started_after_cancel", f"{run.entity} started, and the journal has {stream.id} cancelled")
+        for other in self.world.disk.of(AttemptRecord):
+            if other.task == run.key and other.end == "succeeded":
+                self.wrong("run_twice", f"{run.entity} started, and attempt {other.attempt} had succeeded")
+        self._limits(run)
+
+    def _limits(self, run: Run) -> None:
+        world = self.world
+        running = [one for one in world.hands.runs.values() if one.kind == "body" and not one.lends]
+        worker = world.worker_spec(run.worker.partition("#")[0]) if run.worker else None
+        if worker is not None:
+            there = sum(one.worker == run.worker for one in running)
+            if there > (worker.capacity or 1):
+                self.wrong("over_limit", f"{there} bodies run on {run.worker}")
+        if run.tool is not None:
+            most = [
+                effective(run.tool, order.spec.tools, world.plan.tools)
+                for order in world.plan.orders
+                if any(task.tool == run.tool for task in order.spec.tasks)
+            ]
+            limits = [None if tool is None else tool.max_parallel for tool in most]
+            same = sum(one.tool == run.tool for one in running)
+            if limits and None not in limits and same > max(limit or 0 for limit in limits):
+                self.wrong("over_limit", f"{same} bodies use tool {run.tool}")
+        stream: Any = world.kernel.entities[run.key]
+        limit = stream.stream.spec.max_parallel
+        mine = sum(one.stream == run.stream for one in running)
+        if limit is not None and mine > limit:
+            self.wrong("over_limit", f"{mine} bodies run in {stream.stream.record.id}, of {limit}")
+
+    def ended(self, run: Run, ended: CallEnded) -> None:
+        """Something really ended."""
+        self.note("end", (run.kind, run.entity, run.token, ended.status))
+        if run.kind == "body":
+            self.returned[run.token] = ended
+            if run.seat is not None:
+                self.unheard.add(run.token)  # its process may be given up before it is heard of
+            return
+        self.hooks[run.entity, run.kind, run.index] += 1
+        if run.kind == "hook":
+            self.rows.add(run.token)
+
+    def row_done(self, key: int) -> None:
+        """A row of the outbox is done, durably."""
+        if key not in self.rows:
+            self.wrong("hook_missed", f"row {key} of the outbox is done, and its hook has not come to its end")
+
+    def crashed(self) -> None:
+        """A life ends. What bodies told and the journal does not have yet is not known to anybody."""
+        for token in self.returned:
+            claim: Any = self.world.disk.records.get(("attempt", token))
+            if claim is None or claim.end is None:
+                self.unheard.add(token)
+
+    # -- what people say -----------------------------------------------------------------------------------------------
+
+    def command(self, what: str, target: str, make: Callable[[Reply], Message | None]) -> None:
+        """Give a command, under a new key."""
+        key = f"c{len(self.said)}"
+        self.said[key] = Said(key, what, target, make)
+        self.note("command", (key, what, target))
+        self.world.give(key, make)
+
+    def answered(self, key: str, value: object, error: Exception | None, *, known: bool = False) -> None:
+        """A command was answered."""
+        said = self.said[key]
+        self.note("answer", (key, "known" if known else repr(error) if error else "done"))
+        if said.answered:
+            self.wrong("done_twice", f"{said.what} {key} was answered twice")
+        said.answered, said.error = True, error
+        if error is None and key not in self.world.disk.requests:
+            self.wrong("lost_command", f"{said.what} {key} was acknowledged, and the journal does not have it")
+
+    def accepted(self, job_id: str, error: Exception | None = None) -> None:
+        """A job was taken, or refused."""
+        self.note("accepted", (job_id, repr(error)))
+        if error is not None:
+            self.wrong("trouble", f"job {job_id} was refused: {error}")
+        elif self.world.disk.journal.job(job_id) is None and job_id not in self.world.kernel.jobs:
+            self.wrong("lost_command", f"job {job_id} was accepted, and the journal does not have it")
+        self.orders[job_id] = True
+
+    def say_again(self) -> None:
+        """After a crash: give again what was not answered, under its key."""
+        world = self.world
+        for said in self.said.values():
+            if not said.answered:
+                world.give(said.key, said.make)
+        for order in world.plan.orders:
+            if self.orders.get(order.job_id) is False:
+                world.submit(order.job_id, order.spec, order.by)
+
+    def tasks(self) -> list[TaskRecord]:
+        """The tasks that the journal has."""
+        return self.world.disk.of(TaskRecord)

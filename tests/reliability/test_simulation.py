@@ -1,0 +1,92 @@
+"""The simulation of ourselves: a fixed budget of seeds, the corpus, and the bugs that it has to find.
+
+A failing seed is run again, with its trace, by the command that the failure prints; `--smaller` drops what is not
+needed for the finding.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from tests.reliability.mutations.table import MUTATIONS, Mutation
+from tests.reliability.simulation.corpus import kept
+from tests.reliability.simulation.driver import Result, carry_out
+from tests.reliability.simulation.plans import KINDS, make_plan
+
+pytestmark = pytest.mark.laboratory
+
+ROOT = Path(__file__).parents[2]
+SEEDS = 250
+"""Of each kind."""
+SOURCES = ("machines", "actors", "runtime")
+
+
+def run(kind: str, seed: int) -> Result:
+    """Run a seed, which must find nothing."""
+    result = carry_out(make_plan(seed, kind))
+    told = "\n".join(str(finding) for finding in result.findings)
+    assert not told, f"{told}\nThe trace: PYTHONPATH=src python -m tests.reliability.simulation {kind} {seed} --smaller"
+    return result
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_whatever_happens_all_that_must_be_true_is(kind: str) -> None:
+    made = Counter[str]()
+    for seed in range(SEEDS):
+        made += run(kind, seed).taken
+    assert set(KINDS[kind]) <= set(made), "a move was never made"
+
+
+def test_what_was_new_once_still_holds() -> None:
+    for kind, seed in kept():
+        run(kind, seed)
+
+
+def test_the_same_seed_is_the_same_run() -> None:
+    for kind in KINDS:
+        once, again = (list(carry_out(make_plan(7, kind)).lines()) for _ in range(2))
+        assert once == again
+        assert once != list(carry_out(make_plan(8, kind)).lines())
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
+def test_a_deliberate_bug_is_found(mutation: Mutation, tmp_path: Path) -> None:
+    _mutate(mutation, _copy(tmp_path))
+    command = [
+        sys.executable, "-m", "tests.reliability.simulation",
+        "--kinds", mutation.kinds, "--seeds", str(SEEDS), "--stop",
+    ]  # fmt: skip
+    env = {**os.environ, "PYTHONPATH": f"{tmp_path / 'src'}{os.pathsep}{tmp_path}", "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 1, f"it was not found:\n{done.stdout}"
+    assert done.stderr == ""
+
+
+def _copy(folder: Path) -> Path:
+    """The library and the simulation, in another folder."""
+    ignored = shutil.ignore_patterns("__pycache__")
+    package = folder / "src" / "callboard"
+    package.mkdir(parents=True)
+    for name in SOURCES:
+        shutil.copytree(ROOT / name, package / name, ignore=ignored)
+    for path in (ROOT / "src" / "callboard").glob("*.py"):
+        shutil.copy(path, package)
+    there = folder / "tests" / "reliability" / "simulation"
+    shutil.copytree(ROOT / "tests" / "reliability" / "simulation", there, ignore=ignored)
+    return folder
+
+
+def _mutate(mutation: Mutation, folder: Path) -> None:
+    """Put the bug in, in the one place where it fits."""
+    paths = [path for name in SOURCES for path in (folder / "src" / "callboard" / name).rglob("*.py")]
+    texts = {path: path.read_text(encoding="utf-8") for path in paths}
+    found = [path for path, text in texts.items() if mutation.old in text]
+    places = sum(text.count(mutation.old) for text in texts.values())
+    assert places == 1, f"this mutation fits in {places} places: write it anew in tests/reliability/mutations/table.py"
+    found[0].write_text(texts[found[0]].replace(mutation.old, mutation.new), encoding="utf-8")
