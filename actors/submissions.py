@@ -2,8 +2,8 @@
 
 Rules
 -----
-- A child is submitted under the fencing token of the attempt whose body does so. An attempt that is over is refused, and
-  so is one that goes on though its job has ended: a body that was abandoned.
+- A child is submitted under the fencing token of the attempt whose body does so. An attempt that is over is refused,
+  and so is one that goes on though its job has ended: a body that was abandoned.
 - The same child submitted again, by a later attempt or a later run of its task, is the same job: the runtime finds it
   by its id, and only asks here for what is new: a first submission, or the next run of one that did not complete.
 - A job that is run again has the key and the id it had, a new incarnation, and its specification once more: what
