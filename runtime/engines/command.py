@@ -126,6 +126,8 @@ class CommandEngine(BaseEngine[_CommandRun]):
     def _result(self, run: _CommandRun, child: Child) -> Outcome:
         if child.signalled:
             text = "stopped" if child.began is not None else "cancelled before it started"
+            if child.began is None and child.held_up is not None:
+                text += f", for which it waited: {child.held_up.strerror}"
             return self._cancelled(run, f"{_title(child.command)}: {text}")
         if child.failure is not None:
             return self._outcome(run, "failed", error=_not_started(child.command, child.failure))

@@ -59,6 +59,7 @@ class Lookout(Generic[W]):
         self._orders: deque[Callable[[], object]] = deque()
         self._watched: set[W] = set()
         self._closing = False
+        self.ending = False  # the program ends: nothing more may be started
         self._selector = selectors.DefaultSelector()
         self._bell, self._rope = os.pipe()
         os.set_blocking(self._bell, False)
@@ -93,6 +94,9 @@ class Lookout(Generic[W]):
         """A step of it raised; its process, if there was one, is dead."""
         raise NotImplementedError
 
+    def _between(self) -> None:
+        """A pass: what was heard has been done, and due times are looked at after it."""
+
     def _close_all(self) -> None:
         """The last order has been done."""
 
@@ -113,6 +117,7 @@ class Lookout(Generic[W]):
                     self._answer_bell()
                 else:
                     self._guarded(*key.data)
+            self._between()
             now = time.monotonic()
             for one in [one for one in self._watched if one.due is not None and one.due <= now]:
                 self._guarded(self._act_on_due_time, one)
@@ -139,6 +144,7 @@ class Lookout(Generic[W]):
         self._close_all()
 
     def _kill_watched(self, done: threading.Event) -> None:
+        self.ending = True
         for one in self._watched:
             if one.process is not None and one.process.returncode is None:
                 signal_group(one.group, signal.SIGKILL)

@@ -3,6 +3,7 @@
 The life of a child, and what a due time means in each stage:
 | stage | entered when | its due time |
 | --- | --- | --- |
+| waiting | it stands in the line of those to be started | (none) |
 | running | it was started | (none) |
 | ending | SIGTERM was sent to its group | after the grace: SIGKILL, and it is killed |
 | killed | SIGKILL was sent to its group | after `_UNKILLABLE` s: told as stuck, and watched without a limit |
@@ -12,11 +13,15 @@ The life of a child, and what a due time means in each stage:
 Rules:
 - A command is over when its process has exited, not when its pipe ends.
 - Each pass reads at most one chunk of each pipe, so one flood does not hold up another command.
+- Each pass starts a few commands at most, in the order in which they came: a stop does not wait for a thousand starts.
+- Commands never take the last file descriptors, which the journal and the application need. Where there are too few of
+  them, or of processes, the line waits until a command has ended; only if none runs has the first one failed.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import selectors
 import signal
@@ -34,6 +39,10 @@ _CHUNK = 65_536  # bytes read at once: what a pipe holds unless it was enlarged
 _LEFT_IN_PIPE = 1_048_576  # bytes that may be in a pipe when its writer exits: the kernel's limit
 _LINGER = 0.1  # seconds
 _UNKILLABLE = 5.0  # seconds
+_STARTS = 8  # in a pass
+_AGAIN = 0.5  # seconds
+_KEPT_FREE = 64  # file descriptors, or a quarter of all if that is less
+_FOR_NOW = frozenset({errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM})
 
 Stage = Literal["waiting", "running", "ending", "killed", "lingering", "over"]
 
@@ -55,6 +64,7 @@ class Child(Watched):
         self.signalled = False  # a stop reached it before its end
         self.escaped = False  # a descendant that left the group still holds its pipe
         self.pipe = -1
+        self.held_up: OSError | None = None  # why it was not started until its end
 
 
 class Watcher(Lookout[Child]):
@@ -71,6 +81,9 @@ class Watcher(Lookout[Child]):
         ended: Callable[[Child], None],
         closed: Callable[[], None],
     ) -> None:
+        self._line: dict[Child, None] = {}  # of those to be started
+        self._next_start = 0.0  # on the monotonic clock: not before
+        self._held_up: OSError | None = None  # why not
         super().__init__("callboard-commands", closed)
         self._clock = clock
         self._started = started
@@ -79,7 +92,7 @@ class Watcher(Lookout[Child]):
 
     def start(self, child: Child) -> None:
         """Start the child's command. From any thread, as the next three."""
-        self._order(self._spawn, child)
+        self._order(self._stand_in_line, child)
 
     def terminate(self, child: Child) -> None:
         """Ask the child's group to end; kill it after the grace."""
@@ -91,15 +104,47 @@ class Watcher(Lookout[Child]):
 
     # -- the steps of a child --
 
-    def _spawn(self, child: Child) -> None:
-        if child.unwanted:
-            child.signalled = True
-            self._finish(child)
+    def _stand_in_line(self, child: Child) -> None:
+        self._line[child] = None
+        self._watched.add(child)
+
+    def _patience(self) -> float | None:
+        patience = super()._patience()
+        if not self._line:
+            return patience
+        start = max(0.0, self._next_start - time.monotonic())
+        return start if patience is None else min(patience, start)
+
+    def _between(self) -> None:
+        for _ in range(_STARTS):
+            if not self._line or self._next_start > time.monotonic():
+                break
+            self._guarded(self._start_or_wait, next(iter(self._line)))
+
+    def _start_or_wait(self, child: Child) -> None:
+        if child.unwanted or self.ending:
+            self._never_started(child)
             return
+        alone = len(self._watched) == len(self._line)
+        try:
+            self._spawn(child, alone=alone)
+        except OSError as error:
+            if alone or error.errno not in _FOR_NOW:
+                raise
+            self._undo(child)
+            self._held_up = error
+            self._next_start = time.monotonic() + _AGAIN
+        else:
+            self._held_up = None
+            del self._line[child]
+
+    def _spawn(self, child: Child, *, alone: bool) -> None:
         command = child.command
-        child.output = Output(command.output_path, command.output_limit, command.mask, command.output_root)
         child.pipe, write_end = os.pipe()
         try:
+            if write_end >= _most_descriptors() and not alone:
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            child.output = Output(command.output_path, command.output_limit, command.mask)
             child.began = self._clock()
             child.process = subprocess.Popen(  # noqa: S603 - to run what the specification says is the purpose
                 command.argv if command.shell is None else ["/bin/sh", "-c", command.shell],
@@ -113,12 +158,23 @@ class Watcher(Lookout[Child]):
         finally:
             os.close(write_end)
         child.stage = "running"
-        self._watched.add(child)
         os.set_blocking(child.pipe, False)
         self._selector.register(child.pipe, selectors.EVENT_READ, (self._read, child))
         self._await_exit(child)
         pid = child.process.pid
         self._started(child, ProcessInfo(child.token, pid, pid, start_time(pid)))
+
+    def _undo(self, child: Child) -> None:
+        """Have it be as if it had not been tried."""
+        self._close_pipe(child)
+        if child.output is not None:
+            child.output.close()
+        child.output = child.began = None
+
+    def _never_started(self, child: Child) -> None:
+        child.signalled = True
+        child.held_up = self._held_up
+        self._finish(child)
 
     def _read(self, child: Child) -> None:
         """One chunk of its output; its pipe is closed at the end."""
@@ -159,7 +215,9 @@ class Watcher(Lookout[Child]):
         self._finish(child)
 
     def _terminate(self, child: Child) -> None:
-        if child.stage == "running":
+        if child.stage == "waiting":
+            self._never_started(child)
+        elif child.stage == "running":
             child.signalled = True
             signal_group(child.group, signal.SIGTERM)
             signal_group(child.group, signal.SIGCONT)  # a stopped process hears nothing else
@@ -167,7 +225,9 @@ class Watcher(Lookout[Child]):
             child.due = time.monotonic() + child.grace
 
     def _kill(self, child: Child) -> None:
-        if child.stage in ("running", "ending"):
+        if child.stage == "waiting":
+            self._never_started(child)
+        elif child.stage in ("running", "ending"):
             child.signalled = True
             signal_group(child.group, signal.SIGKILL)
             child.stage = "killed"
@@ -193,6 +253,8 @@ class Watcher(Lookout[Child]):
         child.stage = "over"
         child.due = None
         self._watched.discard(child)
+        self._line.pop(child, None)
+        self._next_start = 0.0  # what this one had is free
         self._ended(child)
 
     def _close_pipe(self, child: Child) -> None:
@@ -201,3 +263,9 @@ class Watcher(Lookout[Child]):
                 self._selector.unregister(child.pipe)
             os.close(child.pipe)
             child.pipe = -1
+
+
+def _most_descriptors() -> int:
+    """From which number on no command may have a descriptor: the lowest free number is always given first."""
+    limit = os.sysconf("SC_OPEN_MAX")
+    return limit - min(_KEPT_FREE, limit // 4)
