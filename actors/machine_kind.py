@@ -16,7 +16,7 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from hashlib import blake2b
 from typing import Any, Protocol, TypeAlias
@@ -63,7 +63,7 @@ class MachineActor(msgspec.Struct, frozen=True):
 
     machine: Machine
     facts: Facts = None
-    timed: tuple[Timed, ...] = ()
+    timed: Sequence[Timed] = ()
     on_event: Reducer | None = None
     on_enter: Mapping[str, Callback] = {}
     on_exit: Mapping[str, Callback] = {}

@@ -268,8 +268,8 @@ class Machines:
 
     def _kind(self, actor: MachineActor) -> tuple[MachineKind, msgspec.Raw | None]:
         key = (
-            id(actor.machine), id(_type(actor.facts)), actor.timed, actor.on_event, tuple(actor.on_enter.items()),
-            tuple(actor.on_exit.items()), actor.folder,
+            id(actor.machine), id(_type(actor.facts)), tuple(actor.timed), actor.on_event,
+            tuple(actor.on_enter.items()), tuple(actor.on_exit.items()), actor.folder,
         )  # fmt: skip
         found = self._kinds.get(key)
         if found is None:

@@ -80,9 +80,13 @@ def load(path: str | Path, *, functions: Functions | None = None, lifecycle: str
     workstream = words.workstream
     if functions is not None:
         look_in(str(path.absolute().parent / (workstream.folder or "")))
+    known = Lifecycles(resolve=None if functions is None else find)
     if lifecycle is not None:
-        workstream = msgspec.structs.replace(workstream, lifecycle=lifecycle)
-    known = Lifecycles(default=workstream.lifecycle, resolve=None if functions is None else find)
+        wrong = _not_there(lifecycle, known)
+        found += wrong
+        workstream = msgspec.structs.replace(workstream, lifecycle=None if wrong else lifecycle)
+    if isinstance(workstream.lifecycle, str) and not _not_there(workstream.lifecycle, known):
+        known.default = workstream.lifecycle
     more = words.findings + words.renamed(findings(workstream, bodies=functions, lifecycles=known))
     more += worker_findings(workers, lifecycles=known) if workers else []
     if not workstream.tasks:
@@ -91,6 +95,14 @@ def load(path: str | Path, *, functions: Functions | None = None, lifecycle: str
     if found:
         raise SpecificationError(with_lines(found, lines), str(path))
     return RunFile(_placed(workstream, path.absolute().parent), workers, path)
+
+
+def _not_there(lifecycle: str, known: Lifecycles) -> list[Finding]:
+    try:
+        known.find(lifecycle)
+    except (LookupError, ValueError) as error:
+        return [Finding("--lifecycle", str(error.args[0]))]
+    return []
 
 
 def read_table(path: Path) -> tuple[dict[str, Any], Callable[[], speclines.Lines], list[Finding]]:

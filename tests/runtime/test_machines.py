@@ -349,6 +349,19 @@ async def test_what_could_not_be_found_again_is_refused_where_it_has_to_be(tmp_p
         await run.ask(Fire("go"))
 
 
+@pytest.mark.parametrize("kind", [list, tuple])
+async def test_timed_events_are_added_to_a_machine_that_is_somebody_elses(kind: type[Any]) -> None:
+    clock = VirtualClock()
+    async with Runtime(workers=(), drain_deadline=0, clock=clock) as runtime:
+        actor = MachineActor(EXECUTION, Facts(), timed=kind([Timed("queued", "FAIL", "recovery_timeout")]))
+        run = runtime.spawn(actor, name="run-7")
+        await run.ask(Fire("ENQUEUE"))
+        clock.advance(Facts().recovery_timeout)
+        while not run.ended:
+            await anyio.lowlevel.checkpoint()
+        assert run.state == "failed"
+
+
 async def test_all_that_is_wrong_with_an_actor_is_told_at_once() -> None:
     async with Runtime(workers=(), drain_deadline=0) as runtime:
         wrong = MachineActor(

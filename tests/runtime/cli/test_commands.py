@@ -239,6 +239,35 @@ def test_a_file_runs_by_a_lifecycle_and_its_log_is_clean(cli: Cli, files: Path, 
     assert "consistent" in cli("check").out
 
 
+@pytest.mark.parametrize(
+    ("lifecycle", "why"),
+    [
+        ("Guarded", "there is no lifecycle 'Guarded'; did you mean 'guarded'?"),
+        ("", "there is no lifecycle ''"),
+        ("no_such_module:X", "'no_such_module:X': there is no module 'no_such_module'"),
+        ("sys:path", "'sys:path' is no lifecycle, but ["),
+        ("impossible_lifecycle:X", "no task can run by the lifecycle"),
+    ],
+)
+@pytest.mark.parametrize("where", ["option", "file"])
+def test_a_lifecycle_that_cannot_be_is_told_where_it_was_said(
+    cli: Cli, files: Path, lifecycle: str, why: str, where: str
+) -> None:
+    (files / "impossible_lifecycle.py").write_text(
+        "from callboard import Lifecycle, Machine, State, Transition\n"
+        "states = [State('new', phase='pending'), State('old', phase='completed', terminal=True)]\n"
+        "machine = Machine('m', initial='new', states=states, transitions=[Transition('new', 'end', 'old')])\n"
+        "X = Lifecycle('x', 'task', machine, events={})\n"
+    )
+    said = "" if where == "option" else f'lifecycle = "{lifecycle}"\n'
+    spec = files / "small.toml"
+    spec.write_text(f'{said}[[tasks]]\nname = "a"\ncommand = ["true"]\noptional = true\n', encoding="utf-8")
+    told = cli("run", "small.toml", *(["--lifecycle", lifecycle] if where == "option" else []))
+    place = "--lifecycle" if where == "option" else "line 1: lifecycle"
+    assert (told.code, f"{place}: {why}" in told.err) == (2, True), told.err
+    assert not (files / "callboard.db").exists()
+
+
 @pytest.mark.parametrize("bytes_left", [0, 1, 3])
 def test_a_journal_whose_making_was_killed_is_used_as_if_it_were_new(cli: Cli, files: Path, bytes_left: int) -> None:
     child = "import resource, signal; from callboard.runtime.journal.opening import prepare; from pathlib import Path\n"
