@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.metadata import entry_points
 from typing import Any
 
 import pytest
@@ -11,7 +12,8 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("callboard", settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("callboard")
 
-pytest_plugins = ["tests.transition_coverage"]
+_FOUND = entry_points(group="pytest11", name="callboard")  # by pytest itself, where the checkout is installed
+pytest_plugins = ["tests.transition_coverage", *([] if _FOUND else ["callboard.runtime.testing.plugin"])]
 
 
 @pytest.fixture(

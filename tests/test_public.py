@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import callboard
+from callboard import testing
 
 PUBLIC = """
 Actor ActorError ActorStopped Alert Approval ApprovalExpired ApprovalRejected AskCycleError AskTimeout AttemptOver
@@ -23,6 +24,11 @@ Phase ReceiveFailed Ref Refusal RequestIdReused Restart RestartLimitReached Retr
 RuntimeClosed SecretMissing SpecificationError State Strategy Supervision Task TaskCancelled TaskContext TaskHandle
 TaskRecord Terminated Timed Tool Transition Transitioned VirtualClock Worker WorkerHandle WorkerRecord Workstream
 load load_machine
+""".split()  # noqa: SIM905 - a name a word is what a reader compares
+
+TESTING = """
+Asked Dies Exits Fails Hangs Probe SimulatedBreaker SimulatedJob SimulatedTask SimulatedWorker Simulation
+SimulationError Succeeds Trace VirtualRuntime
 """.split()  # noqa: SIM905 - a name a word is what a reader compares
 
 HEAVY = {"asyncio", "rich", "sqlite3", "structlog", "tenacity", "trio", "typer", "uvloop", "yaml"}
@@ -38,6 +44,16 @@ def modules_after(program: str) -> set[str]:
 
 def test_the_public_names_are_these() -> None:
     assert callboard.__all__ == PUBLIC
+
+
+def test_the_public_names_for_tests_are_these() -> None:
+    assert testing.__all__ == TESTING
+    assert all(getattr(testing, name).__name__ == name for name in TESTING)
+
+
+def test_no_program_pays_for_what_only_tests_need() -> None:
+    names = ", ".join(sorted(PUBLIC))
+    assert not {name for name in modules_after(f"from callboard import {names}") if "testing" in name}
 
 
 @pytest.mark.parametrize("name", PUBLIC)

@@ -14,25 +14,55 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from inspect import isawaitable
-from typing import TYPE_CHECKING, Any, cast
+from random import Random
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import anyio
 import msgspec
 
 from ...actors.spec import seconds
+from ..clock import VirtualClock
 from ..engines.base import BaseEngine, Run
 from ..engines.bodies import bind
 from ..engines.contract import Beat, Call, Ended, ErrorInfo, Outcome
 from ..engines.failures import describe
 from ..engines.values import checked
 from ..functions import follow
-from ..runners import BodyCancelled
-from .loop import SimulatedRunning
-from .scripts import Dies, Exits, Fails, Hangs, Script, Scripted, Succeeds, drawn
+from ..runners import BodyCancelled, Running
+from .scripts import Dies, Exits, Fails, Hangs, Script, Scripted, Scripts, Succeeds, drawn
 
 if TYPE_CHECKING:
-    from .runtime import SimulatedRuntime
-    from .world import Happening, World
+    from .happenings import Happening
+    from .scripted import ScriptedRuntime
+
+
+class Scene(Protocol):
+    """What engines need of the world around them."""
+
+    clock: VirtualClock
+    random: Random
+    scripts: Scripts
+    unscripted: Script
+    runs_functions: bool
+    closing: bool  # nothing takes its time any more
+    frozen: set[str]  # names of workers that do nothing and answer nothing
+    down: set[str]  # names of workers that do not come up
+
+    def later(self, delay: float, what: str, action: Callable[..., object], *args: Any) -> Happening:
+        """Have that happen in so many seconds."""
+        ...
+
+    def note(self, what: str, *facts: Any) -> None:
+        """Write into the trace."""
+        ...
+
+    def began(self, kind: str, owner: str, token: int) -> None:
+        """Something really runs."""
+        ...
+
+    def remember(self, token: int, again: Callable[[], None]) -> None:
+        """A result was told; it can be told once more."""
+        ...
 
 
 class SimulatedRun(Run, kw_only=True, eq=False):
@@ -46,14 +76,14 @@ class SimulatedRun(Run, kw_only=True, eq=False):
     plan: Scripted | None = None  # None: a function runs
     end: Happening | None = None  # when it ends by itself, or stops
     beats: Happening | None = None
-    running: SimulatedRunning | None = None
+    running: Running[Any] | None = None
     withheld: Outcome | None = None  # what it ended as while its worker was frozen
 
 
 class SimulatedEngine(BaseEngine[SimulatedRun]):
     """What a worker of a simulation executes on."""
 
-    def __init__(self, name: str, world: World, runtime: SimulatedRuntime) -> None:
+    def __init__(self, name: str, world: Scene, runtime: ScriptedRuntime) -> None:
         super().__init__(clock=world.clock.monotonic)
         self.name = name
         self._world = world
@@ -97,13 +127,14 @@ class SimulatedEngine(BaseEngine[SimulatedRun]):
         if force:
             self._world.later(0.0, "abandoned", self._abandon, run)
             return
-        if run.script.ignores_stop or run.withheld is not None:
+        if (run.script.ignores_stop or run.withheld is not None) and not self._world.closing:
             return
         if run.running is not None:
             run.running.cancel()
         else:
             self._drop(run)
-            run.end = self._world.later(seconds(run.script.stops_in), "stops", self._stops, run)
+            needs = 0.0 if self._world.closing else seconds(run.script.stops_in)
+            run.end = self._world.later(needs, "stops", self._stops, run)
 
     def probe(self, worker: str, incarnation: int) -> tuple[int, ...] | None:
         """Whether a worker lives: the tokens that run, or None where it does not answer."""

@@ -10,7 +10,7 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ...actors.records import BreakerRecord, JobRecord, WorkerRecord, WorkstreamRecord
 from ...actors.spec import Duration
@@ -26,7 +26,7 @@ class SimulatedJob:
     """A job of a simulation."""
 
     def __init__(self, simulation: Simulation, job_id: str) -> None:
-        self._simulation = simulation
+        self.simulation = simulation
         self.id = job_id
 
     def __repr__(self) -> str:
@@ -35,14 +35,14 @@ class SimulatedJob:
     @property
     def handle(self) -> JobHandle:
         """The runtime's own handle of it, for coroutines."""
-        simulation = self._simulation
+        simulation = self.simulation
         handle: JobHandle = simulation.do(lambda: simulation.runtime.job(self.id))
         return handle
 
     @property
     def record(self) -> JobRecord:
         """Its present record; of one that has ended, its last. Raises LookupError if there is none."""
-        simulation = self._simulation
+        simulation = self.simulation
         actor = simulation.runtime.host.kernel.jobs.get(self.id)
         record = simulation.world.journal.job(self.id) if actor is None else actor.record
         if record is None:
@@ -59,23 +59,28 @@ class SimulatedJob:
         """Whether it has ended."""
         return self.record.finished_at is not None
 
+    def until(self, state: str, *, within: Duration | None = None) -> SimulatedJob:
+        """Have time pass until it is in that state. Raises AssertionError where it does not come to it."""
+        _until(self.simulation, self, f"job {self.id!r}", state, within)
+        return self
+
     @property
     def stream(self) -> WorkstreamRecord:
         """The present record of its workstream, in its last run. Raises LookupError before it began one."""
-        actor = self._simulation.runtime.host.kernel.jobs.get(self.id)
+        actor = self.simulation.runtime.host.kernel.jobs.get(self.id)
         if actor is not None and actor.stream is not None:
             return actor.stream.record
-        runs = self._simulation.world.journal.workstreams(self.id)
+        runs = self.simulation.world.journal.workstreams(self.id)
         if not runs:
             raise LookupError(f"job {self.id!r} has not begun a run")
         return runs[-1]
 
     def tasks(self) -> dict[str, TaskRecord]:
         """The present records of its tasks, by their names, in the order of the specification."""
-        actor = self._simulation.runtime.host.kernel.jobs.get(self.id)
+        actor = self.simulation.runtime.host.kernel.jobs.get(self.id)
         if actor is not None and actor.stream is not None:
             return {task.record.name: task.record for task in actor.stream.tasks}
-        journal = self._simulation.world.journal
+        journal = self.simulation.world.journal
         runs = journal.workstreams(self.id)
         return {task.name: task for task in journal.tasks(runs[-1].key)} if runs else {}
 
@@ -91,13 +96,13 @@ class SimulatedJob:
 
     def run(self, *, within: Duration | None = None) -> Outcome:
         """Have time pass until it has ended. Raises AssertionError where it does not, or not within that duration."""
-        simulation = self._simulation
+        simulation = self.simulation
         simulation.run_until(lambda: self.ended, within=within, what=f"job {self.id!r} to end")
         outcome: Outcome = simulation.do(self._outcome)
         return outcome
 
     async def _outcome(self) -> Outcome:
-        return await (await self._simulation.runtime.job(self.id)).wait()
+        return await (await self.simulation.runtime.job(self.id)).wait()
 
     def cancel(
         self, reason: str = "cancelled by the user", *, force: bool = False, by: str | None = None,
@@ -146,10 +151,10 @@ class SimulatedJob:
         """For it and its tasks: do what a method of the runtime's handle does."""
 
         async def asking() -> None:
-            handle = await self._simulation.runtime.job(self.id)
+            handle = await self.simulation.runtime.job(self.id)
             await getattr(target(handle), verb)(*args, **named)
 
-        self._simulation.do(asking, what=f"{verb} {self.id}")
+        self.simulation.do(asking, what=f"{verb} {self.id}")
 
 
 class SimulatedTask:
@@ -171,6 +176,11 @@ class SimulatedTask:
     def state(self) -> str:
         """Its present state."""
         return str(self.record.state)
+
+    def until(self, state: str, *, within: Duration | None = None) -> SimulatedTask:
+        """Have time pass until it is in that state. Raises AssertionError where it does not come to it."""
+        _until(self._job.simulation, self, f"task {self._job.id}/{self.name}", state, within)
+        return self
 
     @property
     def attempt(self) -> int:
@@ -235,6 +245,11 @@ class SimulatedWorker:
         """Its present state."""
         return str(self.record.state)
 
+    def until(self, state: str, *, within: Duration | None = None) -> SimulatedWorker:
+        """Have time pass until it is in that state. Raises AssertionError where it does not come to it."""
+        _until(self._simulation, self, f"worker {self.name!r}", state, within)
+        return self
+
     def die(self, reason: str = "it died, as a test has it", *, for_good: bool = False) -> None:
         """Have it die with all that it runs. The supervisor starts another one in its place; `for_good`: that one does
         not come up.
@@ -297,9 +312,36 @@ class SimulatedBreaker:
         """closed, open or half_open."""
         return str(self.record.state)
 
+    def until(self, state: str, *, within: Duration | None = None) -> SimulatedBreaker:
+        """Have time pass until it is in that state. Raises AssertionError where it does not come to it."""
+        _until(self._simulation, self, f"the breaker of {self.tool!r}", state, within)
+        return self
+
     def ask(self, verb: str, *args: Any, **named: Any) -> None:
         """Do what a method of the runtime's `BreakerHandle` does: reset, trip."""
         simulation = self._simulation
         simulation.do(
             lambda: getattr(simulation.runtime.breaker(self.tool), verb)(*args, **named), what=f"{verb} {self.tool}"
         )
+
+
+class _Stateful(Protocol):
+    @property
+    def state(self) -> str: ...
+
+
+def _until(simulation: Simulation, entity: _Stateful, name: str, state: str, within: Duration | None) -> None:
+    seen = [entity.state]
+
+    def there() -> bool:
+        now = entity.state
+        if now != seen[-1]:
+            seen.append(now)
+        return now == state
+
+    if not there():
+        try:
+            simulation.run_until(there, within=within, what=f"{name} to be {state}")
+        except AssertionError as error:
+            error.add_note(f"{name} was {' -> '.join(seen)}")
+            raise

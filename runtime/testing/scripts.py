@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -97,6 +97,27 @@ class Script(msgspec.Struct, kw_only=True, eq=False):
     def told(self, owner: str) -> None:
         """That came of it."""
         self.taken[owner] = self.taken.get(owner, 0) + 1
+
+
+def script_of(
+    name: str,
+    run: Callable[..., Any] | None = None,
+    *,
+    returns: Any = None,
+    outcomes: Sequence[Scripted] | Scripted | None = None,
+    **more: Any,
+) -> Script:
+    """A script as tests write it. Raises ValueError for one that says nothing, TypeError for what is no outcome."""
+    if outcomes is None:
+        outcomes = [Succeeds(returns)]
+    elif not isinstance(outcomes, Sequence):
+        outcomes = [outcomes]
+    if not outcomes:
+        raise ValueError(f"the script of {name!r} needs at least one outcome")
+    for one in outcomes:
+        if not isinstance(cast("object", one), Scripted):
+            raise TypeError(f"an outcome is Succeeds, Fails, Exits, Hangs or Dies, not {one!r:.60}")
+    return Script(name=name, run=run, outcomes=outcomes, **more)
 
 
 class Scripts:

@@ -16,22 +16,30 @@ Rules
 from __future__ import annotations
 
 import asyncio
+import re
 import weakref
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, cast, overload
 
+from ...actors.actor import Actor
+from ...actors.dead_letters import DeadLetter
+from ...actors.machine_kind import MachineActor
 from ...actors.notices import Notice
+from ...actors.ref import Ref
 from ...actors.spec import Duration, Worker, Workstream, seconds
 from ...actors.transitions import Transitioned
 from ...machines import TransitionEvent, event_type
 from ...machines.audit import audit
 from ..journal.contract import InboxRow
+from ..machines import MachineRef
 from .errors import SimulationError
 from .handles import SimulatedBreaker, SimulatedJob, SimulatedWorker
+from .probes import Probe, ProbeActor
 from .runtime import SimulatedRuntime
-from .scripts import Script, Scripted, Succeeds, Takes
+from .scripted import START, WORKERS
+from .scripts import Script, Scripted, Takes, script_of
 from .trace import Trace
 from .world import World
 
@@ -39,16 +47,9 @@ if TYPE_CHECKING:
     from ...machines import Severity
 
 T = TypeVar("T")
-START = 1_700_000_000.0
+_RUN = re.compile(r"@\d+")
 PATIENCE = 86_400.0
 """Simulated seconds that a command may take to be answered."""
-WORKERS = (
-    Worker("loop", engine="loop", capacity=100),
-    Worker("threads", engine="thread", capacity=4),
-    Worker("processes", engine="process", capacity=1),
-    Worker("commands", engine="command", capacity=4),
-)
-"""What a simulation has unless it is told otherwise: the same on every machine."""
 
 
 class Asked:
@@ -102,6 +103,7 @@ class Simulation:
             seed, start=start, runs_functions=functions == "run", trace=trace,
             settings={"workers": workers, **settings},
         )  # fmt: skip
+        self._expected: dict[str, int] = {}  # the last transition of each entity that was expected, by its number
         self._closing = weakref.finalize(self, _close, self.world)
         self.world.open()
         self.settle()
@@ -143,14 +145,8 @@ class Simulation:
         how often it tells that it lives, with these details. stops_in: how long it needs to stop when it is told to.
         ignores_stop: it does not. late: its result is told even where it was abandoned, or its worker is gone.
         """
-        if outcomes is None:
-            outcomes = [Succeeds(returns)]
-        elif not isinstance(outcomes, Sequence):
-            outcomes = [outcomes]
-        if not outcomes:
-            raise ValueError(f"the script of {name!r} needs at least one outcome")
-        script = Script(
-            name=name, run=run, outcomes=outcomes, takes=takes, heartbeat=heartbeat, details=details,
+        script = script_of(
+            name, run, returns=returns, outcomes=outcomes, takes=takes, heartbeat=heartbeat, details=details,
             stops_in=stops_in, ignores_stop=ignores_stop, late=late,
         )  # fmt: skip
         self.world.scripts.add(script)
@@ -190,6 +186,49 @@ class Simulation:
     def breaker(self, tool: str) -> SimulatedBreaker:
         """The circuit breaker of a tool."""
         return SimulatedBreaker(self, tool)
+
+    # -- actors --------------------------------------------------------------------------------------------------------
+
+    @overload
+    def spawn(self, actor: MachineActor, *, name: str | None = None) -> MachineRef: ...
+    @overload
+    def spawn(
+        self, actor: type[Actor] | Callable[[], Actor] | Actor, *, name: str | None = None, **options: Any
+    ) -> Ref: ...
+    def spawn(self, actor: Any, *, name: str | None = None, **options: Any) -> Ref | MachineRef:
+        """Start an actor, as `Runtime.spawn` does. One that is no `MachineActor` is gone after a crash."""
+        self._wait_until_open()
+        with self.world.loop.here():
+            ref: Ref | MachineRef = self.runtime.spawn(actor, name=name, **options)
+        self.settle()
+        return ref
+
+    def machine(self, name: str) -> MachineRef:
+        """The `MachineActor` of that name, ended or not; after a crash, as it was durable. Raises LookupError."""
+        self._wait_until_open()
+        return self.runtime.machine(name)
+
+    def ask(self, ref: Ref | MachineRef, message: Any, *, timeout: float | None = 5.0) -> Any:
+        """Ask an actor; returns its answer, and raises what that is refused with."""
+        self.note(f"asks {ref.name}", message)
+        return self.do(lambda: ref.ask(message, timeout=timeout), what=f"{ref.name} to answer")
+
+    def tell(self, ref: Ref | MachineRef, message: Any) -> bool:
+        """Tell an actor something, and have everything happen that it causes now. False where it was not taken."""
+        with self.world.loop.here():
+            taken = ref.tell(message)
+        self.settle()
+        return taken
+
+    def probe(self, name: str | None = None) -> Probe:
+        """An actor that keeps what it is sent, for a test to expect it."""
+        actor = ProbeActor()
+        return Probe(self, actor, self.spawn(actor, name=name))
+
+    @property
+    def dead_letters(self) -> list[DeadLetter]:
+        """Messages that nobody took, with the reason, the last ones."""
+        return self.runtime.host.dispatcher.dead_letters.newest()
 
     # -- time ----------------------------------------------------------------------------------------------------------
 
@@ -265,6 +304,40 @@ class Simulation:
             f"; these bodies run on, and wait for what no simulation has (a socket, another process): "
             f"{', '.join(waiting)}. Give them a script: sim.body(name, returns=...)"
         )
+
+    def expect_transition(
+        self,
+        entity: str,
+        *,
+        to: str | None = None,
+        event: str | None = None,
+        within: Duration = 0.0,
+    ) -> Transitioned:
+        """Have time pass until an entity takes that transition, durably; returns it. Each is expected once, in order.
+
+        entity: its id, or "job/task" for whatever run. within: none unless said: what is due now. Raises AssertionError
+        where it does not come, with what came instead.
+        """
+        found: list[Transitioned] = []
+
+        def came() -> bool:
+            for row in self.world.journal.transitions(after=self._expected.get(entity, 0)):
+                fits = to in {None, row.to_state} and event in {None, row.event}
+                if fits and entity in {row.entity_id, _without_run(row.entity_id)}:
+                    found.append(row)
+                    return True
+            return False
+
+        wanted = " ".join(filter(None, [event, to and f"-> {to}"])) or "a transition"
+        path = " -> ".join(
+            row.to_state
+            for row in self.world.journal.transitions()
+            if entity in {row.entity_id, _without_run(row.entity_id)}
+        )
+        self.settle()
+        self.run_until(came, within=within, what=f"{entity} to take {wanted} (it went: {path or 'nowhere'})")
+        self._expected[entity] = found[0].seq
+        return found[0]
 
     def jump_utc(self, span: float) -> None:
         """Set the wall clock forward or back by so many seconds, as somebody who corrects it; no time passes. It is
@@ -418,6 +491,15 @@ class Simulation:
             if found:
                 raise AssertionError("the journal is not in order:\n" + "\n".join(found))
 
+    def note(self, what: str, *facts: Any) -> None:
+        """Write something into the trace."""
+        self.world.note(what, *facts)
+
+    def fail(self, text: str) -> NoReturn:
+        """Raise AssertionError, with the seed and the end of the trace."""
+        with self._telling():
+            raise AssertionError(text)
+
     def told(self) -> str:
         """The seed, and the end of the trace, as failures show them."""
         return f"seed {self.seed}; the end of the trace:\n{self.world.trace.excerpt()}"
@@ -430,6 +512,10 @@ class Simulation:
             if not getattr(error, "__notes__", None):
                 error.add_note(self.told())
             raise
+
+
+def _without_run(entity_id: str) -> str:
+    return _RUN.sub("", entity_id)
 
 
 def _as_event(row: Transitioned) -> TransitionEvent:

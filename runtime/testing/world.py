@@ -29,6 +29,7 @@ from ...actors.notices import Notice
 from ..bodies import Bodies
 from ..clock import TimeOrderedIds, VirtualClock
 from .errors import SimulationError
+from .happenings import Happening
 from .journal import SimulatedJournal
 from .loop import SimulatedLoop
 from .runtime import SimulatedRuntime
@@ -39,21 +40,6 @@ REMEMBERED = 1_000
 """Results that may be told once more."""
 LONGEST_INSTANT = 1_000_000
 """Steps at one moment after which the simulation is taken to go round in circles."""
-
-
-class Happening:
-    """Something that is going to happen, unless it is cancelled."""
-
-    __slots__ = ("action", "args", "what")
-
-    def __init__(self, what: str, action: Callable[..., object], args: tuple[Any, ...]) -> None:
-        self.what = what
-        self.action: Callable[..., object] | None = action
-        self.args = args
-
-    def cancel(self) -> None:
-        """Have it not happen."""
-        self.action = None
 
 
 class World:
@@ -77,6 +63,7 @@ class World:
         self.unscripted = Script(name="")
         self.runs_functions = runs_functions
         self.trace = Trace(trace)
+        self.closing = False
         self.frozen: set[str] = set()  # names of workers that do nothing and answer nothing
         self.down: set[str] = set()  # names of workers that do not come up
         self.journal = SimulatedJournal(self)
@@ -122,9 +109,8 @@ class World:
         chosen = int(self.random.random() * count) if count > 1 else 0
         if chosen < len(ready):
             happening = ready.pop(chosen)
-            if happening.action is not None:
-                with loop.here():
-                    happening.action(*happening.args)
+            with loop.here():
+                happening.happen()
         elif actors and chosen == len(ready) and runtime is not None:
             with loop.here():
                 runtime.step()

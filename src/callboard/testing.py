@@ -8,9 +8,11 @@ Rules
 
 from .runtime.testing.errors import SimulationError
 from .runtime.testing.handles import SimulatedBreaker, SimulatedJob, SimulatedTask, SimulatedWorker
+from .runtime.testing.probes import Probe
 from .runtime.testing.scripts import Dies, Exits, Fails, Hangs, Succeeds
 from .runtime.testing.simulation import Asked, Simulation
 from .runtime.testing.trace import Trace
+from .runtime.testing.virtual import VirtualRuntime
 
 __all__ = [
     "Asked",
@@ -18,6 +20,7 @@ __all__ = [
     "Exits",
     "Fails",
     "Hangs",
+    "Probe",
     "SimulatedBreaker",
     "SimulatedJob",
     "SimulatedTask",
@@ -26,4 +29,5 @@ __all__ = [
     "SimulationError",
     "Succeeds",
     "Trace",
+    "VirtualRuntime",
 ]

@@ -1,0 +1,84 @@
+"""Fixtures for pytest, which it finds by itself once Callboard is installed.
+
+| fixture | what it is |
+| --- | --- |
+| `simulation` | a `Simulation`, closed after the test |
+| `virtual_runtime` | makes `VirtualRuntime`s: `async with virtual_runtime(...) as runtime` |
+
+Rules
+-----
+- Both take their seed from `--callboard-seed N` (0 unless given), and their settings from
+  `@pytest.mark.callboard(...)`; those of `virtual_runtime` also where it is called.
+- A test that fails shows the seed and the end of the trace.
+- pytest imports this file at each start, so it imports nothing of ours before a fixture is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from .simulation import Simulation
+    from .virtual import VirtualRuntime
+
+_TOLD = pytest.StashKey[list[Any]]()
+_NONE: list[Any] = []
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Take the seed."""
+    group = parser.getgroup("callboard")
+    group.addoption(
+        "--callboard-seed", type=int, default=0, metavar="N", help="the seed of the simulations that fixtures make"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the marker known."""
+    config.addinivalue_line("markers", "callboard(**settings): the settings of the simulation that the test is given")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show what happened in the simulations of a test that failed."""
+    report = yield
+    if report.failed:
+        report.sections += [("callboard", simulated.told()) for simulated in item.stash.get(_TOLD, _NONE)]
+    return report
+
+
+def _settings(request: pytest.FixtureRequest) -> dict[str, Any]:
+    marker = request.node.get_closest_marker("callboard")
+    return {"seed": request.config.getoption("--callboard-seed"), **({} if marker is None else marker.kwargs)}
+
+
+def _watch(request: pytest.FixtureRequest, simulated: Any) -> None:
+    request.node.stash.setdefault(_TOLD, []).append(simulated)
+
+
+@pytest.fixture
+def simulation(request: pytest.FixtureRequest) -> Iterator[Simulation]:
+    """A runtime in virtual time, without an event loop: `callboard.testing.Simulation`."""
+    from .simulation import Simulation  # noqa: PLC0415 - most runs of pytest use none
+
+    with Simulation(**_settings(request)) as made:
+        _watch(request, made)
+        yield made
+
+
+@pytest.fixture
+def virtual_runtime(request: pytest.FixtureRequest) -> Callable[..., VirtualRuntime]:
+    """Makes a runtime in virtual time on the test's own event loop: `callboard.testing.VirtualRuntime`."""
+    from .virtual import VirtualRuntime  # noqa: PLC0415 - most runs of pytest use none
+
+    def make(*args: Any, **settings: Any) -> VirtualRuntime:
+        made = VirtualRuntime(*args, **{**_settings(request), **settings})
+        _watch(request, made)
+        return made
+
+    return make

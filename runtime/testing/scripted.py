@@ -1,0 +1,184 @@
+"""A runtime whose bodies are scripted: what simulations, and applications under test, run on.
+
+Rules
+-----
+- Its engines are `engine.py`'s, whatever the workers' kind. No process is started, no command run, no file written.
+- The wall clock is set by nobody but the test, which says so: so nobody looks every minute whether it was.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+from typing import Any, Protocol, cast
+
+import msgspec
+
+from ...actors.loading import Loaded
+from ...actors.messages import Message, WorkerBeat, WorkerDied
+from ...actors.notices import Notice
+from ...actors.spec import Worker
+from ...actors.task import TaskActor
+from ...actors.turn import Turn
+from ..clock import VirtualClock
+from ..engines.context import TaskContext
+from ..engines.contract import Call
+from ..engines.process import ProcessEngine
+from ..host import Host
+from ..journal.contract import Journal
+from ..outputs import Outputs
+from ..runners import RunnerPool
+from ..runtime import Runtime
+from ..utc import UtcTimers
+from .engine import Scene, SimulatedEngine
+
+ENGINES = ("loop", "thread", "process", "command")
+NEVER = float("inf")
+START = 1_700_000_000.0
+"""UTC epoch seconds at which virtual time begins."""
+WORKERS = (
+    Worker("loop", engine="loop", capacity=100),
+    Worker("threads", engine="thread", capacity=4),
+    Worker("processes", engine="process", capacity=1),
+    Worker("commands", engine="command", capacity=4),
+)
+"""What a simulation has unless it is told otherwise: the same on every machine."""
+
+
+class Stage(Scene, Protocol):
+    """What a scripted runtime tells of itself."""
+
+    clock: VirtualClock
+    random: Random
+
+    def noticed(self, notice: Notice) -> None:
+        """The runtime has noticed something."""
+        ...
+
+    def take_trouble(self, notice: Notice) -> None:
+        """Take notice of trouble."""
+        ...
+
+
+class SimulatedHost(Host):
+    """The host, telling the trace what comes in and what is decided."""
+
+    def __init__(self, stage: Stage, *args: Any) -> None:
+        super().__init__(*args)
+        self._stage = stage
+        # A jump of the wall clock is announced here, so nobody needs to look every minute whether there was one.
+        self._utc = UtcTimers(self._clock, self.dispatcher.timers, NEVER)
+
+    def look_at_clock(self) -> None:
+        """See what is due by the wall clock, which was set."""
+        self._utc.look()
+
+    def _receive(self, message: Message) -> bool:
+        self._stage.note("input", message)
+        return super()._receive(message)
+
+    def commit(self, turn: Turn) -> None:
+        """Take a turn that is over."""
+        if turn.transitions:
+            self._stage.note("turn", turn.transitions)
+        super().commit(turn)
+
+    def tell_notice(self, notice: Notice) -> None:
+        """Tell of something at once."""
+        self._stage.noticed(notice)
+        super().tell_notice(notice)
+
+
+class _NoFiles(Outputs):
+    """Names the places of outputs and results, and writes none."""
+
+    def path(self, task: TaskActor) -> Path:
+        return self.place(task)
+
+    def write_results(self, task: TaskActor, results: dict[str, Any]) -> Path:  # noqa: ARG002
+        return self.place(task).with_suffix(".json")
+
+
+class ScriptedRuntime(Runtime):
+    """A runtime in virtual time, whose engines do what scripts say."""
+
+    def __init__(self, stage: Stage, journal: str | Path | Journal | None = None, **settings: Any) -> None:
+        super().__init__(journal, clock=stage.clock, random=stage.random, **settings)
+        self.gone = False  # it crashed, or was closed
+        self.runners: RunnerPool
+        self._stage = stage
+        self.on_trouble = stage.take_trouble
+
+    @property
+    def host(self) -> Host:
+        """What gives the kernel its inputs."""
+        return self._host
+
+    def look_at_clock(self) -> None:
+        """See what is due by the wall clock, which was set."""
+        cast(SimulatedHost, self._host).look_at_clock()
+
+    # -- what engines ask ----------------------------------------------------------------------------------------------
+
+    @property
+    def engines(self) -> dict[str, SimulatedEngine]:
+        """Its engines, by their names."""
+        return cast("dict[str, SimulatedEngine]", self._engines)
+
+    def about(self, call: Call) -> tuple[str, str, str]:
+        """What a call is for: the id of its job, the name of its task or workstream, and that one's id."""
+        known = self._host.kernel.calls.get(call.token)
+        if known is not None and known.key:
+            record = self._host.kernel.entities[known.key].record
+            return record.job_id, record.name, record.id
+        told: dict[str, Any] = {}
+        if call.context is not None:
+            told = call.context.args or {"name": call.context.task}
+        elif call.command is not None:
+            told = msgspec.json.decode(call.command.env.get("CALLBOARD_EVENT", "{}"))
+        name = told.get("name", "")
+        return told.get("job_id") or "", name, told.get("entity_id", name)
+
+    def worker_of(self, token: int) -> tuple[str | None, int]:
+        """The name and incarnation of the worker whose slot that attempt has."""
+        slot = self._host.kernel.slots.get(token)
+        actor = None if slot is None else self._host.kernel.workers.get(slot.worker)
+        return (None, 0) if actor is None else (actor.record.name, actor.record.run)
+
+    def context_of(self, call: Call) -> TaskContext | None:
+        """What a function is told that stands for another one, which was told nothing."""
+        known = self._host.kernel.calls.get(call.token)
+        task = None if known is None else self._host.kernel.entities.get(known.key)
+        caller = self._host.caller
+        return caller.context_of(task, call.token, caller.desk) if isinstance(task, TaskActor) else None
+
+    def worker_died(self, worker: str, incarnation: int, reason: str) -> None:
+        """For engines: a worker is gone."""
+        self._host.tell(WorkerDied(worker, incarnation, reason))
+
+    def worker_alive(self, worker: str, incarnation: int, tokens: tuple[int, ...]) -> None:
+        """For engines: a worker says that it lives."""
+        self._host.later(WorkerBeat(worker, incarnation, tokens))
+
+    # -- what differs from a runtime in a program ----------------------------------------------------------------------
+
+    def _new_host(self) -> Host:
+        return SimulatedHost(self._stage, self._dispatcher, self.journal, self.bodies, self._random)
+
+    async def _open_engines(self, runners: RunnerPool) -> ProcessEngine:
+        self.runners = runners
+        for name in ENGINES:
+            engine = SimulatedEngine(name, self._stage, self)
+            await engine.open()
+            self._engines[name] = engine
+        return cast(ProcessEngine, self._engines["process"])
+
+    async def _end_leftovers(self, loaded: Loaded) -> None:
+        """No command ever ran."""
+
+    def _new_outputs(self) -> Outputs:
+        return _NoFiles(Path("simulated.output"))
+
+    @property
+    def _name(self) -> str:
+        return "simulated"

@@ -1,0 +1,242 @@
+"""The runtime for tests of async applications: the real one on the test's own event loop, in virtual time.
+
+    async with VirtualRuntime() as runtime:
+        app = MyApplication(runtime)
+        await app.release()
+        await runtime.advance("72h")
+
+Rules
+-----
+- It is a `Runtime`, with all its verbs; applications see no difference. Its clock stands still until `advance`.
+- `advance` goes from one due time to the next, and waits at each until all that it caused has settled: the runtime has
+  nothing to do, what it decided is durable, and every task of the event loop waits for something.
+- Only the runtime's time is virtual. What the application, or a function that runs as a body, sleeps by its event loop
+  is real time: give such a body a script, or have it `await runtime.sleep(...)`.
+- Leaving it waits for nothing: what runs is stopped at once, and its tries are given back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from random import Random
+from types import TracebackType
+from typing import Any
+
+import anyio
+from anyio.lowlevel import checkpoint
+
+from ...actors.notices import Notice
+from ...actors.spec import Duration, seconds
+from ..clock import TimeOrderedIds, VirtualClock
+from ..journal.contract import Journal
+from ..timers import Timer
+from .happenings import Happening
+from .scripted import START, WORKERS, ScriptedRuntime
+from .scripts import Script, Scripted, Scripts, Takes, script_of
+from .trace import Trace
+
+ROUNDS = 20
+"""Turns of the event loop without anything happening, after which its tasks are looked at."""
+
+
+class _Scene:
+    """The world around a runtime that others drive."""
+
+    def __init__(self, seed: int, start: float, *, runs_functions: bool) -> None:
+        self.random = Random(seed)  # noqa: S311 - it has to be the same again
+        self.clock = VirtualClock(start)
+        self.scripts = Scripts()
+        self.unscripted = Script(name="")
+        self.runs_functions = runs_functions
+        self.closing = False
+        self.frozen: set[str] = set()
+        self.down: set[str] = set()
+        self.trace = Trace(None)
+        self.notices: list[Notice] = []
+        self.started: list[tuple[str, str, int]] = []
+        self.arm: Callable[..., Timer]
+
+    def later(self, delay: float, what: str, action: Callable[..., object], *args: Any) -> Happening:
+        """Have that happen in so many seconds."""
+        happening = Happening(what, action, args)
+        self.arm(self.clock.monotonic() + delay, happening.happen)
+        return happening
+
+    def note(self, what: str, *facts: Any) -> None:
+        """Write into the trace."""
+        self.trace.add(self.clock.monotonic(), what, facts)
+
+    def began(self, kind: str, owner: str, token: int) -> None:
+        """Something really runs."""
+        self.started.append((kind, owner, token))
+
+    def remember(self, token: int, again: Callable[[], None]) -> None:
+        """Results are told once here."""
+
+    def noticed(self, notice: Notice) -> None:
+        """The runtime has noticed something."""
+        self.notices.append(notice)
+        self.note("notice", notice.severity, notice.event, notice.entity_id or "")
+
+    def take_trouble(self, notice: Notice) -> None:
+        """It is among the notices."""
+
+
+class VirtualRuntime(ScriptedRuntime):
+    """A `Runtime` in virtual time, on the present event loop.
+
+    seed: what else is drawn. start: UTC epoch seconds at which it begins. functions: "run" has functions that no script
+    stands for run for real, on the event loop, plain ones too; "succeed" has them succeed at once. Commands are never
+    run. journal, and all other `settings`: as `Runtime` takes them.
+    """
+
+    def __init__(
+        self,
+        journal: str | Path | Journal | None = None,
+        *,
+        seed: int = 0,
+        start: float = START,
+        functions: str = "run",
+        **settings: Any,
+    ) -> None:
+        if functions not in {"run", "succeed"}:
+            raise ValueError(f'functions is "run" or "succeed", not {functions!r}')
+        self._scene = _Scene(seed, start, runs_functions=functions == "run")
+        clock = self._scene.clock
+        usual = {"workers": WORKERS, "ids": TimeOrderedIds(clock, self._scene.random), "drain_deadline": 0.0}
+        super().__init__(self._scene, journal, **{**usual, **settings})
+        self._reads = 0  # questions that the journal is being asked
+        self._read_over = anyio.Event()
+        self._scene.arm = self._arm
+
+    # -- scripts -------------------------------------------------------------------------------------------------------
+
+    def body(
+        self,
+        name: str,
+        run: Callable[..., Any] | None = None,
+        *,
+        returns: Any = None,
+        outcomes: Sequence[Scripted] | Scripted | None = None,
+        takes: Takes = 0.0,
+        **more: Any,
+    ) -> Script:
+        """Say what runs under that name does: `Simulation.body`."""
+        script = script_of(name, run, returns=returns, outcomes=outcomes, takes=takes, **more)
+        self._scene.scripts.add(script)
+        return script
+
+    # -- time ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def clock(self) -> VirtualClock:
+        """Its clock."""
+        return self._scene.clock
+
+    async def advance(self, span: Duration) -> None:
+        """Have that much time pass, with all that happens in it; returns when that has settled."""
+        clock = self._scene.clock
+        until = clock.monotonic() + seconds(span)
+        await self.settle()
+        while (due := self._dispatcher.timers.next_due()) is not None and due <= until:
+            clock.advance(max(0.0, due - clock.monotonic()))
+            await self.settle()
+        clock.advance(until - clock.monotonic())
+        await self.settle()
+
+    async def run_until(self, condition: Callable[[], object], *, within: Duration | None = None) -> None:
+        """Have time pass, moment by moment, until the condition holds.
+
+        Raises AssertionError where it does not within that duration, or nothing is left to happen.
+        """
+        clock = self._scene.clock
+        until = None if within is None else clock.monotonic() + seconds(within)
+        await self.settle()
+        while not condition():
+            due = self._dispatcher.timers.next_due()
+            if due is None or (until is not None and due > until):
+                if until is not None:
+                    clock.advance(until - clock.monotonic())
+                why = "nothing is left to happen" if due is None else f"it did not come within {within}"
+                raise AssertionError(f"waited for the condition to hold, and {why}; {self.told()}")
+            clock.advance(max(0.0, due - clock.monotonic()))
+            await self.settle()
+
+    async def settle(self) -> None:
+        """Wait until all that was caused so far has happened. No virtual time passes."""
+        quiet = 0
+        while True:
+            before = self._scene.trace.count
+            await checkpoint()
+            if not self._running or self._broken is not None:
+                return
+            if self._reads:
+                self._read_over = anyio.Event()
+                await self._read_over.wait()
+            elif self.journal.tail != self.journal.durable:
+                await self._host.moved()
+            quiet = quiet + 1 if self._idle and self._scene.trace.count == before else 0
+            if quiet >= ROUNDS:
+                await anyio.wait_all_tasks_blocked()
+                if self._idle and self._scene.trace.count == before:
+                    return
+                quiet = 0
+
+    async def sleep(self, span: Duration) -> None:
+        """Wait for that much virtual time to pass."""
+        over = anyio.Event()
+        self._arm(self._scene.clock.monotonic() + seconds(span), over.set)
+        await over.wait()
+
+    def jump_utc(self, span: float) -> None:
+        """Set the wall clock forward or back by so many seconds; what is due by it then is noticed at once."""
+        self._scene.clock.jump_utc(span)
+        self.look_at_clock()
+
+    @property
+    def _idle(self) -> bool:
+        dispatcher = self._dispatcher
+        durable = self.journal.tail == self.journal.durable
+        return durable and dispatcher.parked and not dispatcher.has_work and not self._reads
+
+    async def read(self, question: Callable[..., Any], *args: Any) -> Any:
+        """Ask the journal something, where that may block in a thread."""
+        self._reads += 1
+        try:
+            return await super().read(question, *args)
+        finally:
+            self._reads -= 1
+            self._read_over.set()
+
+    def _arm(self, due: float, action: Callable[..., object], *args: Any) -> Timer:
+        return self._dispatcher.timers.arm(due, action, *args)
+
+    # -- what happened -------------------------------------------------------------------------------------------------
+
+    @property
+    def notices(self) -> list[Notice]:
+        """What it has noticed, in order."""
+        return self._scene.notices
+
+    @property
+    def started(self) -> list[tuple[str, str, int]]:
+        """What really began to run, in order: (kind, id of its task or workstream, fencing token)."""
+        return self._scene.started
+
+    @property
+    def trace(self) -> Trace:
+        """Everything that happened."""
+        return self._scene.trace
+
+    def told(self) -> str:
+        """The end of the trace, as failures show it."""
+        return f"the end of the trace:\n{self._scene.trace.excerpt()}"
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._scene.closing = True
+        if error is not None and isinstance(error, Exception):
+            error.add_note(self.told())
+        await super().__aexit__(kind, error, traceback)

@@ -1,0 +1,109 @@
+"""The runtime on the test's own event loop, in virtual time."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from callboard import Approval, Retry, Runtime, Task, TaskContext, Workstream
+from callboard.testing import Fails, Hangs, Succeeds, VirtualRuntime
+
+pytestmark = pytest.mark.anyio
+
+
+def body() -> int:
+    return 1
+
+
+async def double(task: TaskContext) -> int:
+    await anyio.lowlevel.checkpoint()
+    return 2 * int(task.results["build"])
+
+
+class Releases:
+    """An application: it releases, tells somebody, and gives up after three days."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+        self.told: list[str] = []
+
+    async def release(self) -> None:
+        tasks = [
+            Task("build", run=body, retry=Retry(max_attempts=3)),
+            Task("test", run=double, depends_on=["build"]),
+            Task("deploy", command=["deploy"], depends_on=["test"], hold=Approval(expires="72h")),
+        ]
+        job = await self.runtime.submit(Workstream("release", tasks=tasks), id="release")
+        outcome = await job.wait()
+        self.told.append(outcome.state)
+
+
+@pytest.mark.parametrize("file", [None, "state.db"])
+async def test_days_pass_at_once_and_all_they_cause_has_happened(tmp_path: Path, file: str | None) -> None:
+    began = time.monotonic()
+    async with VirtualRuntime(None if file is None else tmp_path / file) as runtime, anyio.create_task_group() as group:
+        application = Releases(runtime)
+        runtime.body("build", outcomes=[Fails("x"), Succeeds(21)], takes="2m")
+        group.start_soon(application.release)
+        await runtime.advance("5m")
+        job = await runtime.job("release")
+        assert {record.name: str(record.state) for record in job.tasks()} == {
+            "build": "completed", "test": "completed", "deploy": "held",
+        }  # fmt: skip
+        await runtime.advance("71h")
+        assert application.told == []
+        await runtime.advance("1h")
+        assert application.told == ["failed"]
+        assert (await job.wait()).results == {"build": 21, "test": 42}
+    assert time.monotonic() - began < 30
+
+
+async def test_it_waits_until_a_condition_holds_and_no_longer() -> None:
+    async with VirtualRuntime() as runtime:
+        runtime.body("build", takes="10m")
+        job = await runtime.submit(Workstream("release", tasks=[Task("build", run=body, timeout="1h")]))
+        await runtime.run_until(lambda: job.ended, within="1h")
+        assert runtime.clock.monotonic() == 600
+        with pytest.raises(AssertionError, match="nothing is left to happen"):
+            await runtime.run_until(lambda: False, within="1m")
+
+
+async def test_a_body_sleeps_in_virtual_time_where_it_asks_for_that() -> None:
+    async with VirtualRuntime() as runtime:
+
+        async def slow() -> float:
+            await runtime.sleep("2m")
+            return runtime.clock.monotonic()
+
+        job = await runtime.submit(Workstream("release", tasks=[Task("slow", run=slow)]))
+        await runtime.advance("3m")
+        assert (await job.wait()).results == {"slow": 120}
+
+
+async def test_leaving_waits_for_nothing_and_what_ran_goes_on_at_the_next_start(tmp_path: Path) -> None:
+    began = time.monotonic()
+    async with VirtualRuntime(tmp_path / "state.db") as runtime:
+        runtime.body("build", outcomes=[Hangs()], ignores_stop=True)
+        await runtime.submit(Workstream("release", tasks=[Task("build", run=body)]), id="job")
+        await runtime.settle()
+        assert [owner for _, owner, _ in runtime.started] == ["job@1/build"]
+    async with VirtualRuntime(tmp_path / "state.db") as runtime:
+        (job,) = runtime.recovered
+        await runtime.settle()
+        assert (await job.wait()).results == {"build": 1}
+    assert time.monotonic() - began < 20
+
+
+async def test_commands_take_effect_at_the_present_moment(tmp_path: Path) -> None:
+    async with VirtualRuntime() as runtime:
+        job = await runtime.submit(Workstream("release", tasks=[Task("deploy", command=["x"], hold=Approval())]))
+        await runtime.advance("5h")
+        await job.task("deploy").approve(by="ana")
+        await runtime.settle()
+        assert job.ended
+        decided: Any = job.task("deploy").record.decisions[0]
+        assert decided.at == 1_700_000_000 + 5 * 3600
