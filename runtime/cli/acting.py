@@ -75,7 +75,8 @@ class Act:
             if before is not None:
                 self.tell(shown, before, told)
                 return
-            self._later(f"{self.verb} {shown}: nobody runs {self.journal} now. It will take effect at the next start.")
+            when = "the next start" if kind != "machine" else "the next start of a program that has its machine"
+            self._later(f"{self.verb} {shown}: nobody runs {self.journal} now. It will take effect at {when}.")
         answered = command(self.journal, self._row(kind, target, arguments), self.timeout)
         if answered is None:
             if owner_of(self.journal) is None:

@@ -13,7 +13,7 @@ from .terminal import echo, echo_json
 if TYPE_CHECKING:
     from ...actors.records import MachineRecord
     from ...machines import Machine, TransitionEvent
-    from ..journal.contract import Reader
+    from ..journal.contract import InboxRow, Reader
 
 
 def named(reader: Reader, name: str) -> MachineRecord | None:
@@ -29,6 +29,22 @@ def machine_of(reader: Reader, record: MachineRecord) -> Machine | None:
 
     kept = [reader.spec(key) for key in record.definitions]
     return merged(msgspec.json.decode(spec, type=Definition) for spec in kept if spec is not None)
+
+
+def waiting(reader: Reader) -> dict[str, list[InboxRow]]:
+    """The events that were left in the inbox and have not been taken, by the name of their machine, oldest first."""
+    left: dict[str, list[InboxRow]] = {}
+    for row in reader.inbox():
+        if row.kind == "machine":
+            left.setdefault(row.target, []).append(row)
+    return left
+
+
+def listed(rows: Sequence[InboxRow]) -> str:
+    """Which events wait, in words."""
+    names = [str(row.arguments.get("event", "?")) for row in rows]
+    more = f" and {len(names) - 5:,} more" if len(names) > 5 else ""
+    return ", ".join(names[:5]) + more
 
 
 class Known:
@@ -82,12 +98,12 @@ def _ours(path: object) -> Machine | None:
     return found if isinstance(found, Machine) else None
 
 
-def show(records: list[MachineRecord]) -> None:
+def show(reader: Reader, records: list[MachineRecord]) -> None:
     """Print a table of them."""
     from . import words  # noqa: PLC0415
     from .status import table  # noqa: PLC0415
 
-    now = time.time()
+    now, left = time.time(), waiting(reader)
     rows = [
         [
             record.name,
@@ -95,30 +111,39 @@ def show(records: list[MachineRecord]) -> None:
             record.state,
             words.took(now - record.updated_at),
             "" if record.due_at is None else words.moment(record.due_at),
-            words.one_line(record.reason or ""),
+            words.one_line("; ".join(filter(None, [_in_inbox(left.get(record.name)), record.reason]))),
         ]
         for record in records
     ]
     table(("name", "machine", "state", "since", "until", "told"), rows)
 
 
-def show_one(record: MachineRecord, *, as_json: bool) -> None:
+def _in_inbox(rows: Sequence[InboxRow] | None) -> str:
+    return f"{listed(rows)} in the inbox" if rows else ""
+
+
+def show_one(reader: Reader, record: MachineRecord, *, as_json: bool) -> None:
     """Print one."""
     from . import words  # noqa: PLC0415
 
+    left = waiting(reader).get(record.name, [])
     if as_json:
-        echo_json(told(record))
+        echo_json(told(record, left))
         return
     echo(f"machine {record.name}: {record.machine}, {record.state}")
     if record.reason:
         echo(words.one_line(record.reason, 500))
     for event, at in sorted(record.due.items(), key=lambda one: one[1]):
         echo(f"{event} at {words.moment(at)}")
+    if left:
+        since = f" since {words.moment(left[0].sent_at)}" if left[0].sent_at else ""
+        names = words.one_line(listed(left))
+        echo(f"in the inbox{since}, until a program runs this journal that has the machine: {names}")
     if record.facts is not None:
         echo(f"facts: {bytes(record.facts).decode()}")
 
 
-def told(record: MachineRecord) -> dict[str, Any]:
+def told(record: MachineRecord, left: Sequence[InboxRow] = ()) -> dict[str, Any]:
     """One as JSON tells it."""
     from ...actors.transitions import iso  # noqa: PLC0415
 
@@ -133,4 +158,5 @@ def told(record: MachineRecord) -> dict[str, Any]:
         "machine": record.machine,
         "due": {event: iso(at) for event, at in record.due.items()},
         "facts": record.facts,
+        "inbox": [row.arguments.get("event") for row in left],
     }

@@ -42,15 +42,17 @@ def status(
             told = [(job, tasks_of(reader, job)) for job in jobs]
             others = reader.machines(limit=_MOST)
             if as_json:
-                as_lines([*(_job(job, tasks) for job, tasks in told), *map(machines.told, others)])
+                left = machines.waiting(reader) if others else {}
+                shown = [machines.told(machine, left.get(machine.name, ())) for machine in others]
+                as_lines([*(_job(job, tasks) for job, tasks in told), *shown])
                 return
             if told or not others:
                 table(("job", "workstream", "state", "done", "began", "took", "error"), [_row(*one) for one in told])
             if others:
-                machines.show(others)
+                machines.show(reader, others)
             return
         if not plan and (machine := machines.named(reader, job_id)) is not None:
-            machines.show_one(machine, as_json=as_json)
+            machines.show_one(reader, machine, as_json=as_json)
             return
         job = find_job(reader, job_id)
         tasks = tasks_of(reader, job)

@@ -117,6 +117,7 @@ def _told(found: list[dict[str, Any]], now: float, owner: str | None) -> None:
 
 
 def _found(reader: Reader) -> Iterator[dict[str, Any]]:
+    from .machines import listed, waiting  # noqa: PLC0415
     from .reading import LIVING  # noqa: PLC0415
 
     for job in reversed(reader.jobs(states=LIVING, limit=2**31)):
@@ -134,8 +135,14 @@ def _found(reader: Reader) -> Iterator[dict[str, Any]]:
     for breaker in reader.breakers():
         if breaker.state in _BREAKER:
             yield _one(breaker, breaker.name, _BREAKER[breaker.state])
-    for machine in reader.machines(living=True):
-        yield _one(machine, machine.name, (_machine(reader, machine), "callboard fire TARGET EVENT"))
+    machines = reader.machines(living=True)
+    left = waiting(reader) if machines else {}
+    for machine in machines:
+        if (rows := left.get(machine.name)) is not None:
+            what = (f"a program that has its machine: {listed(rows)} in the inbox", "callboard status TARGET")
+        else:
+            what = (_machine(reader, machine), "callboard fire TARGET EVENT")
+        yield _one(machine, machine.name, what)
 
 
 def _machine(reader: Reader, record: MachineRecord) -> str:

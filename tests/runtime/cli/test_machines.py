@@ -233,6 +233,32 @@ def test_stuck_tells_of_machines_and_of_the_events_that_they_wait_for(cli: Cli, 
     assert "callboard resume" not in told.out  # it would find no jobs
 
 
+def test_events_in_the_inbox_are_shown_until_a_program_has_their_machine(
+    cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running() as live:
+        live.run("ENQUEUE")
+    told = cli("fire", "run-7", "START")
+    assert (told.code, "at the next start of a program that has its machine." in told.err) == (4, True)
+    assert cli("fire", "run-7", "CANCEL").code == 4
+    monkeypatch.delattr("callboard.machines.lifecycles.execution.EXECUTION")
+    with running():
+        told = cli("stuck", "--older-than", "0")
+        assert "waits for a program that has its machine: START, CANCEL in the inbox\n" in told.out
+        assert "    callboard status run-7\n" in told.out
+        assert re.search(
+            r"in the inbox since .*, until a program runs this journal that has the machine: START, CANCEL\n",
+            cli("status", "run-7").out,
+        )
+        assert "START, CANCEL in the inbox" in cli("status").out
+        assert json.loads(cli("status", "--json").out)["inbox"] == ["START", "CANCEL"]
+    monkeypatch.undo()
+    monkeypatch.chdir(folder)
+    with running() as live:
+        assert live.runtime.machine("run-7").state == "cancelled"
+    assert json.loads(cli("status", "run-7", "--json").out)["inbox"] == []
+
+
 def test_the_path_of_a_machine_is_drawn_on_its_own_table(cli: Cli, folder: Path) -> None:
     with running() as live:
         live.run("ENQUEUE", "START")

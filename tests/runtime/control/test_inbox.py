@@ -17,6 +17,7 @@ import anyio.to_thread
 import msgspec
 import pytest
 
+from callboard import Machine, MachineActor, State, Transition
 from callboard.actors.notices import Notice
 from callboard.actors.spec import Approval, Task, Workstream
 from callboard.runtime.clock import SystemClock
@@ -256,6 +257,44 @@ async def test_what_was_left_and_is_refused_at_the_start_is_told(journal: Path) 
     (notice,) = told
     assert notice.event == "command_refused"
     assert "cancel j/a, left in the inbox while nobody ran it, was refused: task: 'cancel" in notice.text
+
+
+GATE = Machine(
+    "gate",
+    "shut",
+    [State("shut", bounded_by="anybody"), State("ajar", bounded_by="anybody"), State("open", terminal=True)],
+    [Transition("shut", "push", "ajar"), Transition("ajar", "push", "open"), Transition("ajar", "pull", "shut")],
+)
+
+
+def fire(event: str, request_id: str) -> InboxRow:
+    return InboxRow("fire", "machine", "gate-1", request_id, {"event": event})
+
+
+async def test_an_event_that_waited_for_its_machine_takes_effect_once_and_is_refused_as_any_other(
+    journal: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(journal) as runtime:
+        runtime.spawn(MachineActor(GATE), name="gate-1")
+    rows = [put(journal, fire(event, f"r{number}")) for number, event in enumerate(["push", "shout", "push"])]
+    with monkeypatch.context() as elsewhere:
+        elsewhere.delitem(globals(), "GATE")
+        async with opened(journal):
+            pass
+        with contextlib.closing(SqliteReader(journal)) as reader:
+            assert [row.row for row in reader.inbox()] == rows
+    for _ in range(2):
+        runtime, told = opened(journal), list[Notice]()
+        runtime.on_trouble = told.append
+        async with runtime:
+            assert runtime.machine("gate-1").state == "open"
+    answers = [answer_of(journal, row, 0) for row in rows]
+    assert [answer and (answer.state, answer.refused) for answer in answers] == [
+        ("ajar", None),
+        ("ajar", "conflict"),
+        ("open", None),
+    ]
+    assert count(journal, "gate-1", "push") == 2
 
 
 async def test_rows_that_cannot_be_read_disturb_nothing(journal: Path) -> None:
