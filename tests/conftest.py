@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from importlib.metadata import entry_points
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+# Hundreds of tests start programs, and each of those would compile the library anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # How long an example takes says something about the machine, and nothing about the code.
 settings.register_profile("callboard", settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -68,7 +68,7 @@ def checkout(tmp_path: Path) -> Path:
 
 def environment() -> dict[str, str]:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-    return os.environ | {"PATH": path, "PYTHONWARNINGS": "error", "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "200"}
+    return os.environ | {"PATH": path, "PYTHONWARNINGS": "error", "COLUMNS": "200"}
 
 
 def run(command: list[str], checkout: Path) -> str:

@@ -19,7 +19,7 @@ def environment() -> dict[str, str]:
     """One in which `callboard` and `python` are those that run the tests."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("WORDCOUNT_", "CALLBOARD_"))}
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-    return kept | {"PATH": path, "PYTHONWARNINGS": "error", "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "200"}
+    return kept | {"PATH": path, "PYTHONWARNINGS": "error", "COLUMNS": "200"}
 
 
 @pytest.fixture
