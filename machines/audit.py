@@ -29,7 +29,7 @@ after_end            error    the line leaves a terminal state, by a row that is
 not_created          error    the entity's first line is not its creation
 created_twice        error    the entity exists already
 wrong_start          error    the entity was created in a state other than its machine's initial one
-unknown_lifecycle    warning  the entity runs by a lifecycle that is not known here: no table was asked
+unknown_lifecycle    warning  what runs by that lifecycle is held against nothing: it is not known here; told once
 other_owner          error    the line names another job or workstream than its entity's id or first line
 wrong_severity       warning  the line's severity is not the row's
 not_derived          warning  at the end of the log, a workstream is in a state that its tasks do not allow

@@ -11,7 +11,8 @@ Rules
 - A kind of entity without a machine here is asked for (`machine_of`: a `MachineActor` has one of its own); one that
   nobody knows is held against all that needs no table.
 - An entity whose creation names a lifecycle is held against the table of that, and against the invariants by the
-  phases of its states. So is one without its creation (the log begins later) as far as can be: against no table.
+  phases of its states. Where that lifecycle is not known, which is told once, or the creation is not there (the log
+  begins later), it is held against neither. What a lifecycle is called is never imported: a log is no program.
 """
 
 from __future__ import annotations
@@ -68,6 +69,7 @@ class Auditor:
         self._machine_of = machine_of
         self._more: dict[tuple[str, str], Lifecycle] = {(more.name, more.kind): more for more in lifecycles}
         self._refined: dict[tuple[str, str], Refinement | None] = {}
+        self._unknown: set[str] = set()  # lifecycles of which that was told
         self._without = dict(merged(without))
         self._sparse = False  # an archive: the numbers of others are missing
         self._entities: dict[tuple[str, str, int], Entity] = {}
@@ -212,7 +214,7 @@ class Auditor:
         entity.enter(event.to_state, event.metadata)
         entity.seq = event.entity_seq
         self._broken(event, moved(entity, event, before, was_ended=was_ended, was_settled=was_settled))
-        if event.kind in PROBED:
+        if event.kind in PROBED and entity.known:
             self._broken(event, self._probes.take(entity, event))
 
     def _table(self, event: TransitionEvent) -> tuple[Machine | None, Refinement | None]:
@@ -220,14 +222,22 @@ class Auditor:
         said = event.metadata.get("lifecycle")
         if not isinstance(said, str):
             own = self._machines.get(event.kind)
-            late = event.from_state is not None and own is not None and event.from_state not in own.states
-            return (None if late else own), None
+            if own is None or event.from_state is None:
+                return own, None
+            knows = own.table.get(event.from_state)  # another lifecycle may have its states, by other events
+            foreign = knows is None or (self._partial and event.trigger not in knows)
+            return (None if foreign else own), None
         key = said, event.kind
         if key not in self._refined:
             known = self._more.get(key) or LIFECYCLES.get(said, {}).get(event.kind)
             self._refined[key] = None if known is None else Refinement(known)
-            if known is None:
-                self.find("unknown_lifecycle", f"runs by {said!r}, which is not known here: no table was asked", event)
+            if known is None and said not in self._unknown:
+                self._unknown.add(said)
+                text = (
+                    f"runs by {said!r:.200}, which is not known here: what runs by it was held against no table, nor "
+                    "against what its states mean. Name it (`--lifecycle MODULE:NAME`, where it is imported from)"
+                )
+                self.find("unknown_lifecycle", text, event)
         refined = self._refined[key]
         return (None, None) if refined is None else (refined.machine, refined)
 

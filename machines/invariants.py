@@ -8,6 +8,8 @@ Rules
 - What an entity does is told by the phase of its state. One that runs by another lifecycle than the runtime's own
   may lack phases: what is then lived inside another one is not looked for. Where its lifecycle knows no way to an end,
   it may rest, and counts as over while it does.
+- An entity whose table is not known (it runs by a lifecycle that is not, or the log begins after its creation) is
+  in unknown phases: nothing that is told by one is asked of it, nor of its parent because of it.
 - A parent (a job, a workstream) ends after its children, or, where it is cancelled before they have begun, in
   the same turn. The log does not show turns; so such an end is settled when the last child has ended, and a
   child that goes on instead, or never ends, is the finding.
@@ -108,6 +110,16 @@ class Entity:
         self.standing: str | None = None
 
     @property
+    def known(self) -> bool:
+        """Whether it is known what its states mean."""
+        return self.machine is not None
+
+    @property
+    def knows_children(self) -> bool:
+        """Whether that is known of all that is in it."""
+        return all(child.known for child in self.children)
+
+    @property
     def ended(self) -> bool:
         """Whether its state is terminal."""
         return self.machine is not None and _is_terminal(self.machine, self.shown)
@@ -179,7 +191,7 @@ def created(entity: Entity, event: TransitionEvent) -> Iterator[Broken]:
         entity.at_most = _figure(known, "capacity")
     if (parent := entity.parent) is not None:
         parent.children.append(entity)
-        parent.live += not entity.settled
+        parent.live += entity.known and not entity.settled
         parent.ended_children += entity.settled
         if entity.kind == "job":
             yield from _child(entity, parent, known)
@@ -200,6 +212,9 @@ def moved(
     entity: Entity, event: TransitionEvent, before: str, *, was_ended: bool, was_settled: bool
 ) -> Iterator[Broken]:
     """Check a line that is not the first, the entity being in its new state already. `before`: its phase before."""
+    if not entity.known:
+        yield from _attempts(entity, event.metadata)
+        return
     if (check := _CHECKS.get(entity.kind)) is not None:
         yield from check(entity, event, before)
     parent = entity.parent
@@ -289,7 +304,7 @@ def _task(task: Entity, event: TransitionEvent, before: str) -> Iterator[Broken]
     parent = task.parent
     queues = task.state == TaskState.QUEUED or (task.state == TaskState.RUNNING and task.lacks(Phase.QUEUED))
     if queues and parent is not None and task.depends_on is not None:
-        if parent.ended_children < task.depends_on:
+        if parent.ended_children < task.depends_on and parent.knows_children:
             ended = f"only {parent.ended_children} tasks of {parent.entity_id} have ended"
             yield "dependencies_unmet", f"was queued with {task.depends_on} dependencies, but {ended}"
         task.depends_on = None  # asked once: what was satisfied stays satisfied
@@ -318,7 +333,7 @@ def _start(task: Entity, event: TransitionEvent, before: str) -> Iterator[Broken
         parent.early = False
         yield "derived_otherwise", f"started after {parent.kind} {parent.entity_id} had, which its tasks did not allow"
     claimed = before in _CLAIMED_FROM or task.lacks(Phase.QUEUED)
-    if claimed and parent is not None and parent.state not in _STARTS:
+    if claimed and parent is not None and parent.known and parent.state not in _STARTS:
         yield "started_out_of_turn", f"started while workstream {parent.entity_id} was {parent.shown}"
 
 
@@ -382,7 +397,7 @@ def at_end(entity: Entity) -> Iterator[Broken]:
 
 def at_rest(entity: Entity) -> Iterator[Broken]:
     """Compare a workstream with its tasks, once nothing more is to come."""
-    if entity.kind != "workstream" or entity.ended:
+    if entity.kind != "workstream" or entity.ended or not (entity.known and entity.knows_children):
         return
     tasks = [task for task in entity.children if task.machine is not None and task.shown in task.machine.states]
     allowed = derive(_Seen(task, task.state, task.standing) for task in tasks)

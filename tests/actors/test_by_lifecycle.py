@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.actors.jobs_help import child
-from tests.actors.stage import Stage, fails, fails_until, flow, hangs, task
+from tests.actors.stage import Stage, as_event, fails, fails_until, flow, hangs, task
 
 from callboard.actors import entity
 from callboard.actors.commands import (
@@ -38,6 +39,7 @@ from callboard.actors.spec import (
     Workstream,
 )
 from callboard.actors.validate import findings
+from callboard.machines.audit import audit
 from callboard.machines.auditor import AuditFinding
 from callboard.machines.events import Event
 from callboard.machines.lifecycle import Lifecycle
@@ -337,6 +339,32 @@ def test_a_lifecycle_that_is_not_there_or_is_for_others_is_refused_with_what_the
         ("tasks[1].lifecycle", "'fleet' has no states for a task, but for a worker and a job"),
         ("tasks[2].lifecycle", "3 is no lifecycle: give a name, an import path, or a Lifecycle"),
     ]
+
+
+@by_each
+@pytest.mark.parametrize(
+    "kinds", [{"task"}, {"workstream"}, {"job"}, {"worker"}, {"task", "workstream", "job", "worker"}]
+)
+def test_a_sound_trace_is_sound_where_a_lifecycle_in_it_is_not_known(name: str, kinds: set[str]) -> None:
+    stage = staged(name)
+    stage.submit(workload(name))
+    stage.advance(8)
+    for one in ("held", "skipped"):
+        if stage.task(one).state == "held":
+            stage.command(stage.actor(one), Approve("ana"))
+    stage.advance(500)
+    trace = [as_event(row) for row in stage.kept.transitions]
+    renamed = [
+        replace(row, metadata=row.metadata | {"lifecycle": "elsewhere:ONE"})
+        if row.kind in kinds and row.metadata.get("lifecycle") == name
+        else row
+        for row in trace
+    ]
+    some = any(row.metadata.get("lifecycle") == "elsewhere:ONE" for row in renamed)
+    assert [(one.severity, one.kind) for one in audit(renamed)] == [("warning", "unknown_lifecycle")] * some
+    for cut in range(5, len(trace), 23):  # while it still goes on
+        assert {one.severity for one in audit(renamed[:cut])} <= {"warning"}
+        assert {one.severity for one in audit(renamed[cut:])} <= {"warning"}  # and where the log begins late
 
 
 # -- a user's own ------------------------------------------------------------------------------------------------------

@@ -239,6 +239,40 @@ def test_a_file_runs_by_a_lifecycle_and_its_log_is_clean(cli: Cli, files: Path, 
     assert "consistent" in cli("check").out
 
 
+OF_ONES_OWN = """
+from pathlib import Path
+from callboard import Lifecycle, Machine, Phase, State, Transition
+
+Path("imported.txt").touch()
+STATES = [
+    State("open", Phase.PENDING, bounded_by="it"), State("in_work", Phase.RUNNING, bounded_by="it"),
+    State("merged", Phase.COMPLETED, terminal=True), State("dropped", Phase.FAILED, terminal=True),
+]
+ROWS = [
+    Transition("open", "take", "in_work"), Transition("in_work", "merge", "merged"),
+    Transition("in_work", "drop", "dropped"),
+]
+SHORT = Lifecycle("short", "task", Machine("short", "open", STATES, ROWS), {})
+"""
+
+
+def test_a_lifecycle_that_only_its_path_names_is_not_imported_by_who_checks(cli: Cli, files: Path) -> None:
+    (files / "of_ones_own.py").write_text(OF_ONES_OWN)
+    (files / "small.toml").write_text('[[tasks]]\nname = "a"\ncommand = ["true"]\n', encoding="utf-8")
+    told = cli("run", "small.toml", "--lifecycle", "of_ones_own:SHORT", "--jsonl", "log.jsonl")
+    assert told.code == 0
+    sys.modules.pop("of_ones_own")
+    (files / "imported.txt").unlink()
+    for command in (["check"], ["audit", "log.jsonl"]):
+        told = cli(*command)
+        assert (told.code, told.out.count("unknown_lifecycle")) == (0, 1)
+        assert told.out.endswith(": 0 errors, 1 warnings\n")
+        assert not (files / "imported.txt").exists()
+        assert cli(*command, "--lifecycle", "of_ones_own:SHORT").out.endswith("consistent\n")
+        sys.modules.pop("of_ones_own")
+        (files / "imported.txt").unlink()
+
+
 @pytest.mark.parametrize(
     ("lifecycle", "why"),
     [
