@@ -230,7 +230,7 @@ def test_actors_that_end_leave_nothing_behind() -> None:
     assert sys.getrefcount(Holder) <= kept + 5
 
 
-def test_a_hundred_thousand_actors_live_and_answer() -> None:
+def test_twenty_thousand_actors_live_and_answer() -> None:
     count = [0]
 
     class Small(Actor):
@@ -240,11 +240,11 @@ def test_a_hundred_thousand_actors_live_and_answer() -> None:
             count[0] += message
 
     dispatcher = Dispatcher()
-    refs = [dispatcher.spawn(Small) for _ in range(100_000)]
+    refs = [dispatcher.spawn(Small) for _ in range(20_000)]
     for ref in refs:
         ref.tell(1)
     dispatcher.run_until_idle()
-    assert count == [100_000]
+    assert count == [20_000]
     for ref in refs:
         ref.stop()
     dispatcher.run_until_idle()

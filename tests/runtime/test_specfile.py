@@ -550,7 +550,7 @@ def test_lines_are_found_in_every_shape_of_json() -> None:
 
 
 @pytest.mark.parametrize("suffix", ["toml", "yaml", "json"])
-def test_ten_thousand_tasks_load_in_reasonable_time(tmp_path: Path, suffix: str) -> None:
+def test_thousands_of_tasks_load_in_reasonable_time(tmp_path: Path, suffix: str) -> None:
     row: dict[str, Any] = {
         "toml": "[[tasks]]\nname = 't{}'\ncommand = ['echo', 'x']\n",
         "yaml": "  - name: t{}\n    command: [echo, x]\n",
@@ -558,10 +558,10 @@ def test_ten_thousand_tasks_load_in_reasonable_time(tmp_path: Path, suffix: str)
     }
     around = {"toml": ("", "", ""), "yaml": ("tasks:\n", "", ""), "json": ('{"tasks": [', ",\n", "]}")}
     head, between, tail = around[suffix]
-    content = head + between.join(row[suffix].format(n) for n in range(10_000)) + tail
-    before = time.perf_counter()
-    assert len(specfile.load(write(tmp_path, f"a.{suffix}", content)).workstream.tasks) == 10_000
-    assert time.perf_counter() - before < 10  # 0.2 to 0.7 s
+    content = head + between.join(row[suffix].format(n) for n in range(3_000)) + tail
+    before = time.process_time()
+    assert len(specfile.load(write(tmp_path, f"a.{suffix}", content)).workstream.tasks) == 3_000
+    assert time.process_time() - before < 5  # 0.1 to 0.3 s
 
 
 def test_yaml_lines_of_values() -> None:

@@ -645,49 +645,55 @@ def test_a_reader_of_an_empty_file_says_that_nothing_is_in_it(path: Path) -> Non
     assert path.stat().st_size == 0
 
 
-DIES = """
-import resource, signal, sys
+DIE = """
+import os, resource, signal, sys
 from tests.runtime.journal.samples import Loop
 from callboard.runtime.journal import opening
 from callboard.runtime.journal.sqlite import SqliteJournal
-how, limit = sys.argv[2], int(sys.argv[3])
-if how == "bytes":  # the system kills it in the middle of a commit, when a file grows beyond so many bytes
-    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-else:  # killed after so many steps of SQLite's
-    left = [limit]
-    def step():
-        left[0] -= 1
-        if not left[0]:
-            signal.raise_signal(signal.SIGKILL)
-    connect = opening.connect
-    def watched(path, mode):
-        connection = connect(path, mode)
-        connection.set_progress_handler(step, 1)
-        return connection
-    opening.connect = watched
-Loop().open(SqliteJournal(sys.argv[1]))
-print("made")
+connect = opening.connect
+def make(path, how, limit):
+    if how == "bytes":  # the system kills it in the middle of a commit, when a file grows beyond so many bytes
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    else:  # killed after so many steps of SQLite's
+        left = [limit]
+        def step():
+            left[0] -= 1
+            if not left[0]:
+                signal.raise_signal(signal.SIGKILL)
+        def watched(path, mode):
+            connection = connect(path, mode)
+            connection.set_progress_handler(step, 1)
+            return connection
+        opening.connect = watched
+    Loop().open(SqliteJournal(path))
+for case in sys.argv[2:]:
+    child = os.fork()
+    if not child:
+        how, limit = case.split("-")
+        make(f"{sys.argv[1]}/{case}.db", how, int(limit))
+        os._exit(0)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
 
-@pytest.mark.parametrize(
-    ("how", "limit"),
-    [("bytes", pages * 4096) for pages in (0, 1, 2, 7, 20)]
-    + [("steps", count) for count in (1, 50, 400, 1500, 2000, 2400, 3000)],
-)
-def test_a_kill_while_the_file_is_made_leaves_what_the_next_owner_makes_whole(path: Path, how: str, limit: int) -> None:
-    child = subprocess.run(
-        [sys.executable, "-c", DIES, str(path), how, str(limit)], env=CHILD, stdout=subprocess.PIPE, check=False
+def test_a_kill_while_the_file_is_made_leaves_what_the_next_owner_makes_whole(tmp_path: Path) -> None:
+    cases = [f"bytes-{pages * 4096}" for pages in (0, 1, 2, 7, 20)]
+    cases += [f"steps-{count}" for count in (1, 50, 400, 1500, 2000, 2400, 3000)]
+    killed = subprocess.run(
+        [sys.executable, "-c", DIE, str(tmp_path), *cases], env=CHILD, stdout=subprocess.PIPE, text=True, check=True
     )
-    assert (child.stdout, child.returncode) in {(b"", -signal.SIGXFSZ), (b"", -signal.SIGKILL)}
-    try:
-        with closing(SqliteReader(path)) as reader:
-            assert reader.jobs() == []
-    except JournalMissing:
-        pass  # it says that nothing is there yet
-    assert jobs_in(written(path)) == [job(1)]
+    codes = [-signal.SIGXFSZ] * 5 + [-signal.SIGKILL] * 7
+    assert killed.stdout.split() == [str(int(code)) for code in codes]
+    for case in cases:
+        path = tmp_path / f"{case}.db"
+        try:
+            with closing(SqliteReader(path)) as reader:
+                assert reader.jobs() == []
+        except JournalMissing:
+            pass  # it says that nothing is there yet
+        assert jobs_in(written(path)) == [job(1)], case
 
 
 def test_nothing_that_was_durable_is_lost_by_a_kill(path: Path) -> None:
