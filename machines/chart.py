@@ -12,7 +12,7 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from .diagram import ASIDE, Path, label
@@ -33,25 +33,44 @@ COLOURS: Final = {"info": "#334155", "warning": "#b45309", "error": "#b91c1c", "
 
 def svg(machine: Machine, path: Path | None = None) -> str:
     """Return `machine` as an SVG document, without a trailing newline."""
-    texts = [label(machine, row, path) for row in machine.transitions]
-    columns, width = _columns(machine, max((len(text) for text in texts), default=0))
-    height = 2 * HEAD + ROW * (len(texts) + 0.5)
+    return _document(machine.name, *_page(machine, path))
+
+
+def svg_of_all(name: str, machines: Sequence[Machine]) -> str:
+    """Return several machines as one SVG document of that title, one below the other."""
+    lines: list[str] = []
+    right = bottom = 0.0
+    for machine in machines:
+        width, height, drawn = _page(machine)
+        below = bottom + 2 * GAP
+        title = f'<text x="{GAP}" y="{bottom + GAP:g}" font-size="14">{_escaped(machine.name)}</text>'
+        lines += [title, f'<g transform="translate(0 {below:g})">', *drawn, "</g>"]
+        right, bottom = max(right, width), below + height
+    return _document(name, right, bottom, lines)
+
+
+def _document(title: str, width: float, height: float, lines: Iterable[str]) -> str:
     size = f'width="{width:g}" height="{height:g}" viewBox="0 0 {width:g} {height:g}"'
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" role="img" {size} font-family="sans-serif" font-size="12">',
-            f"<title>{_escaped(machine.name)}</title>",
+            f"<title>{_escaped(title)}</title>",
             f'<rect width="{width:g}" height="{height:g}" fill="#ffffff"/>',
-            *_heads(machine, columns, height, path),
-            *_begin(columns[machine.initial]),
-            *(
-                line
-                for number, (row, text) in enumerate(zip(machine.transitions, texts, strict=True), start=1)
-                for line in _arrow(row, text, columns, HEAD + ROW * number, width, _colour(row, path))
-            ),
+            *lines,
             "</svg>",
         ]
     )
+
+
+def _page(machine: Machine, path: Path | None = None) -> tuple[float, float, list[str]]:
+    """The width and the height that a machine's drawing takes, and its lines."""
+    texts = [label(machine, row, path) for row in machine.transitions]
+    columns, width = _columns(machine, max((len(text) for text in texts), default=0))
+    height = 2 * HEAD + ROW * (len(texts) + 0.5)
+    lines = [*_heads(machine, columns, height, path), *_begin(columns[machine.initial])]
+    for number, (row, text) in enumerate(zip(machine.transitions, texts, strict=True), start=1):
+        lines += _arrow(row, text, columns, HEAD + ROW * number, width, _colour(row, path))
+    return width, height, lines
 
 
 def _columns(machine: Machine, longest: int) -> tuple[dict[str, float], float]:

@@ -1,8 +1,8 @@
 """`callboard diagram MACHINE`: a machine's drawing, made from its table.
 
-Which machine: one of the runtime's own by its kind (`task`), or a published one by its name (`pipeline.step`), by its
-lifecycle and kind (`pipeline.task`), or by its lifecycle alone where that has only one (`guarded`); or one that a file
-declares (`review.toml`).
+Which machine: one of the runtime's own by its kind (`task`); a published one by its name (`pipeline.step`), by its
+lifecycle and kind (`pipeline.task`), or by its lifecycle alone (`guarded`); or a file's (`review.toml`).
+A lifecycle of several machines (`pipeline`) is drawn whole: as one SVG, else one after the other, each under its name.
 
 `callboard diagram --entity ID` draws the machine of one entity of a journal, with its path so far (`entity.py`).
 """
@@ -40,7 +40,7 @@ Name = Annotated[
         metavar="[MACHINE]",
         show_default=False,
         help="job, workstream, task, approval, worker or breaker; a published one, as guarded or pipeline.step; "
-        "or a file that declares one, as review.toml.",
+        "all of a published lifecycle, as pipeline; or a file that declares one, as review.toml.",
     ),
 ]
 As = Annotated[Format, typer.Option("--format", help="What to write: Mermaid, dot for Graphviz, or an SVG document.")]
@@ -59,26 +59,35 @@ def diagram(
     machine: Name = None, *, entity: Entity = None, journal: Journal = JOURNAL, as_: As = Format.MERMAID
 ) -> None:
     """Print the diagram of a machine, or the path of an entity through its machine."""
-    from ...machines.chart import svg  # noqa: PLC0415
+    from ...machines.chart import svg, svg_of_all  # noqa: PLC0415
     from ...machines.diagram import dot, mermaid  # noqa: PLC0415
     from .entity import path_of  # noqa: PLC0415
 
     if (machine is None) == (entity is None):
         raise Trouble("Name one of the two: a machine, or an entity by --entity ID.")
-    found, path = (_named(machine), None) if machine is not None else path_of(journal, entity or "")
-    draw = {Format.MERMAID: mermaid, Format.DOT: dot, Format.SVG: svg}
-    echo(draw[as_](found, path))
+    draw = {Format.MERMAID: mermaid, Format.DOT: dot, Format.SVG: svg}[as_]
+    if machine is None:
+        echo(draw(*path_of(journal, entity or "")))
+        return
+    found = _named(machine)
+    if len(found) == 1:
+        echo(draw(found[0]))
+    elif as_ is Format.SVG:
+        echo(svg_of_all(machine, found))
+    else:
+        comment = "%%" if as_ is Format.MERMAID else "//"
+        echo("\n\n".join(f"{comment} {one.name}\n{draw(one)}" for one in found))
 
 
-def _named(name: str) -> Machine:
+def _named(name: str) -> list[Machine]:
     if Path(name).suffix not in FORMATS:
-        return _machine(name)
+        return _machines(name)
     from ..machinefile import load_machine  # noqa: PLC0415
 
-    return load_machine(name).machine
+    return [load_machine(name).machine]
 
 
-def _machine(name: str) -> Machine:
+def _machines(name: str) -> list[Machine]:
     from ...actors.schema import did_you_mean  # noqa: PLC0415
     from ...machines.lifecycles import LIFECYCLES, PUBLISHED  # noqa: PLC0415
     from ...machines.own import MACHINES  # noqa: PLC0415
@@ -86,13 +95,10 @@ def _machine(name: str) -> Machine:
     kinds = {f"{lifecycle}.{kind}": how.machine for lifecycle, by in LIFECYCLES.items() for kind, how in by.items()}
     known = {**MACHINES, **kinds, **PUBLISHED}
     if name in known:
-        return known[name]
+        return [known[name]]
     of = [machine for machine in PUBLISHED.values() if machine.name.partition(".")[0] == name]
-    if len(of) == 1:
-        return of[0]
     if of:
-        names = ", ".join(machine.name for machine in of)
-        raise Trouble(f"The lifecycle {name!r} has {len(of)} machines; say which: {names}.")
-    there = [*MACHINES, *PUBLISHED]
-    advice = did_you_mean(name, there) or f"there are: {', '.join(there)}"
+        return of
+    there = [*MACHINES, *PUBLISHED, *LIFECYCLES]
+    advice = did_you_mean(name, there) or f"there are: {', '.join(dict.fromkeys(there))}"
     raise Trouble(f"There is no machine {name!r}; {advice}")

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -438,10 +439,15 @@ def test_diagram_of_a_published_machine(cli: Cli, name: str, machine: str) -> No
     assert cli("diagram", name, "--format", "mermaid").out == f"{PUBLISHED[machine].mermaid()}\n"
 
 
-def test_diagram_of_a_lifecycle_of_several_machines_asks_which(cli: Cli) -> None:
-    told = cli("diagram", "fleet")
-    assert (told.code, told.out) == (2, "")
-    assert "The lifecycle 'fleet' has 2 machines; say which: fleet.worker, fleet.job." in told.err
+def test_a_lifecycle_of_several_machines_is_drawn_whole(cli: Cli) -> None:
+    worker, job = PUBLISHED["fleet.worker"], PUBLISHED["fleet.job"]
+    told = f"%% fleet.worker\n{worker.mermaid()}\n\n%% fleet.job\n{job.mermaid()}\n"
+    assert cli("diagram", "fleet").out == told
+    told = f"// fleet.worker\n{worker.dot()}\n\n// fleet.job\n{job.dot()}\n"
+    assert cli("diagram", "fleet", "--format", "dot").out == told
+    drawn = ElementTree.fromstring(cli("diagram", "fleet", "--format", "svg").out)
+    texts = ["".join(text.itertext()) for text in drawn.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"fleet.worker", "fleet.job", *worker.states, *job.states} <= set(texts)
 
 
 def test_init_writes_an_example_that_runs(cli: Cli, folder: Path) -> None:
