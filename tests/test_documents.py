@@ -18,6 +18,7 @@ import re
 import shutil
 import subprocess
 import sys
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -85,6 +86,13 @@ def test_python_runs(block: Block, checkout: Path) -> None:
     program = checkout / "program.py"
     program.write_text(block.text, encoding="utf-8")
     run([sys.executable, str(program)], checkout)
+
+
+@pytest.mark.parametrize("block", of("python pytest"))
+def test_a_suite_passes(block: Block, checkout: Path) -> None:
+    (checkout / "test_shown.py").write_text(block.text, encoding="utf-8")
+    found = [] if entry_points(group="pytest11", name="callboard") else ["-p", "callboard.runtime.testing.plugin"]
+    assert " passed" in run([sys.executable, "-m", "pytest", "-q", *found, "test_shown.py"], checkout)
 
 
 UNTIL_IT_RUNS = "& until callboard status 2>/dev/null | grep -q running; do sleep 0.1; done; sleep 0.5;"

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import zipfile
 from hashlib import sha256
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ PROGRAMS = sorted(
     for path in (ROOT / "examples").iterdir()
     if path.suffix in {".py", ".toml", ".yaml"} and not path.name.endswith("_steps.py")
 )
-COMMAND = re.compile(r"^#? +((?:callboard run|python) examples/[\w.]+)$")
+COMMAND = re.compile(r"^#? +((?:callboard run|python|pytest) examples/[\w.]+)$")
 TOPICS = ["ORIGINS", "RIVALS", "PRICES", "RISKS"]
 TRACES = ROOT.parent / "shared" / "wfcommons"
 
@@ -53,8 +54,14 @@ def products_are_whole(checkout: Path) -> bool:
 def test_every_example_is_run_here() -> None:
     assert PROGRAMS == [
         "actors.py", "agent_runs.py", "agents.py", "deploy.py", "deploy.toml", "fleet.py", "own_lifecycle.py",
-        "pipeline.yaml", "quickstart.py", "release.toml", "wfcommons.py",
+        "pipeline.yaml", "quickstart.py", "release.toml", "test_release.py", "wfcommons.py",
     ]  # fmt: skip
+
+
+def test_a_release_of_days_is_tested_at_once(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not entry_points(group="pytest11", name="callboard"):  # in a checkout that is not installed
+        monkeypatch.setenv("PYTEST_PLUGINS", "callboard.runtime.testing.plugin")
+    assert "16 passed" in run(f"{command_of('test_release.py')} -q").stdout
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
