@@ -19,9 +19,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
+import msgspec
 from msgspec.structs import replace
 
-from ..machines import WORKER, Event, WorkerState
+from ..machines import WORKER, Event, Phase, WorkerState
 from .commands import Cancel, PauseWorker, ResumeWorker, ShutDownWorker, TerminateWorker
 from .entity import Entity
 from .health import IN_PROCESS, spec_of
@@ -225,9 +226,20 @@ class WorkerActor(Entity[WorkerRecord]):
     # -- operators' words ----------------------------------------------------------------------------------------------
 
     def on_pause(self, message: PauseWorker) -> None:
-        """Take nothing new; what runs goes on. An idle one cannot be paused: it does nothing that could stop."""
+        """Take nothing new; what runs goes on. An idle one cannot be paused: it does nothing that could stop, unless
+        its lifecycle tells it as running between its tasks, too.
+        """
         changed = replace(self.record, paused=True, pause_reason=message.reason, resume_at=None)
-        self.fire(Event.PAUSE, changed, reason=message.reason, metadata=_said_by(message))
+        told = _Pause(told_as_running=self._shown_phase == Phase.BUSY)
+        self.fire(Event.PAUSE, changed, told, reason=message.reason, metadata=_said_by(message))
+
+    @property
+    def _shown_phase(self) -> str:
+        """The phase of the state that people are shown."""
+        published = self.record.published
+        if published is None:
+            return self.record.state
+        return self.kernel.lifecycles.refinement(published.lifecycle, self.record.kind).phases[published.state]
 
     def on_resume(self, message: ResumeWorker) -> None:
         """Take tasks again."""
@@ -370,6 +382,12 @@ class WorkerActor(Entity[WorkerRecord]):
         record = self.record
         if not self.in_process:
             self.kernel.effect(StopWorker(record.engine, record.name, record.run, deadline + STOP_MARGIN))
+
+
+class _Pause(msgspec.Struct, frozen=True):
+    """What the guard of a pause reads."""
+
+    told_as_running: bool
 
 
 def _said_by(message: PauseWorker | ResumeWorker | ShutDownWorker | TerminateWorker) -> dict[str, str] | None:

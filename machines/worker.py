@@ -4,7 +4,8 @@ Rules
 -----
 - `idle` runs nothing, `busy` runs at least one attempt. Each further assignment and each release is a row,
   also where the state stays the same. No assignment beyond the capacity.
-- A paused worker finishes what it runs and takes nothing new. An idle worker cannot be paused.
+- A paused worker finishes what it runs and takes nothing new. An idle worker cannot be paused, unless it runs by a
+  lifecycle that tells it as running between its tasks, too.
 - The pause of an operator stays with the name: the next incarnation registers as paused.
 - A draining worker finishes what it runs and shuts down; at its drain deadline it is terminated.
 - Every live worker sends heartbeats, whatever it does. One that missed too many is `unresponsive`; if it
@@ -91,6 +92,11 @@ def was_paused(facts: WorkerFacts, _: object) -> bool:
     return facts.paused
 
 
+def told_as_running(_: object, pause: object) -> bool:
+    """Its lifecycle tells it as running, also between its tasks."""
+    return getattr(pause, "told_as_running", False) is True
+
+
 # -- table ---------------------------------------------------------------------------------------------------
 
 E = Event
@@ -123,6 +129,7 @@ WORKER: Final = Machine(
         T(S.INITIALIZING, E.REGISTER, S.PAUSED, was_paused),
         T(S.INITIALIZING, E.REGISTER, S.IDLE),
         T(S.IDLE, E.ASSIGN, S.BUSY),
+        T(S.IDLE, E.PAUSE, S.PAUSED, told_as_running),
         T(S.IDLE, E.SHUT_DOWN, S.SHUTDOWN),
         T(S.BUSY, E.ASSIGN, S.BUSY, capacity_left),
         T(S.BUSY, E.RELEASE, S.BUSY, other_tasks_remain),

@@ -188,6 +188,28 @@ def test_workers_pause_fall_silent_die_and_shut_down_by_it(name: str) -> None:
     assert stage.audit() == []
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_worker_that_is_told_as_running_between_its_tasks_is_paused_as_a_running_one(restarted: bool) -> None:
+    stage = staged("fleet")
+    stage.submit(flow(task("one")))
+    worker = stage.worker("loop")
+    assert (worker.record.state, worker.record.shown) == ("idle", "RUNNING")
+    assert stage.command(worker, PauseWorker("a while")) is None
+    assert (worker.record.state, worker.record.shown) == ("paused", "PAUSED")
+    if restarted:
+        stage = stage.after_crash(len(stage.kept.turns))
+        worker = stage.worker("loop")
+        assert worker.record.state == "paused"  # the next incarnation, as its lifecycle can say
+    job = stage.submit(flow(task("two")), "two")
+    stage.settle()
+    assert stage.task("two", "two").state == "queued"
+    stage.command(worker, ResumeWorker("go on"))
+    stage.settle()
+    assert job.ended
+    assert stage.worker("loop").record.shown == "RUNNING"
+    assert clean(stage) == []
+
+
 @by_each
 def test_a_drain_gives_the_try_back_and_nothing_is_counted(name: str) -> None:
     stage = staged(name, scripts={"one": hangs})

@@ -139,6 +139,7 @@ EXPECTED: dict[str, dict[str, dict[str, str]]] = {
         "initializing": {"register": "paused idle", "fail": "failed", "terminate": "terminated"},
         "idle": {
             "assign": "busy",
+            "pause": "paused",
             "shut_down": "shutdown",
             "health_check_timeout": "unresponsive",
             "fail": "failed",
