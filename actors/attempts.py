@@ -380,7 +380,7 @@ class AttemptedTask(CancellableEntity[TaskRecord]):
             told["retry_at"] = iso(due)
         elif row.target == S.CIRCUIT_OPEN:
             exhausted = LOST if lost and record.on_loss == "park" else EXHAUSTED
-            parked = exhausted if row.guard is parks_when_exhausted else TOOL
+            parked = told["parked"] = exhausted if row.guard is parks_when_exhausted else TOOL
         changed = replace(
             record, failed_attempts=failed, lost_attempts=losses,
             trouble=Trouble(

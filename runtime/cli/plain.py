@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from ...actors.attempts import TOOL
 from ...actors.transitions import Transitioned
 from ..handles import JobHandle
 from ..observe import Dropped, Subscription
@@ -32,6 +33,8 @@ _SAID = {
 def _said(event: Transitioned) -> str | None:
     if event.phase == "retrying" and event.from_phase == "recovering":
         return "was interrupted, will be run again"  # its body did nothing wrong
+    if event.phase == "circuit_open" and (event.metadata or {}).get("parked", TOOL) != TOOL:
+        return "parked: its tries are used up, and somebody has to look at it (`callboard stuck`)"
     return _SAID.get(event.phase)
 
 

@@ -111,7 +111,7 @@ def _task_row(task: TaskRecord, job_id: str) -> list[str]:
     return [
         f"{job_id}/{task.name}",  # as `cancel` and the others take it
         str(task.shown),
-        f"{task.attempt}/{task.max_attempts}" if task.attempt else "",
+        f"{task.attempt}/{task.max_attempts + task.granted}" if task.attempt else "",
         "" if spent is None else words.took(spent),
         "" if task.exit_code is None else str(task.exit_code),
         words.brief(told or task.reason),

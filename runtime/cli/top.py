@@ -169,7 +169,7 @@ def _tasks(tasks: dict[str, list[TaskRecord]], now: float) -> list[str]:
         if task.due_at is not None:
             told = f"until {words.clock(task.due_at)}{f'; {told}' if told else ''}"
         spent = words.took(now - task.updated_at)
-        place = f"{task.attempt}/{task.max_attempts}" if task.attempt else ""
+        place = f"{task.attempt}/{task.max_attempts + task.granted}" if task.attempt else ""
         rows.append([f"{job}/{task.name}", str(task.shown), spent, place, task.worker_id or "", told])
     if not busy:
         return []

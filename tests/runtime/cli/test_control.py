@@ -367,6 +367,27 @@ def test_what_goes_on_with_a_paused_job_says_that_it_waits(cli: Cli, folder: Pat
     assert (goes_on.returncode, "job j completed (2 completed)" in out) == (0, True)
 
 
+def test_a_task_that_is_parked_for_itself_is_not_said_to_wait_for_its_tool(
+    cli: Cli, folder: Path, program: Program
+) -> None:
+    (folder / "parks.toml").write_text(
+        '[[tasks]]\nname = "a"\ncommand = ["false"]\ntool = "t"\non_exhausted = "park"\nretry = {max_attempts = 1}\n'
+    )
+    runs = program("run", "parks.toml", "--id", "j", "--plain")
+    assert runs.stdout is not None
+    while "a parked" not in (line := runs.stdout.readline()):
+        assert line
+    assert "its tries are used up" in line
+    assert "breaker" not in line
+    assert "callboard retry j/a" in cli("stuck", "--older-than", "0").out
+    assert cli("retry", "j/a").code == 0
+    while "a parked" not in (line := runs.stdout.readline()):
+        assert line
+    assert "circuit_open  2/2" in cli("status", "j").out
+    assert cli("cancel", "j").code == 0
+    runs.communicate()
+
+
 # -- approvals ---------------------------------------------------------------------------------------------------------
 
 
