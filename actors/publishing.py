@@ -6,7 +6,8 @@ Rules
   rows of their lifecycle (`machines/refinement.py`), numbered without a gap.
 - Each row of one step tells its reason, and of a task its metadata; of others the last row does.
 - An end that the lifecycle has no word for is told by the nearest that it has. What it really was stands beside it, in
-  the metadata (`ended_as`): so nobody takes a task that was skipped for one that was cancelled.
+  the metadata (`ended_as`): so nobody takes a task that was skipped for one that was cancelled. The reason of what has
+  failed, and is told as cancelled, says so: its event may be called "user_cancelled".
 - What no row tells is a notice: that an entity has ended, and rests where its lifecycle has no way to an end.
 """
 
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from ..machines.phases import Phase
 from . import entity as entities
 from .base_record import Published, Record
 from .transitions import PublishedTransition
@@ -40,11 +42,13 @@ def publish(
         published = replace(published, state=str(one.target), previous=str(one.source), seq=published.seq + 1)
         entity.record = record if one is last else before  # an attempt begins with the last of them
         facts = metadata if one is last or record.kind == "task" else None  # what a worker has is so after the last
-        means = refined.phases[one.target]
+        means, reason = refined.phases[one.target], record.reason
         if one is last and entity.ended and means != record.state:
             facts = {**(facts or {}), "ended_as": str(record.state)}
+            if (means, record.state) == (Phase.CANCELLED, Phase.FAILED):
+                reason = f"it failed, and nobody cancelled it: {reason}"
             means = record.state if refined.machine.is_terminal(one.target) else means
-        told = (str(one.event), one.severity, record.reason, facts)
+        told = (str(one.event), one.severity, reason, facts)
         _note(entity, published, (one.source, one.target), (refined.phases[one.source], means), *told)
     if rows:
         entity.record = replace(record, published=published)

@@ -47,7 +47,13 @@ def _line(event: Transitioned) -> str:
     from . import words  # noqa: PLC0415
 
     states = f"{event.from_state or '·'} -> {event.to_state}"
-    facts = [f"attempt {event.attempt}" if event.attempt else "", event.worker_id or "", event.reason or ""]
+    ended_as = (event.metadata or {}).get("ended_as")  # what its lifecycle has no word for
+    facts = [
+        f"ended as {ended_as}" if ended_as else "",
+        f"attempt {event.attempt}" if event.attempt else "",
+        event.worker_id or "",
+        event.reason or "",
+    ]
     told = words.one_line("; ".join(fact for fact in facts if fact), 300)
     start = f"{event.seq:>6}  {words.moment(event.at)}  {event.kind:<10}  {event.entity_id}  {states}  [{event.event}]"
     return f"{start}  {told}".rstrip()

@@ -308,6 +308,27 @@ def test_an_optional_failure_lets_the_rest_run_and_fails_an_orchestrated_workstr
     assert clean(stage) == []
 
 
+def test_what_failed_and_can_only_be_told_as_cancelled_says_that_nobody_cancelled_it() -> None:
+    stage = staged("orchestration")
+    stage.submit(flow(task("unmet", condition=Condition(run="m:c"))))
+    stage.settle()
+    assert stage.state() == "failed"
+    (last,) = [row for row in stage.kept.transitions if row.kind == "workstream" and row.to_state == "cancelled"]
+    assert (last.event, last.phase, last.metadata) == ("user_cancelled", "failed", {"ended_as": "failed"})
+    why = "task 'unmet' was skipped: under orchestration all have to complete"
+    assert last.reason == f"it failed, and nobody cancelled it: {why}"
+    assert clean(stage) == []
+
+
+@pytest.mark.parametrize("name", ["pipeline", "orchestration"])
+def test_a_task_of_another_lifecycle_may_be_skipped_by_its_condition_where_all_have_to_complete(name: str) -> None:
+    stage = staged(name)
+    stage.submit(flow(task("unmet", condition=Condition(run="m:c"), lifecycle="own"), task("first")))
+    stage.advance(10)
+    assert stage.state() == "completed"
+    assert clean(stage) == []
+
+
 def test_a_pipeline_refuses_optional_tasks_wherever_it_is_said() -> None:
     optional = task("a", optional=True)
     whole, own = flow(optional, lifecycle="pipeline"), flow(task("a", optional=True, lifecycle="pipeline"))
