@@ -34,7 +34,8 @@ def as_they_are(record: Any, _: object) -> Any:  # whatever the machine's guards
 class Lifecycle(msgspec.Struct, frozen=True):
     """How entities of one kind run by one machine.
 
-    events: own event -> the published events that it may be, in the order in which they are tried.
+    events: own event -> the published events that it may be, in the order in which they are tried; what is not here is
+    found by the phases.
     phases: what a state means to this kind of entity, where that is not the state's own phase (a machine that
     serves several kinds). facts: what the guards read, made of a record and of an event's payload. skips: the
     published event of a skip, by why it is ("dependency", "condition", "operator"), where `events` says several.
@@ -43,13 +44,13 @@ class Lifecycle(msgspec.Struct, frozen=True):
     document's own function of its tasks (each with `state` and `critical`), which gives a state of the machine; the
     auditor compares.
 
-    Raises ValueError for events and states that the machine does not have.
+    Raises ValueError for events and states that the machine does not have, TypeError for a text in place of a tuple.
     """
 
     name: str
     kind: Kind
     machine: Machine
-    events: Mapping[str, tuple[str, ...]]
+    events: Mapping[str, tuple[str, ...]] = {}
     phases: Mapping[str, Phase] = {}
     facts: Callable[[Any, Any], Any] = as_they_are  # of whatever record and payload there are
     skips: Mapping[str, str] = {}
@@ -60,6 +61,9 @@ class Lifecycle(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         """Refuse a table that names what the machine does not have."""
         known = {str(row.event) for row in self.machine.transitions}
+        for event, several in self.events.items():
+            if isinstance(cast("object", several), str):
+                raise TypeError(f"lifecycle {self.name!r}: events[{event!s}] is a tuple of events: ({several!r},)")
         faults = [f"no event {event!s}" for events in self.events.values() for event in events if event not in known]
         faults += [f"no event {event!s}" for event in self.skips.values() if event not in known]
         faults += [f"no own event {event!s}" for event in self.events if event not in set(Event)]

@@ -243,8 +243,10 @@ class Machines:
         return ref
 
     def all(self) -> list[MachineRef]:
-        """Those that are at hand, in the order of their making."""
-        return [self.of(name) for name in self.host.kernel.machines]
+        """Those that are at hand, in the order of their making; also those that are just being spawned."""
+        known = self.host.kernel.machines
+        coming = [name for name, ref in self._refs.items() if name not in known and not ref.ended]
+        return [self.of(name) for name in (*known, *coming)]
 
     def take_up(self, name: str) -> None:
         """Have an ended one at hand again."""

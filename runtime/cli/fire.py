@@ -39,8 +39,8 @@ def fire(
     with reading(journal) as reader:
         if reader.machine(entity) is None:
             names = [record.name for record in reader.machines(limit=10_000)]
-            advice = did_you_mean(entity, names) or "`callboard status` lists them"
-            raise Trouble(f"There is no machine {entity!r:.80} in this journal; {advice}.")
+            advice = did_you_mean(entity, names) or "`callboard status` lists them."
+            raise Trouble(f"There is no machine {entity!r:.80} in this journal; {advice}")
     arguments = {"event": event, "reason": reason, "metadata": {"by": by or login(), **told}}
     act.on("machine", entity, f"machine {entity}", arguments, told=reason or "")
 
@@ -53,6 +53,8 @@ def _values(pairs: list[str]) -> dict[str, Any]:
         key, found, text = pair.partition("=")
         if not (key and found):
             raise Trouble(f"--metadata takes KEY=VALUE, not {pair!r:.80}.")
+        if key in told:
+            raise Trouble(f"--metadata gives {key!r:.80} twice: give it once.")
         try:
             told[key] = msgspec.json.decode(text)
         except msgspec.DecodeError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -54,6 +55,8 @@ def find_job(reader: Reader, text: str) -> JobRecord:
         )
     for archived in reader.archived(text):
         raise Trouble(f"Job {archived.id} ({archived.state}) was archived in {archived.file}.")
+    if reader.machine(text) is not None:
+        raise Trouble(f"{text!r:.80} is no job, but a machine: `callboard fire {shlex.quote(text)} EVENT` acts on it.")
     raise Trouble(f"There is no job {text!r:.80} in this journal. `callboard status` lists them.")
 
 

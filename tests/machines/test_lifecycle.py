@@ -91,6 +91,8 @@ def test_a_state_without_a_phase_is_told() -> None:
 def test_a_table_that_names_what_is_not_there_is_refused() -> None:
     with pytest.raises(ValueError, match=r"no event slam, no own event knock, no state window"):
         Lifecycle("door", "task", DOOR, {Event.FAIL: ("slam",), "knock": ("close",)}, {"window": Phase.RUNNING})
+    with pytest.raises(TypeError, match=r"events\[fail\] is a tuple of events: \('slam',\)"):
+        Lifecycle("door", "task", DOOR, {Event.FAIL: "slam"})  # type: ignore[dict-item]
 
 
 @pytest.mark.parametrize(

@@ -349,6 +349,14 @@ async def test_what_could_not_be_found_again_is_refused_where_it_has_to_be(tmp_p
         await run.ask(Fire("go"))
 
 
+async def test_what_has_just_been_spawned_is_listed() -> None:
+    async with Runtime(workers=(), drain_deadline=0) as runtime:
+        spawned = [runtime.spawn(MachineActor(EXECUTION), name=name) for name in ("a", "b")]
+        assert runtime.machines() == spawned
+        await spawned[0].ask(Fire("SKIP"))
+        assert runtime.machines() == spawned
+
+
 @pytest.mark.parametrize("kind", [list, tuple])
 async def test_timed_events_are_added_to_a_machine_that_is_somebody_elses(kind: type[Any]) -> None:
     clock = VirtualClock()

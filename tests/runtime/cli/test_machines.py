@@ -130,6 +130,16 @@ def test_fire_drives_a_live_machine(cli: Cli, folder: Path) -> None:
         assert json.loads(told.out)["state"] == "running"
 
 
+def test_a_machine_is_no_job_and_a_fact_is_given_once(cli: Cli, folder: Path) -> None:
+    with running() as live:
+        live.run("ENQUEUE")
+        for verb in ("cancel", "retry", "approve"):
+            assert "is no job, but a machine: `callboard fire run-7 EVENT`" in cli(verb, "run-7").err
+        told = cli("fire", "run-7", "START", "--metadata", "n=1", "--metadata", "n=2")
+        assert (told.code, "gives 'n' twice" in told.err) == (2, True)
+        assert live.runtime.machine("run-7").state == "queued"
+
+
 def test_fire_at_a_stopped_journal_waits_for_the_next_start(cli: Cli, folder: Path) -> None:
     with running() as live:
         live.run("ENQUEUE")
