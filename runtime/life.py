@@ -1,4 +1,4 @@
-"""The life of a runtime: how it is opened, kept, drained and closed.
+"""The life of a runtime: how it is entered, kept, drained and left. How its parts are opened is `parts.py`'s.
 
 Rules
 -----
@@ -16,151 +16,35 @@ Rules
 
 from __future__ import annotations
 
-import tempfile
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, suppress
-from functools import partial
-from pathlib import Path
-from random import Random
+from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, Self
-from weakref import WeakSet
+from typing import NoReturn, Self
 
 import anyio
-import anyio.to_thread
 from anyio.abc import TaskGroup, TaskStatus
 
-from ..actors.commands import StartWorkers
-from ..actors.job import JobActor
-from ..actors.loading import Loaded, make_kernel
-from ..actors.messages import RECOVER, Drain, InboxTaken, ProcessStarted, StopWorkers, WorkerBeat, WorkerDied
-from ..actors.notices import Notice
-from ..actors.spec import Alert, Defaults, Duration, HealthChecks, LifecycleName, Tool, Worker, Workstream, seconds
-from ..actors.strategy import Supervision
-from ..actors.tools import RUNTIME
-from ..machines.lifecycle import Lifecycle
-from .bodies import Bodies, look_in, prepare
-from .calls import Caller
-from .children import Children
-from .clock import Clock, Ids, SystemClock, TimeOrderedIds
-from .control.taker import Taker
-from .dispatcher import Dispatcher
-from .draining import archive_ended, idle, quiesce
-from .engines.command import CommandEngine
-from .engines.context import TaskContext
-from .engines.contract import Engine, ProcessInfo
-from .engines.loop import LoopEngine
-from .engines.process import ProcessEngine
-from .engines.thread import ThreadEngine
-from .engines.wire import Unwanted, Want
-from .errands import Errands
-from .handles import JobHandle
-from .host import Host
-from .inflight import InFlight
-from .journal import open_journal
-from .journal.contract import Entry, Journal
-from .leftovers import JOURNAL_VARIABLE, kill_leftovers
-from .machines import Machines
-from .naming import Finder, by_name, check_loaded, known_by
-from .observe import Hub
-from .outcomes import RuntimeClosed, closed, outcome_of
-from .outputs import Outputs
-from .requests import KEEP_REQUESTS, Requests
+from ..actors.messages import Drain, StopWorkers
+from ..actors.spec import Duration
+from .draining import idle, quiesce
+from .outcomes import RuntimeClosed, closed
+from .parts import CLOSING, DRAIN_DEADLINE, RuntimeParts, span
 from .runners import RunnerPool
-from .secrets import Secrets, Source
-from .watchdog import Watchdog
-from .workers import check_workers, default_workers
-
-if TYPE_CHECKING:
-    from .runtime import Runtime
-
-DRAIN_DEADLINE = 30.0
-CLOSING = 5.0
-"""Seconds that each step of closing may take once nothing is waited for any more."""
 
 
-class RuntimeLife(ABC):
+class RuntimeLife(RuntimeParts):
     """A runtime without its verbs: `Runtime` has them."""
 
-    def __init__(
-        self,
-        journal: str | Path | Journal | None = None,
-        *,
-        workers: Sequence[Worker] | None = None,
-        defaults: Defaults | None = None,
-        tools: Mapping[str, Tool] | None = None,
-        alerts: Sequence[Alert] = (),
-        health_checks: HealthChecks | None = None,
-        lifecycle: LifecycleName = None,
-        lifecycles: Sequence[Lifecycle] = (),
-        jsonl: str | Path | None = None,
-        outputs: str | Path | None = None,
-        secrets: Source | None = None,
-        drain_deadline: Duration = DRAIN_DEADLINE,
-        keep_requests: Duration = KEEP_REQUESTS,
-        supervision: Supervision | None = None,
-        clock: Clock | None = None,
-        random: Random | None = None,
-        ids: Ids | None = None,
-    ) -> None:
-        if not (journal is None or isinstance(journal, str | Path) or hasattr(journal, "append")):
-            raise TypeError(f"the journal is a path, a Journal or None, not {journal!r:.60}")
-        self._target = journal
-        self._workers = tuple(workers) if workers is not None else default_workers()
-        self._defaults = defaults or Defaults()
-        self._tools = dict(tools or {})
-        self._alerts = list(alerts)
-        self._health_checks = health_checks or HealthChecks()
-        self._jsonl_path = jsonl
-        self._outputs = outputs
-        self._secrets = Secrets(secrets)
-        self._drain_deadline = _span("drain_deadline", drain_deadline)
-        self._keep_requests = _span("keep_requests", keep_requests)
-        self._supervision = supervision
-        self._clock = clock or SystemClock()
-        self._random = random or Random()  # noqa: S311 - jitter, not secrets
-        self._ids = ids or TimeOrderedIds(self._clock, self._random)
-        self.bodies = Bodies()
-        self._find = Finder()
-        self.lifecycles = known_by(lifecycle, lifecycles, self._find)
-        self._handles: dict[str, WeakSet[JobHandle]] = {}  # of the living jobs, by their ids
-        self._submitting = InFlight()  # by the ids that callers gave
-        self._engines: dict[str, Engine] = {}
-        self._closing = AsyncExitStack()
-        self._drained = False
-        self._settled = False  # it has stopped in good order, and all that it did is durable
-        self._archiving = False  # whether there may be jobs to be moved out of the journal
-        self._entered = False
-        self._running = False
-        self._open = False
-        self._left = False
-        self._broken: BaseException | None = None  # by what
-        self._refused: BaseException | None = None  # why it could not be entered
-        self._stopping: anyio.CancelScope | None = None  # around a wait for what only a living dispatcher does
-        self._group: TaskGroup
-        self._ready: anyio.Event  # it was entered, or could not be
-        self._asked_to_leave: anyio.Event
-        self._entering: anyio.CancelScope
-        self._inside: TaskGroup | None = None
-        self.journal: Journal
-        self._host: Host
-        self._dispatcher: Dispatcher
-        self._requests: Requests
-        self._machines: Machines
-        self._hub = Hub()
-        self.recovered: list[JobHandle] = []
-        """The jobs that were found living when the runtime was entered."""
-        self.on_trouble: Callable[[Notice], None] | None = None
-        """Set before entering: who is told of trouble, that is every `Notice` of a severity above info. Where nobody
-        is set and structlog is not configured, those are lines on standard error."""
-
-    @property
-    @abstractmethod
-    def _whole(self) -> Runtime:
-        """Itself, with its verbs."""
-
-    # -- life ----------------------------------------------------------------------------------------------------------
+    _entered = False
+    _drained = False
+    _left = False
+    _broken: BaseException | None = None  # by what
+    _refused: BaseException | None = None  # why it could not be entered
+    _stopping: anyio.CancelScope | None = None  # around a wait for what only a living dispatcher does
+    _group: TaskGroup
+    _ready: anyio.Event  # it was entered, or could not be
+    _asked_to_leave: anyio.Event
+    _entering: anyio.CancelScope
+    _inside: TaskGroup | None = None
 
     async def __aenter__(self) -> Self:
         if self._entered:
@@ -266,59 +150,6 @@ class RuntimeLife(ABC):
         await group.start(taker.serve)
         self._closing.push_async_callback(taker.close)
 
-    async def _load(self, runners: RunnerPool, start: Callable[[Callable[[], Any]], object]) -> Taker:
-        """Make all its parts, and load what the journal holds. Nothing runs yet; the recovery is the first input."""
-        self._dispatcher = Dispatcher(clock=self._clock, runners=runners, supervision=self._supervision)
-        self.journal = _journal_of(self._target)
-        self._host = self._new_host()
-        self._host.on_trouble = self.on_trouble
-        self._host.hub = self._hub
-        self._host.secrets = self._secrets
-        self._requests = Requests(self._host, self.journal, self.read, self._keep_requests)
-        self._closing.callback(self._dispatcher.close)
-        loaded = await self._open_journal()
-        self._archiving = loaded.archiving
-        self._hub.told = loaded.last_seq
-        self._machines = Machines(self._whole, self._host, start)
-        self._children = Children(self._whole, self._host, runners)
-        process = await self._open_engines(runners)
-        if loaded.attempts or loaded.cancel_hooks:
-            await self._end_leftovers(loaded)
-        taker = Taker(self._whole, self._host, self._requests, self.read, start)
-        self._machines.on_spawn = taker.spawned
-        if loaded.jobs:
-            loaded.awaited = await taker.awaited()
-        self._begin(loaded)
-        self._errands = Errands(self._whole, self._children, self._host.caller.desk, runners, process)
-        return taker
-
-    async def _catch_up(self, taker: Taker) -> None:
-        """With the dispatcher running: recover, do what is in the inbox, start the workers."""
-        self._running = self._open = True
-        await taker.take(unheard=True)  # what was put into the inbox while nobody ran it comes before anything runs
-        self._host.tell(InboxTaken())
-        known = {job.id for job in self.recovered}
-        self.recovered += [self._handle(job) for name, job in self._host.kernel.jobs.items() if name not in known]
-        self._host.tell(StartWorkers(self._workers))
-        await self._host.barrier()
-
-    def _new_host(self) -> Host:
-        return Host(self._dispatcher, self.journal, self.bodies, self._random)
-
-    async def _end_leftovers(self, loaded: Loaded) -> None:
-        """Kill the commands that outlived the process before."""
-        await anyio.to_thread.run_sync(kill_leftovers, loaded.attempts, self._name, loaded.cancel_hooks)
-
-    def _watch_loop(self, runners: RunnerPool) -> None:
-        """Have it told when the event loop does not turn."""
-        threshold = seconds(self._health_checks.loop_blocked)
-        if threshold:
-            self._host.watchdog = Watchdog(
-                threshold, post=self._dispatcher.call_threadsafe, busy=lambda: runners.runners > runners.idle,
-                tell=self._host.tell_blocked,
-            )  # fmt: skip
-            self._closing.callback(self._host.watchdog.close)
-
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
@@ -355,143 +186,6 @@ class RuntimeLife(ABC):
         self._let_go(None)
         self._host.close()
 
-    async def _open_journal(self) -> Loaded:
-        log = None
-        if self._jsonl_path is not None:
-            from .jsonl import JsonlLog  # noqa: PLC0415 - most runtimes keep no such log
-
-            log = JsonlLog(Path(self._jsonl_path), trouble=self._log_unwritable)
-            log.check_place()
-            self._closing.callback(log.close)
-
-        def opening() -> Loaded:
-            return self.journal.open(
-                on_durable=self._host.journal_moved,
-                call_threadsafe=self._dispatcher.call_threadsafe,
-                after_commit=None if log is None else log.write,
-            )
-
-        loaded = await anyio.to_thread.run_sync(opening) if self.journal.durable_medium else opening()
-        self._closing.push_async_callback(self._shut_journal)
-        if log is not None:
-            await anyio.to_thread.run_sync(log.open, self.journal)
-        return loaded
-
-    def _log_unwritable(self, path: Path, text: str) -> None:
-        """Called in the journal's writer."""
-        notice = partial(self._host.notice, "log_unwritable", "warning", text, path=str(path))
-        self._dispatcher.call_threadsafe(notice)
-
-    async def _shut_journal(self) -> None:
-        deadline = self._drain_deadline
-        if self._archiving and self._settled and (shared := self.journal.shared) is not None:
-            await archive_ended(self._host, shared, max(deadline, CLOSING))
-        if self.journal.durable_medium:
-            await anyio.to_thread.run_sync(self.journal.shut, deadline)
-        else:
-            self.journal.shut(deadline)
-
-    async def _open_engines(self, runners: RunnerPool) -> ProcessEngine:
-        monotonic = self._clock.monotonic
-        command = CommandEngine(started=self._process_started, clock=monotonic)
-        process = ProcessEngine(
-            started=self._process_started, alive=self._worker_alive, died=self._worker_died,
-            asked=self._process_asked, environment={JOURNAL_VARIABLE: self._name}, clock=monotonic,
-            start_limit=seconds(self._health_checks.start_timeout),
-        )  # fmt: skip
-        for engine in (LoopEngine(runners, clock=monotonic), ThreadEngine(clock=monotonic), process, command):
-            await engine.open()
-            self._closing.push_async_callback(engine.close, CLOSING)
-            self._engines[engine.name] = engine
-        return process
-
-    def _begin(self, loaded: Loaded) -> None:
-        host = self._host
-        outputs = self._new_outputs()
-        self._find.loaded = loaded
-        check_loaded(loaded, self.lifecycles)
-        check_workers(self._workers, self.lifecycles)
-        self._workers = tuple(by_name(worker, self.lifecycles) for worker in self._workers)
-        said = Workstream(RUNTIME, tools=self._tools, alerts=self._alerts)
-        said = prepare(
-            said, self.bodies, durable=self.journal.durable_medium, source="the runtime's settings",
-            lifecycles=self.lifecycles,
-        )  # fmt: skip
-        host.kernel = make_kernel(
-            host, self._defaults, loaded, tools=said.tools, alerts=said.alerts, health=self._health_checks,
-            lifecycles=self.lifecycles,
-        )  # fmt: skip
-        host.caller = Caller(
-            host.kernel, self._engines, self.bodies, outputs=outputs, tell=host.tell, notice=host.notice,
-            after=self._after, journal=self._name, secrets=host.secrets, children=self._children,
-            durable=self.journal.durable_medium,
-        )  # fmt: skip
-        host.on_job_over = self._job_over
-        self.recovered = [self._handle(job) for job in host.kernel.jobs.values()]
-        for beside in {job.spec.folder for job in host.kernel.jobs.values()} - {None}:
-            look_in(str(beside))
-        host.tell(RECOVER)
-        self.journal.append(Entry([], [], pruned_at=host.now()))  # with what the recovery writes
-
-    def _after(self, delay: float, action: Callable[[int], object], number: int) -> None:
-        self._dispatcher.timers.arm(self._clock.monotonic() + delay, action, number)
-
-    @property
-    def _name(self) -> str:
-        """What commands carry to be found again: the journal's path, or nothing that any other runtime could have."""
-        return str(Path(self._target).absolute()) if isinstance(self._target, str | Path) else f"memory:{id(self)}"
-
-    def _new_outputs(self) -> Outputs:
-        if self._outputs is not None:
-            return Outputs(Path(self._outputs))
-        if isinstance(self._target, str | Path):
-            folder = Path(f"{self._target}.output")
-            return Outputs(folder, root=folder.parent)
-        return Outputs(Path(self._closing.enter_context(tempfile.TemporaryDirectory(prefix="callboard-"))))
-
-    def _worker_alive(self, worker: str, incarnation: int, tokens: tuple[int, ...]) -> None:
-        self._host.later(WorkerBeat(worker, incarnation, tokens))
-
-    def _worker_died(self, worker: str, incarnation: int, reason: str) -> None:
-        self._host.tell(WorkerDied(worker, incarnation, reason))
-
-    def _process_asked(self, context: TaskContext, want: Want | Unwanted) -> None:
-        self._dispatcher.call_threadsafe(self._errands.take, context, want)
-
-    def _process_started(self, token: int, info: ProcessInfo) -> None:
-        if token not in self._host.caller.unasked:  # the kernel knows no such token
-            self._host.tell(ProcessStarted(token, info.pid, info.started))
-
-    async def read(self, question: Callable[..., Any], *args: Any) -> Any:
-        """Ask the journal something, where that may block in a thread."""
-        if self.journal.durable_medium:
-            return await anyio.to_thread.run_sync(question, *args)
-        return question(*args)
-
-    def _handle(self, actor: JobActor) -> JobHandle:
-        handle = JobHandle(self._whole, actor.record, actor)
-        if actor.over:
-            self._settle(handle, actor)
-        else:
-            self._handles.setdefault(handle.id, WeakSet()).add(handle)
-        return handle
-
-    def _job_over(self, actor: JobActor) -> None:
-        self._archiving |= actor.record.archive
-        for handle in list(self._handles.pop(actor.record.id, ())):
-            self._settle(handle, actor)
-
-    def _let_go(self, cause: BaseException | None) -> None:
-        """Tell whoever waits for a job that nothing comes any more; `cause` is what the runtime broke by."""
-        for handles in self._handles.values():
-            for handle in list(handles):
-                handle.settle(None, cause)
-
-    @staticmethod
-    def _settle(handle: JobHandle, actor: JobActor) -> None:
-        tasks = [] if actor.stream is None else [task.record for task in actor.stream.tasks]
-        handle.settle(outcome_of(actor.record, tasks))
-
     # -- stopping ------------------------------------------------------------------------------------------------------
 
     async def drain(
@@ -503,7 +197,7 @@ class RuntimeLife(ABC):
         Raises ValueError for a deadline that is no duration, before anything stops, and RuntimeClosed.
         Begun by a task group's `start`, that returns once whatever ends from then on lets nothing new be claimed.
         """
-        limit = _span("the deadline of a drain", deadline)
+        limit = span("the deadline of a drain", deadline)
         if not self._running:
             self._raise_closed()
         self._host.tell(Drain(stop=False))
@@ -525,15 +219,3 @@ class RuntimeLife(ABC):
         if self._broken is not None:
             raise closed("the runtime has closed", self._broken)
         raise RuntimeClosed("the runtime is not open: use it inside `async with Runtime(...)`")
-
-
-def _span(name: str, value: Duration) -> float:
-    """A duration of a runtime's settings in seconds. Raises ValueError for what is none."""
-    try:
-        return seconds(value)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{name}: {error}") from None
-
-
-def _journal_of(target: str | Path | Journal | None) -> Journal:
-    return open_journal(target) if target is None or isinstance(target, str | Path) else target

@@ -25,9 +25,9 @@ from ...actors.transitions import Transitioned
 from ..engines.lookout import kill_all
 from ..filters import Event
 from ..handles import JobHandle
-from ..life import DRAIN_DEADLINE
 from ..observe import Subscription
 from ..outcomes import Outcome, RuntimeClosed
+from ..parts import DRAIN_DEADLINE
 from ..runtime import Runtime
 from .signals import Signals, hear_children, is_gone, write_nowhere
 from .trouble import FAILED, INTERRUPTED, kept
