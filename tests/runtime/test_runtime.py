@@ -856,7 +856,7 @@ async def test_arguments_that_cannot_be_meant_are_refused_and_undo_no_turn(
             with pytest.raises(LookupError, match="has no task"):
                 await ended.retry(wrong)  # type: ignore[arg-type]
             for verb in (job.pause, job.resume, job.cancel, task.cancel, breaker.reset):
-                with pytest.raises(TypeError, match="by must be a str"):
+                with pytest.raises(TypeError, match="`by` is the name of who says it"):
                     await verb(by=wrong)  # type: ignore[operator]
         for verb in (job.cancel, task.cancel):
             with pytest.raises(TypeError, match="force is True or False"):
