@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
+
+from ..machines.log import TransitionEvent, event_type
+
+if TYPE_CHECKING:
+    from ..machines import Severity
 
 
 class Transitioned(msgspec.Struct, frozen=True, gc=False):
@@ -68,6 +73,16 @@ class MachineTransition(Transitioned, frozen=True, gc=False):
     """A transition of a `MachineActor`. machine: the name of what it runs by, which its kind does not say."""
 
     machine: str = ""
+
+
+def as_event(row: Transitioned) -> TransitionEvent:
+    """The transition as the log tells it, which is what the auditor takes."""
+    return TransitionEvent(
+        seq=row.seq, timestamp=row.timestamp, event_type=event_type(row.kind), severity=cast("Severity", row.severity),
+        entity_id=row.entity_id, entity_seq=row.entity_seq, from_state=row.from_state, to_state=row.to_state,
+        trigger=row.event, reason=row.reason, job_id=row.job_id, workstream_id=row.workstream_id, run=row.run,
+        attempt=row.attempt, worker_id=row.worker_id, metadata=row.metadata or {},
+    )  # fmt: skip
 
 
 def iso(at: float) -> str:

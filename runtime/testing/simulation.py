@@ -21,7 +21,7 @@ import weakref
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, overload
 
 from ...actors.actor import Actor
 from ...actors.dead_letters import DeadLetter
@@ -29,8 +29,7 @@ from ...actors.machine_kind import MachineActor
 from ...actors.notices import Notice
 from ...actors.ref import Ref
 from ...actors.spec import Duration, Worker, Workstream, seconds
-from ...actors.transitions import Transitioned
-from ...machines import TransitionEvent, event_type
+from ...actors.transitions import Transitioned, as_event
 from ...machines.audit import audit
 from ..journal.contract import InboxRow
 from ..machines import MachineRef
@@ -44,7 +43,7 @@ from .trace import Trace
 from .world import World
 
 if TYPE_CHECKING:
-    from ...machines import Severity
+    pass
 
 T = TypeVar("T")
 _RUN = re.compile(r"@\d+")
@@ -481,7 +480,7 @@ class Simulation:
     def findings(self) -> list[str]:
         """What the auditor finds in all that is durable, in words; none if it is clean."""
         lifecycles = self.runtime.lifecycles.own if self.world.runtime is not None else []
-        found = audit((_as_event(row) for row in self.world.journal.transitions()), lifecycles=lifecycles)
+        found = audit((as_event(row) for row in self.world.journal.transitions()), lifecycles=lifecycles)
         return [str(one) for one in found]
 
     def check(self) -> None:
@@ -516,15 +515,6 @@ class Simulation:
 
 def _without_run(entity_id: str) -> str:
     return _RUN.sub("", entity_id)
-
-
-def _as_event(row: Transitioned) -> TransitionEvent:
-    return TransitionEvent(
-        seq=row.seq, timestamp=row.timestamp, event_type=event_type(row.kind), severity=cast("Severity", row.severity),
-        entity_id=row.entity_id, entity_seq=row.entity_seq, from_state=row.from_state, to_state=row.to_state,
-        trigger=row.event, reason=row.reason, job_id=row.job_id, workstream_id=row.workstream_id, run=row.run,
-        attempt=row.attempt, worker_id=row.worker_id, metadata=row.metadata or {},
-    )  # fmt: skip
 
 
 def _close(world: World) -> None:

@@ -35,7 +35,7 @@ from callboard.actors.records import (
 )
 from callboard.actors.spec import Alert, Defaults, HealthChecks, Task, Tool, Worker, Workstream
 from callboard.actors.task_record import AttemptRecord, TaskRecord
-from callboard.actors.transitions import Transitioned
+from callboard.actors.transitions import Transitioned, as_event
 from callboard.actors.turn import (
     Answer,
     Decided,
@@ -53,7 +53,6 @@ from callboard.actors.turn import (
     Turn,
 )
 from callboard.actors.worker import WorkerActor
-from callboard.machines import TransitionEvent, event_type
 from callboard.machines.audit import audit
 from callboard.machines.auditor import AuditFinding
 from callboard.machines.lifecycle import Lifecycle
@@ -440,16 +439,6 @@ class Stage:
     def own_lifecycles(self) -> list[Lifecycle]:
         """Those that a test has brought."""
         return [] if self.lifecycles is None else self.lifecycles.own
-
-
-def as_event(t: Transitioned) -> TransitionEvent:
-    """A transition as the log has it."""
-    return TransitionEvent(
-        seq=t.seq, timestamp=t.timestamp, event_type=event_type(t.kind), severity=t.severity, entity_id=t.entity_id,
-        entity_seq=t.entity_seq, from_state=t.from_state, to_state=t.to_state, trigger=t.event, reason=t.reason,
-        job_id=t.job_id, workstream_id=t.workstream_id, run=t.run, attempt=t.attempt, worker_id=t.worker_id,
-        metadata=t.metadata or {},
-    )  # fmt: skip
 
 
 def fails(error: str = "boom", **more: Any) -> Script:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from tests.actors.jobs_help import child
-from tests.actors.stage import Stage, as_event, fails, fails_until, flow, hangs, task
+from tests.actors.stage import Stage, fails, fails_until, flow, hangs, task
 
 from callboard.actors import entity
 from callboard.actors.commands import (
@@ -38,6 +38,7 @@ from callboard.actors.spec import (
     Worker,
     Workstream,
 )
+from callboard.actors.transitions import as_event
 from callboard.actors.validate import findings
 from callboard.machines.audit import audit
 from callboard.machines.auditor import AuditFinding

@@ -6,13 +6,14 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.actors.stage import Stage, as_event, fails, flow, hangs, task
+from tests.actors.stage import Stage, fails, flow, hangs, task
 
 from callboard.actors.commands import Barrier, Cancel, Command, Reply, Submit
 from callboard.actors.kernel import Kernel
 from callboard.actors.messages import Beat, CallEnded, Continue, Message, ProcessStarted, TimerFired, TurnFailed
 from callboard.actors.spec import Breaker, Retry, Tool, Worker
 from callboard.actors.task_record import TaskRecord
+from callboard.actors.transitions import as_event
 from callboard.machines import InvalidTransitionError
 
 

@@ -8,11 +8,12 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.actors.stage import Stage, as_event, fails, fails_until, flow, task
+from tests.actors.stage import Stage, fails, fails_until, flow, task
 
 from callboard.actors.commands import Approve, SkipTask
 from callboard.actors.lifecycles import Lifecycles
 from callboard.actors.spec import Approval, Retry, Workstream
+from callboard.actors.transitions import as_event
 from callboard.machines import GuardRejected, InvalidTransitionError, Machine, TransitionEvent
 from callboard.machines.audit import audit
 from callboard.machines.lifecycles.orchestration import (

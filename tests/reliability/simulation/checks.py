@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from callboard.actors.messages import RECOVER, TimerFired
 from callboard.actors.records import BreakerRecord, JobRecord, OutboxRow, WorkstreamRecord
 from callboard.actors.task_record import AttemptRecord, TaskRecord
-from callboard.machines import TransitionEvent, event_type
+from callboard.actors.transitions import as_event
 from callboard.machines.audit import audit
 
 if TYPE_CHECKING:
@@ -91,18 +91,9 @@ def at_the_end(world: World) -> None:
 
 
 def _log(world: World) -> None:
-    events = (
-        TransitionEvent(
-            seq=t.seq, timestamp=t.timestamp, event_type=event_type(t.kind), severity=t.severity, entity_id=t.entity_id,
-            entity_seq=t.entity_seq, from_state=t.from_state, to_state=t.to_state, trigger=t.event, reason=t.reason,
-            job_id=t.job_id, workstream_id=t.workstream_id, run=t.run, attempt=t.attempt, worker_id=t.worker_id,
-            metadata=t.metadata or {},
-        )
-        for t in world.disk.transitions
-    )  # fmt: skip
     _decisions(world)
     jumped = world.taken["clock"]
-    for found in audit(events):
+    for found in audit(map(as_event, world.disk.transitions)):
         if not (jumped and found.kind == "time_backwards"):
             world.ledger.wrong("audit", f"{found.kind} at {found.seq}: {found.text}")
 
