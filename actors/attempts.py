@@ -8,6 +8,8 @@ Rules
   by the machine's guards; the delay before it is drawn once, and its due time is journaled.
 - The nearest of its limits is armed: the attempt's, the one between heartbeats, the one over all attempts. The record
   says which it was. A body that was stopped gets `kill_grace` seconds, then it is abandoned.
+- Where a timer comes late, it was the runtime that stood still (SIGSTOP, a blocked loop), or the clock that was set:
+  what ended or beat meanwhile may be there unread. That time does not count, and what is there is read first.
 - Its slot is free when the body is gone and nothing of it is left to validate, whatever state the task is in by then.
 - Every attempt has its row: as claimed, with its process once that is known, and as over.
 """
@@ -81,7 +83,7 @@ class Refusal(msgspec.Struct, frozen=True, gc=False):
 class AttemptedTask(CancellableEntity[TaskRecord]):
     """A task as far as its attempts go; `TaskActor` is the whole of it."""
 
-    __slots__ = ("asks", "beat_at", "engine", "lane", "limits", "spec", "stream", "ticket")
+    __slots__ = ("asks", "beat_at", "engine", "excused", "lane", "limits", "spec", "stream", "ticket")
 
     machine = TASK
     receivers = {}  # noqa: RUF012 - TaskActor's
@@ -104,6 +106,7 @@ class AttemptedTask(CancellableEntity[TaskRecord]):
         self.ticket = 0  # its place in the scheduler's heap; 0 when it is not in the queue
         self.lane: Lane | None = None  # where it waits when it is in the queue; the scheduler's
         self.beat_at = 0.0
+        self.excused = 0.0  # seconds that do not count for the present attempt
         self.asks: Asks | None = None  # the approvals that its bodies have asked for
 
     def context(self) -> tuple[str | None, str | None, int | None, str | None]:
@@ -200,6 +203,7 @@ class AttemptedTask(CancellableEntity[TaskRecord]):
             return
         worker = kernel.workers[message.slot.worker].record
         now = self.beat_at = kernel.at
+        self.excused = 0.0
         token = kernel.begin_call("body", record.key, slot=message.slot)
         due, limit = self._attempt_due(now, now)
         changed = replace(

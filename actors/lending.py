@@ -115,7 +115,7 @@ class LendingTask(AttemptedTask):
         """Seconds for which the clock of the present attempt has stood still."""
         asks = self.asks
         asked = asks.stopped if asks is not None and asks.token == self.record.token else 0.0
-        return self._lent_for() + asked
+        return self._lent_for() + asked + self.excused
 
     def due_running(self) -> None:
         """The attempt took too long, or its body was silent for too long."""

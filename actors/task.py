@@ -31,6 +31,7 @@ from .attempts import (
 from .base_record import Cancellation
 from .checks import SAID
 from .commands import Approve, AskApproval, Cancel, LeaveApproval, Reject, ResetTask, SkipTask
+from .health import PATIENCE
 from .lending import ALIVE
 from .messages import (
     READY,
@@ -67,6 +68,8 @@ ENQUEUE, VALIDATION_PASSED, GOOD = Event.ENQUEUE, Event.VALIDATION_PASSED, Stand
 NOT_STOPPED = "the body did not stop in time and was abandoned"
 RUNS = frozenset({RUNNING, TIMED_OUT, S.RECOVERING})
 """The states in which it is still to be decided how an attempt ended."""
+ANSWERED = frozenset({PENDING, RUNNING, TIMED_OUT, VALIDATING, CANCELLING})
+"""The states whose limits are on something that an engine tells."""
 PROTECTED = frozenset({S.HELD, S.WAITING})
 
 
@@ -292,7 +295,18 @@ class TaskActor(Protected[TaskRecord], QueueingTask):
         if message.epoch != self.record.epoch:
             self.kernel.stale += 1
             return
-        getattr(self, f"due_{self.record.state}")()
+        if self.record.state not in ANSWERED or not self._excuse(self.kernel.at):
+            getattr(self, f"due_{self.record.state}")()
+
+    def _excuse(self, now: float) -> bool:
+        """Whether the timer comes so late that the runtime stood still; then it is judged anew after a moment."""
+        late = now - (self.record.due_at or now)
+        if not self.kernel.supervisor.health.stood_still(late):
+            return False
+        self.excused += late
+        self.beat_at = now
+        self.wait_until(now + PATIENCE)
+        return True
 
     def due_pending(self) -> None:
         """Its condition took too long."""
