@@ -252,7 +252,7 @@ async def main():
             Task("command", command="echo $$ > pid; while [ ! -e ended ]; do sleep 0.05; done", shell=True, timeout=4),
         ]
         job = await runtime.submit(Workstream("stopped", tasks=tasks))
-        while {task.details for task in job.tasks() if task.name != "command"} != {"up"}:
+        while not all(task.details for task in job.tasks() if task.name != "command"):
             await anyio.sleep(0.01)
         while not (__import__("os").path.exists("pid") and open("pid").read()):
             await anyio.sleep(0.01)
