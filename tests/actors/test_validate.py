@@ -133,11 +133,11 @@ def test_every_knot_is_told_with_a_cycle() -> None:
 
 def test_a_chain_and_a_cycle_of_ten_thousand_need_no_recursion_and_little_time() -> None:
     chain = [Task(f"t{i}", command=["true"], depends_on=[f"t{i - 1}"] if i else []) for i in range(10_000)]
-    before = time.perf_counter()
+    before = time.process_time()
     assert not found(*chain)
     chain[0] = Task("t0", command=["true"], depends_on=["t9999"])
     told = found(*chain)
-    assert time.perf_counter() - before < 5  # 0.2 s; a quadratic one takes minutes
+    assert time.process_time() - before < 5  # 0.2 s; a quadratic one takes minutes
     assert list(told) == ["tasks[0]"]
     assert "t0 -> t9999" in told["tasks[0]"]
     assert "9,980 more" in told["tasks[0]"]

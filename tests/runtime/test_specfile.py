@@ -495,9 +495,9 @@ tasks:
 def test_a_small_yaml_file_cannot_mean_a_huge_one(tmp_path: Path) -> None:
     rows = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     rows += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 30)]
-    before = time.perf_counter()
+    before = time.process_time()
     ((_, (line, message)),) = told(tmp_path, "bomb.yaml", "\n".join(rows)).items()
-    assert time.perf_counter() - before < 5
+    assert time.process_time() - before < 5
     assert line == 7
     assert "aliases make this file mean more than" in message
 

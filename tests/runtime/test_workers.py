@@ -85,14 +85,12 @@ async def test_probes_that_time_out_are_counted_and_forgotten_with_the_next_answ
         await job.cancel(force=True)
 
 
-async def test_a_killed_worker_is_known_within_a_second_and_replaced() -> None:
-    async with Runtime(workers=POOL, health_checks=QUICK) as runtime:
+async def test_a_killed_worker_is_known_without_a_health_check_and_replaced() -> None:
+    async with Runtime(workers=POOL, health_checks=HealthChecks(interval="1h")) as runtime:
         job, pid = await started(runtime)
         worker = runtime.worker("p")
-        began = time.monotonic()
         os.kill(pid, signal.SIGKILL)
         await until(lambda: job.task("a").record.lost_attempts == 1)
-        assert time.monotonic() - began < 1
         await until(lambda: worker.record.run == 2 and job.task("a").record.state == "running")
         assert job.task("a").record.attempt == 2
         await job.cancel(force=True)
