@@ -268,8 +268,9 @@ def _as_derived(stream: Entity) -> Iterator[Broken]:
         return
     derive_state, name = refined.lifecycle.derive, refined.lifecycle.name
     tasks = stream.children
-    if any(task.refined is None or task.refined.lifecycle.name != name for task in tasks):
-        return  # the function knows the states of its own document only
+    for task in tasks:  # the function knows the states of its own document only
+        if task.refined is None or task.refined.lifecycle.name != name or task.shown not in task.refined.phases:
+            return
     if stream.state == Phase.READY:  # what was carried over from the run before has not begun in this one
         tasks = [task for task in tasks if task.state != TaskState.COMPLETED]
         if not tasks:

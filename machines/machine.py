@@ -13,8 +13,8 @@ Rules
 - A transition from a state to itself is a row like any other.
 - Nothing leaves a terminal state, but for rows declared `forced`.
 
-A table that cannot be compiled (a row that names an undeclared state, a state declared twice) is refused when
-it is built. One that compiles but is unsound is what `check()` finds.
+A table that cannot be compiled (a row that names an undeclared state, a state declared twice, an empty name, a
+guard that is no function) is refused when it is built. One that compiles but is unsound is what `check()` finds.
 """
 
 from __future__ import annotations
@@ -323,23 +323,44 @@ class Machine:
                 yield f"state {name!s} is declared twice"
         if self.initial not in self.states:
             yield f"its initial state {self.initial!s} is not declared"
+        yield from self._misnamed()
         for row in self.transitions:
-            for state in (row.source, row.target):
-                if state not in self.states:
-                    yield f"the row {title(row)} names the undeclared state {state!s}"
-            if row.severity not in SEVERITIES:
-                known = ", ".join(SEVERITIES)
-                yield f"the row {title(row)} has the severity {row.severity!r}, which is not one of {known}"
+            yield from self._row_faults(row)
         for entry in self.timed:
             if entry.state not in self.states:
                 yield f"the timed event {entry.event!s} names the undeclared state {entry.state!s}"
         if self.endless and any(state.terminal for state in declared):
             yield "it is declared endless, yet has a terminal state"
 
+    def _row_faults(self, row: Transition) -> Iterator[str]:
+        for state in (row.source, row.target):
+            if state not in self.states:
+                yield f"the row {title(row)} names the undeclared state {state!s}"
+        if row.guard is not None and not callable(row.guard):
+            yield f"the row {title(row)} has the guard {row.guard!r}, which is no function of facts and payload"
+        if row.severity not in SEVERITIES:
+            known = ", ".join(SEVERITIES)
+            yield f"the row {title(row)} has the severity {row.severity!r}, which is not one of {known}"
+
+    def _misnamed(self) -> Iterator[str]:
+        """What is named in the table, each name once, that cannot be called so."""
+        named = [("its name", self.name), *(("the state", name) for name in self.states)]
+        named += [("the event", name) for name in dict.fromkeys(row.event for row in self.transitions)]
+        named += [("the fact", name) for name in dict.fromkeys(entry.after for entry in self.timed)]
+        yield from (f"{what} {name!r} {NO_NAME}" for what, name in named if not is_name(name))
+
+
+NO_NAME: Final = "is no name: use printable characters, and no space at its ends"
+
+
+def is_name(name: object) -> bool:
+    """Whether a machine, a state, an event or a fact can be called so."""
+    return isinstance(name, str) and name != "" and name.isprintable() and name.strip() == name
+
 
 def label(guard: Guard) -> str:
     """Return a guard in words: its name, with spaces for underscores."""
-    name: str = getattr(guard, "__name__", type(guard).__name__)
+    name: str = getattr(guard, "__name__", type(guard).__name__)  # of what is no function, what it is instead
     return name.replace("_", " ")
 
 

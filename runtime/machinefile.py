@@ -44,6 +44,7 @@ from ..actors.machine_kind import ANY, MachineActor, due_of, facts_type
 from ..actors.schema import Finding, Path, beside, did_you_mean, plain_problem, read, where
 from ..actors.validate import SpecificationError
 from ..machines import Machine, Severity, State, Timed, Transition
+from ..machines.machine import NO_NAME, is_name
 from ..machines.machine import Finding as Unsound
 from .bodies import look_in
 from .functions import BodyNotFound, follow
@@ -125,14 +126,27 @@ class _Reading:
     def findings(self) -> list[Finding]:
         """All that is wrong, but for mistypings."""
         look_in(str(self.folder))
-        found = [*self._names(), *self._times(), *self._paths()]
-        return found + self._unsound(whole=not any(one.where.startswith("transitions") for one in found))
+        misnamed = [*self._misnamed()]
+        found = [*misnamed, *self._names(), *self._times(), *self._paths()]
+        return (
+            found
+            if misnamed
+            else found + self._unsound(whole=not any(one.where.startswith("transitions") for one in found))
+        )
 
     def _state(self, name: str, *place: str | int) -> Iterator[Finding]:
         known = [*self.layout.states]
         if name not in known:
             advice = did_you_mean(name, known) or f"there are: {', '.join(known) or 'none'}"
             yield Finding(where(place), f"there is no state {name!r:.80}", advice)
+
+    def _misnamed(self) -> Iterator[Finding]:
+        """What cannot be called so."""
+        layout = self.layout
+        named: list[tuple[Path, str]] = [(("name",), layout.name)]
+        named += [(("states", name), name) for name in layout.states]
+        named += [(("transitions", index, "event"), row.event) for index, row in enumerate(layout.transitions)]
+        yield from (Finding(where(place), f"{name!r:.80} {NO_NAME}") for place, name in named if not is_name(name))
 
     def _names(self) -> Iterator[Finding]:
         layout = self.layout

@@ -244,8 +244,13 @@ WORKER: Final = Machine(
 
 
 def derive_workstream_state(tasks: Sequence[DerivedTask]) -> WorkstreamState:
-    """Return the state that the document derives from a workstream's tasks."""
+    """Return the state that the document derives from a workstream's tasks: of none, `validating`, as of all completed.
+
+    Raises ValueError for a state that no task has.
+    """
     states = [task.state for task in tasks]
+    if unknown := [state for state in states if state not in TASK.states]:
+        raise ValueError(f"no task has the state {unknown[0]!r}; the states of a task are {', '.join(TASK.states)}")
     if S.RUNNING in states:
         return W.EXECUTING
     if all(state == S.COMPLETED for state in states):

@@ -5,6 +5,7 @@ Rules
 - A pair is valid if some event leads from the one state to the other, whatever its guards will say; also by a
   forced row.
 - `validate_transition` answers in words, and names what is allowed instead.
+- A state that the machine does not have is a mistake of whoever asks, and no invalid pair: it is told as such.
 """
 
 from __future__ import annotations
@@ -45,8 +46,13 @@ class Pairs(Generic[StateT]):
         }
 
     def is_valid_transition(self, from_state: StateT, to_state: StateT) -> bool:
-        """Tell whether some event leads from the one state to the other."""
-        return to_state in self.VALID_TRANSITIONS.get(from_state, frozenset())
+        """Tell whether some event leads from the one state to the other.
+
+        Raises ValueError for a state that the machine does not have.
+        """
+        if (wrong := self._no_state(from_state, to_state)) is not None:
+            raise ValueError(wrong)
+        return to_state in self.VALID_TRANSITIONS[from_state]
 
     def is_terminal_state(self, state: StateT) -> bool:
         """Tell whether `state` is final. Raises ValueError for a state that the machine does not have."""
@@ -54,9 +60,11 @@ class Pairs(Generic[StateT]):
 
     def validate_transition(self, from_state: StateT, to_state: StateT) -> str | None:
         """Return what is wrong with going from the one state to the other, in words; None if it is valid."""
+        if (wrong := self._no_state(from_state, to_state)) is not None:
+            return wrong
         if from_state == to_state:
             return f"{self.entity} already in {to_state!s} state"
-        allowed = self.VALID_TRANSITIONS.get(from_state, frozenset())
+        allowed = self.VALID_TRANSITIONS[from_state]
         if to_state in allowed:
             return None
         names = ", ".join(sorted(allowed)) or "none"
@@ -67,7 +75,14 @@ class Pairs(Generic[StateT]):
         return f"Invalid state transition: {from_state!s} → {to_state!s}. Allowed from {from_state!s}: {names}."
 
     def go(self, from_state: StateT, to_state: StateT) -> StateT:
-        """Return `to_state`. Raises InvalidPairError if no event leads there."""
+        """Return `to_state`. Raises InvalidPairError if no event leads there, ValueError for no state."""
         if self.is_valid_transition(from_state, to_state):
             return to_state
         raise InvalidPairError(self.machine.name, from_state, to_state, frozenset(self.VALID_TRANSITIONS[from_state]))
+
+    def _no_state(self, *states: str) -> str | None:
+        """What is wrong with the first of these that the machine does not have, in words."""
+        for state in states:
+            if state not in self.machine.states:
+                return f"{self.entity} has no state {str(state)!r}. Its states: {', '.join(self.machine.states)}."
+        return None

@@ -280,6 +280,13 @@ def transition_workstream(from_state: str, to_state: str) -> WorkstreamState:
 def can_execute_step(depends_on: Iterable[str], states: Mapping[str, str]) -> bool:
     """Tell whether a step may run: each step that it depends on is in `S_SUCCESS`.
 
-    states: step id -> state. Raises KeyError for a dependency that is not in it.
+    depends_on: ids of steps; states: step id -> state. Raises KeyError for a dependency that is not in it, ValueError
+    for a state that no step has, TypeError for a text as `depends_on`.
     """
-    return all(states[step] == StepState.S_SUCCESS for step in depends_on)
+    if isinstance(depends_on, str):
+        raise TypeError(f"depends_on holds the ids of steps, and is not one: write [{depends_on!r}]")
+    needed = {step: states[step] for step in depends_on}
+    for step, state in needed.items():
+        if state not in STEP.states:
+            raise ValueError(f"step {step!r} has no state {state!r}; the states of a step are {', '.join(STEP.states)}")
+    return all(state == StepState.S_SUCCESS for state in needed.values())

@@ -133,6 +133,12 @@ def test_a_failure_that_is_not_critical_lets_the_rest_run() -> None:
     assert derive_workstream_state(tasks("failed", "completed", critical=False)) == "executing"
 
 
+def test_no_tasks_are_all_completed_and_no_state_is_none_of_a_task() -> None:
+    assert derive_workstream_state([]) == "validating"
+    with pytest.raises(ValueError, match="no task has the state 'nosuch'; the states of a task are pending, queued, "):
+        derive_workstream_state(tasks("completed", "nosuch"))
+
+
 def test_any_critical_failure_counts_and_not_only_the_last_task_that_was_looked_at() -> None:
     mixed = [*tasks("failed"), *tasks("failed", critical=False), *tasks("completed")]
     assert derive_workstream_state(mixed) == derive_workstream_state(mixed[::-1]) == "failed"
@@ -252,3 +258,13 @@ def test_a_workstream_that_completes_though_an_optional_task_failed_is_found() -
 
 def test_tasks_of_another_lifecycle_are_not_asked_about() -> None:
     assert kinds(trace(flow(task("a", lifecycle="guarded"), task("b", "a")))) == []
+
+
+def test_a_log_with_a_state_that_no_task_has_is_audited_to_its_end() -> None:
+    stage = Stage(lifecycles=Lifecycles(default="orchestration"))
+    stage.submit(flow(task("a"), task("b", "a")))
+    stage.settle()
+    told = [as_event(row) for row in stage.kept.transitions]
+    place = next(place for place, row in enumerate(told) if row.kind == "task" and row.to_state == "running")
+    told[place] = msgspec.structs.replace(told[place], to_state="nosuch")
+    assert {"unknown_transition", "does_not_follow"} <= {finding.kind for finding in audit(told)}

@@ -141,6 +141,10 @@ def test_whether_a_step_can_be_executed() -> None:
     assert not can_execute_step(["s1", "s2"], {"s1": "S_SUCCESS", "s2": "S_RUNNING"})
     with pytest.raises(KeyError):
         can_execute_step(["s9"], {})
+    with pytest.raises(ValueError, match="step 's2' has no state 'SUCCESS'; the states of a step are S_PENDING, "):
+        can_execute_step(["s1", "s2"], {"s1": "S_FAILED", "s2": "SUCCESS"})
+    with pytest.raises(TypeError, match=r"is not one: write \['s12'\]"):
+        can_execute_step("s12", {"s": "S_SUCCESS", "1": "S_SUCCESS", "2": "S_SUCCESS"})
 
 
 def test_its_example_of_a_breaker_opens_at_the_fifth_failure_and_closes_after_one_success() -> None:

@@ -184,6 +184,36 @@ class TestCompiling:
         ):
             assert fault in text
 
+    @pytest.mark.parametrize(
+        ("name", "told"),
+        [("", "''"), (" new", "' new'"), ("new\n", "'new\\n'"), ("n\x00w", "'n\\x00w'"), (3, "3")],
+    )
+    def test_what_is_no_name_names_nothing(self, name: Any, told: str) -> None:
+        def refused(**parts: Any) -> str:
+            names: dict[str, Any] = {"name": "m", "state": "new", "event": "go", "fact": "late"} | parts
+            state, event = names["state"], names["event"]
+            with pytest.raises(ValueError, match="cannot be compiled") as refusal:
+                Machine(
+                    names["name"],
+                    state,
+                    states=[State(state), State("old", terminal=True)],
+                    transitions=[Transition(state, event, "old")],
+                    timed=[Timed(state, event, names["fact"])],
+                )
+            return str(refusal.value)
+
+        wrong = f"{told} is no name: use printable characters, and no space at its ends"
+        assert f"its name {wrong}" in refused(name=name)
+        assert f"the state {wrong}" in refused(state=name)
+        assert f"the event {wrong}" in refused(event=name)
+        assert f"the fact {wrong}" in refused(fact=name)
+
+    @pytest.mark.parametrize("guard", ["enough", 3, ["enough"]])
+    def test_a_guard_that_is_no_function(self, guard: Any) -> None:
+        states = [State("new", bounded_by="it"), State("old", terminal=True)]
+        with pytest.raises(ValueError, match="which is no function of facts and payload"):
+            Machine("m", "new", states=states, transitions=[Transition("new", "go", "old", guard)])
+
     def test_it_shows_its_size(self) -> None:
         assert repr(LIGHT) == "<Machine light: 3 states, 5 transitions>"
 

@@ -93,6 +93,19 @@ def test_what_is_wrong_is_told_with_its_line_and_a_suggestion(write: Callable[[s
     assert told in str(error.value), str(error.value)
 
 
+def test_an_empty_name_is_told_where_it_stands(write: Callable[[str], Path]) -> None:
+    path = write(
+        'name = "x"\ninitial = "new"\n[states]\nnew = { bounded_by = "it" }\n"" = { terminal = true }\n'
+        '[[transitions]]\nsource = "new"\nevent = " "\ntarget = ""\n'
+    )
+    with pytest.raises(SpecificationError) as refusal:
+        load_machine(path)
+    assert [(one.line, one.message.partition(":")[0]) for one in refusal.value.findings] == [
+        (5, "'' is no name"),
+        (8, "' ' is no name"),
+    ]
+
+
 def test_all_that_is_wrong_is_told_at_once(write: Callable[[str], Path]) -> None:
     text = GOOD
     for right in ('target = "open"', 'after = "limit"', "terminal", '{ bounded_by = "who comes" }'):
