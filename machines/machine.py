@@ -20,7 +20,7 @@ guard that is no function) is refused when it is built. One that compiles but is
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, cast
 
 import msgspec
 
@@ -336,7 +336,7 @@ class Machine:
         for state in (row.source, row.target):
             if state not in self.states:
                 yield f"the row {title(row)} names the undeclared state {state!s}"
-        if row.guard is not None and not callable(row.guard):
+        if row.guard is not None and not callable(cast("object", row.guard)):
             yield f"the row {title(row)} has the guard {row.guard!r}, which is no function of facts and payload"
         if row.severity not in SEVERITIES:
             known = ", ".join(SEVERITIES)
