@@ -136,7 +136,7 @@ def wait_for_the_end(stage: Stage) -> Stage:
     return stage
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=120, deadline=None, derandomize=True)
 @given(
     spec=graphs(),
     steps=st.lists(STEPS, max_size=12),
@@ -149,7 +149,7 @@ def test_whatever_happens_it_ends_and_the_log_is_clean(
     whatever_happens(spec, steps, stubborn, data)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=40, deadline=None, derandomize=True)
 @given(
     lifecycle=st.sampled_from(list(LIFECYCLES)),
     spec=graphs(),
