@@ -19,7 +19,7 @@ from ...machines import Machine, State, Transition
 from ...machines.diagram import Path
 from ...machines.lifecycles import LIFECYCLES
 from ...machines.own import MACHINES
-from .machines import machine_of
+from ..consistency import machine_of
 from .reading import find_job, find_task, reading
 from .trouble import Trouble
 from .words import moment

@@ -102,7 +102,7 @@ def _why_not(reader: Reader, held: TaskRecord | WorkstreamRecord | ApprovalRecor
 
 def refuse_unknown_event(reader: Reader, row: InboxRow, shown: str) -> None:
     """Refuse an event that the state of a machine does not know. What its guards say, only a runtime can tell."""
-    from .machines import machine_of  # noqa: PLC0415
+    from ..consistency import machine_of  # noqa: PLC0415
 
     record = reader.machine(row.target)
     machine = None if record is None else machine_of(reader, record)

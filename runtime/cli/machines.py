@@ -21,16 +21,6 @@ def named(reader: Reader, name: str) -> MachineRecord | None:
     return None if reader.job(name) is not None else reader.machine(name)
 
 
-def machine_of(reader: Reader, record: MachineRecord) -> Machine | None:
-    """What an entity runs by, as the journal keeps it: its guards are never asked."""
-    import msgspec  # noqa: PLC0415
-
-    from ...actors.machine_kind import Definition, merged  # noqa: PLC0415
-
-    kept = [reader.spec(key) for key in record.definitions]
-    return merged(msgspec.json.decode(spec, type=Definition) for spec in kept if spec is not None)
-
-
 def waiting(reader: Reader) -> dict[str, list[InboxRow]]:
     """The events that were left in the inbox and have not been taken, by the name of their machine, oldest first."""
     left: dict[str, list[InboxRow]] = {}
@@ -45,23 +35,6 @@ def listed(rows: Sequence[InboxRow]) -> str:
     names = [str(row.arguments.get("event", "?")) for row in rows]
     more = f" and {len(names) - 5:,} more" if len(names) > 5 else ""
     return ", ".join(names[:5]) + more
-
-
-class Known:
-    """The machines of a journal's entities, each of which has all that it has run by."""
-
-    def __init__(self, reader: Reader) -> None:
-        self._reader = reader
-        self._found: dict[tuple[int, ...], Machine | None] = {}
-
-    def machine_of(self, event: TransitionEvent) -> Machine | None:
-        """The machine of the entity that an event is about."""
-        record = self._reader.machine(event.entity_id) if event.kind == "machine" else None
-        if record is None:
-            return None
-        if record.definitions not in self._found:
-            self._found[record.definitions] = machine_of(self._reader, record)
-        return self._found[record.definitions]
 
 
 class Declared:

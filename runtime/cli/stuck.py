@@ -147,7 +147,7 @@ def _found(reader: Reader) -> Iterator[dict[str, Any]]:
 
 def _machine(reader: Reader, record: MachineRecord) -> str:
     """What a machine waits for: who is to fire which events, and those that come by themselves."""
-    from .machines import machine_of  # noqa: PLC0415
+    from ..consistency import machine_of  # noqa: PLC0415
     from .words import moment  # noqa: PLC0415
 
     table = machine_of(reader, record)

@@ -21,7 +21,7 @@ import weakref
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, overload
+from typing import Any, NoReturn, Self, TypeVar, overload
 
 from ...actors.actor import Actor
 from ...actors.dead_letters import DeadLetter
@@ -29,12 +29,14 @@ from ...actors.machine_kind import MachineActor
 from ...actors.notices import Notice
 from ...actors.ref import Ref
 from ...actors.spec import Duration, Worker, Workstream, seconds
-from ...actors.transitions import Transitioned, as_event
-from ...machines.audit import audit
+from ...actors.transitions import Transitioned
+from ..consistency import examine
+from ..imported import under_trio
 from ..journal.contract import InboxRow
 from ..machines import MachineRef
 from .errors import SimulationError
 from .handles import SimulatedBreaker, SimulatedJob, SimulatedWorker
+from .happenings import Happening
 from .probes import Probe, ProbeActor
 from .runtime import SimulatedRuntime
 from .scripted import START, WORKERS
@@ -42,10 +44,8 @@ from .scripts import Script, Scripted, Takes, script_of
 from .trace import Trace
 from .world import World
 
-if TYPE_CHECKING:
-    pass
-
 T = TypeVar("T")
+_NOT_SETTINGS = frozenset({"clock", "ids", "journal", "jsonl", "outputs", "random"})
 _RUN = re.compile(r"@\d+")
 PATIENCE = 86_400.0
 """Simulated seconds that a command may take to be answered."""
@@ -97,6 +97,13 @@ class Simulation:
     ) -> None:
         if functions not in {"run", "succeed"}:
             raise ValueError(f'functions is "run" or "succeed", not {functions!r}')
+        if refused := sorted(_NOT_SETTINGS & settings.keys()):
+            raise TypeError(f"a simulation takes no {', '.join(refused)}: it has its own")
+        if under_trio():
+            raise SimulationError(
+                "a Simulation runs coroutines on a loop of its own, which it cannot inside of trio: make it in a plain "
+                "test, or use VirtualRuntime in this one"
+            )
         self.seed = seed
         self.world = World(
             seed, start=start, runs_functions=functions == "run", trace=trace,
@@ -407,6 +414,10 @@ class Simulation:
             )
             self.world.raise_if_not_opened()
 
+    def at(self, span: Duration, action: Callable[[], object]) -> Happening:
+        """Have that done in so much time from now, whatever happens until then: a fault, say. It can be cancelled."""
+        return self.world.later(seconds(span), "fault", action)
+
     # -- faults --------------------------------------------------------------------------------------------------------
 
     def crash(self, *, down: Duration = 0.0, restart: bool = True) -> None:
@@ -478,10 +489,10 @@ class Simulation:
         return self.world.trace
 
     def findings(self) -> list[str]:
-        """What the auditor finds in all that is durable, in words; none if it is clean."""
-        lifecycles = self.runtime.lifecycles.own if self.world.runtime is not None else []
-        found = audit((as_event(row) for row in self.world.journal.transitions()), lifecycles=lifecycles)
-        return [str(one) for one in found]
+        """What is wrong with all that is durable, as `callboard check` finds it, in words; none if it is in order."""
+        lifecycles = [] if self.world.runtime is None else self.world.runtime.lifecycles.own
+        found = examine(self.world.journal, lifecycles=lifecycles).found
+        return [f"{one.kind}: {one.entity_id or ''} {one.text}" for one in found if one.severity == "error"]
 
     def check(self) -> None:
         """Raise AssertionError where the transitions break a rule or an invariant, or an actor has failed in a turn."""

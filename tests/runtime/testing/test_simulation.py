@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import anyio
+import anyio.lowlevel
+import msgspec
 import pytest
 
 from callboard import (
     Approval,
     Check,
+    Clause,
     Condition,
+    DecisionRefused,
     HealthChecks,
     Hook,
     InvalidTransitionError,
@@ -24,7 +31,7 @@ from callboard import (
     Worker,
     Workstream,
 )
-from callboard.testing import Dies, Exits, Fails, Hangs, Simulation, Succeeds
+from callboard.testing import Dies, Exits, Fails, Hangs, Simulation, SimulationError, Succeeds
 
 
 def body() -> None:
@@ -372,6 +379,145 @@ def test_a_breaker_opens_and_cools_down_in_virtual_time(sim: Simulation) -> None
     assert sim.breaker("compiler").state == "closed"
 
 
+def test_faults_may_come_by_themselves(sim: Simulation) -> None:
+    sim.body("build", takes="4m")
+    job = sim.submit(one(), id="job")
+    sim.at("1m", lambda: sim.worker("threads").die())
+    sim.at("2m", sim.crash)
+    sim.at("3m", lambda: sim.crash(down="1m")).cancel()
+    assert job.run().tasks["build"].lost_attempts == 2
+    assert (sim.world.crashes, sim.now) == (1, 6 * 60)
+
+
+# -- what bodies do ----------------------------------------------------------------------------------------------------
+
+
+def test_bodies_submit_child_jobs_and_wait_for_them(sim: Simulation) -> None:
+    async def parent(task: TaskContext) -> int:
+        child = await task.submit(one("build"), name="child")
+        return int((await child.wait()).results["build"]) + 1
+
+    sim.body("build", returns=1, takes="1m")
+    assert sim.submit(flow(Task("parent", run=parent))).run().results == {"parent": 2}
+    assert sim.now == 60
+
+
+def test_bodies_ask_for_approvals(sim: Simulation) -> None:
+    async def ask(task: TaskContext) -> str | None:
+        (decision,) = await task.approval("go", expires="24h")
+        return decision.by
+
+    job = sim.submit(flow(Task("ask", run=ask)))
+    sim.advance("23h")
+    job.task("ask").approve(by="ana", approval="go")
+    assert job.run().results == {"ask": "ana"}
+
+
+def test_a_plain_function_that_would_have_to_wait_is_told_so(sim: Simulation) -> None:
+    def ask(task: TaskContext) -> None:
+        task.wait_for_approval("go")
+
+    outcome = sim.submit(flow(Task("ask", run=ask))).run()
+    assert "use await task.approval" in (outcome.tasks["ask"].last_error or "")
+
+
+@pytest.mark.parametrize("kind", ["plain", "async"])
+def test_who_is_in_a_team_is_asked_for_real(sim: Simulation, kind: str) -> None:
+    def plain(team: str) -> list[str]:
+        return ["ana"] if team == "leads" else []
+
+    async def slow(team: str) -> list[str]:
+        await anyio.sleep(3)
+        return plain(team)
+
+    clause = Clause(people=1, team="leads", members=plain if kind == "plain" else slow)
+    job = sim.submit(one(hold=Approval(clauses=[clause])))
+    with pytest.raises(DecisionRefused, match="ben meets no clause"):
+        job.task("build").approve(by="ben")
+    job.task("build").approve(by="ana")
+    assert job.run().ok
+
+
+def test_a_thread_that_a_body_waits_for_takes_no_virtual_time(sim: Simulation) -> None:
+    def far() -> int:
+        time.sleep(0.02)
+        return 7
+
+    async def body_with_threads() -> int:
+        return await anyio.to_thread.run_sync(far) + await asyncio.to_thread(far)
+
+    assert sim.submit(flow(Task("threads", run=body_with_threads))).run().results == {"threads": 14}
+    assert sim.now == 0
+
+
+def test_a_body_that_goes_round_in_circles_is_found(sim: Simulation) -> None:
+    async def busy_body() -> None:
+        while True:
+            await asyncio.sleep(0)
+
+    with pytest.raises(SimulationError, match="goes round in circles"):
+        sim.submit(flow(Task("busy", run=busy_body))).run()
+
+
+def test_cancelling_reaches_an_async_body_and_runs_its_cleanup_in_virtual_time(sim: Simulation) -> None:
+    done: list[float] = []
+
+    async def tidy() -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.sleep(3)
+            done.append(sim.now)
+
+    job = sim.submit(flow(Task("tidy", run=tidy)))
+    sim.advance(10)
+    job.cancel()
+    sim.run()
+    assert (done, job.state) == ([13], "cancelled")
+
+
+# -- making and closing ------------------------------------------------------------------------------------------------
+
+
+def test_what_a_simulation_has_of_its_own_is_no_setting() -> None:
+    with pytest.raises(TypeError, match="a simulation takes no journal, jsonl: it has its own"):
+        Simulation(jsonl="log.jsonl", journal="state.db")
+    with pytest.raises(ValueError, match="functions is"):
+        Simulation(functions="never")
+    with Simulation() as sim, pytest.raises(TypeError, match="an outcome is Succeeds"):
+        sim.body("build", outcomes=[3])  # type: ignore[list-item]
+
+
+def test_one_that_is_dropped_closes_itself_without_a_word() -> None:
+    async def waiting() -> None:
+        await anyio.sleep_forever()
+
+    sim = Simulation()
+    sim.submit(flow(Task("waiting", run=waiting)))
+    sim.settle()
+    loop = sim.world.loop
+    sim.crash()
+    del sim
+    gc.collect()
+    assert loop.is_closed()
+
+
+@pytest.mark.anyio
+async def test_one_is_of_use_inside_of_asyncio_and_says_why_not_inside_of_trio(anyio_backend_name: str) -> None:
+    async def double(task: TaskContext) -> int:
+        await anyio.sleep(60)
+        return 2
+
+    if anyio_backend_name == "trio":
+        with pytest.raises(SimulationError, match="use VirtualRuntime"):
+            Simulation()
+        return
+    with Simulation() as sim:
+        assert sim.submit(flow(Task("double", run=double))).run().results == {"double": 2}
+    await anyio.lowlevel.checkpoint()
+
+
 # -- seeds -------------------------------------------------------------------------------------------------------------
 
 
@@ -424,3 +570,15 @@ def test_tools_are_settings_of_the_runtime() -> None:
         sim.body("*", takes=10)
         sim.submit(flow(*(Task(name, run=body, tool="db") for name in "abc"))).run()
         assert sim.now == 30
+
+
+def test_a_record_that_is_not_what_its_transitions_say_is_found() -> None:
+    with Simulation() as sim:
+        job = sim.submit(one(), id="job")
+        job.run()
+        sim.check()
+        records = sim.world.journal._tasks
+        (key,) = records
+        records[key] = msgspec.structs.replace(records[key], state="queued")
+        with pytest.raises(AssertionError, match="record_differs: job@1/build the record says queued"):
+            sim.check()
