@@ -16,7 +16,7 @@ Rules
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import msgspec
 from msgspec.structs import replace
@@ -33,7 +33,7 @@ from .transitions import MachineTransition, Transitioned
 from .turn import MachineOver
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from .kernel import Kernel
 
@@ -139,15 +139,15 @@ class MachineEntity(Entity[MachineRecord]):
         if moved or due != before.due:
             self.set_due(due)
         if moved:
-            self.call(kind.definition.on_exit, before.state, fire)
-            self.call(kind.definition.on_enter, state, fire)
+            self.call("on_exit", before.state, fire)
+            self.call("on_enter", state, fire)
             if self.ended:
                 kernel.effect(MachineOver(record.id))
 
-    def call(self, functions: Mapping[str, str], state: str, fire: Fire | None) -> None:
+    def call(self, when: Literal["on_enter", "on_exit"], state: str, fire: Fire | None) -> None:
         """Have the functions for a state run, at least once, when this turn is durable."""
-        kernel, record = self.kernel, self.record
-        for name in names_of(functions, state):
+        kernel, record, definition = self.kernel, self.record, self.found().definition
+        for name in names_of(definition.on_enter if when == "on_enter" else definition.on_exit, state):
             event = "create" if fire is None else fire.event
             told = {
                 "machine": record.machine, "entity_id": record.id, "name": record.name, "seq": record.seq,
@@ -159,7 +159,8 @@ class MachineEntity(Entity[MachineRecord]):
             hook = Hook(run=name)
             row = OutboxRow(
                 key=kernel.number(), owner=record.id, event=event, body=msgspec.Raw(msgspec.json.encode(hook)),
-                context=msgspec.Raw(msgspec.json.encode(told)), folder=self.found().definition.folder,
+                context=msgspec.Raw(msgspec.json.encode(told)), folder=definition.folder,
+                callback=f"{when} {state}",
             )  # fmt: skip
             kernel.run_hook(row)
 
@@ -259,7 +260,7 @@ def _create(kernel: Kernel, message: SpawnMachine) -> None:
     path = {} if kind.definition.path is None else {"path": kind.definition.path}
     entity.born({"machine": machine.name, **path}, partial(MachineTransition, machine=machine.name))
     entity.set_due(kind.due(record.state, entity.facts, kernel.at))
-    entity.call(kind.definition.on_enter, record.state, None)  # the initial state is entered, too
+    entity.call("on_enter", record.state, None)  # the initial state is entered, too
     if entity.ended:
         kernel.effect(MachineOver(name))
 

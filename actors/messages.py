@@ -23,7 +23,8 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 class CallEnded(Message, frozen=True):
     """What an engine was told to run is over.
 
-    status: ok, failed, cancelled, abandoned, lost (its worker died under it), or gone (it never started).
+    status: ok, failed, cancelled, abandoned, lost (its worker died under it), gone (it never started), or waits (a
+    hook's function is not there: another start has to run it).
     """
 
     token: int

@@ -4,7 +4,8 @@
 | --- | --- | --- | --- |
 | stale_message | warning | something came under a fencing token that is over, and was refused | message, token |
 | turn_undone | error | a mistake of ours: a turn raised, was undone, and its input fails its entity | traceback |
-| hook_failed | error | a hook raised, did not exit with 0, took too long, or is not there | hook, error |
+| hook_failed | error | a hook raised, did not exit with 0, or took too long | hook, error |
+| hook_waits | warning | a hook's function is not there: it waits for a start by a program that has it | hook, error |
 | inbox_unreadable | error | the commands of other processes cannot be read; it is tried again with the next | |
 | body_abandoned | warning | a body did not stop; its worker's place is given to others | attempt, worker |
 | hooks_abandoned | warning | a graceful cancel was cut short, by its deadline or by force | abandoned, never_ran |

@@ -146,6 +146,7 @@ class OutboxRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     env: dict[str, str] = {}
     secrets: list[str] = []  # their names
     tries: int = 0
+    callback: str | None = None  # of a machine: which one, as "on_enter running"; its owner is that machine
 
 
 class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):

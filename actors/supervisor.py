@@ -5,7 +5,8 @@ Rules
 - It starts jobs, workers and breakers, and owns due times: a timer's input comes here, and is handed to its entity
   unless the state that armed it has passed.
 - A turn that raised was undone; the entity it was for is told here, and fails. Nobody else is touched.
-- Hooks of ended entities come back here: their outbox rows are done when they have run.
+- Hooks of ended entities come back here: their outbox rows are done when they have run. The row of one whose function
+  is not there stays: a start by a program that has it runs it.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class SupervisorActor:
                 self._take_job(message)
             case CallEnded(token=token):
                 self.kernel.end_call(token)
-                if not (self.kernel.draining and message.status == "cancelled"):
+                if message.status != "waits" and not (self.kernel.draining and message.status == "cancelled"):
                     self.kernel.turn.outbox_done.append(token)
             case StartWorkers():
                 self._start_workers(message)

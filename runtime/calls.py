@@ -6,6 +6,7 @@ Rules
   name, the command with its folder, environment and output file, the engine.
 - Whatever cannot be started (a function that is not there, an engine that is closed) comes back as an outcome like any
   other, in its own input: an actor sees no difference.
+- A hook whose function is not there is not used up: it waits in the outbox for a start by a program that has it.
 - Values reach commands by environment and file only, never in a command line. A command finds
   `CALLBOARD_JOB`, `CALLBOARD_TASK`, `CALLBOARD_ATTEMPT`, `CALLBOARD_ARGS` (JSON) and, if it has dependencies,
   `CALLBOARD_RESULTS`: the path of a JSON file with their results by name.
@@ -185,9 +186,9 @@ class Caller(Reports):
         told = msgspec.json.decode(row.context, type=dict[str, Any])
         ended = partial(self._hook_ended, row, hook)
         try:
+            func = None if hook.run is None else self._function(hook.run, row.folder)
             secrets, mask = self._secrets.of(row.secrets) if row.secrets else ({}, None)
-            if hook.run is not None:
-                func = self._function(hook.run, row.folder)
+            if func is not None:
                 context = TaskContext(
                     task=told["name"], token=effect.token, job_id=told["job_id"] or "", args=told, secrets=secrets,
                     mask=mask, workstream_id=told.get("workstream_id") or "", attempt=told.get("attempt") or 1,
@@ -202,7 +203,10 @@ class Caller(Reports):
                 command = CommandCall(**_words(hook), cwd=row.cwd, env=env, mask=mask)
                 call = Call(token=effect.token, kind="hook", command=command, grace=CHECK_GRACE, mask=mask)
                 self._run(self.engines["command"], call, ended)
-        except (BodyNotFound, EngineClosed, OSError, ValueError, TypeError) as error:
+        except BodyNotFound as error:
+            self._hook_waits(row, hook, str(error))
+            self._tell(CallEnded(effect.token, "waits"))
+        except (EngineClosed, OSError, ValueError, TypeError) as error:
             self._hook_failed(row, hook, str(error))
             self._tell(not_started(effect.token, error))
         else:

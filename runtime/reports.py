@@ -121,9 +121,12 @@ class Reports:
 
     def _hook_failed(self, row: OutboxRow, hook: Hook, error: str) -> None:
         self.failed_hooks += 1
-        name = hook.run or (hook.command if isinstance(hook.command, str) else shlex.join(hook.command or ()))
-        text = f"the {row.event} hook `{name}` of {row.owner} failed: {error}"
-        self._notice("hook_failed", "error", text, **_about(row.owner), hook=row.event, error=error)
+        text = f"{_title(row, hook)} failed: {error}"
+        self._notice("hook_failed", "error", text, **_owner_of(row), hook=row.callback or row.event, error=error)
+
+    def _hook_waits(self, row: OutboxRow, hook: Hook, error: str) -> None:
+        text = f"{_title(row, hook)} waits for a start by a program that has it: {error}"
+        self._notice("hook_waits", "warning", text, **_owner_of(row), hook=row.callback or row.event, error=error)
 
     def _ended(self, outcome: Outcome, value: Any, owner: str | None = None) -> None:
         self._where.pop(outcome.token, None)
@@ -177,6 +180,18 @@ def _about(owner: str | None) -> dict[str, str | None]:
     job_id, run, _ = owner.partition("@")
     kind = "task" if "/" in owner else "workstream" if run else "job"
     return {"kind": kind, "entity_id": owner, "job_id": job_id}
+
+
+def _owner_of(row: OutboxRow) -> dict[str, str | None]:
+    """What a notice says of whom a row belongs to: a machine has no job."""
+    return _about(row.owner) if row.callback is None else {"kind": "machine", "entity_id": row.owner}
+
+
+def _title(row: OutboxRow, hook: Hook) -> str:
+    name = hook.run or (hook.command if isinstance(hook.command, str) else shlex.join(hook.command or ()))
+    if row.callback is not None:
+        return f"the {row.callback} callback `{name}` of machine {row.owner}"
+    return f"the {row.event} hook `{name}` of {row.owner}"
 
 
 def _said(error: ErrorInfo) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 from collections.abc import Callable
@@ -11,7 +12,8 @@ from typing import Any
 import anyio
 import pytest
 
-from callboard import Hook, Notice, Runtime, Task, VirtualClock, Workstream
+from callboard import Fire, Hook, MachineActor, Notice, Runtime, Task, TaskContext, VirtualClock, Workstream
+from callboard.machines.lifecycles.execution import EXECUTION
 
 pytestmark = pytest.mark.anyio
 
@@ -197,3 +199,88 @@ async def test_a_restart_finds_a_hook_in_the_folder_of_its_workstream(
                 assert runtime.failed_hooks == 0
     monkeypatch.delitem(sys.modules, "hook_of_a_folder")
     assert found == []
+
+
+@pytest.fixture
+def be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str | None], None]:
+    """Writes the module that holds the hook, or takes it away; each time as for a new program."""
+    path = tmp_path / "hook_elsewhere.py"
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.setitem(sys.modules, "hook_elsewhere", None)  # so that it is as it was afterwards
+
+    def write(text: str | None) -> None:
+        path.write_text(text) if text is not None else path.unlink()
+        sys.modules.pop("hook_elsewhere", None)
+        importlib.invalidate_caches()
+
+    return write
+
+
+HANGS = "import anyio\nbegan = anyio.Event()\nasync def hook():\n    began.set()\n    await anyio.sleep_forever()\n"
+RUNS = """
+from pathlib import Path
+
+def hook(task):
+    with open(Path(__file__).with_name("ran"), "a") as file:
+        file.write(task.task)
+"""
+
+
+@pytest.mark.parametrize("of", ["job", "machine"])
+async def test_a_hook_waits_for_a_program_that_has_its_function(
+    tmp_path: Path, be: Callable[[str | None], None], of: str
+) -> None:
+    told: list[Notice] = []
+
+    def started() -> Runtime:
+        runtime = Runtime(tmp_path / "state.db", drain_deadline=0)
+        runtime.on_trouble = told.append
+        return runtime
+
+    with anyio.fail_after(20):
+        be(HANGS)
+        async with started() as runtime:
+            module = importlib.import_module("hook_elsewhere")
+            if of == "job":
+                hooks = [Hook(run="hook_elsewhere:hook")]
+                await runtime.submit(Workstream("w", tasks=[Task("a", run=one)], on_completed=hooks), id="x")
+            else:
+                run = runtime.spawn(MachineActor(EXECUTION, on_enter={"queued": module.hook}), name="x")
+                await run.ask(Fire("ENQUEUE"))
+            await module.began.wait()
+        be(None)
+        for _ in range(2):  # programs that only do something else with the journal
+            async with started() as runtime:
+                await runtime.drain(10)
+                assert runtime.failed_hooks == 0
+        be(RUNS)
+        for _ in range(2):  # it is run once
+            async with started() as runtime:
+                await runtime.drain(10)
+                assert runtime.failed_hooks == 0
+    assert (tmp_path / "ran").read_text() == ("w" if of == "job" else "x")
+    waits = [notice for notice in told if notice.event == "hook_waits"]
+    hook = "on_completed" if of == "job" else "on_enter queued"
+    assert [notice.facts["hook"] for notice in waits] == [hook, hook]
+    assert "waits for a start by a program that has it" in waits[0].text
+    assert "there is no module 'hook_elsewhere'" in waits[0].text
+    assert (waits[0].kind, waits[0].entity_id) == (("workstream", "x@1") if of == "job" else ("machine", "x"))
+
+
+def fails(task: TaskContext) -> None:
+    raise ValueError("no such channel")
+
+
+async def test_a_callback_that_fails_is_told_as_that_of_its_machine(open_runtime: Callable[..., Runtime]) -> None:
+    told: list[Notice] = []
+    runtime = open_runtime()
+    runtime.on_trouble = told.append
+    async with runtime:
+        run = runtime.spawn(MachineActor(EXECUTION, on_exit={"pending": fails}), name="run-1")
+        await run.ask(Fire("ENQUEUE"))
+        await runtime.drain(10)
+    (notice,) = told
+    assert notice.text.startswith("the on_exit pending callback `")
+    assert "of machine run-1 failed: ValueError: no such channel" in notice.text
+    assert (notice.kind, notice.entity_id, notice.job_id) == ("machine", "run-1", None)
