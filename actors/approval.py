@@ -107,7 +107,7 @@ class Asks:
         self.actors: dict[str, ApprovalActor] = {}
         self.token = 0  # of the attempt that waits, or waited
         self.waiting: set[str] = set()  # what it waits for
-        self.began = 0.0  # when its clock was stopped
+        self.began = 0.0  # when its clock was stopped (monotonic)
         self.stopped = 0.0  # seconds that it stood still before
 
     def ask(self, message: AskApproval) -> None:
@@ -121,7 +121,7 @@ class Asks:
             self.token, self.stopped = token, 0.0
             self.waiting.clear()
         if not self.waiting:
-            self.began = task.kernel.at
+            self.began = task.kernel.port.monotonic()
             self.waiting.add(name)
             task.set_clock()
         self.waiting.add(name)
@@ -132,7 +132,7 @@ class Asks:
             return
         self.waiting.discard(name)
         if not self.waiting:
-            self.stopped += self.task.kernel.at - self.began
+            self.stopped += self.task.kernel.port.monotonic() - self.began
             self.task.set_clock()
 
     def decided(self, actor: ApprovalActor) -> None:

@@ -8,8 +8,9 @@ Rules
   by the machine's guards; the delay before it is drawn once, and its due time is journaled.
 - The nearest of its limits is armed: the attempt's, the one between heartbeats, the one over all attempts. The record
   says which it was. A body that was stopped gets `kill_grace` seconds, then it is abandoned.
-- Where a timer comes late, it was the runtime that stood still (SIGSTOP, a blocked loop), or the clock that was set:
-  what ended or beat meanwhile may be there unread. That time does not count, and what is there is read first.
+- Where a timer comes late, it was the runtime that stood still (SIGSTOP, a blocked loop): what ended or beat meanwhile
+  may be there unread. That time does not count, and what is there is read first. How late is told by the clock that
+  nobody sets, as all limits are but the one over all attempts.
 - Its slot is free when the body is gone and nothing of it is left to validate, whatever state the task is in by then.
 - Every attempt has its row: as claimed, with its process once that is known, and as over.
 """
@@ -83,7 +84,9 @@ class Refusal(msgspec.Struct, frozen=True, gc=False):
 class AttemptedTask(CancellableEntity[TaskRecord]):
     """A task as far as its attempts go; `TaskActor` is the whole of it."""
 
-    __slots__ = ("asks", "beat_at", "engine", "excused", "lane", "limits", "spec", "stream", "ticket")
+    __slots__ = (
+        "asks", "beat_at", "began", "engine", "excused", "expected", "lane", "limits", "spec", "stream", "ticket",
+    )  # fmt: skip
 
     machine = TASK
     receivers = {}  # noqa: RUF012 - TaskActor's
@@ -105,7 +108,8 @@ class AttemptedTask(CancellableEntity[TaskRecord]):
         self.engine = engine
         self.ticket = 0  # its place in the scheduler's heap; 0 when it is not in the queue
         self.lane: Lane | None = None  # where it waits when it is in the queue; the scheduler's
-        self.beat_at = 0.0
+        self.began = self.beat_at = 0.0  # the present attempt, and the last sign of life of its body (monotonic)
+        self.expected = 0.0  # when the timer of the running attempt should fire (monotonic)
         self.excused = 0.0  # seconds that do not count for the present attempt
         self.asks: Asks | None = None  # the approvals that its bodies have asked for
 
@@ -177,15 +181,19 @@ class AttemptedTask(CancellableEntity[TaskRecord]):
         total = self.limits.total_timeout
         return None if total is None else (self.record.first_queued_at or self.kernel.at) + total
 
-    def _attempt_due(self, began: float, beat: float) -> tuple[float, str]:
+    def _left(self, now: float, stood: float = 0.0) -> tuple[float, str]:
+        """Seconds until the nearest limit of the attempt, at `now` (monotonic: somebody may set the wall clock).
+
+        stood: for how many its clock has stood still.
+        """
         limits = self.limits
-        due, limit = began + limits.timeout, "attempt"
-        if limits.heartbeat_timeout is not None and beat + limits.heartbeat_timeout < due:
-            due, limit = beat + limits.heartbeat_timeout, "heartbeat"
+        left, limit = self.began + stood + limits.timeout - now, "attempt"
+        if limits.heartbeat_timeout is not None and self.beat_at + limits.heartbeat_timeout - now < left:
+            left, limit = self.beat_at + limits.heartbeat_timeout - now, "heartbeat"
         total = self._total_due()
-        if total is not None and total < due:
-            due, limit = total, "total"
-        return due, limit
+        if total is not None and total - self.kernel.at < left:
+            left, limit = total - self.kernel.at, "total"
+        return left, limit
 
     # -- beginning ---------------------------------------------------------------------------------------------------
 
@@ -202,17 +210,19 @@ class AttemptedTask(CancellableEntity[TaskRecord]):
                 self._trip(breaker)
             return
         worker = kernel.workers[message.slot.worker].record
-        now = self.beat_at = kernel.at
+        now = kernel.at
         self.excused = 0.0
         token = kernel.begin_call("body", record.key, slot=message.slot)
-        due, limit = self._attempt_due(now, now)
+        self.began = self.beat_at = kernel.port.monotonic()
+        left, limit = self._left(self.began)
+        self.expected = self.began + left
         changed = replace(
             record, attempt=record.attempt + 1, token=token, worker=worker.key, worker_id=worker.id, claimed_at=now,
             started_at=record.started_at or now, limit=limit, parked=None, checked=0,
             probe=record.parked == TOOL and breaker is not None and breaker.record.probe == record.key,
             process=None, generation=0 if breaker is None else breaker.record.generation,
         )  # fmt: skip
-        self.fire(START, changed, due_at=due)
+        self.fire(START, changed, due_at=now + left)
 
     def entered_running(self) -> None:
         """An attempt runs: claim it durably. The nearest of its limits is armed."""
@@ -228,7 +238,7 @@ class AttemptedTask(CancellableEntity[TaskRecord]):
         if message.token != record.token or not wanted:
             self._stale_beat(message.token)
             return
-        self.beat_at = self.kernel.at
+        self.beat_at = self.kernel.port.monotonic()
         if message.details is not None:
             self.change(details=message.details)
         if message.saved is not None and self.limits.checkpoint:

@@ -32,8 +32,12 @@ ALIVE = frozenset({RUNNING, TaskState.RECOVERING})
 """Where the body of the present attempt runs, or may."""
 
 
+EARLY = 0.001
+"""Seconds by which a timer may be early: what is due is kept in UTC, and fires by a clock that nobody sets."""
+
+
 class Pause(msgspec.Struct, frozen=True, gc=False):
-    """When the clock of an attempt was stopped last, and the seconds that it had stood still before."""
+    """When the clock of an attempt was stopped last (monotonic), and the seconds that it had stood still before."""
 
     token: int
     began: float
@@ -50,7 +54,7 @@ class LendingTask(AttemptedTask):
         record = self.record
         if record.state not in ALIVE or not (self.kernel.lend_slot(record.token) or self._lends_again()):
             return
-        self.pause = Pause(record.token, self.kernel.at, self._lent_for())
+        self.pause = Pause(record.token, self.kernel.port.monotonic(), self._lent_for())
         self.set_clock()
 
     def _lends_again(self) -> bool:
@@ -74,7 +78,7 @@ class LendingTask(AttemptedTask):
         """The body goes on, with the time that it had left."""
         if self.record.state not in ALIVE:
             return
-        pause, now = self.pause, self.kernel.at
+        pause, now = self.pause, self.kernel.port.monotonic()
         self.pause = Pause(self.record.token, now, self._lent_for() + now - pause.began)
         self.set_clock()
 
@@ -82,21 +86,23 @@ class LendingTask(AttemptedTask):
         """The clock of its attempt was stopped, or goes on: arm what is due next."""
         if self.record.state != RUNNING:
             return
-        now = self.beat_at = self.kernel.at
+        self.beat_at = self.kernel.port.monotonic()
         self.disarm()
-        due, limit = self.due_by_clock(now)
+        due, limit = self.due_by_clock(self.beat_at)
         if due is None:
             self.change(due_at=None, limit=limit)
         else:
             self.change(limit=limit)
+            self.expected = self.beat_at + due - self.kernel.at
             self.wait_until(due)
 
     def due_by_clock(self, now: float) -> tuple[float | None, str | None]:
-        """When the nearest of its limits is reached that runs now, and which one that is."""
+        """When the nearest of its limits is reached that runs `now` (monotonic), and which one that is."""
         if self.stands_still:
             total = self._total_due()
             return total, None if total is None else "total"
-        return self._attempt_due((self.record.claimed_at or now) + self._stood(), now)
+        left, limit = self._left(now, self._stood())
+        return self.kernel.at + left, limit
 
     @property
     def stands_still(self) -> bool:
@@ -119,13 +125,15 @@ class LendingTask(AttemptedTask):
 
     def due_running(self) -> None:
         """The attempt took too long, or its body was silent for too long."""
-        record, now = self.record, self.kernel.at
+        record = self.record
         if self.stands_still:
             self.fire(Event.TIME_OUT, replace(record, limit="total"), reason="the total limit was reached")
             return
-        due, limit = self._attempt_due((record.claimed_at or now) + self._stood(), self.beat_at)
-        if due > now:  # it has sent a heartbeat since the timer was armed
-            self.wait_until(due)
+        now = self.kernel.port.monotonic()
+        left, limit = self._left(now, self._stood())
+        if left > EARLY:  # it has sent a heartbeat since the timer was armed
+            self.expected = now + left
+            self.wait_until(self.kernel.at + left)
             return
         self.fire(Event.TIME_OUT, replace(record, limit=limit), reason=f"the {limit} limit was reached")
 

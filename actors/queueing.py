@@ -107,7 +107,7 @@ class QueueingTask(TroubledTask):
     def due_retrying(self) -> None:
         """The backoff is over, or the limit over all attempts was reached."""
         total, now = self._total_due(), self.kernel.at
-        if total is not None and total <= now:
+        if total is not None and total <= max(now, self.record.due_at or now):  # the wall clock may have been set
             self._limit_reached("total")
         elif (breaker := self.breaker) is not None and not breaker.closed:
             self._trip(breaker, queued_at=now)

@@ -300,11 +300,14 @@ class TaskActor(Protected[TaskRecord], QueueingTask):
 
     def _excuse(self, now: float) -> bool:
         """Whether the timer comes so late that the runtime stood still; then it is judged anew after a moment."""
-        late = now - (self.record.due_at or now)
+        running = self.record.state == RUNNING
+        steady = self.kernel.port.monotonic()
+        late = steady - self.expected if running else now - (self.record.due_at or now)
         if not self.kernel.supervisor.health.stood_still(late):
             return False
-        self.excused += late
-        self.beat_at = now
+        if running:
+            self.excused += late
+            self.beat_at, self.expected = steady, steady + PATIENCE
         self.wait_until(now + PATIENCE)
         return True
 

@@ -56,8 +56,9 @@ class TroubledTask(LendingTask):
 
     def go_on(self, reason: str) -> None:
         """The attempt was never gone."""
-        now = self.beat_at = self.kernel.at
-        due, limit = self.due_by_clock(now)
+        self.beat_at = self.kernel.port.monotonic()
+        due, limit = self.due_by_clock(self.beat_at)
+        self.expected = self.beat_at + (0.0 if due is None else due - self.kernel.at)
         self.fire(START, replace(self.record, limit=limit), reason=reason, due_at=due)
 
     def heard_of(self, ended: CallEnded) -> None:

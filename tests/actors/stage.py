@@ -136,6 +136,7 @@ class Stage:
         STAGES.add(self)
         self.random = Random(7)
         self.time = time
+        self.skew = 0.0  # what somebody has set the wall clock forward by
         self.workers = workers
         self.defaults = defaults or Defaults()
         self.inputs: deque[Message] = deque()
@@ -214,7 +215,7 @@ class Stage:
     # -- Port ------------------------------------------------------------------------------------------------------
 
     def now(self) -> float:
-        return self.time
+        return self.time + self.skew
 
     def monotonic(self) -> float:
         return self.time - 999_000.0
@@ -222,7 +223,7 @@ class Stage:
     def arm(self, due: float, fire: TimerFired, *, by_utc: bool) -> StageTimer:
         timer = StageTimer()
         self.armed += 1
-        heappush(self.timers, (due, self.armed, timer, fire))
+        heappush(self.timers, (due - self.skew, self.armed, timer, fire))
         return timer
 
     def disarm(self, timer: Any) -> None:

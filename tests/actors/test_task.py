@@ -915,3 +915,35 @@ def test_a_second_failing_check_of_a_lost_worker_is_not_a_thing() -> None:
     assert after.steps("a")[-2:] == ["validating", "validating"]
     assert [(kind) for kind, _, _ in after.started] == ["check", "check"]
     assert after.bodies() == []
+
+
+# -- the wall clock is set ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("jump", [-70_000.0, -1.0, 1.0, 70_000.0])
+def test_an_attempt_has_its_time_whatever_the_wall_clock_is_set_to(jump: float) -> None:
+    stage = Stage()
+    stage.scripts |= {"a": hangs, "b": hangs}
+    stage.submit(flow(task("a", timeout=10, kill_grace=0), task("b", timeout=60, heartbeat_timeout=4, kill_grace=0)))
+    stage.advance(3)
+    stage.send(Beat(stage.token("b"), None))
+    stage.skew += jump
+    stage.advance(3.9)
+    assert stage.states() == {"a": "running", "b": "running"}
+    stage.advance(0.2)
+    assert stage.attempts("b")[0].end == "timed_out"
+    assert str(stage.task("b").last_error).startswith("the heartbeat limit was reached")
+    stage.advance(3)
+    assert stage.attempts("a")[0].end in {"timed_out", "cancelled"}
+    assert stage.state() == "failed"
+
+
+def test_an_attempt_times_out_though_the_wall_clock_was_set_back() -> None:
+    stage = Stage()
+    stage.scripts["a"] = hangs
+    stage.submit(flow(task("a", timeout=10, kill_grace=0)))
+    stage.skew -= 70_000
+    stage.advance(9.9)
+    assert stage.task("a").state == "running"
+    stage.advance(0.2)
+    assert (stage.attempts("a")[0].end, stage.task("a").limit) == ("timed_out", "attempt")
