@@ -82,10 +82,10 @@ class ProcessCall(msgspec.Struct, frozen=True, kw_only=True):
 class Call(msgspec.Struct, frozen=True, kw_only=True):
     """One thing to run: a function or a command.
 
-    token: the fencing token, unique per runtime file, never used twice. grace: seconds between the polite
-    stop and the kill. func takes nothing or the context; engines of other kinds use `command` or `process` instead.
-    bound: the fields that log lines inside of a function carry. mask: hides the secrets that it was handed in what is
-    told of it.
+    token: the fencing token, never used twice by one runtime; those of bodies are never used twice in one file, and
+    rise. grace: seconds between the polite stop and the kill. func takes nothing or the context; engines of other kinds
+    use `command` or `process` instead. bound: the fields that log lines inside of a function carry. mask: hides the
+    secrets that it was handed in what is told of it.
     """
 
     token: int

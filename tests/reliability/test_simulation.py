@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from tests.reliability.mutations.table import MUTATIONS, Mutation
+from tests.reliability.simulation import whole
 from tests.reliability.simulation.corpus import kept
 from tests.reliability.simulation.driver import Result, carry_out
 from tests.reliability.simulation.plans import KINDS, make_plan
@@ -24,6 +25,8 @@ pytestmark = pytest.mark.laboratory
 ROOT = Path(__file__).parents[2]
 SEEDS = 250
 """Of each kind."""
+WHOLE_SEEDS = 40
+"""Of each kind, on the whole runtime."""
 SOURCES = ("machines", "actors", "runtime")
 
 
@@ -41,6 +44,13 @@ def test_whatever_happens_all_that_must_be_true_is(kind: str) -> None:
     for seed in range(SEEDS):
         made += run(kind, seed).taken
     assert set(KINDS[kind]) <= set(made), "a move was never made"
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_so_it_is_for_the_whole_runtime_as_users_simulate_it(kind: str) -> None:
+    for seed in range(WHOLE_SEEDS):
+        told = "\n".join(map(str, whole.carry_out(make_plan(seed, kind)).findings))
+        assert not told, f"{told}\nPYTHONPATH=src python -m tests.reliability.simulation {kind} {seed} --whole"
 
 
 def test_what_was_new_once_still_holds() -> None:

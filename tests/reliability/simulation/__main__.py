@@ -2,6 +2,7 @@
 
     python -m tests.reliability.simulation crashes 786            # one run: plan, trace, findings
     python -m tests.reliability.simulation crashes 786 --smaller  # the smallest plan that still shows it
+    python -m tests.reliability.simulation crashes 786 --whole    # the same plan on the whole runtime
     python -m tests.reliability.simulation --seeds 2000           # so many seeds of every kind
     python -m tests.reliability.simulation --hours 1              # seeds nobody has run, and keep those that are new
 
@@ -17,6 +18,7 @@ import time
 import traceback
 from collections import Counter
 
+from . import whole
 from .corpus import CORPUS, Novelty, kept
 from .driver import Result, carry_out
 from .minimise import smaller
@@ -38,9 +40,13 @@ def show(plan: Plan, result: Result) -> None:
         print(f"  {finding}")
 
 
-def one(kind: str, seed: int, *, small: bool) -> int:
+def one(kind: str, seed: int, *, small: bool, on_all: bool) -> int:
     """Run one seed."""
     plan = make_plan(seed, kind)
+    if on_all:
+        run = whole.carry_out(plan)
+        print(run.sim.trace.text(), *run.findings, sep="\n")
+        return bool(run.findings)
     result = carry_out(plan)
     if small and result.findings:
         plan = smaller(plan, result.kinds)
@@ -83,6 +89,7 @@ def main() -> int:
     parser.add_argument("kind", nargs="?", choices=list(KINDS))
     parser.add_argument("seed", nargs="?", type=int)
     parser.add_argument("--smaller", action="store_true", help="drop what the finding does not need")
+    parser.add_argument("--whole", action="store_true", help="on the whole runtime")
     parser.add_argument("--kinds", default="", help="only of these kinds")
     parser.add_argument("--stop", action="store_true", help="at the first finding")
     parser.add_argument("--seeds", type=int, default=0, help="so many seeds of each kind")
@@ -90,7 +97,7 @@ def main() -> int:
     parser.add_argument("--hours", type=float, default=0.0, help="so long, with seeds that nobody has run")
     said = parser.parse_args()
     if said.seed is not None:
-        return one(said.kind, said.seed, small=said.smaller)
+        return one(said.kind, said.seed, small=said.smaller, on_all=said.whole)
     kinds = [said.kind] if said.kind else list(KINDS)
     if said.hours:
         first = said.first or int(time.time()) // 86_400 * 1_000_000

@@ -202,6 +202,7 @@ def _cut_short(world: World, record: TaskRecord | WorkstreamRecord) -> bool:
     """Whether its cancel was forced, or took too long."""
     events = {t.event for t in world.disk.transitions if t.entity_id == record.id}
     forced = isinstance(record, WorkstreamRecord) and (record.forced or record.cause != "cancel")
+    forced |= any(said.what == "force" and said.error is None for said in world.ledger.said.values())
     return forced or not events.isdisjoint({"cancel_force", "cancel"}) or "abandoned" in (record.reason or "")
 
 

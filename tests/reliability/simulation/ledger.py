@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 OURS = frozenset({"turn_undone", "internal_error"})
 """Notices that tell of an error of the runtime's own."""
-EXPECTED = frozenset({"hook_failed", "worker_given_up"})
+EXPECTED = frozenset({"hook_failed", "worker_given_up", "journal_unwritable"})
 """Those that tell of what plans do."""
 
 

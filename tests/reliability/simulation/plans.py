@@ -46,7 +46,7 @@ WORDS = (
     "reset_breaker", "again", "too_late",
 )  # fmt: skip
 OPERATORS = ("pause_worker", "resume_worker", "shut_down_worker", "terminate_worker", "start_worker")
-HEALTH = ("die", "freeze", "thaw", "late", "double", "beat")
+HEALTH = ("die", "freeze", "thaw", "thaw", "late", "double", "beat")
 HOST = ("crash", "clock", "sick", "drain", "stand_still", "too_late")
 
 KINDS: dict[str, tuple[str, ...]] = {
@@ -210,9 +210,9 @@ def workstream(r: Random, kind: str, lifecycle: str | None) -> Workstream:
         "flow", tasks=tasks,
         max_parallel=r.choice((None, None, 1, 2)),
         worker_count=r.choice((1, 2)) if r.random() < 0.1 else None,
-        deadline=r.choice((20.0, 90.0)) if r.random() < 0.15 else None,
+        deadline=r.choice((40.0, 90.0)) if r.random() < 0.15 else None,
         hold=_hold(r) if r.random() < (0.15 if words else 0.05) else None,
-        wait=r.choice(TIMES) if r.random() < 0.05 else None,
+        wait=r.choice(TIMES[:4]) if r.random() < 0.05 else None,
         retry=Retry(max_attempts=2, base_delay=r.choice(TIMES), jitter=0) if r.random() < 0.1 else None,
         priority=r.choice((0, 0, 1)),
         defaults=Defaults(timeout=30.0, kill_grace=r.choice((None, 2.0)), cancel_timeout=5.0),
@@ -234,6 +234,7 @@ def _task(r: Random, name: str, needs: list[str], after: list[str], *, chances: 
     elif engine == "process":
         run = {"run": f"{BODIES}:plain", "engine": "process"}
     retries = r.random() < tools
+    hooks = _some(r, _hooks(r, "cancel"), 0.25)
     return Task(
         name, **run, depends_on=needs, after=after,
         optional=r.random() < optional,
@@ -247,7 +248,7 @@ def _task(r: Random, name: str, needs: list[str], after: list[str], *, chances: 
         wait=r.choice(TIMES) if r.random() < 0.06 else None,
         timeout=r.choice((3.0, 10.0)) if r.random() < tools - 0.1 else None,
         queue_timeout=20.0 if r.random() < 0.08 else None,
-        heartbeat_timeout=4.0 if r.random() < 0.1 else None,
+        heartbeat_timeout=4.0 if r.random() < 0.1 and engine != "command" else None,
         total_timeout=60.0 if r.random() < 0.1 else None,
         unroutable_timeout=10.0 if r.random() < 0.1 else None,
         kill_grace=r.choice((0.0, 3.0)) if r.random() < 0.3 else None,
@@ -256,8 +257,8 @@ def _task(r: Random, name: str, needs: list[str], after: list[str], *, chances: 
         on_loss=r.choice(("fail", "park", "rerun")) if r.random() < 0.25 else None,
         on_exhausted="park" if r.random() < 0.12 else None,
         cancel_timeout=r.choice((2.0, 10.0)) if r.random() < 0.2 else None,
-        cleanup_on_cancel=False if r.random() < 0.05 else None,
-        cancel_hooks=_some(r, _hooks(r, "cancel"), 0.25),
+        cleanup_on_cancel=None if hooks or r.random() < 0.9 else False,
+        cancel_hooks=hooks,
         on_completed=_some(r, _hooks(r, "completed"), 0.08),
         on_failed=_some(r, _hooks(r, "failed"), 0.08),
         on_cancelled=_some(r, _hooks(r, "cancelled"), 0.08),

@@ -107,7 +107,7 @@ class World:
         self.dispatcher.close()
         self.agenda.clear()
         self.clients.clear()
-        for one in (self.kernel, self.host, self.hands):
+        for one in (self.kernel, self.host, self.hands, self.dispatcher):
             vars(one).clear()
 
     def drain(self) -> None:
