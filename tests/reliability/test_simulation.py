@@ -16,15 +16,13 @@ from pathlib import Path
 import pytest
 from tests.reliability.mutations.table import MUTATIONS, Mutation
 from tests.reliability.simulation import whole
-from tests.reliability.simulation.corpus import kept
+from tests.reliability.simulation.corpus import SEEDS, kept
 from tests.reliability.simulation.driver import Result, carry_out
 from tests.reliability.simulation.plans import KINDS, make_plan
 
 pytestmark = pytest.mark.laboratory
 
 ROOT = Path(__file__).parents[2]
-SEEDS = 250
-"""Of each kind."""
 WHOLE_SEEDS = 40
 """Of each kind, on the whole runtime."""
 SOURCES = ("machines", "actors", "runtime")

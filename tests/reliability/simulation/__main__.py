@@ -19,7 +19,7 @@ import traceback
 from collections import Counter
 
 from . import whole
-from .corpus import CORPUS, Novelty, kept
+from .corpus import CORPUS, SEEDS, Novelty, kept
 from .driver import Result, carry_out
 from .minimise import smaller
 from .plans import KINDS, Plan, make_plan
@@ -59,7 +59,8 @@ def many(kinds: list[str], seeds: range, until: float | None, *, first_only: boo
     """Run seeds of every kind, and tell what was found. first_only: no further than to the first finding."""
     novelty, taken, found = Novelty(), Counter[str](), 0
     began, runs = time.process_time(), 0
-    for kind, seed in kept() if until is not None else ():
+    known = [(kind, seed) for kind in kinds for seed in range(SEEDS)] + kept()
+    for kind, seed in known if until is not None else ():
         novelty.look(carry_out(make_plan(seed, kind)))
     for seed in seeds:
         for kind in kinds:
