@@ -303,6 +303,23 @@ def test_files_that_the_tour_names_are_there() -> None:
         assert (ROOT / path).exists(), path
 
 
+PROMISES = re.findall(
+    r"^\|.*\| `(tests/[^`]+)` \|$", (ROOT / "docs/guarantees.md").read_text(encoding="utf-8"), re.MULTILINE
+)
+
+
+@pytest.mark.parametrize("test", sorted(set(PROMISES)))
+def test_every_promise_is_held_by_a_test_that_is_there(test: str) -> None:
+    file, _, name = test.partition("::")
+    assert re.search(rf"^(async )?def {name}\(", (ROOT / file).read_text(encoding="utf-8"), re.MULTILINE)
+
+
+def test_no_promise_is_without_its_test() -> None:
+    page = (ROOT / "docs/guarantees.md").read_text(encoding="utf-8")
+    promises = page.partition("## Limits")[0].count("\n| ") - 2 * page.count("| promised | held by |")
+    assert promises == len(PROMISES) > 30
+
+
 def test_the_changelog_tells_of_the_present_version() -> None:
     pyproject = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     version = re.search(r'^version = "(.*)"', pyproject, re.MULTILINE)
