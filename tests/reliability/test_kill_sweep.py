@@ -95,7 +95,7 @@ def whole(place: Path) -> tuple[set[str], set[str]]:
             # What was taken out is in its file, to the last line. (The folder was copied: the file lies beside.)
             lines = (place / "state.db.archive" / Path(archived.file).name).read_bytes().splitlines()
             first = json.loads(lines[0])["archive"]
-            assert first["transitions"] == len(lines) - 1 == sum(b - a + 1 for a, b in archived.numbers)
+            assert first["transitions"] == len(lines) - 1
             assert first["job"]["id"] == archived.id
             assert list(audit_lines(lines)) == []
     assert list(checked(place)) == []

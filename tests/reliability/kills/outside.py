@@ -65,7 +65,7 @@ class Operator:
         self.sent: dict[int, Command] = {}
         self._place = place
         self._done: set[str] = set()
-        self._seen: tuple[int, ...] = ()  # how the journal's files were when it was last read
+        self._seen: list[int] = []  # how the journal's files were when it was last read
 
     @property
     def open(self) -> list[Command]:
@@ -77,8 +77,11 @@ class Operator:
 
     def look(self) -> None:
         """Put into the inbox what is due, and read the answers, if anything was written since the last look."""
-        files = [self._place / name for name in ("state.db", "state.db-wal") if (self._place / name).exists()]
-        seen = tuple(number for file in files for number in (file.stat().st_mtime_ns, file.stat().st_size))
+        seen: list[int] = []
+        for name in ("state.db", "state.db-wal"):
+            with contextlib.suppress(FileNotFoundError):
+                told = (self._place / name).stat()
+                seen += told.st_mtime_ns, told.st_size
         if seen == self._seen:
             return
         self._seen = seen

@@ -73,6 +73,11 @@ def drawn(random: random.Random) -> Blow:
     return Blow(Line(random.choice(FILES), int(10 ** random.uniform(0.3, 3.2))))
 
 
+def said(place: Path) -> str:
+    errors = place / "stderr"
+    return errors.read_text()[-4000:] if errors.exists() else "without a word"
+
+
 def chain(zygote: Zygote, place: Path, seed: int, tally: Tally, first: Blow | None = None) -> None:
     """Kill one scene again and again, and hold what it leaves against the rules. `first`: how it is killed first."""
     dice = random.Random(seed)
@@ -94,7 +99,7 @@ def chain(zygote: Zygote, place: Path, seed: int, tally: Tally, first: Blow | No
             operator.look()
             at_end(place, list(operator.sent.values()))
             return
-        assert code == -9, f"the victim failed ({code}): {(place / 'stderr').read_text()[-4000:]}"
+        assert code == -9, f"the victim failed ({code}): {said(place)}"
         again = "" if number == 0 or "scene 0 open" in lived else ", in recovery"
         tally.kills[blow.kind + again] += 1
         if dice.random() < 0.5:
