@@ -7,7 +7,7 @@ Rules
 - One fault, one finding, as far as it can be: after a wrong line the auditor goes on from what that line
   says.
 - What was archived is taken out of a log as whole jobs: their numbers are missing, and are no gap where it is known
-  which.
+  which. Of workers and breakers, which serve all jobs, the older part is: those may begin late then.
 - A kind of entity without a machine here is asked for (`machine_of`: a `MachineActor` has one of its own); one that
   nobody knows is held against all that needs no table.
 - An entity whose creation names a lifecycle is held against the table of that, and against the invariants by the
@@ -35,6 +35,7 @@ MachineOf: TypeAlias = Callable[[TransitionEvent], Machine | None]
 _WARNINGS: Final = frozenset(
     {"torn", "starts_late", "time_backwards", "wrong_severity", "not_derived", "unknown_key", "unknown_lifecycle"}
 )
+SHARED: Final = frozenset({"worker", "breaker"})
 UNREADABLE: Final = 5  # lines from the beginning, after which it is no log
 
 
@@ -184,7 +185,7 @@ class Auditor:
         self._broken(event, created(entity, event))
         self._owner(entity, event)
         if event.from_state is not None:
-            if not self._partial:
+            if not self._partial and not self._may_begin_late(event):
                 self.find("not_created", f"its first line is {event.from_state} -> {event.to_state}", event)
             entity.seq -= 1
             self._next(entity, event)
@@ -196,6 +197,10 @@ class Auditor:
         if machine is not None and event.to_state != machine.initial and not _carried_over(entity, event):
             self.find("wrong_start", f"was created in {event.to_state}, not in {machine.initial!s}", event)
         return entity
+
+    def _may_begin_late(self, event: TransitionEvent) -> bool:
+        """Whether the older part of its history may have been archived by itself."""
+        return event.kind in SHARED and (self._sparse or bool(self._without))
 
     def _next(self, entity: Entity, event: TransitionEvent) -> None:
         if event.entity_seq != entity.seq + 1:

@@ -34,7 +34,7 @@ def examine(reader: Reader, *, lifecycles: Iterable[Lifecycle] = ()) -> Examined
     """
     records = list(_records(reader))  # before the transitions: a runtime may be adding to both
     auditor = Auditor(
-        without=[numbers for job in reader.archived() for numbers in job.numbers],
+        without=reader.archived_numbers(),
         lifecycles=lifecycles,
         machine_of=_Known(reader).machine_of,
     )

@@ -196,9 +196,8 @@ class JsonlLog:
     def _check(self, last: _Last, reader: Reader) -> None:
         """Raise LogConflict unless the journal has that last line too."""
         same = list(reader.transitions(after=last.seq - 1, limit=1))
-        without = (numbers for job in reader.archived() for numbers in job.numbers)
-        if any(first <= last.seq <= end for first, end in without):
-            return  # its job was moved out of the journal since
+        if any(first <= last.seq <= end for first, end in reader.archived_numbers()):
+            return  # it was moved out of the journal since
         if not same or (same[0].seq, same[0].entity_id, same[0].to_state) != (last.seq, last.entity_id, last.to_state):
             raise LogConflict(
                 f"The log {self.path} ends with transition {last.seq} of {last.entity_id}, which this journal does not "

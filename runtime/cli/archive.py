@@ -28,9 +28,10 @@ def archive(
 ) -> None:
     """Move ended jobs out of a journal, each into a file of JSON lines that `callboard audit` reads.
 
-    A runtime may use the journal meanwhile. The ids of archived jobs are not given again.
+    What workers and breakers did so long ago goes into files of its own. A runtime may use the journal meanwhile. The
+    ids of archived jobs are not given again.
     """
-    from ..journal.archive import file_of, folder_of, is_movable, make_folder, move  # noqa: PLC0415
+    from ..journal.archive import file_of, folder_of, is_movable, move, move_shared  # noqa: PLC0415
     from .reading import reading  # noqa: PLC0415
     from .spans import span  # noqa: PLC0415
     from .words import took  # noqa: PLC0415
@@ -41,18 +42,24 @@ def archive(
     moved = 0
     with reading(journal) as reader:
         busy = {row.owner for row in reader.outbox()}
-        for job in reversed(reader.jobs(states=("completed", "failed", "cancelled"), limit=2**31)):
-            if job.finished_at is None or job.finished_at > ended_before or not is_movable(job, reader, busy):
-                continue
+        jobs = (
+            job
+            for job in reversed(reader.jobs(states=("completed", "failed", "cancelled"), limit=2**31))
+            if job.finished_at is not None and job.finished_at <= ended_before and is_movable(job, reader, busy)
+        )
+        would = ((job, file_of(folder, job.id)) for job in jobs)
+        for job, file in would if dry_run else move(journal, reader, jobs, folder, now):
             moved += 1
-            if not dry_run:
-                make_folder(folder)
-            file = file_of(folder, job.id) if dry_run else move(journal, reader, job, folder, now)
             if as_json:
                 told = {"id": job.id, "state": job.state, "file": str(file), "moved": not dry_run}
                 echo_json(told)
             else:
                 word = "would go" if dry_run else "moved"
-                echo(f"job {job.id} {job.state} {took(now - job.finished_at)} ago: {word} to {file}")
+                echo(f"job {job.id} {job.state} {took(now - (job.finished_at or now))} ago: {word} to {file}")
+        for file in () if dry_run else move_shared(journal, reader, folder, ended_before, now):
+            if as_json:
+                echo_json({"file": str(file), "moved": True})
+            else:
+                echo(f"what workers and breakers did: moved to {file}")
     if not as_json:
         echo(f"{moved} {'job' if moved == 1 else 'jobs'} {'to move' if dry_run else 'moved'}")

@@ -1,13 +1,14 @@
 """Moves ended jobs out of a journal's file, each into a file of JSON lines.
 
 Rules:
-- A job is written first, to the disk, and then taken out in one transaction: a crash in between leaves it in both, and
-  the next time it is written again. A runtime that uses the journal meanwhile is not disturbed: it holds nothing of
-  jobs that have ended, and waits for the transaction as for any other client's.
+- Jobs are written first, to the disk, and then taken out in one transaction: a crash in between leaves them in both,
+  and the next time they are written again. A runtime that uses the journal meanwhile is not disturbed: it holds
+  nothing of jobs that have ended, and waits for the transaction as for any other client's.
 - Nothing is lost: the first line holds the records, the specification and how many transitions follow, one a line, as
   the log tells them. `callboard audit` reads it.
-- The journal keeps the job's id, so that it is not given again, and the numbers of its transitions, which are then no
-  gap. Keys of commands stay for their time.
+- The journal keeps the job's id, so that it is not given again, and the numbers of what was moved out, as ranges that
+  grow together: they are no gaps. Keys of commands stay for their time.
+- Workers and breakers serve all jobs, and live for long: the older part of their history is moved by itself.
 - A job is moved only when all that belongs to it has ended, its hooks and those of its children too, and its parent.
 - What says `archive` is moved by its runtime when that is left. It stays where it cannot be moved, until the next time.
 """
@@ -17,7 +18,8 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Generator, Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,13 @@ from .contract import JournalError, JournalUnwritable
 from .opening import connect, refusing
 from .reader import SqliteReader
 
+AT_ONCE = 20
+"""Jobs that are taken out in one transaction."""
+NEWEST = 1_000
+"""Transitions at the end of a journal of which those of workers and breakers stay: a log may not have them yet."""
+SHARED_AT_ONCE = 2_000
+"""Chunks of the history of workers and breakers that go into one file."""
+
 _encode_lines = msgspec.json.Encoder(enc_hook=ascii).encode_lines
 
 
@@ -43,6 +52,13 @@ class Archive(msgspec.Struct):
     specs: list[msgspec.Raw]  # of each workstream
     tasks: list[TaskRecord]
     attempts: list[AttemptRecord]
+    archived_at: float
+    transitions: int  # that follow
+
+
+class SharedArchive(msgspec.Struct):
+    """The first line of a file with what workers and breakers did."""
+
     archived_at: float
     transitions: int  # that follow
 
@@ -60,7 +76,7 @@ class Left(msgspec.Struct):
 
 
 class _First(msgspec.Struct):
-    archive: Archive
+    archive: Archive | SharedArchive
 
 
 def is_movable(job: JobRecord, reader: SqliteReader, busy: set[str]) -> bool:
@@ -85,55 +101,131 @@ def file_of(folder: Path, job_id: str) -> Path:
     return folder / f"{job_id.replace('/', '+')}.jsonl"
 
 
-def move(journal: Path, reader: SqliteReader, job: JobRecord, folder: Path, now: float) -> Path:
-    """Move an ended job into a file of that folder. Returns the file. Raises JournalError."""
+class _Written(msgspec.Struct):
+    """A job that is in its file, and not taken out yet."""
+
+    job: JobRecord
+    runs: list[WorkstreamRecord]
+    tasks: list[TaskRecord]
+    rows: list[Transitioned]
+    file: Path
+
+
+def move(
+    journal: Path, reader: SqliteReader, jobs: Iterable[JobRecord], folder: Path, now: float
+) -> Iterator[tuple[JobRecord, Path]]:
+    """Move ended jobs into files of that folder, so many at a time. Gives each with its file when it is done.
+
+    One that runs again meanwhile, or is moved by somebody else, is passed over. Raises JournalError.
+    """
+    waiting = iter(jobs)
+    while some := list(islice(waiting, AT_ONCE)):
+        _make(folder)
+        written = [_written(reader, job, folder.absolute(), now) for job in some]
+        _sync(folder)
+        with _taking_out(journal) as connection:
+            moved = [one for one in written if _is_as_it_was(connection, one.job)]
+            for one in moved:
+                _take_out(connection, one.job, one.runs, one.tasks)
+                _add_numbers(connection, one.rows)
+                values = (one.job.id, one.job.state, now, str(one.file))
+                connection.execute("INSERT OR REPLACE INTO archived_jobs VALUES (?, ?, ?, ?)", values)
+        yield from ((one.job, one.file) for one in moved)
+
+
+def _written(reader: SqliteReader, job: JobRecord, folder: Path, now: float) -> _Written:
     runs = reader.workstreams(job.id)
     tasks = [task for run in runs for task in reader.tasks(run.key)]
     attempts = [attempt for task in tasks if task.attempt for attempt in reader.attempts(task.id)]
     rows = list(reader.transitions(job_id=job.id))
     specs = [msgspec.Raw(reader.spec(run.key) or b"null") for run in runs]
-    file = file_of(folder.absolute(), job.id)
-    first = _First(Archive(job, runs, specs, tasks, attempts, now, len(rows)))
-    _write(file, first, rows)
-    numbers = merged((row.seq, row.seq) for row in rows)
+    file = file_of(folder, job.id)
+    _write(file, _First(Archive(job, runs, specs, tasks, attempts, now, len(rows))), rows)
+    return _Written(job, runs, tasks, rows, file)
+
+
+def _is_as_it_was(connection: sqlite3.Connection, job: JobRecord) -> bool:
+    found = connection.execute("SELECT CAST(record AS BLOB) FROM job_records WHERE key = ?", (job.key,)).fetchone()
+    return found is not None and msgspec.json.decode(found[0], type=JobRecord) == job
+
+
+def move_shared(journal: Path, reader: SqliteReader, folder: Path, before: float, now: float) -> Iterator[Path]:
+    """Move what workers and breakers did before a point in time (UTC epoch seconds) into files of that folder.
+
+    Gives each file when it is done. Raises JournalError.
+    """
+    while chunks := reader.shared_chunks(before, NEWEST, SHARED_AT_ONCE):
+        rows = sorted((row for _, chunk in chunks for row in chunk), key=lambda row: row.seq)
+        _make(folder)
+        file = folder.absolute() / f"+shared-{rows[0].seq}-{rows[-1].seq}.jsonl"
+        _write(file, _First(SharedArchive(now, len(rows))), rows)
+        _sync(folder)
+        with _taking_out(journal) as connection:
+            keys = [(key,) for key, _ in chunks]
+            connection.executemany("DELETE FROM transition_chunks WHERE seq = ?", keys)
+            _add_numbers(connection, rows)
+        yield file
+
+
+@contextlib.contextmanager
+def _taking_out(journal: Path) -> Generator[sqlite3.Connection]:
+    """One transaction, all of which is undone where something is raised."""
     with refusing(journal), contextlib.closing(connect(journal, "rw")) as connection:
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("BEGIN IMMEDIATE")
-        _take_out(connection, job, runs, tasks)
-        values = (job.id, job.state, now, str(file), msgspec.json.encode(numbers).decode())
-        connection.execute("INSERT OR REPLACE INTO archived_jobs VALUES (?, ?, ?, ?, ?)", values)
+        yield connection
         connection.execute("COMMIT")  # closed without it, all is undone
-    return file
+
+
+def _add_numbers(connection: sqlite3.Connection, rows: Sequence[Transitioned]) -> None:
+    """Say that these were moved out."""
+    for first, last in merged((row.seq, row.seq) for row in rows):
+        near = (last + 1, first - 1)  # what touches it becomes one with it
+        joined = connection.execute(
+            "SELECT min(first), max(last) FROM archived_numbers WHERE first <= ? AND last >= ?", near
+        ).fetchone()
+        connection.execute("DELETE FROM archived_numbers WHERE first <= ? AND last >= ?", near)
+        values = (first, last) if joined[0] is None else (min(first, joined[0]), max(last, joined[1]))
+        connection.execute("INSERT INTO archived_numbers VALUES (?, ?)", values)
 
 
 def move_all(journal: Path, *, living: Container[str], now: float, may_go_on: Callable[[], bool]) -> Left:
     """Move what has ended and says `archive` into the usual folder; for a runtime that is left. Gives what is left.
 
-    living: the ids of jobs that it still has something to do with. Asked before each job, `may_go_on` says whether
-    there is time. Raises nothing that a disk or a file can be the reason of.
+    living: the ids of jobs that it still has something to do with. Asked now and then, `may_go_on` says whether there
+    is time. Raises nothing that a disk or a file can be the reason of.
     """
     left = Left()
     try:
         with contextlib.closing(SqliteReader(journal)) as reader:
             busy = {row.owner for row in reader.outbox()}
-            for job in reader.to_archive():
-                if job.id in living or not is_movable(job, reader, busy):
-                    continue
-                if not may_go_on():
-                    left.add(job.id, "there was no time left")
-                    continue
-                try:
-                    make_folder(folder_of(journal))
-                    move(journal, reader, job, folder_of(journal), now)
-                except JournalError as error:
-                    left.add(job.id, str(error))
+            jobs = [job for job in reader.to_archive() if job.id not in living and is_movable(job, reader, busy)]
+            for first in range(0, len(jobs), AT_ONCE):
+                some = jobs[first : first + AT_ONCE]
+                reasons = _moved(journal, reader, some, now) if may_go_on() else _all(some, "there was no time left")
+                for job_id, reason in reasons.items():
+                    left.add(job_id, reason)
     except (JournalError, OSError) as error:
         left.reason = left.reason or str(error)
     return left
 
 
-def make_folder(folder: Path) -> None:
-    """Make the folder that jobs are moved into. Raises JournalUnwritable."""
+def _moved(journal: Path, reader: SqliteReader, jobs: list[JobRecord], now: float) -> dict[str, str]:
+    """Move them into the usual folder, one by one where they cannot be moved together. Gives why which were not."""
+    try:
+        moved = {job.id for job, _ in move(journal, reader, jobs, folder_of(journal), now)}
+    except JournalError as error:
+        if len(jobs) == 1:
+            return _all(jobs, str(error))
+        return {name: why for job in jobs for name, why in _moved(journal, reader, [job], now).items()}
+    return _all([job for job in jobs if job.id not in moved], "it has changed meanwhile")
+
+
+def _all(jobs: list[JobRecord], reason: str) -> dict[str, str]:
+    return {job.id: reason for job in jobs}
+
+
+def _make(folder: Path) -> None:
     try:
         folder.mkdir(exist_ok=True)
     except OSError as error:
@@ -161,7 +253,7 @@ def _take_out(
 
 
 def _write(file: Path, first: _First, rows: Iterable[Transitioned]) -> None:
-    """Write the file as a whole, so that what has its name is complete."""
+    """Write the file as a whole, so that what has its name is complete. Its folder is still to be synced."""
     lines: list[Any] = [first, *(log_line(row) for row in rows)]
     beside = file.with_name(f".{file.name}.new")
     try:
@@ -170,10 +262,17 @@ def _write(file: Path, first: _First, rows: Iterable[Transitioned]) -> None:
             new.flush()
             os.fsync(new.fileno())
         beside.replace(file)
-        folder = os.open(file.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
     except OSError as error:
         raise JournalUnwritable(f"Cannot write the archive {file}: {error.strerror}. Nothing was taken out.") from error
+
+
+def _sync(folder: Path) -> None:
+    """Have what was written there be found there after the power has gone."""
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+    except OSError as error:
+        raise JournalUnwritable(f"Cannot write into {folder}: {error.strerror}. Nothing was taken out.") from error

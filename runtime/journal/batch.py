@@ -171,7 +171,7 @@ class _Encoding:
         for row in transitions:
             owner = row.job_id
             if owner is None or row.kind in _SHARED:  # contract.belongs_to, without its call
-                owner = row.entity_id if row.kind != "machine" else f"machine:{row.entity_id}"
+                owner = row.entity_id if row.kind not in _PREFIXED else f"{row.kind}:{row.entity_id}"
             if (rows := owners.get(owner)) is None:
                 rows = owners[owner] = []
             rows.append(row)
@@ -234,6 +234,7 @@ class _Encoding:
 
 
 _SHARED = frozenset({"worker", "breaker"})
+_PREFIXED = frozenset({"machine", "breaker"})
 _UNNAMED = frozenset({"attempt", "outbox", "request"})
 
 

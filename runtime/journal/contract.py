@@ -58,13 +58,12 @@ class InboxAnswer(msgspec.Struct, frozen=True, gc=False):
 
 
 class ArchivedJob(msgspec.Struct, frozen=True):
-    """A job that was moved out of the journal, into `file`. `numbers` are its transitions', as ranges."""
+    """A job that was moved out of the journal, into `file`."""
 
     id: str
     state: str
     archived_at: float
     file: str
-    numbers: list[tuple[int, int]]
 
 
 class Entry(msgspec.Struct, gc=False):
@@ -124,9 +123,9 @@ def belongs_to(row: Transitioned) -> str:
 
     Workers and breakers serve many jobs and machines none, so their transitions are in no job's history.
     """
-    if row.kind == "machine":  # whose names may be those of jobs
-        return f"machine:{row.entity_id}"
-    if row.kind in {"worker", "breaker"} or row.job_id is None:
+    if row.kind in {"machine", "breaker"}:  # whose names may be those of jobs
+        return f"{row.kind}:{row.entity_id}"
+    if row.kind == "worker" or row.job_id is None:
         return row.entity_id
     return row.job_id
 
@@ -192,6 +191,10 @@ class Reader(Protocol):
 
     def archived(self, job_id: str | None = None) -> list[ArchivedJob]:
         """The jobs that were moved out of it; only the one of that id, where given."""
+        ...
+
+    def archived_numbers(self) -> list[tuple[int, int]]:
+        """The numbers of the transitions that were moved out of it, as ranges from first to last."""
         ...
 
     def transitions(

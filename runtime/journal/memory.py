@@ -314,6 +314,10 @@ class MemoryJournal:
         """Nothing: no other process can reach this memory."""
         return []
 
+    def archived_numbers(self) -> list[tuple[int, int]]:
+        """None: there is no archive of memory."""
+        return []
+
     def archived(self, job_id: str | None = None) -> list[ArchivedJob]:  # noqa: ARG002 - there is no archive of memory
         """Nothing is ever moved out."""
         return []

@@ -13,7 +13,7 @@ import contextlib
 import sqlite3
 import threading
 from collections.abc import Generator, Iterator, Sequence
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -201,9 +201,25 @@ class SqliteReader:
     def archived(self, job_id: str | None = None) -> list[ArchivedJob]:
         """The jobs that were moved out of it; only the one of that id, where given."""
         only, values = ("", ()) if job_id is None else ("WHERE id = ?", (job_id,))
-        rows = self._rows(f"SELECT id, state, archived_at, file, numbers FROM archived_jobs {only}", *values)
-        decode = msgspec.json.Decoder(list[tuple[int, int]]).decode
-        return [ArchivedJob(name, state, at, file, decode(numbers)) for name, state, at, file, numbers in rows]
+        rows = self._rows(f"SELECT id, state, archived_at, file FROM archived_jobs {only}", *values)
+        return [ArchivedJob(*row) for row in rows]
+
+    def archived_numbers(self) -> list[tuple[int, int]]:
+        """The numbers of the transitions that were moved out of it, as ranges from first to last."""
+        return self._rows("SELECT first, last FROM archived_numbers ORDER BY first")
+
+    def shared_chunks(self, before: float, newest: int, most: int) -> list[tuple[int, list[Transitioned]]]:
+        """The oldest chunks of what workers and breakers did, up to the first that ends at `before` or later.
+
+        Each with its key. (No job's id holds a "#" or ":".) None is among the `newest` transitions of all.
+        """
+        sql = (
+            "SELECT seq, CAST(transitions AS BLOB) FROM transition_chunks"
+            " WHERE (owner LIKE '%#%' OR owner LIKE 'breaker:%') AND owner NOT LIKE 'machine:%'"
+            " AND seq + ? <= (SELECT last_seq FROM meta) ORDER BY seq LIMIT ?"
+        )
+        chunks = ((key, _transitions(text, self._path)) for key, text in self._rows(sql, newest, most))
+        return list(takewhile(lambda one: one[1][-1].at < before, chunks))
 
     def outbox(self) -> list[OutboxRow]:
         """The hooks of ended entities that are still to run."""
@@ -301,7 +317,7 @@ class SqliteReader:
 
     def _owners(self, entity_id: str) -> set[str | None]:
         """In whose chunks the transitions of an entity are (`contract.belongs_to`)."""
-        owners: set[str | None] = {entity_id, f"machine:{entity_id}"}
+        owners: set[str | None] = {entity_id, f"machine:{entity_id}", f"breaker:{entity_id}"}
         for table in ("task", "workstream", "approval"):
             sql = f"SELECT json_extract(record, '$.job_id') FROM {table}_records WHERE key = ?"
             owners.update(row[0] for row in self._rows(sql, self._key(table, entity_id)))
@@ -334,11 +350,15 @@ class SqliteReader:
         )
         while page := self._rows(sql, *named, first):
             for seq, text in page:
-                try:
-                    yield seq, [Transitioned(*astuple(row)) for row in _CHUNK.decode(text)]
-                except msgspec.DecodeError as error:
-                    raise damage(self._path, str(error)) from error
+                yield seq, _transitions(text, self._path)
             first = page[-1][0] + 1
+
+
+def _transitions(text: bytes, path: Path) -> list[Transitioned]:
+    try:
+        return [Transitioned(*astuple(row)) for row in _CHUNK.decode(text)]
+    except msgspec.DecodeError as error:
+        raise damage(path, str(error)) from error
 
 
 def _seq(row: Transitioned) -> int:

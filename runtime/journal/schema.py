@@ -219,15 +219,15 @@ CREATE TABLE inbox_rows (     -- commands of other processes: they insert, the o
 CREATE INDEX unanswered ON inbox_rows (key) WHERE answer IS NULL;
 CREATE INDEX oldest_answers ON inbox_rows (answered_at) WHERE answer IS NOT NULL;
 
-CREATE TABLE archived_jobs (  -- what was moved out, so that its numbers are no gap and its id is not given again
-  id TEXT PRIMARY KEY, state TEXT NOT NULL, archived_at REAL NOT NULL, file TEXT NOT NULL,
-  numbers TEXT NOT NULL       -- JSON: [first, last] of each run of its transitions
+CREATE TABLE archived_jobs (  -- what was moved out, so that its id is not given again
+  id TEXT PRIMARY KEY, state TEXT NOT NULL, archived_at REAL NOT NULL, file TEXT NOT NULL
 );
+CREATE TABLE archived_numbers (first INTEGER PRIMARY KEY, last INTEGER NOT NULL);  -- of what was moved out: no gaps
 
 CREATE TABLE transition_chunks (
   seq INTEGER PRIMARY KEY,    -- of its first transition
   base INTEGER NOT NULL,      -- of the first transition in its commit: no chunk before it holds a later one
-  owner TEXT NOT NULL,        -- the job's id, the worker's or breaker's, or "machine:" with a machine's
+  owner TEXT NOT NULL,        -- the job's id, the worker's, or "machine:" or "breaker:" with a name
   transitions TEXT NOT NULL   -- JSON: an array of arrays, the columns of state_transitions up to metadata
 );
 CREATE INDEX chunks_of_owner ON transition_chunks (owner);

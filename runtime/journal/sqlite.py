@@ -247,6 +247,10 @@ class SqliteJournal:
         """The jobs that were moved out of it; only the one of that id, where given."""
         return self.reader.archived(job_id)
 
+    def archived_numbers(self) -> list[tuple[int, int]]:
+        """The numbers of the transitions that were moved out of it, as ranges from first to last."""
+        return self.reader.archived_numbers()
+
     def transitions(
         self,
         *,
