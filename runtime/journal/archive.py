@@ -34,7 +34,7 @@ from .contract import JournalError, JournalUnwritable
 from .opening import connect, refusing
 from .reader import SqliteReader
 
-AT_ONCE = 20
+AT_ONCE = 10
 """Jobs that are taken out in one transaction."""
 NEWEST = 1_000
 """Transitions at the end of a journal of which those of workers and breakers stay: a log may not have them yet."""
@@ -180,13 +180,14 @@ def _taking_out(journal: Path) -> Generator[sqlite3.Connection]:
 def _add_numbers(connection: sqlite3.Connection, rows: Sequence[Transitioned]) -> None:
     """Say that these were moved out."""
     for first, last in merged((row.seq, row.seq) for row in rows):
-        near = (last + 1, first - 1)  # what touches it becomes one with it
-        joined = connection.execute(
-            "SELECT min(first), max(last) FROM archived_numbers WHERE first <= ? AND last >= ?", near
-        ).fetchone()
-        connection.execute("DELETE FROM archived_numbers WHERE first <= ? AND last >= ?", near)
-        values = (first, last) if joined[0] is None else (min(first, joined[0]), max(last, joined[1]))
-        connection.execute("INSERT INTO archived_numbers VALUES (?, ?)", values)
+        before = "SELECT first, last FROM archived_numbers WHERE first < ? ORDER BY first DESC LIMIT 1"
+        left = connection.execute(before, (first,)).fetchone()
+        right = connection.execute("SELECT last FROM archived_numbers WHERE first = ?", (last + 1,)).fetchone()
+        connection.execute("DELETE FROM archived_numbers WHERE first = ?", (last + 1,))
+        begin = left[0] if left is not None and left[1] == first - 1 else first
+        connection.execute(
+            "INSERT OR REPLACE INTO archived_numbers VALUES (?, ?)", (begin, right[0] if right else last)
+        )
 
 
 def move_all(journal: Path, *, living: Container[str], now: float, may_go_on: Callable[[], bool]) -> Left:
