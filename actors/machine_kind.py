@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from hashlib import blake2b
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, cast
 
 import msgspec
 
@@ -32,6 +32,8 @@ from .spec import moment
 Facts: TypeAlias = Any  # an instance of the Struct that the application declares, or None
 Reducer: TypeAlias = Callable[[Any, Fire], Any]
 Callback: TypeAlias = Callable[..., Any]  # as a hook's function: of a TaskContext, or of nothing
+
+NO_FACTS = "It was spawned without facts, which a guard may read: MachineActor(machine, facts). "
 
 ANY = "*"
 """In `on_enter` and `on_exit`: every state."""
@@ -59,6 +61,8 @@ class MachineActor(msgspec.Struct, frozen=True):
     on_event: `on_event(facts, fire)` returns the facts that an event leaves. on_enter, on_exit: functions by state ("*"
     is every state), run as hooks after the commit, at least once; their `task.args` says what happened. Of a file
     (`load_machine`), fields: the facts that it declares, with their defaults; folder: where its modules are found.
+
+    Raises TypeError for what is none of these.
     """
 
     machine: Machine
@@ -69,6 +73,28 @@ class MachineActor(msgspec.Struct, frozen=True):
     on_exit: Mapping[str, Callback] = {}
     fields: dict[str, Any] | None = None
     folder: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what is none of what it takes."""
+        if not isinstance(cast("object", self.machine), Machine):
+            raise TypeError(f"a MachineActor takes a Machine, and not {self.machine!r:.60}")
+        facts = cast("object", self.facts)
+        if facts is not None and not isinstance(facts, msgspec.Struct):
+            meant = f": {facts.__name__}()" if isinstance(facts, type) else " that declares them"
+            raise TypeError(
+                f"the facts of a MachineActor are an instance of a msgspec Struct{meant}, not {facts!r:.60}"
+            )
+        for entry in cast("Iterable[object]", self.timed):
+            if not isinstance(entry, Timed):
+                raise TypeError(f"timed holds Timed(state, event, fact), and not {entry!r:.80}")
+        if self.on_event is not None and not callable(cast("object", self.on_event)):
+            raise TypeError(f"on_event is a function of the facts and a Fire, and not {self.on_event!r:.80}")
+        for name, functions in (("on_enter", self.on_enter), ("on_exit", self.on_exit)):
+            if not isinstance(cast("object", functions), Mapping):
+                raise TypeError(f"{name} holds functions by state: {{'*': function}}, and not {functions!r:.80}")
+            for state, function in functions.items():
+                if not callable(cast("object", function)):
+                    raise TypeError(f"{name}[{str(state)!r}] is a function, and not {function!r:.80}")
 
     def with_facts(self, **changes: Any) -> MachineActor:
         """The same with these facts changed. Raises TypeError for a fact that there is not."""
@@ -160,7 +186,8 @@ class MachineKind:
         except Exception as error:  # the application's own, which must not become the runtime's
             raise FireFailed(
                 f"{self.machine.name}: {fire.event!r} in state {state!r} was not taken, since a function of the "
-                f"application raised {type(error).__name__}: {error}. Nothing has changed."
+                f"application raised {type(error).__name__}: {error}. {'' if facts is not None else NO_FACTS}"
+                "Nothing has changed."
             ) from error
         wanted = self.facts or type(None)
         if not isinstance(changed, wanted):

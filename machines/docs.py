@@ -20,6 +20,7 @@ from . import approval, breaker, job, task, worker, workstream
 from .lifecycle import Lifecycle
 from .lifecycles import LIFECYCLES, PUBLISHED, execution, fleet, guarded, orchestration, pipeline
 from .machine import Machine, State, Timed
+from .reads import facts_of, readers
 
 _PAGES = (
     (job, job.JOB),
@@ -73,6 +74,7 @@ def _document(module: ModuleType) -> Iterator[str]:
         if machine.name.partition(".")[0] == name:
             yield from ("", f"### `{machine.name}`")
             yield from _machine(machine, f"`{machine.name}`", "####")
+            yield from _facts(machine)
     for lifecycle in LIFECYCLES[name].values():
         yield from _run_by(lifecycle)
 
@@ -104,6 +106,18 @@ def _machine(machine: Machine, title: str, level: str) -> Iterator[str]:
         ("state", "ends by itself through", "else is bounded by"),
         (_stay(machine, state) for state in machine.states.values()),
     )
+
+
+def _facts(machine: Machine) -> Iterator[str]:
+    guards = dict.fromkeys(row.guard for row in machine.transitions if row.guard is not None)
+    meant = {fact: text for guard in guards for fact, text in facts_of(guard).items()}
+    if meant:
+        yield from ("", f"#### `{machine.name}`: what its guards read of the facts", "")
+        read_by = readers(machine)
+        yield from _table(
+            ("fact", "meaning", "read by"),
+            ((f"`{fact}`", text, ", ".join(read_by[fact])) for fact, text in meant.items()),
+        )
 
 
 def _stay(machine: Machine, state: State) -> tuple[str, ...]:

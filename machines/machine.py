@@ -20,7 +20,7 @@ guard that is no function) is refused when it is built. One that compiles but is
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final, Literal, TypeAlias, cast
+from typing import Any, Final, Literal, TypeAlias, TypeVar, cast
 
 import msgspec
 
@@ -145,7 +145,8 @@ class Machine:
 
     `endless` declares a machine that is meant to have no terminal state (a circuit breaker).
 
-    Raises ValueError for a table that cannot be compiled, naming everything that is wrong with it.
+    Raises ValueError for a table that cannot be compiled, naming everything that is wrong with it; TypeError for
+    what is no table of states, rows and timed events.
     """
 
     __slots__ = (
@@ -170,11 +171,13 @@ class Machine:
         *,
         endless: bool = False,
     ) -> None:
-        declared = tuple(states)
+        declared = tuple(_each(states, State, name, "states", "State('open')"))
         self.name: Final = name
         self.initial: Final = initial
-        self.transitions: Final = tuple(transitions)
-        self.timed: Final = tuple(timed)
+        self.transitions: Final = tuple(
+            _each(transitions, Transition, name, "transitions", "Transition('open', 'close', 'closed')")
+        )
+        self.timed: Final = tuple(_each(timed, Timed, name, "timed", "Timed('open', 'close', 'patience')"))
         self.endless: Final = endless
         self.states: Final[Mapping[str, State]] = {state.name: state for state in declared}
         if faults := list(self._faults(declared)):
@@ -348,6 +351,19 @@ class Machine:
         named += [("the event", name) for name in dict.fromkeys(row.event for row in self.transitions)]
         named += [("the fact", name) for name in dict.fromkeys(entry.after for entry in self.timed)]
         yield from (f"{what} {name!r} {NO_NAME}" for what, name in named if not is_name(name))
+
+
+Part = TypeVar("Part", State, Transition, Timed)
+
+
+def _each(given: Iterable[Part], kind: type[Part], machine: str, field: str, example: str) -> Iterator[Part]:
+    """The parts of a table. Raises TypeError for one that is something else, a text or a tuple say."""
+    for index, part in enumerate(given):
+        if not isinstance(cast("object", part), kind):
+            raise TypeError(
+                f"machine {machine!r}: {field}[{index}] is a {kind.__name__}, as {example}, and not {part!r:.80}"
+            )
+        yield part
 
 
 NO_NAME: Final = "is no name: use printable characters, and no space at its ends"

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 import anyio
@@ -42,7 +42,7 @@ from ..actors.ref import ASK_TIMEOUT
 from ..actors.schema import Finding, did_you_mean, plain_problem
 from ..actors.transitions import Transitioned
 from ..actors.validate import SpecificationError
-from ..machines import Machine
+from ..machines.reads import readers
 from .attribution import reason_of
 from .bodies import BodyNotFound, NoPath
 from .functions import path_of_value
@@ -295,8 +295,6 @@ def check_name(name: object) -> None:
 def prepare(actor: MachineActor, runtime: Runtime) -> MachineKind:
     """What entities of an actor run by. Raises SpecificationError with all that is wrong with it."""
     machine = actor.machine
-    if not isinstance(cast("object", machine), Machine):
-        raise TypeError(f"a MachineActor takes a Machine, not {machine!r:.60}")
     found = [*_findings(actor)]
     bodies, durable = runtime.bodies, runtime.journal.durable_medium
     path = path_of_value(machine)
@@ -332,8 +330,11 @@ def prepare(actor: MachineActor, runtime: Runtime) -> MachineKind:
 
 def _findings(actor: MachineActor) -> Iterator[Finding]:
     machine, facts = actor.machine, actor.facts
-    if facts is not None and not isinstance(facts, msgspec.Struct):
-        yield Finding("facts", f"must be an instance of a msgspec Struct, not {facts!r:.60}")
+    asked_for = readers(machine)
+    for fact, guards in asked_for.items():
+        if not hasattr(facts, fact):
+            asked = " and ".join(repr(guard) for guard in guards)
+            yield Finding("facts", f"there is no fact {fact!r}, which its guards read: {asked}")
     for index, entry in enumerate(actor.timed):
         place = f"timed[{index}]"
         if entry.state not in machine.states:
@@ -343,7 +344,7 @@ def _findings(actor: MachineActor) -> Iterator[Finding]:
             yield Finding(
                 f"{place}.event", f"{entry.state!r} knows no event {entry.event!r}", _near(entry.event, known)
             )
-    used = {entry.after for entry in (*machine.timed, *actor.timed)}
+    used = {*asked_for, *(entry.after for entry in (*machine.timed, *actor.timed))}
     known = [] if facts is None else [field.name for field in msgspec.structs.fields(facts)]
     for entry in (*machine.timed, *actor.timed):
         if hasattr(facts, entry.after):

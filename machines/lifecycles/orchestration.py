@@ -246,8 +246,11 @@ WORKER: Final = Machine(
 def derive_workstream_state(tasks: Sequence[DerivedTask]) -> WorkstreamState:
     """Return the state that the document derives from a workstream's tasks: of none, `validating`, as of all completed.
 
-    Raises ValueError for a state that no task has.
+    Raises ValueError for a state that no task has, TypeError for what is no task.
     """
+    for task in tasks:
+        if isinstance(task, str) or not (hasattr(task, "state") and hasattr(task, "critical")):
+            raise TypeError(f"a task is an object with its `state` and whether it is `critical`, and not {task!r:.80}")
     states = [task.state for task in tasks]
     if unknown := [state for state in states if state not in TASK.states]:
         raise ValueError(f"no task has the state {unknown[0]!r}; the states of a task are {', '.join(TASK.states)}")

@@ -285,7 +285,11 @@ def can_execute_step(depends_on: Iterable[str], states: Mapping[str, str]) -> bo
     """
     if isinstance(depends_on, str):
         raise TypeError(f"depends_on holds the ids of steps, and is not one: write [{depends_on!r}]")
-    needed = {step: states[step] for step in depends_on}
+    needed: dict[str, str] = {}
+    for step in depends_on:
+        if step not in states:
+            raise KeyError(f"the state of step {step!r}, which is depended on, is not among those given")
+        needed[step] = states[step]
     for step, state in needed.items():
         if state not in STEP.states:
             raise ValueError(f"step {step!r} has no state {state!r}; the states of a step are {', '.join(STEP.states)}")

@@ -137,6 +137,8 @@ def test_no_tasks_are_all_completed_and_no_state_is_none_of_a_task() -> None:
     assert derive_workstream_state([]) == "validating"
     with pytest.raises(ValueError, match="no task has the state 'nosuch'; the states of a task are pending, queued, "):
         derive_workstream_state(tasks("completed", "nosuch"))
+    with pytest.raises(TypeError, match=r"a task is an object with its `state`.* and not 'completed'"):
+        derive_workstream_state(["completed"])  # type: ignore[list-item]
 
 
 def test_any_critical_failure_counts_and_not_only_the_last_task_that_was_looked_at() -> None:

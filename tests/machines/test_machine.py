@@ -214,6 +214,19 @@ class TestCompiling:
         with pytest.raises(ValueError, match="which is no function of facts and payload"):
             Machine("m", "new", states=states, transitions=[Transition("new", "go", "old", guard)])
 
+    @pytest.mark.parametrize(
+        ("given", "told"),
+        [
+            ({"states": ["a"]}, r"states\[0\] is a State, as State\('open'\), and not 'a'"),
+            ({"transitions": [("new", "go", "old")]}, r"transitions\[0\] is a Transition, as .*, and not \('new'"),
+            ({"timed": [("new", "go", "at")]}, r"timed\[0\] is a Timed, as .*, and not \('new'"),
+        ],
+    )
+    def test_what_is_no_part_of_a_table(self, given: dict[str, Any], told: str) -> None:
+        parts: dict[str, Any] = {"states": [State("new", terminal=True)], "transitions": []}
+        with pytest.raises(TypeError, match=told):
+            Machine("m", "new", **{**parts, **given})
+
     def test_it_shows_its_size(self) -> None:
         assert repr(LIGHT) == "<Machine light: 3 states, 5 transitions>"
 

@@ -35,6 +35,8 @@ from callboard import (
     VirtualClock,
 )
 from callboard.actors.dead_letters import Reason
+from callboard.machines.lifecycle import Retries
+from callboard.machines.lifecycles import guarded
 from callboard.machines.lifecycles.execution import EXECUTION
 from callboard.runtime import machines as handles
 from callboard.runtime.journal.contract import Health
@@ -368,6 +370,36 @@ async def test_timed_events_are_added_to_a_machine_that_is_somebody_elses(kind: 
         while not run.ended:
             await anyio.lowlevel.checkpoint()
         assert run.state == "failed"
+
+
+async def test_facts_that_a_machines_guards_say_they_read_have_to_be_there() -> None:
+    async with Runtime(workers=(), drain_deadline=0) as runtime:
+        for facts, missing in ((None, "unmet"), (Facts(), "repeated")):
+            with pytest.raises(SpecificationError) as error:
+                runtime.spawn(MachineActor(guarded.TASK, facts), name="run-7")
+            assert f"there is no fact '{missing}', which its guards read: '" in str(error.value)
+        run = runtime.spawn(MachineActor(guarded.TASK, Retries()), name="run-7")
+        await run.ask(Fire("executor_starts"))
+        silent = runtime.spawn(MachineActor(bare(guard=lambda facts, fire: facts.n > 1)), name="silent")
+        with pytest.raises(FireFailed, match="spawned without facts, which a guard may read"):
+            await silent.ask(Fire("go"))
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"machine": "execution"}, r"takes a Machine, and not 'execution'"),
+        ({"facts": {"a": 1}}, r"an instance of a msgspec Struct that declares them, not \{'a': 1\}"),
+        ({"facts": Facts}, r"an instance of a msgspec Struct: Facts\(\), not <class"),
+        ({"timed": [("queued", "FAIL", "beats")]}, r"Timed\(state, event, fact\), and not \('queued'"),
+        ({"on_event": "count"}, r"on_event is a function of the facts and a Fire, and not 'count'"),
+        ({"on_enter": [tell]}, r"on_enter holds functions by state"),
+        ({"on_exit": {"queued": "tell"}}, r"on_exit\['queued'\] is a function, and not 'tell'"),
+    ],
+)
+def test_what_is_no_part_of_an_actor_is_told_when_it_is_made(given: dict[str, Any], told: str) -> None:
+    with pytest.raises(TypeError, match=told):
+        MachineActor(**{"machine": EXECUTION, **given})
 
 
 async def test_all_that_is_wrong_with_an_actor_is_told_at_once() -> None:
