@@ -132,7 +132,7 @@ class GuardRejected(InvalidTransitionError):  # noqa: N818 - the published name
         others = ", ".join(sorted(self.allowed - {self.event})) or "none"
         return (
             f"{self._who}: {str(self.event)!r} was refused in state {str(self.state)!r}, "
-            f"since not {asked}. Other events possible there: {others}."
+            f"since not {asked}. Other events known there, if their guards pass: {others}."
         )
 
 

@@ -47,6 +47,7 @@ from .attribution import reason_of
 from .bodies import BodyNotFound, NoPath
 from .functions import path_of_value
 from .outcomes import RuntimeClosed
+from .workers import named
 
 if TYPE_CHECKING:
     from ..actors.machine_actor import MachineEntity
@@ -106,7 +107,7 @@ class MachineRef:
         """
         _check_type(message)
         self._owner.host.go_ahead()
-        with anyio.move_on_after(timeout):
+        with anyio.move_on_after(timeout), named(self.name):
             while self._sent is not None and not self._sent.is_set():
                 await self._sent.wait()
             return await self._fire(message)
@@ -290,6 +291,8 @@ def check_name(name: object) -> None:
             f"{name!r:.80} cannot be the name of a machine: use 1 to {LONGEST_NAME} printable characters, "
             "none of them a space at its ends or a '-' at its beginning"
         )
+    if "/" in name:
+        raise ValueError(f"{name!r:.80} cannot be the name of a machine: '/' parts a job from its task")
 
 
 def prepare(actor: MachineActor, runtime: Runtime) -> MachineKind:

@@ -20,13 +20,17 @@ class JobFailed(Exception):  # noqa: N818 - the published name
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """How a job ended. `results` holds what its completed tasks returned, `tasks` every task's last record, by name."""
+    """How a job ended. `results` holds what its completed tasks returned, `tasks` every task's last record, by name.
+
+    state: completed, failed or cancelled; shown: the same in the words of the job's lifecycle.
+    """
 
     job_id: str
     state: str
     error: str | None
     results: Mapping[str, Any]
     tasks: Mapping[str, TaskRecord]
+    shown: str = ""
 
     @property
     def ok(self) -> bool:
@@ -47,7 +51,9 @@ def outcome_of(job: JobRecord, tasks: list[TaskRecord]) -> Outcome:
         for task in tasks
         if task.state == "completed"
     }
-    return Outcome(job.id, str(job.state), job.error or job.reason, results, {task.name: task for task in tasks})
+    return Outcome(
+        job.id, str(job.state), job.error or job.reason, results, {task.name: task for task in tasks}, job.shown
+    )
 
 
 class JobExists(ValueError):  # noqa: N818 - it says what is the matter

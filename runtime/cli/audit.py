@@ -15,7 +15,11 @@ Log = Annotated[Path, typer.Argument(metavar="FILE.jsonl", help="A log written b
 
 Machines = Annotated[
     list[Path] | None,
-    typer.Option("--machine", metavar="FILE.toml", help="A machine that entities in it run by. May be repeated."),
+    typer.Option(
+        "--machine",
+        metavar="FILE.toml",
+        help="A machine that entities in it run by, as it was when the log ended. May be repeated.",
+    ),
 ]
 
 

@@ -26,7 +26,7 @@ def ending(ended: Sequence[Outcome], unfinished: Sequence[JobHandle]) -> Iterato
         if len(bad) > _MOST:
             yield f"… and {len(bad) - _MOST} more tasks that did not end well"
         why = f": {words.one_line(outcome.error)}" if outcome.error and not outcome.ok else ""
-        yield f"job {outcome.job_id} {outcome.state} ({summary(tasks)}){why}"
+        yield f"job {outcome.job_id} {outcome.shown or outcome.state} ({summary(tasks)}){why}"
     for job in unfinished:
         yield f"job {job.id} is unfinished ({summary(job.tasks())}): `callboard resume` goes on"
 

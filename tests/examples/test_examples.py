@@ -72,7 +72,7 @@ def test_the_command_in_its_first_lines_names_the_example(name: str) -> None:
 def test_runs_of_agents_end_as_their_agents_do(run: Run, checkout: Path) -> None:
     done = run(command_of("agent_runs.py"))
     refusal, *paths = done.stdout.splitlines()
-    assert refusal.startswith("execution: 'START' is not possible in state 'failed': nothing leaves it.")
+    assert refusal.startswith("execution run-3: 'START' is not possible in state 'failed': nothing leaves it.")
     assert paths == [
         "run-1: pending queued running success",
         "run-2: pending queued running recovering running success",

@@ -128,7 +128,7 @@ class TestErrors:
         assert refusal.value.guards == ("nobody waits", "in a hurry")
         assert str(refusal.value) == (
             "light: 'stop' was refused in state 'green', since not 'nobody waits' or 'in a hurry'. "
-            "Other events possible there: fail."
+            "Other events known there, if their guards pass: fail."
         )
 
     def test_a_refusal_is_a_value_error_and_survives_pickling(self) -> None:

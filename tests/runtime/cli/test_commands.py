@@ -225,17 +225,19 @@ def test_bad_input_is_told_in_a_paragraph(
 
 
 @pytest.mark.parametrize(
-    ("lifecycle", "completed"),
+    ("lifecycle", "completed", "job"),
     [
-        ("pipeline", "S_SUCCESS"), ("orchestration", "completed"), ("fleet", "completed"), ("guarded", "COMPLETED"),
-        ("execution", "success"),
+        ("pipeline", "S_SUCCESS", "completed"), ("orchestration", "completed", "completed"),
+        ("fleet", "completed", "COMPLETED"), ("guarded", "COMPLETED", "completed"), ("execution", "success", "success"),
     ],
 )  # fmt: skip
-def test_a_file_runs_by_a_lifecycle_and_its_log_is_clean(cli: Cli, files: Path, lifecycle: str, completed: str) -> None:
+def test_a_file_runs_by_a_lifecycle_and_its_log_is_clean(
+    cli: Cli, files: Path, lifecycle: str, completed: str, job: str
+) -> None:
     spec = files / "small.toml"
     spec.write_text('[[tasks]]\nname = "a"\ncommand = ["true"]\n', encoding="utf-8")
     shown = cli("run", "small.toml", "--lifecycle", lifecycle, "--jsonl", "log.jsonl").out
-    assert f"(1 {completed})" in shown
+    assert f" {job} (1 {completed})" in shown
     assert "consistent" in cli("audit", "log.jsonl").out
     assert "consistent" in cli("check").out
 
