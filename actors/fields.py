@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .names import folded, name_problem
-from .schema import Finding, Path, clipped, short, where
+from .schema import Finding, Path, clipped, note, short, where
 from .spec import Alert, Condition, Duration, EngineName, Hook, Task, seconds
 
 _PATH = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*(?:\.[^\W\d]\w*)*")
@@ -36,8 +36,8 @@ class Fields:
         self._known_bodies: dict[object, tuple[str | None, EngineName | None]] = {}
 
     def bad(self, path: Path, message: str, suggestion: str | None = None) -> None:
-        """Note a finding."""
-        self.findings.append(Finding(where(path), message, suggestion))
+        """Note a finding. Raises Enough when there are so many that no more are wanted."""
+        note(self.findings, Finding(where(path), message, suggestion))
 
     # -- what is run
 

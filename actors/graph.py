@@ -25,6 +25,7 @@ def edge_findings(tasks: Sequence[Task]) -> Iterator[Finding]:
     unknown = 0
     for index, task in enumerate(tasks):
         mine: list[int] = []
+        needed = set(task.depends_on)
         for field, others in (("depends_on", task.depends_on), ("after", task.after)):
             seen: set[str] = set()
             for place, other in enumerate(others):
@@ -38,7 +39,7 @@ def edge_findings(tasks: Sequence[Task]) -> Iterator[Finding]:
                     problem, advice = f"task {short(task.name)} waits for itself", "remove it"
                 elif other in seen:
                     problem, advice = f"{short(other)} stands twice in {field} of task {short(task.name)}", "remove one"
-                elif field == "after" and other in task.depends_on:
+                elif field == "after" and other in needed:
                     problem = f"task {short(task.name)} has {short(other)} under both depends_on and after"
                     advice = "keep one: depends_on wants it to end well, after only to end"
                 else:

@@ -7,6 +7,7 @@ msgspec converts faster, but stops at the first mismatch and does not look at St
 - A finding's `where` is the path as a user would write it: `tasks[2].retry.max_attempts`.
 - Text must be encodable, integers fit in 64 bits and floats be finite, so that no value can stop the
   journal later.
+- After `MOST_FINDINGS` nothing more is looked for, and that is told, too: a file of a million mistakes ends soon.
 - `sound()` is the fast answer for the ordinary case, in C: a Struct for which it is true needs no `read()`.
 """
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any, TypeVar, cast
@@ -24,6 +26,8 @@ from msgspec import inspect
 S = TypeVar("S", bound=msgspec.Struct)
 Path = tuple[str | int, ...]
 
+MOST_FINDINGS = 200
+"""Findings after which nothing more is looked for."""
 _DEEPEST = 64  # levels of nesting in args: far beyond use, far below the interpreter's recursion limit
 _COMPARED = 2_000  # names that are compared for one suggestion: beyond, it would take longer than it helps
 _LONGEST_COMPARED = 200  # characters of a name that is compared with others
@@ -48,6 +52,19 @@ class Finding(msgspec.Struct, frozen=True):
         where = f"{self.where}: " if self.where else ""
         advice = f" ({self.suggestion})" if self.suggestion else ""
         return f"{place}{where}{clipped(self.message, _MESSAGE)}{advice}"
+
+
+class Enough(Exception):  # noqa: N818 - it ends the looking, and nobody sees it
+    """So much is wrong that the rest is of no more use."""
+
+
+def note(findings: list[Finding], finding: Finding) -> None:
+    """Add a finding. Raises Enough with the last that is wanted, after which one more says so."""
+    findings.append(finding)
+    if len(findings) >= MOST_FINDINGS:
+        text = f"so much is wrong that after {MOST_FINDINGS} findings nothing more was looked for"
+        findings.append(Finding("", text))
+        raise Enough
 
 
 def where(path: Path) -> str:
@@ -105,10 +122,10 @@ def sound(value: msgspec.Struct) -> bool:
 def read(value: object, kind: type[S]) -> tuple[S, list[Finding]]:
     """Make a Struct of type `kind` from a Struct, or from plain values as a file gives them. Never raises."""
     reading = _Reading()
-    got, _ = reading.any(value, _layout(kind), ())
-    if not isinstance(got, kind):
-        got = _blank(kind)
-    return got, reading.findings
+    got: object = None
+    with suppress(Enough):
+        got, _ = reading.any(value, _layout(kind), ())
+    return got if isinstance(got, kind) else cast("S", _blank(kind)), reading.findings
 
 
 def plain_problem(value: object, depth: int = 0) -> str | None:
@@ -173,7 +190,7 @@ class _Reading:
         return self.bad(path, f"must be {wanted}, not {_told(value)}", _advice(value, options[-1]))
 
     def bad(self, path: Path, message: str, suggestion: str | None) -> tuple[None, bool]:
-        self.findings.append(Finding(where(path), message, suggestion))
+        note(self.findings, Finding(where(path), message, suggestion))
         return None, False
 
     def struct(self, value: object, kind: inspect.StructType, path: Path) -> tuple[object, bool]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Any, cast
 
 import msgspec
@@ -27,7 +28,7 @@ from .graph import edge_findings
 from .holds import approval_findings, protection_findings
 from .lifecycles import Lifecycles
 from .names import folded, name_problem
-from .schema import Finding, Path, beside, did_you_mean, plain_problem, read, short, sound
+from .schema import MOST_FINDINGS, Enough, Finding, Path, beside, did_you_mean, note, plain_problem, read, short, sound
 from .spec import (
     MOST_CAPACITY,
     MOST_SLOTS,
@@ -137,14 +138,17 @@ def _checked(
     if _sound(value):
         try:
             checker = _Checker(bodies, lifecycles)
-            check(checker, value)
+            with suppress(Enough):
+                check(checker, value)
         except (TypeError, AttributeError):
             pass  # a date or the like, which is encoded as the text that was wanted: read() tells
         else:
             return value, checker.findings
     cleaned, found = read(value, kind)
     checker = _Checker(bodies, lifecycles)
-    check(checker, cleaned)
+    if len(found) < MOST_FINDINGS:
+        with suppress(Enough):
+            check(checker, cleaned)
     return cleaned, found + beside(found, checker.findings)
 
 
@@ -196,7 +200,8 @@ class _Checker(Fields):
                 self.function(task.run, ("tasks", index, "run"))
             else:
                 self.task(task, ("tasks", index))
-        self.findings.extend(edge_findings(spec.tasks))
+        for finding in edge_findings(spec.tasks):
+            note(self.findings, finding)
 
     def task(self, task: Task, at: Path) -> None:
         self.body(task, at, engine=task.engine)

@@ -123,7 +123,7 @@ def _with_more(auditor: Auditor, line: bytes, error: msgspec.ValidationError) ->
     """A line that is not exactly a transition: one with more keys, or None."""
     try:
         event = msgspec.json.decode(line, type=TransitionEvent)
-    except msgspec.ValidationError as other:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as other:
         auditor.find("bad_schema", str(other))
         return None
     auditor.find_key(str(error))
@@ -155,7 +155,7 @@ def lines_of_archive(line: bytes) -> int | None:
         return None
     try:
         return msgspec.json.decode(line, type=_First).archive.transitions
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
 

@@ -26,6 +26,8 @@ from ..machines import TransitionEvent, event_type
 from .journal.contract import JournalError, JournalUnwritable, Reader
 
 BLOCK = 1 << 16
+LONGEST_LINE = 32 << 20
+"""Bytes of a line, beyond which nothing is taken for one: no log of ours has such."""
 """Bytes read at a time, from the end backwards, when the last line is looked for."""
 FILLED = 1_000
 """Lines written at a time when gaps are filled."""
@@ -64,14 +66,27 @@ def log_line(row: Transitioned) -> Any:
 
 def _line_before(file: BinaryIO, end: int) -> bytes:
     """The line that ends at `end`, with its newline if it has one."""
-    data = b""
-    start = end
-    while start and b"\n" not in data[:-1]:
+    pieces: list[bytes] = []
+    start, cut = end, -1
+    while start and cut < 0 and end - start <= LONGEST_LINE:
         step = min(BLOCK, start)
         start -= step
         file.seek(start)
-        data = file.read(step) + data
-    return data[data.rfind(b"\n", 0, len(data) - 1) + 1 :]
+        piece = file.read(step)
+        cut = piece.rfind(b"\n", 0, len(piece) - (not pieces))  # its own end is none
+        pieces.append(piece[cut + 1 :])
+    return b"".join(reversed(pieces))
+
+
+def _before_zeros(file: BinaryIO, end: int) -> int:
+    """Where the blocks of zeros begin that a crash of the system left at the end, if it left any."""
+    while end:
+        step = min(BLOCK, end)
+        file.seek(end - step)
+        if file.read(step).strip(b"\0"):
+            return end
+        end -= step
+    return end
 
 
 def _is_foreign(line: bytes) -> bool:
@@ -177,12 +192,12 @@ class JsonlLog:
 
     def _find_end(self, file: BinaryIO) -> _Last | None:
         """The last whole line, looked for from the end; `_size` is then where it ends."""
-        end = file.seek(0, os.SEEK_END)
+        end = _before_zeros(file, file.seek(0, os.SEEK_END))
         foreign = False
         while end:
             line = _line_before(file, end)
             if line.endswith(b"\n"):
-                with contextlib.suppress(msgspec.DecodeError):
+                with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                     last = msgspec.json.decode(line, type=_Last)
                     self._size = end
                     return last

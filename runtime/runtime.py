@@ -21,6 +21,7 @@ from ..actors.commands import Approve, Command, Reply, Submit
 from ..actors.job import JobActor
 from ..actors.machine_kind import MachineActor
 from ..actors.messages import Message, Registered
+from ..actors.names import name_problem
 from ..actors.records import JobRecord, RequestRecord
 from ..actors.ref import Ref
 from ..actors.spec import Worker, Workstream
@@ -398,6 +399,8 @@ def check_job_id(job_id: str) -> None:
         raise ValueError(f"{job_id!r:.80} cannot be a job's id: use 1 to 128 of the characters A-Z a-z 0-9 . _ -")
     if job_id[0] in ".-":
         raise ValueError(f"{job_id!r:.80} cannot be a job's id: it must not begin with '.' or '-'")
+    if problem := name_problem(job_id):
+        raise ValueError(f"{job_id!r:.80} cannot be a job's id: it {problem}")
 
 
 def _check_type(value: object, kind: type, expected: str) -> None:

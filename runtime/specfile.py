@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import date
 from pathlib import Path
@@ -26,7 +26,7 @@ from typing import Any, cast
 import msgspec
 
 from ..actors.lifecycles import Lifecycles
-from ..actors.schema import Finding, around, beside, read, short, where
+from ..actors.schema import MOST_FINDINGS, Finding, around, beside, read, short, where
 from ..actors.spec import Worker, Workstream
 from ..actors.validate import SpecificationError, findings, worker_findings
 from . import speclines, specyaml
@@ -38,6 +38,12 @@ __all__ = ["RunFile", "load"]
 
 LARGEST = 20_000_000
 """Bytes of the largest file that is read."""
+MOST_VALUES = 1_000_000
+"""Values that a file may mean: a hundred thousand tasks of ten each."""
+DEEPEST = 100
+_MOST_STEPS = 1_000  # of a key in TOML, which its parser takes the square of
+_DOTTED = re.compile(r"""(?:\.[ \t]*(?:"[^"\n]*"|'[^'\n]*'|[\w-]*)[ \t]*)+""")
+_QUOTED = re.compile(r""""[^"\n]*"|'[^'\n]*'""")
 _FORMATS = (".toml", ".yaml", ".yml", ".json")
 
 
@@ -74,6 +80,8 @@ def load(path: str | Path, *, functions: Functions | None = None, lifecycle: str
     workstream = Workstream(**{name: getattr(layout, name) for name in Workstream.__struct_fields__})
     workers = layout.workers
     found += mistyped
+    if len(found) >= MOST_FINDINGS:
+        raise SpecificationError(with_lines(found, lines), str(path))
     words = Words(workstream, given)
     words.task_lifecycle(layout.task_lifecycle)
     words.tool_profiles(layout.tool_profiles or [])
@@ -113,7 +121,28 @@ def read_table(path: Path) -> tuple[dict[str, Any], Callable[[], speclines.Lines
     data, lines, found = _parse(path, _text(path))
     if not isinstance(data, dict | None):
         raise _refused(path, "holds no table of settings", None)
+    if (problem := _unbearable(data)) is not None:
+        raise _refused(path, problem, None)
+    del found[MOST_FINDINGS:]
     return cast("dict[str, Any]", data or {}), lines, found
+
+
+def _unbearable(data: object) -> str | None:
+    """Say what a file means too much of, or None: what follows takes memory and time for each value."""
+    level, values, depth = [data], 0, 0
+    while level:
+        values += len(level)
+        if values > MOST_VALUES:
+            return f"means more than {MOST_VALUES:,} values; make several of it"
+        if depth > DEEPEST:
+            return f"is nested more than {DEEPEST} levels deep"
+        depth += 1
+        level = [inner for one in level if isinstance(one, dict | list) for inner in _inside(one)]
+    return None
+
+
+def _inside(value: dict[str, object] | list[object]) -> Iterable[object]:
+    return value.values() if isinstance(value, dict) else value
 
 
 def _with_times_as_text(data: dict[str, Any]) -> dict[str, Any]:
@@ -184,6 +213,12 @@ def _parse(path: Path, text: str) -> tuple[Any, Callable[[], speclines.Lines], l
 
 
 def _toml(path: Path, text: str) -> Any:
+    if text.count(",") > MOST_VALUES and _QUOTED.sub("", text).count(",") > MOST_VALUES:  # its parser takes minutes
+        raise _refused(path, f"means more than {MOST_VALUES:,} values; make several of it", None)
+    for steps in _DOTTED.finditer(text):
+        if steps.group().count(".") > _MOST_STEPS:
+            line = text.count("\n", 0, steps.start()) + 1
+            raise _refused(path, f"has a key of more than {_MOST_STEPS:,} steps", line)
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -214,7 +249,10 @@ def _json(path: Path, text: str) -> tuple[Any, Callable[[], speclines.Lines], li
     except (ValueError, RecursionError) as error:
         raise _refused(path, f"is no JSON: {_plainly(error)}", None) from None
     places = speclines.json_lines(text)[1] if doubled else []
-    found = [Finding(where(place), f"the key {short(place[-1])} stands twice here", "keep one") for place in places]
+    found = [
+        Finding(where(place), f"the key {short(place[-1])} stands twice here", "keep one")
+        for place in places[:MOST_FINDINGS]
+    ]
     return data, lambda: speclines.json_lines(text)[0], found
 
 

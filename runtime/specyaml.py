@@ -13,11 +13,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ..actors.schema import Finding, Path, short, where
+from ..actors.schema import MOST_FINDINGS, Finding, Path, short, where
 from .speclines import Lines
 
-_MOST_VALUES = 2_000_000  # as many as the largest file could hold by itself
+_MOST_VALUES = 1_000_000  # as many as a file in another format may hold
 _DEEPEST = 100
+_LONGEST_NUMBER = 400  # characters of what is no text
 _TEXTS = ("tag:yaml.org,2002:str", "tag:yaml.org,2002:value")
 _COLLECTIONS = (None, "!", "tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
 _MERGE = "tag:yaml.org,2002:merge"
@@ -111,7 +112,7 @@ class _Reader:
         if self._values > _MOST_VALUES:
             raise self.problem(
                 event,
-                f"aliases make this file mean more than {_MOST_VALUES:,} values; write out what is meant",
+                f"this file means more than {_MOST_VALUES:,} values, an alias counted as what it stands for",
             )
 
     def _begin(self, event: Any, *, is_list: bool) -> None:
@@ -150,6 +151,8 @@ class _Reader:
             return _Merge()
         if tag in _TEXTS:
             return event.value
+        if len(event.value) > _LONGEST_NUMBER:  # of sixties, a number takes the square of its length
+            raise self.problem(event, f"{event.value[:60]!r}... is too long for a number or a date; put text in quotes")
         node = self._yaml.ScalarNode(tag, event.value, event.start_mark, event.end_mark)
         try:
             return self._scalars.construct_object(node)
@@ -199,7 +202,7 @@ class _Reader:
             raise self.problem(event, "a key must be one word, not a mapping or a list")
         line = event.start_mark.line + 1
         path = (*top.path, str(key))
-        if key in top.pairs:
+        if key in top.pairs and len(self.findings) < MOST_FINDINGS:
             self.findings.append(Finding(where(path), f"the key {short(key)} stands twice here", "keep one", line))
         self.lines[path] = line
         top.key = key

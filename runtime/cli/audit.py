@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, BinaryIO
 
 import typer
 
@@ -32,8 +33,8 @@ def audit(file: Log, lifecycle: Lifecycles = None, machine: Machines = None) -> 
 
     own, declared = own_lifecycles(lifecycle), Declared(machine or [])
     try:
-        with file.open("rb") as lines:
-            found = audit_lines(lines, lifecycles=own, machine_of=declared.machine_of)
+        with file.open("rb") as opened:
+            found = audit_lines(_lines(file, opened), lifecycles=own, machine_of=declared.machine_of)
     except OSError as error:
         raise Trouble(f"{file} cannot be read: {error.strerror}.") from None
     for name, count in sorted(declared.unknown.items()):
@@ -44,3 +45,15 @@ def audit(file: Log, lifecycle: Lifecycles = None, machine: Machines = None) -> 
     echo(f"{file}: {report(found)}")
     if any(finding.severity == "error" for finding in found):
         raise typer.Exit(FAILED)
+
+
+def _lines(path: Path, file: BinaryIO) -> Iterator[bytes]:
+    """Its lines, none longer than any of ours: what is no log may have a line that never ends."""
+    from ..jsonl import LONGEST_LINE  # noqa: PLC0415
+
+    number = 0
+    while line := file.readline(LONGEST_LINE + 1):
+        number += 1
+        if len(line) > LONGEST_LINE:
+            raise Trouble(f"{path} is no log: its line {number} has more than {LONGEST_LINE:,} bytes.")
+        yield line

@@ -40,6 +40,10 @@ from .opening import SMALLEST, code_of, connect, damage, is_half_made, no_file, 
 PAGE = 64
 """Chunks of transitions read at a time."""
 
+LONGEST_COMMAND = 1_000_000
+"""Bytes of a command in the inbox: a longer one is passed over unread."""
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
 T = TypeVar("T")
 
 _JOB = msgspec.json.Decoder(JobRecord)
@@ -173,11 +177,14 @@ class SqliteReader:
     def inbox(self) -> list[InboxRow]:
         """The commands of other processes that are not answered yet, oldest first.
 
-        One that cannot be read is passed over: it is not for this version.
+        One that cannot be read, or is too long, is passed over: it is not for this version.
         """
         rows: list[InboxRow] = []
-        for number, text in self._rows("SELECT key, CAST(command AS BLOB) FROM inbox_rows WHERE answer IS NULL"):
-            with contextlib.suppress(msgspec.DecodeError):
+        for number, text in self._rows(
+            "SELECT key, CAST(command AS BLOB) FROM inbox_rows WHERE answer IS NULL AND length(command) <= ?",
+            LONGEST_COMMAND,
+        ):
+            with contextlib.suppress(*_UNREADABLE):
                 rows.append(msgspec.structs.replace(_INBOX.decode(text), row=number))
         return sorted(rows, key=lambda row: row.row)
 
@@ -185,9 +192,11 @@ class SqliteReader:
         """What was put into the inbox under that key and is still there, with its answer as JSON, oldest first."""
         found: list[tuple[InboxRow, bytes | None]] = []
         for number, text, answer in self._rows(
-            "SELECT key, CAST(command AS BLOB), CAST(answer AS BLOB) FROM inbox_rows ORDER BY key"
+            "SELECT key, CAST(command AS BLOB), CAST(answer AS BLOB) FROM inbox_rows WHERE length(command) <= ?"
+            " ORDER BY key",
+            LONGEST_COMMAND,
         ):
-            with contextlib.suppress(msgspec.DecodeError):
+            with contextlib.suppress(*_UNREADABLE):
                 row = msgspec.structs.replace(_INBOX.decode(text), row=number)
                 if row.request_id == request_id:
                     found.append((row, answer))
@@ -304,7 +313,7 @@ class SqliteReader:
     def _records(self, decoder: msgspec.json.Decoder[T], sql: str, *values: object) -> list[T]:
         try:
             return [decoder.decode(row[0]) for row in self._rows(sql, *values)]
-        except msgspec.DecodeError as error:
+        except _UNREADABLE as error:
             raise damage(self._path, f"a record cannot be read: {error}") from error
 
     def _tasks_of(self, run: WorkstreamRecord) -> list[TaskRecord]:
@@ -357,7 +366,7 @@ class SqliteReader:
 def _transitions(text: bytes, path: Path) -> list[Transitioned]:
     try:
         return [Transitioned(*astuple(row)) for row in _CHUNK.decode(text)]
-    except msgspec.DecodeError as error:
+    except _UNREADABLE as error:
         raise damage(path, str(error)) from error
 
 
