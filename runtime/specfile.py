@@ -137,12 +137,14 @@ def _unbearable(data: object) -> str | None:
         if depth > DEEPEST:
             return f"is nested more than {DEEPEST} levels deep"
         depth += 1
-        level = [inner for one in level if isinstance(one, dict | list) for inner in _inside(one)]
+        level = [inner for one in level for inner in _inside(one)]
     return None
 
 
-def _inside(value: dict[str, object] | list[object]) -> Iterable[object]:
-    return value.values() if isinstance(value, dict) else value
+def _inside(value: object) -> Iterable[object]:
+    if isinstance(value, dict):
+        return cast("dict[str, object]", value).values()
+    return cast("list[object]", value) if isinstance(value, list) else ()
 
 
 def _with_times_as_text(data: dict[str, Any]) -> dict[str, Any]:

@@ -144,7 +144,7 @@ class Watcher(Lookout[Child]):
         try:
             if write_end >= _most_descriptors() and not alone:
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-            child.output = Output(command.output_path, command.output_limit, command.mask)
+            child.output = Output(command.output_path, command.output_limit, command.mask, command.output_root)
             child.began = self._clock()
             child.process = subprocess.Popen(  # noqa: S603 - to run what the specification says is the purpose
                 command.argv if command.shell is None else ["/bin/sh", "-c", command.shell],
