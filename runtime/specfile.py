@@ -119,9 +119,10 @@ def read_table(path: Path) -> tuple[dict[str, Any], Callable[[], speclines.Lines
     Raises SpecificationError for a file that cannot be read.
     """
     data, lines, found = _parse(path, _text(path))
+    problem = _unbearable(data)
     if not isinstance(data, dict | None):
         raise _refused(path, "holds no table of settings", None)
-    if (problem := _unbearable(data)) is not None:
+    if problem is not None:
         raise _refused(path, problem, None)
     del found[MOST_FINDINGS:]
     return cast("dict[str, Any]", data or {}), lines, found
