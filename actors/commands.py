@@ -236,7 +236,7 @@ class SpawnMachine(Message, frozen=True):
     """Have an entity of that name, which runs by this kind: a new one with these facts, or the one that there is.
 
     known: its record, where the journal has one that is not at work. kind: None where it cannot be found, and `missing`
-    says why.
+    says why. ref: what answers for it until it is there, and lives as long as this at least.
     """
 
     name: str
@@ -244,6 +244,7 @@ class SpawnMachine(Message, frozen=True):
     facts: msgspec.Raw | None
     known: MachineRecord | None = None
     missing: str = ""
+    ref: object = None
 
 
 class Fire(Message, frozen=True):

@@ -222,10 +222,10 @@ class Machines:
             record = ref.record
         if record is not None and (why := unfit(record, kind)):
             raise MachineConflict(f"{why}. Use another name, or spawn it with the machine that it runs by.")
-        self.host.tell(SpawnMachine(name, kind, facts, known))
         if ref is None:
             first = record or first_record(kind, name, facts, self.host.now())
             ref = self._refs[name] = MachineRef(self, name, first, kind.read(first.facts))
+        self.host.tell(SpawnMachine(name, kind, facts, known, ref=ref))
         self.on_spawn(name)
         return ref
 

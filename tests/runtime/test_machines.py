@@ -353,10 +353,13 @@ async def test_what_could_not_be_found_again_is_refused_where_it_has_to_be(tmp_p
 
 async def test_what_has_just_been_spawned_is_listed() -> None:
     async with Runtime(workers=(), drain_deadline=0) as runtime:
-        spawned = [runtime.spawn(MachineActor(EXECUTION), name=name) for name in ("a", "b")]
-        assert runtime.machines() == spawned
-        await spawned[0].ask(Fire("SKIP"))
-        assert runtime.machines() == spawned
+        for name in ("a", "b"):
+            runtime.spawn(MachineActor(EXECUTION), name=name)  # whose reference nobody keeps
+        assert [run.name for run in runtime.machines()] == ["a", "b"]
+        with pytest.raises(MachineConflict):
+            runtime.spawn(MachineActor(bare()), name="b")
+        await runtime.machine("a").ask(Fire("SKIP"))
+        assert [(run.name, run.state) for run in runtime.machines()] == [("a", "skipped"), ("b", "pending")]
 
 
 @pytest.mark.parametrize("kind", [list, tuple])
