@@ -27,6 +27,8 @@ from .zygote import Order
 ROOT = Path(__file__).parents[3]
 LOOK_EVERY = 0.02
 """Seconds between two looks of the operator at a journal that is in use."""
+LOOK_AT_LEAST = 0.3
+"""Seconds after which it reads the journal although it seems unchanged."""
 PATIENCE = 60.0
 """Seconds after which a victim counts as hanging."""
 Reach = Literal["runtime", "group", "tree"]
@@ -66,6 +68,7 @@ class Operator:
         self._place = place
         self._done: set[str] = set()
         self._seen: list[int] = []  # how the journal's files were when it was last read
+        self._next = 0.0
 
     @property
     def open(self) -> list[Command]:
@@ -76,15 +79,19 @@ class Operator:
         return any(one.row.request_id == name and one.answer for one in self.sent.values())
 
     def look(self) -> None:
-        """Put into the inbox what is due, and read the answers, if anything was written since the last look."""
+        """Put into the inbox what is due, and read the answers, if anything may have been written since the last look.
+
+        (Two writes within one tick of the file system's clock look like one: so now and then it looks in any case.)
+        """
         seen: list[int] = []
         for name in ("state.db", "state.db-wal"):
             with contextlib.suppress(FileNotFoundError):
                 told = (self._place / name).stat()
                 seen += told.st_mtime_ns, told.st_size
-        if seen == self._seen:
+        now = time.monotonic()
+        if seen == self._seen and now < self._next:
             return
-        self._seen = seen
+        self._seen, self._next = seen, now + LOOK_AT_LEAST
         with reading(self._place) as reader:
             if reader is None:
                 return
