@@ -3,7 +3,7 @@
 Rules
 -----
 - Each verb returns when it took effect, durably, and has as much simulated time pass for that as it takes: none, unless
-  the journal is slow or cannot write.
+  the journal is slow or cannot write. So does `until`: what it has seen, a crash does not undo.
 - A handle is a name: it stays good over crashes.
 """
 
@@ -13,8 +13,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ...actors.records import BreakerRecord, JobRecord, WorkerRecord, WorkstreamRecord
-from ...actors.spec import Duration
+from ...actors.spec import Duration, seconds
 from ...actors.task_record import TaskRecord
+from .world import PATIENCE
 
 if TYPE_CHECKING:
     from ..handles import JobHandle
@@ -60,7 +61,7 @@ class SimulatedJob:
         return self.record.finished_at is not None
 
     def until(self, state: str, *, within: Duration | None = None) -> SimulatedJob:
-        """Have time pass until it is in that state. Raises AssertionError where it does not come to it."""
+        """Have time pass until it is in that state, durably. Raises AssertionError where it does not come to it."""
         _until(self.simulation, self, f"job {self.id!r}", state, within)
         return self
 
@@ -178,7 +179,7 @@ class SimulatedTask:
         return str(self.record.state)
 
     def until(self, state: str, *, within: Duration | None = None) -> SimulatedTask:
-        """Have time pass until it is in that state. Raises AssertionError where it does not come to it."""
+        """Have time pass until it is in that state, durably. Raises AssertionError where it does not come to it."""
         _until(self._job.simulation, self, f"task {self._job.id}/{self.name}", state, within)
         return self
 
@@ -246,7 +247,7 @@ class SimulatedWorker:
         return str(self.record.state)
 
     def until(self, state: str, *, within: Duration | None = None) -> SimulatedWorker:
-        """Have time pass until it is in that state. Raises AssertionError where it does not come to it."""
+        """Have time pass until it is in that state, durably. Raises AssertionError where it does not come to it."""
         _until(self._simulation, self, f"worker {self.name!r}", state, within)
         return self
 
@@ -313,7 +314,7 @@ class SimulatedBreaker:
         return str(self.record.state)
 
     def until(self, state: str, *, within: Duration | None = None) -> SimulatedBreaker:
-        """Have time pass until it is in that state. Raises AssertionError where it does not come to it."""
+        """Have time pass until it is in that state, durably. Raises AssertionError where it does not come to it."""
         _until(self._simulation, self, f"the breaker of {self.tool!r}", state, within)
         return self
 
@@ -331,6 +332,8 @@ class _Stateful(Protocol):
 
 
 def _until(simulation: Simulation, entity: _Stateful, name: str, state: str, within: Duration | None) -> None:
+    """Have time pass until it is in that state, and the journal has it: as one hears of it from a runtime."""
+    end = None if within is None else simulation.now + seconds(within)
     seen = [entity.state]
 
     def there() -> bool:
@@ -339,9 +342,19 @@ def _until(simulation: Simulation, entity: _Stateful, name: str, state: str, wit
             seen.append(now)
         return now == state
 
-    if not there():
-        try:
-            simulation.run_until(there, within=within, what=f"{name} to be {state}")
-        except AssertionError as error:
-            error.add_note(f"{name} was {' -> '.join(seen)}")
-            raise
+    try:
+        simulation.run_until(there, within=within, what=f"{name} to be {state}")
+        while not _written(simulation, f"the journal to have that {name} is {state}"):  # it has to come again
+            left = None if end is None else max(end - simulation.now, 0.0)
+            simulation.run_until(there, within=left, what=f"{name} to be {state}")
+    except AssertionError as error:
+        error.add_note(f"{name} was {' -> '.join(seen)}")
+        raise
+
+
+def _written(simulation: Simulation, what: str) -> bool:
+    """Have time pass until what has happened is durable. False where a crash came before."""
+    world = simulation.world
+    crashes, tail = world.crashes, world.journal.tail
+    simulation.run_until(lambda: world.crashes > crashes or world.journal.durable >= tail, within=PATIENCE, what=what)
+    return world.crashes == crashes

@@ -42,13 +42,11 @@ from .runtime import SimulatedRuntime
 from .scripted import START, WORKERS
 from .scripts import Script, Scripted, Takes, script_of
 from .trace import Trace
-from .world import World
+from .world import PATIENCE, World
 
 T = TypeVar("T")
 _NOT_SETTINGS = frozenset({"clock", "ids", "journal", "jsonl", "outputs", "random"})
 _RUN = re.compile(r"@\d+")
-PATIENCE = 86_400.0
-"""Simulated seconds that a command may take to be answered."""
 
 
 class Asked:
@@ -254,7 +252,7 @@ class Simulation:
             return self.world.step()
 
     def settle(self) -> None:
-        """Have everything happen that is due now. No time passes."""
+        """Have everything happen that is due now, commits too, unless the journal is slow. No time passes."""
         with self._telling():
             self.world.settle()
 
@@ -279,7 +277,8 @@ class Simulation:
                 pass
 
     def run_until(self, condition: Callable[[], object], *, within: Duration | None = None, what: str = "") -> None:
-        """Have time pass, moment by moment, until the condition holds. It is asked after each step.
+        """Have time pass, moment by moment, until the condition holds. It is asked after each step, so what it saw may
+        not be durable yet: `settle` has it be.
 
         Raises AssertionError where it does not within that duration, or nothing is left to happen.
         """

@@ -38,6 +38,8 @@ from .trace import Trace
 
 REMEMBERED = 1_000
 """Results that may be told once more."""
+PATIENCE = 86_400.0
+"""Simulated seconds that a command may take to be answered, and the journal to write what was seen."""
 LONGEST_INSTANT = 1_000_000
 """Steps at one moment after which the simulation is taken to go round in circles."""
 

@@ -274,6 +274,41 @@ def test_a_journal_that_cannot_write_holds_everything_up_and_loses_nothing(sim: 
     assert 245 <= sim.now <= 250
 
 
+@pytest.mark.parametrize("latency", [0, "10s"])
+def test_what_a_test_waited_for_is_not_undone_by_a_crash(latency: Any) -> None:
+    pay, sign = Task("pay", run=body), Task("sign", run=body, depends_on=["pay"], hold=Approval())
+    for seed in range(8):
+        with Simulation(seed) as sim:
+            sim.slow_journal(latency)
+            job = sim.submit(flow(pay, sign), id="f")
+            job.task("pay").until("completed")
+            sim.crash()
+            job.task("sign").until("held")
+            sim.crash()
+            sim.settle()
+            assert job.states() == {"pay": "completed", "sign": "held"}
+            job.task("sign").approve(by="ana")
+            sim.expect_transition("f/sign", to="completed", within="5m")
+            sim.crash()
+            job.until("completed")
+            sim.crash()
+            assert job.state == "completed"
+            assert [owner for _, owner, _ in sim.started] == ["f@1/pay", "f@1/sign"]
+
+
+def test_what_a_crash_undid_while_a_test_waited_for_it_has_to_come_again(sim: Simulation) -> None:
+    sim.body("build", takes="30s")
+    job = sim.submit(one())
+    sim.settle()
+    sim.fail_journal()
+    sim.at("1m", sim.crash)
+    sim.at("2m", sim.mend_journal)
+    job.task("build").until("completed", within="5m")
+    assert (sim.world.crashes, len(sim.started)) == (1, 2)
+    assert sim.path(f"{job.id}@1/build")[-1] == "completed"
+    assert job.run().ok
+
+
 def test_a_slow_journal_delays_what_depends_on_it(sim: Simulation) -> None:
     sim.slow_journal("10s")
     job = sim.submit(one())
