@@ -3,7 +3,9 @@
 Rules:
 - A key that was given to a command before is the same command, with the same answer, or is refused: as where a runtime
   has the journal. A command that was refused under it binds nothing.
-- An event that the present state of a machine does not know is refused.
+- An event that the present state of a machine does not know is refused; where something else comes first, which may
+  change that state (an event that waits in the inbox, one that is due), only what no state of it knows.
+- `skip` and `retry` of a task are refused where its job lives, and the task stays as it is until somebody decides.
 - A decision about what is not held, or whose time is over, is refused at once: nothing changes it meanwhile.
 """
 
@@ -109,6 +111,10 @@ def refuse_unknown_event(reader: Reader, row: InboxRow, shown: str) -> None:
     if record is None or machine is None or record.state not in machine.states:
         return
     allowed = machine.valid_events(record.state)
+    due = record.due_at is not None and record.due_at <= row.sent_at
+    before = due or any((one.kind, one.target) == (row.kind, row.target) for one in reader.inbox())
+    if before and not machine.is_terminal(record.state):  # it is judged when it is taken
+        allowed = frozenset(transition.event for transition in machine.transitions)
     if row.arguments["event"] not in allowed:
         possible = f"possible there: {', '.join(sorted(allowed))}" if allowed else "nothing leaves that"
         raise Trouble(

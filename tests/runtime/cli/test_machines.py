@@ -156,6 +156,20 @@ def test_fire_at_a_stopped_journal_waits_for_the_next_start(cli: Cli, folder: Pa
         assert (told.code, told.out) == (0, "machine run-7 running\n")
 
 
+def test_what_is_fired_behind_what_waits_already_is_judged_when_it_is_taken(cli: Cli, folder: Path) -> None:
+    with running() as live:
+        live.run("ENQUEUE")
+    assert cli("fire", "run-7", "SUCCEED").code == 1
+    assert cli("fire", "run-7", "START").code == 4
+    assert cli("fire", "run-7", "SUCCEED").code == 4
+    told = cli("fire", "run-7", "PUBLISH")
+    assert (told.code, "'PUBLISH' at machine run-7 is not possible" in told.err) == (1, True)  # no state knows it
+    with running() as live:
+        states = [row.to_state for row in live.runtime.journal.transitions(entity_id="run-7")]
+        assert states[-2:] == ["running", live.runtime.machine("run-7").state]
+        assert states[-1] != "running"
+
+
 @pytest.fixture
 def elsewhere(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[bool], MachineActor[Facts]]]:
     """Has a module of the program to which the machine belongs, or has it not."""
