@@ -27,6 +27,7 @@ from ..machines.task import TASK
 from ..machines.workstream import WORKSTREAM
 from .approvals import PendingApproval, pending_of
 from .attribution import name_of, reason_of, words
+from .control.verbs import commands_of
 from .filters import Event, Filters, wanted_by
 from .observe import BUFFER, Subscription
 from .outcomes import Outcome, closed
@@ -38,7 +39,15 @@ if TYPE_CHECKING:
 
 _ENDED = ("completed", "failed", "cancelled")
 _NOT_PARKED = "A task of a job that has not ended is tried again only where it is parked."
+_NOT_PENDING = "A task of a job that has not ended is skipped only while it is pending."
 _SHOWN = 20  # names of tasks, at most, in an error
+
+
+def _in_words(refused: InvalidTransitionError, word: str, rule: str) -> InvalidTransitionError:
+    """What a task refused, by the word that was tried, and with those that it takes."""
+    can = ", ".join(commands_of("task", refused.allowed))
+    advice = f"{rule} Commands there: {can}." if can else ""
+    return InvalidTransitionError(refused.machine, refused.state, word, refused.allowed, advice)
 
 
 class JobHandle:
@@ -163,10 +172,8 @@ class JobHandle:
                 await self.command(task, ResetTask(*words(reason, by)), "retry", request_id)
             except CircuitOpen:
                 raise
-            except InvalidTransitionError as refused:  # by the word that was tried
-                raise InvalidTransitionError(
-                    refused.machine, refused.state, "retry", refused.allowed, _NOT_PARKED
-                ) from None
+            except InvalidTransitionError as refused:
+                raise _in_words(refused, "retry", _NOT_PARKED) from None
             return self
         return await self._run_again("retry", again=task, reason=reason, by=by, request_id=request_id)
 
@@ -185,7 +192,10 @@ class JobHandle:
         """
         self._check_name(task)
         if self._living:
-            await self.command(task, SkipTask(*words(reason, by)), "skip", request_id)
+            try:
+                await self.command(task, SkipTask(*words(reason, by)), "skip", request_id)
+            except InvalidTransitionError as refused:
+                raise _in_words(refused, "skip", _NOT_PENDING) from None
             return self
         return await self._run_again("skip", skip=task, reason=reason, by=by, request_id=request_id)
 

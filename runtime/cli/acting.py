@@ -132,8 +132,8 @@ class Act:
     def _refuse_what_cannot_be(self, row: InboxRow, shown: str) -> Answered | None:
         """Refuse what a journal that nobody runs does not allow: Trouble. Returns the answer that it gave before."""
         from ...machines.own import MACHINES  # noqa: PLC0415
-        from ..control.verbs import VERBS  # noqa: PLC0415
-        from .keys import known, refuse_undecidable, refuse_unknown_event  # noqa: PLC0415
+        from ..control.verbs import VERBS, commands_of  # noqa: PLC0415
+        from .keys import known, refuse_undecidable, refuse_under_way, refuse_unknown_event  # noqa: PLC0415
         from .reading import reading  # noqa: PLC0415
 
         verb = VERBS[row.verb]
@@ -147,13 +147,15 @@ class Act:
                 refuse_undecidable(reader, row, shown)
             if row.verb == "fire":
                 refuse_unknown_event(reader, row, shown)
+            if row.verb in {"skip", "retry"}:
+                refuse_under_way(reader, row, shown)
             named = not verb.event or "approval" in row.arguments
             states = [] if named else states_of(reader, row.kind, row.target)
         if not states or any(verb.event in MACHINES[kind].valid_events(state) for kind, state in states):
             return None
         told = "; ".join(f"its {kind} is {state}" if kind != row.kind else f"it is {state}" for kind, state in states)
-        allowed = sorted({event for kind, state in states for event in MACHINES[kind].valid_events(state)})
-        possible = f"possible there: {', '.join(allowed)}" if allowed else "nothing leaves that"
+        can = {word for kind, state in states for word in commands_of(kind, MACHINES[kind].valid_events(state))}
+        possible = f"possible there: {', '.join(sorted(can))}" if can else "nothing leaves that"
         raise Trouble(f"{row.verb} {shown} is not possible: {told}; {possible}.", FAILED)
 
     def tell(self, shown: str, answered: Answered, told: str = "") -> None:

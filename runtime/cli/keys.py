@@ -122,6 +122,38 @@ def refuse_unknown_event(reader: Reader, row: InboxRow, shown: str) -> None:
         )
 
 
+_STILL = frozenset({"pending", "held", "waiting", "queued", "circuit_open", "half_open"})
+_STAYS = {"skip": _STILL - {"pending"}, "retry": frozenset({"pending", "held", "waiting"})}
+"""States of tasks that a start alone does not end; those in which a task is, by verb, nothing that it is for."""
+
+
+def refuse_under_way(reader: Reader, row: InboxRow, shown: str) -> None:
+    """Refuse to skip what is not pending, or to retry what is not parked, in a job that lives. Raises Trouble.
+
+    Not where the job may have ended when it is taken: by what is due, a recovery, its parent, or what waits before it.
+    """
+    from ...machines.task import TASK  # noqa: PLC0415
+    from ..control.verbs import commands_of  # noqa: PLC0415
+
+    job_id, _, name = row.target.rpartition("/")
+    job, runs = reader.job(job_id), reader.workstreams(job_id)
+    if row.kind != "task" or job is None or job.finished_at is not None or job.parent_id is not None or not runs:
+        return
+    tasks, stream = reader.tasks(runs[-1].key), runs[-1]
+    state = next((one.state for one in tasks if one.name == name and one.published is None), None)
+    if state is None or state not in _STAYS[row.verb] or stream.state not in {"executing", "paused"}:
+        return
+    due = [stream.deadline_at, stream.due_at, job.due_at, *(one.due_at for one in tasks)]
+    if any(at is not None and at <= row.sent_at for at in due):
+        return
+    if any(one.finished_at is None and one.state not in _STILL for one in tasks):
+        return
+    if any(one.kind in {"job", "task", "breaker"} for one in reader.inbox()):
+        return
+    can = ", ".join(commands_of("task", TASK.valid_events(state)))
+    raise Trouble(f"{row.verb} {shown} is not possible: it is {state}; possible there: {can}.", FAILED)
+
+
 def _about(reader: Reader, row: InboxRow) -> list[TaskRecord | WorkstreamRecord | ApprovalRecord]:
     """The records that a decision may be about."""
     job, _, task = ("", "", "") if row.kind == "job" else row.target.rpartition("/")

@@ -6,7 +6,7 @@ is refused, stands where it is defined: with the handles, and the machines.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -50,6 +50,19 @@ VERBS: dict[str, Verb] = {
     "fire": _verb("", "machine", method="fire", arguments="event reason metadata"),
     "trip": _verb("trip", "breaker", arguments="reason by cooldown"),
 }
+
+_COMMANDS = {
+    "approve": "approve", "reject": "reject", "skip": "skip", "pause": "pause", "resume": "resume", "cancel": "cancel",
+    "cancel_graceful": "cancel", "cancel_force": "cancel --force",
+}  # fmt: skip
+_BY_KIND = {"task": {"reset": "retry"}, "breaker": {"reset": "breaker reset", "trip": "breaker trip"}}
+"""What an operator fires events by: the words of the command line, by event."""
+
+
+def commands_of(kind: str, events: Iterable[str]) -> list[str]:
+    """The commands that an entity takes whose state knows those events, by their words, in order."""
+    words = _COMMANDS | _BY_KIND.get(kind, {})
+    return sorted({words[event] for event in events if event in words})
 
 
 async def perform(runtime: Runtime, row: InboxRow) -> None:

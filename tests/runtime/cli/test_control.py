@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from callboard.actors.spec import Approval, Clause, Task, Worker, Workstream
+from callboard.actors.spec import Approval, Clause, Retry, Task, Worker, Workstream
 from callboard.machines.audit import audit_lines
 from callboard.machines.own import MACHINES
 from callboard.runtime.cli import acting
@@ -59,6 +59,16 @@ def running(*workers: Worker) -> Iterator[Live]:
 def live(folder: Path) -> Iterator[Live]:
     with running() as live:
         yield live
+
+
+async def fail_at_once() -> None:
+    raise RuntimeError("broken")
+
+
+async def reached(job: JobHandle, states: dict[str, str]) -> None:
+    async for _ in job.events():
+        if {name: str(job.task(name).record.state) for name in states} == states:
+            return
 
 
 # -- cancel ------------------------------------------------------------------------------------------------------------
@@ -570,6 +580,23 @@ def test_resume_retry_and_skip_on_a_stopped_journal(cli: Cli, folder: Path) -> N
     assert cli("resume", "--plain").code == 0
     assert "skipped" in cli("status", "j").out
     assert cli("check").code == 0
+
+
+def test_skip_and_retry_of_what_is_neither_pending_nor_parked_are_refused_at_once(cli: Cli, folder: Path) -> None:
+    fails = Task("a", run=fail_at_once, on_exhausted="park", retry=Retry(max_attempts=1))
+    held = Task("b", command=["x"], hold=Approval())
+    with running(Worker("one", engine="loop")) as live:
+        job = live.submit("j", fails, held, Task("c", command=["x"], depends_on=["a"]))
+        live.portal.call(reached, job, {"a": "circuit_open", "b": "held"})
+        told = cli("skip", "j/a")
+        assert (told.code, "Commands there: cancel, retry." in told.err) == (1, True)
+    told = cli("skip", "j/a")
+    assert told.code == 1
+    assert "skip task j@1/a is not possible: it is circuit_open; possible there: cancel, retry." in told.err
+    told = cli("retry", "j/b")
+    assert (told.code, "it is held; possible there: approve, cancel, reject." in told.err) == (1, True)
+    assert cli("skip", "j/c").code == 4
+    assert cli("skip", "j/a").code == 4  # it is judged when what waits before it was done
 
 
 def test_retry_and_skip_on_a_live_runtime(cli: Cli, busy: Live) -> None:
