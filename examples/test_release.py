@@ -8,10 +8,10 @@ With `--callboard-seed 3` things that are due at the same moment happen in anoth
 import pytest
 
 from callboard import Approval, Breaker, DecisionConflict, Hook, Permanent, Retry, Task, Tool, Workstream
-from callboard.testing import Dies, Exits, Fails, Succeeds
+from callboard.testing import Dies, Exits, Fails, Simulation, Succeeds
 
 
-def build():
+def build() -> str:
     raise AssertionError("tests have a script in its place")
 
 
@@ -34,13 +34,13 @@ RELEASE = Workstream(
 
 
 @pytest.fixture
-def sim(simulation):
+def sim(simulation: Simulation) -> Simulation:
     simulation.body("build", returns="app-1.2", takes="4m")
     simulation.body("test", takes=("1m", "2m"))
     return simulation
 
 
-def test_two_people_approve_on_the_third_day(sim):
+def test_two_people_approve_on_the_third_day(sim: Simulation) -> None:
     job = sim.submit(RELEASE, id="r1")
     job.task("deploy").until("held")
     sim.advance("71h")
@@ -52,7 +52,7 @@ def test_two_people_approve_on_the_third_day(sim):
     sim.check()
 
 
-def test_one_approval_is_not_enough_and_the_third_day_ends_it(sim):
+def test_one_approval_is_not_enough_and_the_third_day_ends_it(sim: Simulation) -> None:
     job = sim.submit(RELEASE, id="r1")
     job.task("deploy").until("held")
     job.task("deploy").approve(by="ana")
@@ -62,7 +62,7 @@ def test_one_approval_is_not_enough_and_the_third_day_ends_it(sim):
     assert job.run().state == "failed"
 
 
-def test_a_compiler_that_is_down_is_left_alone_until_it_had_time_to_recover(sim):
+def test_a_compiler_that_is_down_is_left_alone_until_it_had_time_to_recover(sim: Simulation) -> None:
     sim.body("build", outcomes=[Fails("no licence")] * 3 + [Succeeds("app-1.3")])
     job = sim.submit(RELEASE, id="r1")
     sim.breaker("compiler").until("open", within="10m")
@@ -72,7 +72,7 @@ def test_a_compiler_that_is_down_is_left_alone_until_it_had_time_to_recover(sim)
     assert sim.now - began >= 30 * 60
 
 
-def test_what_can_never_work_is_not_tried_again(sim):
+def test_what_can_never_work_is_not_tried_again(sim: Simulation) -> None:
     sim.body("build", outcomes=[Fails(Permanent("there is no such branch"))])
     job = sim.submit(RELEASE, id="r1")
     outcome = job.run()
@@ -80,14 +80,14 @@ def test_what_can_never_work_is_not_tried_again(sim):
     assert sim.now == 0
 
 
-def test_tests_that_fail_are_run_again_and_a_worker_that_dies_does_not_count(sim):
+def test_tests_that_fail_are_run_again_and_a_worker_that_dies_does_not_count(sim: Simulation) -> None:
     sim.body("test", outcomes=[Exits(1, "2 failed"), Dies("out of memory"), Exits(1, "1 failed"), Exits(0)])
     job = sim.submit(RELEASE, id="r1")
     record = job.task("test").until("completed").record
     assert (record.failed_attempts, record.lost_attempts) == (2, 1)
 
 
-def test_a_crash_between_the_approvals_forgets_neither(sim):
+def test_a_crash_between_the_approvals_forgets_neither(sim: Simulation) -> None:
     job = sim.submit(RELEASE, id="r1")
     job.task("deploy").until("held")
     job.task("deploy").approve(by="ana")
@@ -97,7 +97,7 @@ def test_a_crash_between_the_approvals_forgets_neither(sim):
 
 
 @pytest.mark.parametrize("steps", range(0, 90, 10))
-def test_wherever_a_crash_comes_the_release_is_built_once(sim, steps):
+def test_wherever_a_crash_comes_the_release_is_built_once(sim: Simulation, steps: int) -> None:
     job = sim.submit(RELEASE, id="r1")
     for _ in range(steps):
         if not sim.step():
@@ -108,7 +108,7 @@ def test_wherever_a_crash_comes_the_release_is_built_once(sim, steps):
     sim.check()
 
 
-def test_a_deployment_that_was_interrupted_is_not_simply_run_again(sim):
+def test_a_deployment_that_was_interrupted_is_not_simply_run_again(sim: Simulation) -> None:
     sim.body("deploy", takes="2m")
     job = sim.submit(RELEASE, id="r1")
     job.task("deploy").until("held")
