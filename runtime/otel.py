@@ -28,13 +28,16 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from itertools import pairwise
+from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeVar
 from weakref import ref
 
 import anyio
 import anyio.lowlevel
+import anyio.to_thread
 import msgspec
 from anyio.abc import TaskGroup
 from opentelemetry.context import Context
@@ -46,6 +49,8 @@ from ..actors.transitions import PublishedTransition, Transitioned
 from ..machines.phases import Phase
 from ..machines.task import TaskState
 from .filters import Event as Told
+from .journal.contract import JournalError, Reader
+from .journal.reader import SqliteReader
 from .metrics import Metrics
 from .observe import BUFFER, Dropped, Subscription
 from .outcomes import RuntimeClosed
@@ -54,6 +59,7 @@ from .series import SERIES, Values
 if TYPE_CHECKING:
     from .runtime import Runtime
 
+T = TypeVar("T")
 NAME = "callboard"
 _RUNS = frozenset({TaskState.RUNNING, TaskState.TIMED_OUT, TaskState.RECOVERING})
 _GIVES_UP = frozenset({TaskState.FAILED, TaskState.CANCELLED})
@@ -219,14 +225,23 @@ class Tracing:
 
     async def _tells_of_retries(self, event: Transitioned) -> bool:
         """Whether the lifecycle of a task has a state between two attempts."""
-        runtime = self._runtime
-        (created,) = await runtime.read(lambda: [*runtime.journal.transitions(entity_id=event.entity_id, limit=1)])
-        name: str = created.metadata["lifecycle"]
-        refined = runtime.lifecycles.refinement(name, "task")
+        (created,) = await self._ask(lambda journal: [*journal.transitions(entity_id=event.entity_id, limit=1)])
+        name: str = (created.metadata or {})["lifecycle"]
+        refined = self._runtime.lifecycles.refinement(name, "task")
         return not refined.knows.isdisjoint({Phase.RETRYING, Phase.DECIDING})
 
     async def _attempts(self, event: Transitioned) -> list[AttemptRecord]:
-        found: list[AttemptRecord] = await self._runtime.read(self._runtime.journal.attempts, event.entity_id)
+        return await self._ask(lambda journal: journal.attempts(event.entity_id))
+
+    async def _ask(self, question: Callable[[Reader], T]) -> T:
+        """Ask the journal; its file, where the runtime has closed it before the last events were looked at."""
+        journal = self._runtime.journal
+        try:
+            found: T = await self._runtime.read(question, journal)
+        except JournalError:
+            if journal.shared is None:
+                raise
+            found = await anyio.to_thread.run_sync(_of_file, journal.shared, question)
         return found
 
     async def _between(self, event: Transitioned, begun: _Begun) -> _Begun:
@@ -255,6 +270,11 @@ class Tracing:
             span.set_status(Status(StatusCode.ERROR, ended.error))
         span.end(_nanoseconds(max(begun.at, ended.at)))
         return span.get_span_context()
+
+
+def _of_file(path: Path, question: Callable[[Reader], T]) -> T:
+    with closing(SqliteReader(path)) as reader:
+        return question(reader)
 
 
 def _begun(row: AttemptRecord, before: SpanContext | None = None) -> _Begun:

@@ -69,7 +69,8 @@ def checkout(tmp_path: Path) -> Path:
 
 def environment() -> dict[str, str]:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-    return os.environ | {"PATH": path, "PYTHONWARNINGS": "error", "COLUMNS": "200"}
+    kept = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}  # of this run of pytest
+    return kept | {"PATH": path, "PYTHONWARNINGS": "error", "COLUMNS": "200"}
 
 
 def run(command: list[str], checkout: Path) -> str:

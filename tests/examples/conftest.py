@@ -17,7 +17,8 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 def environment() -> dict[str, str]:
     """One in which `callboard` and `python` are those that run the tests."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("WORDCOUNT_", "CALLBOARD_"))}
+    ours = ("WORDCOUNT_", "CALLBOARD_", "PYTEST_ADDOPTS")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
     return kept | {"PATH": path, "PYTHONWARNINGS": "error", "COLUMNS": "200"}
 

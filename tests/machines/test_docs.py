@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import runpy
+import os
+import subprocess
 import sys
 from pathlib import Path
-
-import pytest
 
 from callboard.machines import docs
 from callboard.machines.lifecycles import PUBLISHED
@@ -25,15 +24,12 @@ def test_the_page_of_the_published_lifecycles_is_the_rendered_one_below_what_is_
     assert by_hand.startswith("# ")
 
 
-def test_the_command_writes_both_and_keeps_what_is_written_by_hand(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_writes_both_and_keeps_what_is_written_by_hand(tmp_path: Path) -> None:
     page = tmp_path / "published-lifecycles.md"
-    monkeypatch.setattr(sys, "argv", ["docs", str(tmp_path)])
+    found = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     for by_hand in ("", "# By hand\n\n"):
         page.write_text(f"{by_hand}{docs.MARK} and what was made before", encoding="utf-8")
-        monkeypatch.delitem(sys.modules, "callboard.machines.docs", raising=False)
-        runpy.run_module("callboard.machines.docs", run_name="__main__")
+        subprocess.run([sys.executable, "-m", "callboard.machines.docs", tmp_path], check=True, env=found)
         assert page.read_text(encoding="utf-8") == by_hand + docs.render_published()
     assert (tmp_path / "lifecycles.md").read_text(encoding="utf-8") == docs.render()
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from callboard import Retry, Runtime, Task, TaskContext, VirtualClock, Worker, Workstream
@@ -138,7 +139,19 @@ async def test_each_attempt_is_a_span_under_every_lifecycle(open_runtime: Opens,
     assert tracing.lost == 0
 
 
-async def test_attempts_inside_one_state_have_their_spans_though_a_crash_came_in_between(tmp_path: Path) -> None:
+def late(take: Callable[[Any], Awaitable[None]], runtime: Runtime) -> Callable[[Any], Awaitable[None]]:
+    async def taking(event: Any) -> None:
+        while not runtime._left:
+            await anyio.lowlevel.checkpoint()
+        await take(event)
+
+    return taking
+
+
+@pytest.mark.parametrize("closed_first", [False, True])
+async def test_attempts_inside_one_state_have_their_spans_though_a_crash_came_in_between(
+    tmp_path: Path, closed_first: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock, before, after = VirtualClock(start=1_000_000.0), Spans(), Spans()
     task = Task("again", run=flaky, retry=Retry(max_attempts=3, base_delay=5.0, jitter=0.0))
     runtime = Runtime(tmp_path / "state.db", clock=clock, lifecycle="execution")
@@ -147,12 +160,16 @@ async def test_attempts_inside_one_state_have_their_spans_though_a_crash_came_in
             job = await runtime.submit(Workstream("w", tasks=[task]), id="j")
             while job.task_record("again").failed_attempts < 1:
                 await runtime._host.moved()
+            await runtime._host.barrier()  # it is durable
             for name in ("db", "db-wal"):  # as they are when it is killed now
                 shutil.copyfile(tmp_path / f"state.{name}", tmp_path / f"crashed.{name}")
         assert before.ended == ()
         clock.advance(5.0)
         recovered = Runtime(tmp_path / "crashed.db", clock=clock, lifecycle="execution")
-        async with Tracing(recovered, after.provider), recovered:
+        tracing = Tracing(recovered, after.provider)
+        if closed_first:  # what ended last is looked up when the journal has been closed
+            monkeypatch.setattr(tracing, "_take", late(tracing._take, recovered))
+        async with tracing, recovered:
             job = recovered.recovered[0]
             while job.task_record("again").failed_attempts < 2:
                 await recovered._host.moved()
