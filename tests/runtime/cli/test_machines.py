@@ -209,7 +209,7 @@ def test_what_was_fired_at_a_machine_of_another_program_waits_for_that(
         elsewhere(True)
         with running():
             pass
-    with sqlite3.connect("callboard.db") as db:
+    with contextlib.closing(sqlite3.connect("callboard.db")) as db:
         events = db.execute("SELECT event FROM state_transitions WHERE entity_id = 'run-0' ORDER BY seq").fetchall()
     assert [event for (event,) in events] == ["create", "ENQUEUE", "START", "FAIL"]
 
