@@ -60,18 +60,23 @@ async def end(task: asyncio.Task[None]) -> None:
         await asyncio.wait([task])
 
 
+async def cancel_at(step: int, task: asyncio.Task[None]) -> None:
+    """Cancel it after so many turns of the loop, once or up to three times."""
+    for _ in range(step):
+        await asyncio.sleep(0)
+    for _ in range(1 + step % 3):
+        task.cancel()
+        await asyncio.sleep(0)
+    await end(task)
+    assert task.cancelled()
+
+
 @pytest.mark.parametrize("anyio_backend", ASYNCIO)
 async def test_a_task_that_is_cancelled_while_it_enters_leaves_the_journal_free(tmp_path: Path) -> None:
     had = children()
     for step in STEPS:
         task = asyncio.create_task(use(tmp_path / "state.db", lambda: None))
-        for _ in range(step):
-            await asyncio.sleep(0)
-        for _ in range(1 + step % 3):
-            task.cancel()
-            await asyncio.sleep(0)
-        await end(task)
-        assert task.cancelled()
+        await cancel_at(step, task)
         await nothing_is_left(tmp_path / "state.db", had)
 
 
@@ -83,13 +88,7 @@ async def test_a_task_that_is_cancelled_while_it_leaves_gives_its_tries_back(tmp
         task = asyncio.create_task(use(tmp_path / "state.db", leaving.set))
         with anyio.fail_after(30):
             await leaving.wait()
-        for _ in range(step):
-            await asyncio.sleep(0)
-        for _ in range(1 + step % 3):
-            task.cancel()
-            await asyncio.sleep(0)
-        await end(task)
-        assert task.cancelled()
+        await cancel_at(step, task)
         await nothing_is_left(tmp_path / "state.db", had)
 
 
