@@ -337,6 +337,16 @@ class Host:
             self._moved = anyio.Event()
         await self._moved.wait()
 
+    async def settled(self, limit: float) -> bool:
+        """Wait until what has been appended so far is durable; False if it cannot be, or takes over `limit` seconds."""
+        journal, number = self.journal, self.journal.tail
+        if journal.durable >= number:
+            return True
+        with anyio.move_on_after(limit):
+            while journal.durable < number and journal.health.ok:
+                await self.moved()
+        return journal.durable >= number
+
     @property
     def takes(self) -> bool:
         """Whether something new may be taken from outside."""

@@ -186,6 +186,13 @@ class Runtime(RuntimeLife):
             raise LookupError(f"there is no job {job_id!r} in this journal")
         return record
 
+    async def settled(self, limit: float) -> bool:
+        """For the board: wait until what is in memory now is durable; False where the journal cannot be written, or
+        takes over `limit` seconds. Raises RuntimeClosed.
+        """
+        self._check_open()
+        return await self._host.settled(limit)
+
     async def run_again(self, job_id: str, word: str, **asked: Any) -> JobHandle:
         """For the handles: have an ended job run again (`reruns.run_again`). Returns the handle of that run."""
         await run_again(self, job_id, word, **asked)

@@ -1,0 +1,108 @@
+"""What every handler of the board is given: the runtime, and the way it is read.
+
+Rules
+-----
+- What is shown is durable. Memory is read first, and shown once all that was in it by then is; while the journal cannot
+  be written, or takes longer than `PATIENCE`, what it has committed is shown instead.
+- Of the living, memory is read; of what has ended, the journal, in a thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, TypeAlias, TypeVar
+
+from litestar.di import NamedDependency
+from litestar.params import PathParameter
+
+from .problems import not_found
+
+if TYPE_CHECKING:
+    from litestar.types import Scope
+
+    from ...actors.job import JobActor
+    from ...actors.records import JobRecord
+    from ...actors.task_record import TaskRecord
+    from ..runtime import Runtime
+
+PATIENCE = 2.0
+"""Seconds that a read waits for the commit of what it has read."""
+T = TypeVar("T")
+
+
+class Board:
+    """One board, on one runtime. commands: whether bodies may be commands that come over HTTP."""
+
+    def __init__(self, runtime: Runtime, *, commands: bool = False) -> None:
+        self.runtime = runtime
+        self.commands = commands
+
+    async def living(self, job_id: str, look: Callable[[JobActor], T]) -> T | None:
+        """What `look` sees of a job in memory, once that is durable; None if the journal has to be asked."""
+        actor = self.runtime.living(job_id)
+        if actor is None:
+            return None
+        seen = look(actor)
+        return seen if await self.runtime.settled(PATIENCE) else None
+
+    async def job(self, job_id: str) -> JobRecord:
+        """The record of a job, as it is durable. Raises Problem."""
+        record = await self.living(job_id, lambda actor: actor.record)
+        if record is None:
+            record = await self.runtime.read(self.runtime.journal.job, job_id)
+        if record is None:
+            raise not_found("job", job_id)
+        return record
+
+    async def tasks(self, job_id: str) -> list[TaskRecord]:
+        """The records of a job's tasks, of its present run. Raises Problem."""
+        found = await self.living(job_id, lambda actor: [] if actor.stream is None else _records(actor))
+        if found is not None:
+            return found
+        job = await self.job(job_id)
+        tasks: list[TaskRecord] = await self.runtime.read(self.runtime.journal.tasks, job.stream)
+        return tasks
+
+    async def task(self, job_id: str, name: str) -> TaskRecord:
+        """The record of a task, of the job's present run. Raises Problem."""
+        found = await self.living(job_id, lambda actor: _record(actor, name))
+        if found is None:
+            found = next((task for task in await self.tasks(job_id) if task.name == name), None)
+        if found is None:
+            raise not_found("task", name, f"job {job_id!r}")
+        return found
+
+
+TheBoard: TypeAlias = NamedDependency[Board]
+"""How a handler asks for it, by the name `board`."""
+JobPath: TypeAlias = Annotated[
+    str, PathParameter(description='A job\'s id. In that of a child, each "/" is written ":".')
+]
+TaskPath: TypeAlias = Annotated[str, PathParameter(description="A task's name.")]
+
+
+def _records(actor: JobActor) -> list[TaskRecord]:
+    return [] if actor.stream is None else [task.record for task in actor.stream.tasks]
+
+
+def _record(actor: JobActor, name: str) -> TaskRecord | None:
+    stream = actor.stream
+    if stream is None or (index := stream.names.get(name)) is None or index >= len(stream.tasks):
+        return None
+    return stream.tasks[index].record
+
+
+def board_of(scope: Scope) -> Board:
+    """The board, for a handler that speaks ASGI itself."""
+    board: Board = scope["litestar_app"].state.board
+    return board
+
+
+def job_id_of(text: str) -> str:
+    """The id that a path means: in that of a child, each ":" stands for a "/"."""
+    return text.replace(":", "/")
+
+
+def path_of(job_id: str) -> str:
+    """A job's id as it is written in paths."""
+    return job_id.replace("/", ":")

@@ -1,0 +1,131 @@
+"""What went wrong, as `application/problem+json` (RFC 9457). docs/http.md lists the types.
+
+Rules
+-----
+- Every answer that is no success is one of these, also those that the framework makes.
+- A problem says what was tried and what to do; it never shows a traceback, a token or a path of this machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+from litestar import Request, Response
+from litestar.exceptions import HTTPException
+
+from ...actors.validate import SpecificationError
+from ...machines import InvalidTransitionError
+from ..control.verbs import commands_of
+from ..outcomes import JobExists, RuntimeClosed
+from ..requests import RequestIdReused
+
+MEDIA_TYPE = "application/problem+json"
+
+
+class FoundWrong(msgspec.Struct, frozen=True):
+    """One thing that is wrong with what was sent. where: the path of the value; line: of a file, where there is one."""
+
+    where: str
+    text: str
+    suggestion: str | None = None
+    line: int | None = None
+
+
+class ProblemDetails(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What went wrong. type: a relative reference, `/problems/<word>`.
+
+    machine, state, event, allowed, commands: of a conflict, what was tried in which state, and what is possible there.
+    findings: of what was sent, all that is wrong at once.
+    """
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    instance: str = ""
+    machine: str | None = None
+    state: str | None = None
+    event: str | None = None
+    allowed: list[str] | None = None
+    commands: list[str] | None = None
+    findings: list[FoundWrong] | None = None
+
+
+class Problem(Exception):  # noqa: N818 - the RFC's word
+    """An answer that is no success. `more` are further fields of `ProblemDetails`; `headers` go with the answer."""
+
+    def __init__(
+        self, status: int, word: str, detail: str, *, headers: Mapping[str, str] | None = None, **more: Any
+    ) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.word = word
+        self.detail = detail
+        self.headers = dict(headers or {})
+        self.more = more
+
+    def details(self, instance: str) -> ProblemDetails:
+        """What is sent. instance: the path that was asked."""
+        return ProblemDetails(
+            type=f"/problems/{self.word}", title=HTTPStatus(self.status).phrase, status=self.status,
+            detail=self.detail, instance=instance, **self.more,
+        )  # fmt: skip
+
+
+def not_found(kind: str, name: str, where: str = "this journal") -> Problem:
+    """There is none of that name."""
+    return Problem(404, "not-found", f"there is no {kind} {name!r:.200} in {where}")
+
+
+def problem_of(error: Exception) -> Problem:
+    """The problem that an error of the library, or of the framework, is."""
+    match error:
+        case Problem():
+            return error
+        case InvalidTransitionError():
+            kind = error.machine.rpartition(".")[2]
+            return Problem(
+                409, "invalid-transition", str(error), machine=error.machine, state=str(error.state),
+                event=str(error.event), allowed=sorted(map(str, error.allowed)),
+                commands=commands_of(kind, error.allowed),
+            )  # fmt: skip
+        case SpecificationError():
+            found = [FoundWrong(one.where, one.message, one.suggestion, one.line) for one in error.findings]
+            return Problem(422, "specification", str(error), findings=found)
+        case JobExists():
+            return Problem(409, "job-exists", str(error))
+        case RequestIdReused():
+            return Problem(422, "request-id-reused", str(error))
+        case RuntimeClosed():
+            return Problem(503, "closed", str(error), headers={"Retry-After": "5"})
+        case LookupError():
+            return Problem(404, "not-found", str(error.args[0]) if error.args else "it is not there")
+        case HTTPException():
+            return _of_framework(error)
+        case _:
+            return Problem(500, "internal", "this is a mistake of Callboard's own; its log says more")
+
+
+_WORDS = {400: "bad-request", 404: "not-found", 405: "method-not-allowed", 413: "too-large", 415: "media-type"}
+
+
+def _of_framework(error: HTTPException) -> Problem:
+    status = error.status_code
+    headers = error.headers or {}
+    if status == 400:  # what was sent is not what the operation takes
+        extra: Any = error.extra or []
+        found = [FoundWrong(str(one.get("key", "")), str(one.get("message", ""))) for one in extra]
+        return Problem(422, "specification", error.detail, findings=found)
+    return Problem(status, _WORDS.get(status, "refused"), error.detail, headers=headers)
+
+
+def answer(request: Request[Any, Any, Any], error: Exception) -> Response[ProblemDetails]:
+    """The handler of every exception."""
+    problem = problem_of(error)
+    return Response(
+        problem.details(request.scope["path"]), status_code=problem.status, media_type=MEDIA_TYPE,
+        headers=problem.headers,
+    )  # fmt: skip

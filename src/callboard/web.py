@@ -1,0 +1,10 @@
+"""The board as an ASGI application: HTTP interface, event stream and page of a runtime. Needs the extra `web`.
+
+Rules
+-----
+- The names are `__all__`, and a test pins them. Nothing of Callboard imports this but `callboard serve`.
+"""
+
+from .runtime.web.app import board
+
+__all__ = ["board"]
