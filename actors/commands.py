@@ -205,10 +205,19 @@ class LeaveApproval(Message, frozen=True):
 
 
 class StartWorkers(Message, frozen=True):
-    """Make an incarnation of each of these workers. With a `reply` it is a command, answered with the one worker."""
+    """Make an incarnation of each of these workers. With a `reply` it is a command, answered with the one worker.
+
+    reason, by: why, and who says so, if anybody does.
+    """
 
     workers: tuple[Worker, ...]
     reply: Reply | None = None
+    reason: str | None = None
+    by: str | None = None
+
+
+class BeginWork(Word, frozen=True):
+    """To a worker that lives: be told as working from now on, where its lifecycle has that for one without a task."""
 
 
 class PauseWorker(Word, frozen=True):

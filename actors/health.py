@@ -24,6 +24,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 from .commands import StartWorkers
+from .lifecycles import OWN
 from .messages import TimerFired
 from .spec import EngineName, HealthChecks, Worker, seconds
 from .strategy import RestartCount
@@ -188,4 +189,5 @@ def spec_of(record: WorkerRecord) -> Worker:
     return Worker(
         record.name, engine=cast("EngineName", record.engine), capacity=record.capacity,
         capabilities=record.capabilities, recycle_after=record.recycle_after,
+        lifecycle=OWN if record.published is None else record.published.lifecycle,
     )  # fmt: skip

@@ -8,6 +8,8 @@ Rules
 - An end that the lifecycle has no word for is told by the nearest that it has. What it really was stands beside it, in
   the metadata (`ended_as`): so nobody takes a task that was skipped for one that was cancelled. The reason of what has
   failed, and is told as cancelled, says so: its event may be called "user_cancelled".
+- A row that the runtime's own machine has no word for (a worker that is told as working before it has anything to do,
+  or as terminated after it has ended otherwise) is taken by itself, where somebody asks for it.
 - What no row tells is a notice: that an entity has ended, and rests where its lifecycle has no way to an end.
 """
 
@@ -58,6 +60,29 @@ def publish(
             "way from there to an end without starting it"
         )
         entity.kernel.notice("rests", "info", text, entity, state=published.state, phase=str(record.state))
+
+
+def published_row(entity: Entity[Any], event: str) -> Transition | None:
+    """The row that only its lifecycle has for an own event: the entity goes on, or stays ended, as it is."""
+    published: Published | None = entity.record.published
+    if published is None:
+        return None
+    refined = entity.kernel.lifecycles.refinement(published.lifecycle, entity.record.kind)
+    rows = refined.machine.table[published.state]
+    told = (row for word in refined.lifecycle.events.get(event, ()) for row in rows.get(word, ()))
+    return next((row for row in told if row.guard is None), None)
+
+
+def publish_row(entity: Entity[Any], row: Transition, reason: str, metadata: dict[str, Any] | None) -> None:
+    """Take a row that only its lifecycle has."""
+    published: Published = entity.record.published
+    refined = entity.kernel.lifecycles.refinement(published.lifecycle, entity.record.kind)
+    if entities.observe_transition is not None:
+        entities.observe_transition(refined.machine, row)
+    published = replace(published, state=str(row.target), previous=str(row.source), seq=published.seq + 1)
+    entity.change(published=published, updated_at=entity.kernel.at, reason=reason)
+    phases = (refined.phases[row.source], refined.phases[row.target])
+    _note(entity, published, (row.source, row.target), phases, str(row.event), row.severity, reason, metadata)
 
 
 def publish_birth(entity: Entity[Any], metadata: dict[str, Any] | None) -> None:

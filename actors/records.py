@@ -172,6 +172,7 @@ class Acknowledged(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a command left behind: the entity it was about, in its state at the end of the turn.
 
     workstream: the state of its workstream, where it was about a job. transition: what it fired, at a `MachineActor`.
+    shown: its state in the words of its lifecycle, where that is not the runtime's own.
     """
 
     kind: str = ""
@@ -179,6 +180,7 @@ class Acknowledged(msgspec.Struct, frozen=True, omit_defaults=True):
     state: str = ""
     workstream: str = ""
     transition: Transitioned | None = None
+    shown: str = ""
 
 
 AnyRecord = (

@@ -52,7 +52,8 @@ class _Keeper:
         inner = "" if job is None or job.stream is None else str(job.stream.record.state)
         value = message.value
         fired = value if isinstance(value, Transitioned) else None
-        left = Acknowledged(record.kind, record.id, str(record.state), inner, fired)
+        shown = "" if record.published is None else record.shown
+        left = Acknowledged(record.kind, record.id, str(record.state), inner, fired, shown)
         kernel.turn.extra.append(
             RequestRecord(
                 key=kernel.number(), request_id=request.id, operation=request.operation,

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from ..machines import WORKER, InvalidTransitionError, WorkerState
+from ..machines import WorkerState
 from . import machine_actor, tools
 from .commands import Barrier, Cancel, Lend, NextRun, Regain, SpawnMachine, StartWorkers, Submit
 from .errors import AttemptOver
@@ -43,9 +43,7 @@ from .spec import HealthChecks, Worker
 from .submissions import next_run, submit
 from .task_record import AttemptRecord
 from .turn import Answer, StopCall
-from .worker import CLOSED, WorkerActor
-
-_LIVES = "It lives: shut it down or terminate it, to start it anew."
+from .worker import CLOSED, WorkerActor, lives
 
 
 class SupervisorActor:
@@ -143,14 +141,14 @@ class SupervisorActor:
         for spec in specs:
             before = kernel.named.get(spec.name)
             if before is not None and not before.ended:
-                state = before.record.state
-                refusal = InvalidTransitionError(WORKER.name, state, "start", WORKER.valid_events(state), _LIVES)
+                refusal = lives(before)
                 if message.reply is None:
                     raise refusal
                 kernel.effect(Answer(message.reply, None, refusal))
                 return
+        told = {name: said for name, said in (("reason", message.reason), ("by", message.by)) if said is not None}
         for spec in specs:
-            self._start_worker(spec, None if message.reply is not None else self._pause_of(spec.name))
+            self._start_worker(spec, None if message.reply is not None else self._pause_of(spec.name), told)
         kernel.scheduler.tell_unroutable()
         if message.reply is not None:
             for spec in specs:
@@ -162,7 +160,7 @@ class SupervisorActor:
         before = self.kernel.named.get(name)
         return self.paused.get(name) if before is None else before.record.pause_reason
 
-    def _start_worker(self, spec: Worker, pause: str | None) -> None:
+    def _start_worker(self, spec: Worker, pause: str | None, told: Mapping[str, str]) -> None:
         kernel = self.kernel
         before = kernel.named.get(spec.name)
         run = kernel.incarnations.get(spec.name, 0) + 1
@@ -182,7 +180,7 @@ class SupervisorActor:
             before.before = None
         worker.before = before
         self.health.started(spec.name)
-        worker.born({"capacity": capacity})
+        worker.born({"capacity": capacity, **told})
         worker.begin()
 
     def _about_worker(self, name: str, run: int, message: Message) -> None:

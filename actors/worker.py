@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, ClassVar
 import msgspec
 from msgspec.structs import replace
 
-from ..machines import WORKER, Event, Phase, WorkerState
-from .commands import Cancel, PauseWorker, ResumeWorker, ShutDownWorker, TerminateWorker
+from ..machines import WORKER, Event, InvalidTransitionError, Phase, WorkerState
+from .commands import BeginWork, Cancel, PauseWorker, ResumeWorker, ShutDownWorker, TerminateWorker
 from .entity import Entity
 from .health import IN_PROCESS, spec_of
 from .kernel import Kernel
@@ -41,10 +41,12 @@ from .messages import (
     WorkerBeat,
     WorkerDied,
 )
+from .publishing import publish_row, published_row
 from .records import WorkerRecord
 from .turn import Call, KillWorker, ReleaseResources, StartWorker, StopCall, StopWorker
 
 if TYPE_CHECKING:
+    from .commands import Word
     from .scheduler import Pool
     from .spec import Worker
 
@@ -57,6 +59,7 @@ COMES_BACK = frozenset({S.INITIALIZING, S.IDLE, S.BUSY, S.PAUSED, S.UNRESPONSIVE
 STOP_MARGIN = 1.0
 """Seconds that an engine has beyond a deadline to end a process by itself."""
 CLOSED = "the runtime closed"
+_LIVES = "It lives: shut it down or terminate it, to start it anew."
 
 
 class WorkerActor(Entity[WorkerRecord]):
@@ -67,7 +70,7 @@ class WorkerActor(Entity[WorkerRecord]):
     machine = WORKER
     receivers: ClassVar[dict[type[Message], str]] = {
         Assign: "on_assign", Regained: "on_assign", Release: "on_release", Cancel: "on_cancel", Recover: "on_recover",
-        WorkerBeat: "on_beat", WorkerDied: "on_died", PauseWorker: "on_pause",
+        WorkerBeat: "on_beat", WorkerDied: "on_died", BeginWork: "on_begin_work", PauseWorker: "on_pause",
         ResumeWorker: "on_resume", ShutDownWorker: "on_shut_down", TerminateWorker: "on_terminate",
         Exhausted: "on_exhausted", TimerFired: "on_timer",
     }  # fmt: skip
@@ -225,6 +228,13 @@ class WorkerActor(Entity[WorkerRecord]):
 
     # -- operators' words ----------------------------------------------------------------------------------------------
 
+    def on_begin_work(self, message: BeginWork) -> None:
+        """Be told as working. Raises InvalidTransitionError where its lifecycle has no such row."""
+        row = None if self.ended else published_row(self, Event.START)
+        if row is None:
+            raise lives(self)
+        publish_row(self, row, message.reason, _said_by(message))
+
     def on_pause(self, message: PauseWorker) -> None:
         """Take nothing new; what runs goes on. An idle one cannot be paused: it does nothing that could stop, unless
         its lifecycle tells it as running between its tasks, too.
@@ -257,7 +267,11 @@ class WorkerActor(Entity[WorkerRecord]):
         self._leave()
 
     def on_terminate(self, message: TerminateWorker) -> None:
-        """End at once."""
+        """End at once; one that has ended is told as terminated, where its lifecycle has that."""
+        row = published_row(self, Event.TERMINATE) if self.ended else None
+        if row is not None:
+            publish_row(self, row, message.reason, _said_by(message))
+            return
         self.fire(Event.TERMINATE, replace(self.record, assigned=0), reason=message.reason, metadata=_said_by(message))
         self._leave()
 
@@ -390,5 +404,12 @@ class _Pause(msgspec.Struct, frozen=True):
     told_as_running: bool
 
 
-def _said_by(message: PauseWorker | ResumeWorker | ShutDownWorker | TerminateWorker) -> dict[str, str] | None:
+def lives(worker: WorkerActor) -> InvalidTransitionError:
+    """Why a worker is not started: it lives, or did when that was said."""
+    state = worker.record.state
+    advice = "It has ended only now: start it again." if worker.ended else _LIVES
+    return InvalidTransitionError(WORKER.name, state, "start", WORKER.valid_events(state), advice)
+
+
+def _said_by(message: Word) -> dict[str, str] | None:
     return None if message.by is None else {"by": message.by}

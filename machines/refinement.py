@@ -162,7 +162,7 @@ class Refinement:
             same = (row for word in words for row in self.machine.table[state].get(word, ()) if row.target == state)
             return tuple(same)[:1]
         wanted: Mapping[str, float] = INSTEAD.get(target, {target: 0.0})
-        if target == P.IDLE and P.IDLE not in self._ahead(state):  # one that has worked cannot be idle again
+        if target == P.IDLE != self.phases[state] and P.IDLE not in self._ahead(state):  # never idle again
             wanted = {P.BUSY: 0.0}
         way: Way = ()
         if self.phases[state] not in wanted or wanted[self.phases[state]]:

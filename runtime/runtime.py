@@ -40,7 +40,7 @@ from .naming import by_name
 from .observe import BUFFER, Hub, Past, Subscription
 from .outcomes import JobExists, outcome_of
 from .reruns import run_again
-from .workers import WorkerHandle, check_worker, start
+from .workers import WorkerHandle, check_worker, not_there, start
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -271,10 +271,15 @@ class Runtime(RuntimeLife):
 
     def worker(self, name: str) -> WorkerHandle:
         """A worker by its name. Raises LookupError if there is none; one of capacity n on processes is n workers."""
-        handles = {handle.name: handle for handle in self.workers()}
-        if name not in handles:
-            raise LookupError(f"there is no worker {name!r}; there are: {', '.join(sorted(handles)) or 'none'}")
-        return handles[name]
+        self._check_open()
+        if name not in self._host.kernel.named:
+            raise not_there(name, self._host)
+        return WorkerHandle(self, self._host, name)
+
+    def former_worker(self, name: str) -> WorkerHandle:
+        """For commands, which may be given again once there is no worker of that name any more: its handle."""
+        self._check_open()
+        return WorkerHandle(self, self._host, name)
 
     async def start_worker(self, worker: Worker, *, request_id: str | None = None) -> list[WorkerHandle]:
         """Start one more worker, or an ended one again; it is not started again with the next runtime.

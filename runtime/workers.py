@@ -14,7 +14,9 @@ from collections.abc import Collection, Generator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from ..actors.commands import PauseWorker, ResumeWorker, ShutDownWorker, StartWorkers, TerminateWorker
+import msgspec
+
+from ..actors.commands import BeginWork, PauseWorker, ResumeWorker, ShutDownWorker, StartWorkers, TerminateWorker
 from ..actors.lifecycles import Lifecycles
 from ..actors.messages import Message
 from ..actors.records import WorkerRecord
@@ -119,15 +121,43 @@ class WorkerHandle:
         """
         await self._tell(TerminateWorker(*words(reason, by)), request_id)
 
-    async def start(self, *, request_id: str | None = None) -> None:
-        """Start its next incarnation, as it was. Raises InvalidTransitionError if it has not ended."""
-        actor = self._host.kernel.named[self.name]
+    async def start(
+        self, reason: str = "started by an operator", *, by: str | None = None, request_id: str | None = None
+    ) -> None:
+        """Start its next incarnation, as it was; one that lives begins to work, where its lifecycle has that (`fleet`).
+
+        Raises InvalidTransitionError if it lives, and its lifecycle has not.
+        """
+        word = BeginWork(*words(reason, by))
+        actor = self._host.kernel.named.get(self.name)
+        if actor is None or not actor.ended:
+            await self._tell(word, request_id)
+            return
+        again = StartWorkers((actor.spec,), None, word.reason, word.by)
         with named(self.name):
-            await start(self._runtime, actor.spec, request_id)
+            await self._runtime.input(
+                *self._said(word), lambda reply: msgspec.structs.replace(again, reply=reply), request_id=request_id
+            )
 
     async def _tell(self, message: Message, request_id: str | None) -> None:
+        actor = self._host.kernel.named.get(self.name)
         with named(self.name):
-            await self._runtime.command(self.record.key, message, request_id=request_id)
+            await self._runtime.command(
+                0 if actor is None else actor.record.key,
+                message,
+                request_id=request_id,
+                said=self._said(message),
+                refuse=None if actor is not None else lambda: not_there(self.name, self._host),
+            )
+
+    def _said(self, message: Message) -> tuple[str, object]:
+        """What a key of a command is bound to: not the incarnation, since the same may be said again after it."""
+        return type(message).__name__, (self.name, message)
+
+
+def not_there(name: str, host: Host) -> LookupError:
+    """There is no worker of that name."""
+    return LookupError(f"there is no worker {name!r:.80}; there are: {', '.join(sorted(host.kernel.named)) or 'none'}")
 
 
 @contextmanager

@@ -10,7 +10,8 @@ Rules
   there is a new one instead. So with jobs.
 - `terminate` is force, and possible wherever the worker is not terminated yet, also where it has ended
   otherwise: the one row out of a terminal state, and declared as forced.
-- A running worker stays so between its tasks, until all of them are done.
+- A running worker stays so between its tasks, until all of them are done. Its supervisor may start one before there is
+  a task.
 
 What was decided
 ----------------
@@ -160,6 +161,7 @@ LIFECYCLES: Final = (
         "worker",
         WORKER,
         {
+            E.START: (RE.START_TASK,),  # by its supervisor, before there is a task
             E.ASSIGN: (RE.START_TASK,),
             E.PAUSE: (RE.PAUSE,),
             E.RESUME: (RE.RESUME,),

@@ -89,10 +89,6 @@ def _known(name: str, names: Iterable[str], none: str) -> str:
 # -- the table ---------------------------------------------------------------------------------------------------------
 
 
-NOT_TOLD: Any = object()
-"""In place of a reason: the command takes none, nor who says so."""
-
-
 class About(NamedTuple):
     """What a command is about."""
 
@@ -110,11 +106,6 @@ class Row(NamedTuple):
     reason: str | None  # kept where none is given
     options: tuple[str, ...]
     help: str
-
-    @property
-    def told(self) -> bool:
-        """Whether it is told why, and who says so."""
-        return self.reason is not NOT_TOLD
 
 
 _JOB_OR_TASK = About(job_or_task, {"target": (Target, inspect.Parameter.empty), "task": (MaybeTask, None)})
@@ -159,7 +150,7 @@ TABLE = (
         "Let a worker finish what it runs, and end.",
     ),
     Row(
-        "workers", "start", "start_worker", _WORKER, NOT_TOLD, (),
+        "workers", "start", "start_worker", _WORKER, "started by an operator", (),
         "Start the next incarnation of a worker that has ended.",
     ),
     Row(
@@ -179,10 +170,9 @@ def commands(group: str = "") -> Iterator[Callable[..., None]]:
 
 
 def _command(row: Row) -> Callable[..., None]:
-    said = {"reason": (MaybeReason, row.reason), "by": (By, None)} if row.told else {}
     parameters = {
         **row.about.parameters, **{name: (_OPTIONS[name], None) for name in row.options},
-        "journal": (Journal, JOURNAL), **said,
+        "journal": (Journal, JOURNAL), "reason": (MaybeReason, row.reason), "by": (By, None),
         "request_id": (RequestId, None), "timeout": (Timeout, TIMEOUT), "as_json": (AsJson, False),
     }  # fmt: skip
 
@@ -206,7 +196,7 @@ def _do(row: Row, act: Act, given: dict[str, Any]) -> None:
     about = {part: given.pop(part) for part in row.about.parameters}
     with reading(act.journal) as reader:
         kind, name, shown = row.about.find(reader, row.verb, **about)
-    if row.told and given["by"] is None:
+    if given["by"] is None:
         given["by"] = login()
     check = given.pop("check", None)
     for option in row.options:

@@ -41,7 +41,7 @@ VERBS: dict[str, Verb] = {
     "resume_worker": _verb("", "worker", method="resume", arguments="reason by", stopped=False),
     "shut_down_worker": _verb("", "worker", method="shut_down", arguments="reason by deadline", stopped=False),
     "terminate_worker": _verb("", "worker", method="terminate", arguments="reason by", stopped=False),
-    "start_worker": _verb("", "worker", method="start", arguments="", stopped=False),
+    "start_worker": _verb("", "worker", method="start", arguments="reason by", stopped=False),
     "retry": _verb("", "job", "task", method="retry", arguments="reason by"),
     "skip": _verb("", "task", method="skip", arguments="reason by"),
     "approve": _verb("approve", "job", "task", arguments="reason by approval"),
@@ -91,7 +91,7 @@ async def _breaker(runtime: Runtime, name: str) -> Any:
 
 
 async def _worker(runtime: Runtime, name: str) -> Any:
-    return runtime.worker(name)
+    return runtime.former_worker(name)
 
 
 async def _machine(runtime: Runtime, name: str) -> Any:

@@ -12,6 +12,7 @@ from tests.actors.stage import Stage, fails, fails_until, flow, hangs, task
 from callboard.actors import entity
 from callboard.actors.commands import (
     Approve,
+    BeginWork,
     PauseWorker,
     Reject,
     ResetBreaker,
@@ -23,7 +24,7 @@ from callboard.actors.commands import (
     TripBreaker,
 )
 from callboard.actors.lifecycles import Lifecycles
-from callboard.actors.messages import Drain
+from callboard.actors.messages import Drain, WorkerDied
 from callboard.actors.records import BreakerRecord
 from callboard.actors.spec import (
     Approval,
@@ -40,6 +41,7 @@ from callboard.actors.spec import (
 )
 from callboard.actors.transitions import as_event
 from callboard.actors.validate import findings
+from callboard.machines import InvalidTransitionError
 from callboard.machines.audit import audit
 from callboard.machines.auditor import AuditFinding
 from callboard.machines.events import Event
@@ -208,6 +210,51 @@ def test_a_worker_that_is_told_as_running_between_its_tasks_is_paused_as_a_runni
     stage.settle()
     assert job.ended
     assert stage.worker("loop").record.shown == "RUNNING"
+    assert clean(stage) == []
+
+
+def test_a_worker_of_fleet_is_started_before_it_has_a_task_and_can_then_be_paused() -> None:
+    stage = staged("fleet")
+    worker = stage.worker("loop")
+    assert isinstance(stage.command(worker, PauseWorker("too early")), InvalidTransitionError)
+    assert stage.command(worker, BeginWork("at once", "ana")) is None
+    assert (worker.record.state, worker.record.shown) == ("idle", "RUNNING")
+    told = stage.kept.transitions[-1]
+    assert (told.event, told.from_state, told.to_state, told.reason, told.metadata) == (
+        "start_task", "IDLE", "RUNNING", "at once", {"by": "ana"},
+    )  # fmt: skip
+    assert isinstance(stage.command(worker, BeginWork("again")), InvalidTransitionError)
+    assert stage.command(worker, PauseWorker("a while")) is None
+    assert stage.command(worker, ResumeWorker("go on")) is None
+    stage.submit(flow(task("one")))
+    assert (stage.state(), worker.record.shown) == ("completed", "RUNNING")
+    assert clean(stage) == []
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "fleet"])
+def test_a_worker_of_another_lifecycle_is_not_started_while_it_lives(name: str) -> None:
+    stage = staged(name)
+    worker = stage.worker("loop")
+    before = worker.record
+    refused = stage.command(worker, BeginWork("at once"))
+    assert isinstance(refused, InvalidTransitionError)
+    assert "shut it down or terminate it" in str(refused)
+    assert worker.record is before
+
+
+def test_a_worker_of_fleet_that_has_ended_otherwise_can_be_told_as_terminated() -> None:
+    stage = staged("fleet", scripts={"one": hangs})
+    stage.submit(flow(task("one")))
+    loop, command = stage.worker("loop"), stage.worker("command")
+    stage.send(WorkerDied("loop", 1, "it is gone"))
+    assert stage.command(command, BeginWork("at once")) is None
+    assert stage.command(command, ShutDownWorker("enough")) is None
+    assert (loop.record.shown, command.record.shown) == ("FAILED", "COMPLETED")
+    for worker in (loop, command):
+        assert stage.command(worker, TerminateWorker("for good", "ana")) is None
+        assert worker.record.shown == "TERMINATED"
+        assert isinstance(stage.command(worker, TerminateWorker("again")), InvalidTransitionError)
+        assert isinstance(stage.command(worker, BeginWork("again")), InvalidTransitionError)
     assert clean(stage) == []
 
 
@@ -694,9 +741,6 @@ BY_MACHINE_ACTORS = {
     # A run that failed is followed by a new one, which has a trace of its own.
     "pipeline.workstream: S_FAILED retry_eligible [retry count below max retries] S_RETRYING",
     "pipeline.workstream: S_RETRYING retry_attempt S_RUNNING",
-    # What has ended is gone: the runtime's own actors leave it alone.
-    "fleet.worker: COMPLETED terminate TERMINATED",
-    "fleet.worker: FAILED terminate TERMINATED",
 }
 """The rows that only a `MachineActor` takes (test_published_machines.py). That all are taken is for the plugin."""
 
@@ -728,5 +772,6 @@ def test_the_runtimes_actors_take_all_rows_but_those_of_machine_actors_only(monk
         test_the_rest_of_the_rows(name)
         test_one_more_attempt_is_taken_back_when_its_tool_falls_ill(name)
     test_a_guarded_task_parks_when_it_is_exhausted_and_after_the_same_error_thrice()
+    test_a_worker_of_fleet_that_has_ended_otherwise_can_be_told_as_terminated()
     every = {f"{machine.name}: {title(row)}" for machine in PUBLISHED.values() for row in machine.transitions}
     assert every - taken == BY_MACHINE_ACTORS

@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from callboard.actors.records import RequestRecord
-from callboard.actors.spec import Task, Workstream
+from callboard.actors.spec import Task, Worker, Workstream
 from callboard.machines import InvalidTransitionError
 from callboard.runtime.clock import VirtualClock
 from callboard.runtime.handles import JobHandle
@@ -199,3 +199,30 @@ async def test_the_key_says_what_the_command_left(open_runtime: Callable[..., Ru
         "cancel",
         b'{"kind":"job","id":"j","state":"cancelled","workstream":"cancelled"}',  # at the end of the turn
     )
+
+
+async def test_the_same_said_to_a_worker_gets_the_same_answer_after_its_next_incarnation_and_a_restart(
+    open_runtime: Callable[..., Runtime],
+) -> None:
+    async with open_runtime(workers=()) as runtime:
+        (worker,) = await runtime.start_worker(Worker("w", engine="loop", lifecycle="fleet"))
+        await worker.start("go", by="ana", request_id="r1")
+        await worker.pause("wait", request_id="r2")
+        await worker.terminate("no", request_id="r3")
+        await worker.start("anew", request_id="r4")
+        assert (worker.record.run, worker.record.shown) == (2, "IDLE")
+        for _ in range(2):
+            await worker.start("go", by="ana", request_id="r1")
+            await worker.pause("wait", request_id="r2")
+            await worker.start("anew", request_id="r4")
+        assert (worker.record.run, worker.record.shown) == (2, "IDLE")
+        with pytest.raises(RequestIdReused):
+            await worker.start("go", by="bo", request_id="r1")
+    async with open_runtime(workers=()) as runtime:
+        with pytest.raises(LookupError):
+            runtime.worker("w")
+        former = runtime.former_worker("w")
+        await former.pause("wait", request_id="r2")
+        await former.start("anew", request_id="r4")
+        with pytest.raises(LookupError, match="there is no worker 'w'"):
+            await former.pause("wait", request_id="r5")
