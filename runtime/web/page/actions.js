@@ -1,0 +1,258 @@
+// Doing something: one dialog for every verb, which says what the verb does, asks for a reason, and shows what came of it.
+//
+//     act({ verb: "approve", of: task, at: `api/jobs/${segments(job, "tasks", task)}`, body: {...} })   opens the dialog
+//     html`<${Actions} of=${task} at=${path} body=${...} />`      a button for each verb that it takes now (`of.actions`)
+//     html`<${ActionDialog} />`, html`<${Outcomes} />`            once each, in the shell
+//     announce("...")                                             said by a screen reader, shown to nobody
+//
+// `of` is a view of the API: {kind, id, name, state, actions}. What came of it is told beneath the page, and said.
+//
+// Rules:
+// - One key per dialog: pressing twice, or trying again where no answer came, does it once. What was asked for cannot be
+//   changed between such tries. A refusal did nothing, so that the next press has a key of its own.
+// - A conflict is shown in words, with what the thing takes now; each of those is a press away.
+// - The focus goes back to where it was.
+
+import { html, signal, useEffect, useLayoutEffect, useRef, useState } from "./vendor/ui.js";
+import { Icon, Name, State, Trouble } from "./components.js";
+import { freshKey, json, Problem, token } from "./net.js";
+import { refresh } from "./store.js";
+import { safe, spoken } from "./text.js";
+
+const number = (name, label, hint) => ({ name, label, hint, type: "number" });
+const FORCE = { name: "force", label: "By force", hint: "Ends what runs at once; its clean-up does not run.", type: "checkbox" };
+
+/** The verbs: what the button says, what it does in words (by kind, else for all), what has been done, its weight. */
+export const VERBS = {
+  approve: { label: "Approve", does: "Counts as your approval. It goes on once nobody else is missing.", done: "approved", weight: "main" },
+  reject: { label: "Reject", does: "One rejection ends the hold: what is held is cancelled.", done: "rejected", weight: "danger" },
+  resume: {
+    label: "Resume", done: "resumed", weight: "main",
+    does: { job: "Goes on where it stopped: what is completed stays so.", worker: "It takes new attempts again." },
+  },
+  retry: {
+    label: "Retry", done: "is to be tried again", weight: "main",
+    does: { job: "Runs it again: what is completed stays so.", task: "It is tried again, with what depends on it." },
+  },
+  start: { label: "Start", does: "Begins a new life of this worker, under its name.", done: "started", weight: "main" },
+  reset: {
+    label: "Reset", done: "reset", weight: "main",
+    does: { breaker: "Closes it: attempts go out again, and its count begins anew.", task: "It no longer waits for its breaker." },
+  },
+  pause: {
+    label: "Pause", done: "paused", weight: "",
+    does: { job: "Nothing new starts; what runs goes on to its end.", worker: "It takes no new attempts; those it has go on." },
+  },
+  skip: { label: "Skip", does: "It does not run, and counts as done for what depends on it.", done: "skipped", weight: "" },
+  trip: {
+    label: "Trip", does: "Opens it: no attempt goes out to this tool until it cools down or is reset.", done: "tripped", weight: "danger",
+    fields: [number("cooldown", "Cooldown in seconds", "Its own if left empty.")],
+  },
+  shut_down: {
+    label: "Shut down", does: "It takes nothing new, and leaves when what it has is done.", done: "is shutting down", weight: "danger",
+    fields: [number("deadline", "Deadline in seconds", "What still runs then is stopped. Its own if left empty.")],
+  },
+  cancel: {
+    label: "Cancel", done: "is being cancelled", weight: "danger", fields: [FORCE],
+    does: { job: "Stops its tasks in good order, with their clean-up.", task: "Stops it in good order, with its clean-up." },
+  },
+  terminate: { label: "Terminate", does: "Ends it at once: its attempts are lost, and tried elsewhere.", done: "terminated", weight: "danger" },
+};
+const ORDER = Object.keys(VERBS);
+
+const open = signal(null); // what the dialog is about
+const outcomes = signal([]); // what came of the last actions, the newest first
+/** What a screen reader is to say. */
+export const said = signal("");
+
+/** Have a screen reader say something. */
+export function announce(text) {
+  said.value = "";
+  setTimeout(() => {
+    said.value = text;
+  }, 50); // the same text twice is said twice
+}
+
+/** Open the dialog for a verb. */
+export function act({ verb, of, at, body = {} }) {
+  open.value = { verb, of, at, body, from: document.activeElement, turn: (open.peek()?.turn ?? 0) + 1 };
+}
+
+/** The verbs of a thing in the order of their buttons, as far as the page knows them. */
+export const verbsOf = (thing) => ORDER.filter((verb) => (thing.actions ?? []).includes(verb));
+
+export function Actions({ of, at, body = {}, only = null }) {
+  const verbs = verbsOf(of).filter((verb) => only === null || only.includes(verb));
+  if (!verbs.length) return null;
+  return html`<div class="actions" role="group" aria-label=${`Actions on ${safe(of.name || of.id)}`}>
+    ${verbs.map((verb) => html`<button key=${verb} type="button" class=${VERBS[verb].weight} onClick=${() => act({ verb, of, at, body })}>
+      ${VERBS[verb].label}<span class="unseen"> ${safe(of.name || of.id)}</span>
+    </button>`)}
+  </div>`;
+}
+
+const textOf = (verb, kind) => typeof VERBS[verb].does === "string" ? VERBS[verb].does : (VERBS[verb].does[kind] ?? "");
+
+function remembered(value) {
+  const kept = "callboard name";
+  if (value !== undefined) localStorage.setItem(kept, value);
+  return localStorage.getItem(kept) ?? "";
+}
+
+export function ActionDialog() {
+  const asked = open.value;
+  return asked && html`<${Asking} key=${asked.turn} ...${asked} />`;
+}
+
+function Asking({ verb, of, at, body, from }) {
+  const box = useRef(null);
+  const key = useRef(freshKey());
+  const [step, setStep] = useState({ name: "asking", problem: null });
+  const { label, fields = [], weight, done } = VERBS[verb];
+  const sending = step.name === "sending";
+  const locked = sending || step.name === "unanswered";
+
+  useLayoutEffect(() => {
+    box.current.showModal();
+  }, []);
+  const close = () => {
+    box.current?.close();
+    open.value = null;
+    if (from?.isConnected) from.focus();
+    else document.querySelector("h1")?.focus();
+  };
+
+  async function submit(event) {
+    event.preventDefault();
+    if (sending) return;
+    const form = new FormData(box.current.querySelector("form"));
+    const wanted = { ...body, ...asBody(form, fields) };
+    if (form.get("by")) remembered(form.get("by"));
+    setStep({ name: "sending", problem: null, wanted: step.wanted });
+    const sent = step.wanted ?? wanted;
+    try {
+      const answer = await json("POST", `${at}/${verb}`, { body: sent, key: key.current });
+      told({ verb, done, of, answer, at: Date.now() });
+      refresh();
+      close();
+    } catch (error) {
+      const problem = error instanceof Problem ? error : new Problem(0, { detail: String(error) });
+      const unsure = problem.unanswered || problem.kind === "in-flight" || problem.status === 401;
+      if (!unsure) key.current = freshKey();
+      setStep({ name: unsure ? "unanswered" : "refused", problem, wanted: unsure ? sent : undefined });
+      if (problem.status === 409) refresh();
+    }
+  }
+
+  return html`<dialog ref=${box} class="ask" aria-labelledby="ask-title" onCancel=${(event) => { event.preventDefault(); close(); }}>
+    <form onSubmit=${submit}>
+      <h2 id="ask-title">${label} <${Name} text=${of.name || of.id} /></h2>
+      <p class="about"><span>${spoken(of.kind)}</span> <code><bdi>${safe(of.id)}</bdi></code> <${State} state=${of.state} phase=${of.phase} /></p>
+      <p>${textOf(verb, of.kind)}</p>
+      ${!token.value && html`<label class="field">
+        <span>Your name</span>
+        <input name="by" autocomplete="username" maxlength="200" defaultValue=${remembered()} readonly=${locked} placeholder="operator" />
+      </label>`}
+      ${fields.map((field) => html`<${Field} key=${field.name} ...${field} locked=${locked} />`)}
+      <label class="field">
+        <span>Reason</span>
+        <textarea name="reason" rows="2" maxlength="2000" readonly=${locked} autofocus aria-describedby="ask-hint"></textarea>
+        <small id="ask-hint">Kept in the record of transitions, for those who come after.</small>
+      </label>
+      <div class="came" role="status">
+        ${step.problem && html`<${Refused} problem=${step.problem} of=${of} at=${at} body=${body} from=${from} />`}
+      </div>
+      <div class="buttons">
+        <button type="button" onClick=${close}>${step.name === "refused" ? "Close" : "Back"}</button>
+        <button type="submit" class=${weight || "main"} aria-disabled=${sending}>
+          ${sending ? "Asking …" : step.name === "unanswered" ? "Try again" : label}
+        </button>
+      </div>
+    </form>
+  </dialog>`;
+}
+
+function Field({ name, label, hint, type, locked }) {
+  const hinted = `hint-${name}`;
+  if (type === "checkbox") {
+    return html`<label class="field check">
+      <input type="checkbox" name=${name} aria-describedby=${hinted} disabled=${locked} /><span>${label}</span><small id=${hinted}>${hint}</small>
+    </label>`;
+  }
+  return html`<label class="field">
+    <span>${label}</span>
+    <input type="number" name=${name} min="0" step="any" inputmode="decimal" readonly=${locked} aria-describedby=${hinted} />
+    <small id=${hinted}>${hint}</small>
+  </label>`;
+}
+
+function asBody(form, fields) {
+  const made = {};
+  for (const name of ["reason", "by"]) if (form.get(name)?.trim()) made[name] = form.get(name).trim();
+  for (const { name, type } of fields) {
+    const value = form.get(name);
+    if (type === "checkbox" ? value : value?.trim()) made[name] = type === "checkbox" ? true : Number(value);
+  }
+  return made;
+}
+
+/** What the server said against it. For a conflict: where the thing is now, and what it takes. */
+function Refused({ problem, of, at, body, from }) {
+  const { state, allowed, commands, findings } = problem.said;
+  if (problem.status === 409 && state) {
+    const now = (commands ?? allowed ?? []).filter((verb) => verb in VERBS);
+    return html`<div class="trouble conflict">
+      <${Icon} name="question" />
+      <div>
+        <p><strong>It has moved on: it is now</strong> <${State} state=${state} /></p>
+        <p class="prose">${safe(problem.said.detail)}</p>
+        ${now.length
+          ? html`<p>What it takes now:</p>
+              <div class="actions">${now.map((verb) => html`<button key=${verb} type="button"
+                onClick=${() => { act({ verb, of: { ...of, state, phase: state }, at, body }); open.value = { ...open.peek(), from }; }}>
+                ${VERBS[verb].label}</button>`)}</div>`
+          : html`<p>It takes no action of this page now.</p>`}
+      </div>
+    </div>`;
+  }
+  if (problem.status === 0) {
+    return html`<div class="trouble">
+      <${Icon} name="question" />
+      <p><strong>No answer came.</strong> It may have been done all the same. Trying again asks for the same thing once more, and it is done once.</p>
+    </div>`;
+  }
+  return html`<${Trouble} problem=${problem} />${findings?.length
+    ? html`<ul class="findings">${findings.map((one, index) => html`<li key=${index}><code>${safe(one.where)}</code> ${safe(one.text)}</li>`)}</ul>` : null}`;
+}
+
+function told(outcome) {
+  outcomes.value = [outcome, ...outcomes.peek()].slice(0, 3);
+  const { of, done, answer } = outcome;
+  announce(`${safe(of.name || of.id)} ${done}. It is now ${spoken(answer.state || answer.status || "")}.`);
+}
+
+const LASTS = 12_000; // ms that an outcome is shown, unless the pointer or the focus is on it
+
+/** What came of the last actions. */
+export function Outcomes() {
+  const list = useRef(null);
+  const shown = outcomes.value;
+  useEffect(() => {
+    if (!shown.length) return undefined;
+    const timer = setInterval(() => {
+      if (list.current?.matches(":hover, :focus-within")) return;
+      const left = outcomes.peek().filter(({ at }) => Date.now() - at < LASTS);
+      if (left.length !== outcomes.peek().length) outcomes.value = left;
+    }, 1000);
+    return () => clearInterval(timer);
+  }, [shown.length]);
+  return html`<ul class="outcomes" ref=${list} aria-label="What came of it">
+    ${shown.map((one) => html`<li key=${one.at}>
+      <span><strong><${Name} text=${one.of.name || one.of.id} /></strong> ${one.done}${" "}
+        ${one.answer.state && html`<span class="now">now <${State} state=${one.answer.state} phase=${one.answer.phase ?? one.answer.state} /></span>`}</span>
+      <button type="button" class="quiet icononly" aria-label="Dismiss" onClick=${() => { outcomes.value = outcomes.peek().filter((other) => other !== one); }}>
+        <${Icon} name="close" /></button>
+    </li>`)}
+  </ul>`;
+}
+

@@ -1,0 +1,56 @@
+// Server-Sent Events out of the text of a response, as the HTML standard has them. Pure: text in, messages out.
+//
+// EventSource would do this, but sends no Authorization header; so the store reads the stream with fetch.
+
+/** A parser: `feed(text)` gives the messages that are complete, as {event, data}; `id` is the last id, also without data. */
+export function sseParser() {
+  let rest = "";
+  let first = true;
+  let [event, data] = ["", []];
+  let [id, next, retry] = [null, null, null];
+
+  function line(text, messages) {
+    if (text === "") {
+      id = next;
+      if (data.length) messages.push({ event: event || "message", data: data.join("\n") });
+      [event, data] = ["", []];
+      return;
+    }
+    const colon = text.indexOf(":");
+    if (colon === 0) return; // a comment: a heartbeat
+    const field = colon < 0 ? text : text.slice(0, colon);
+    let value = colon < 0 ? "" : text.slice(colon + 1);
+    if (value.startsWith(" ")) value = value.slice(1);
+    if (field === "data") data.push(value);
+    else if (field === "event") event = value;
+    else if (field === "id" && !value.includes("\0")) next = value;
+    else if (field === "retry" && /^\d+$/.test(value)) retry = Number(value);
+  }
+
+  return {
+    /** The last id of a message, or of a blank one. null: none came yet. */
+    get id() {
+      return id;
+    },
+    /** How long the server wants its readers to wait before they come back, in milliseconds, if it said so. */
+    get retry() {
+      return retry;
+    },
+    feed(text) {
+      rest += first && text.startsWith("\ufeff") ? text.slice(1) : text;
+      first &&= text === "";
+      const messages = [];
+      let start = 0;
+      for (let at = 0; at < rest.length; at++) {
+        const character = rest[at];
+        if (character !== "\n" && character !== "\r") continue;
+        if (character === "\r" && at + 1 === rest.length) break; // its \n may come with the next piece
+        line(rest.slice(start, at), messages);
+        if (character === "\r" && rest[at + 1] === "\n") at++;
+        start = at + 1;
+      }
+      rest = rest.slice(start);
+      return messages;
+    },
+  };
+}

@@ -1,0 +1,355 @@
+// What the page knows of the runtime, and how it is kept fresh: one event stream, and resources that are read again
+// when something happened that concerns them.
+//
+// How a view gets live data:
+//
+//     const job = useLive(`api/jobs/${segments(id)}`, { when: (event) => event.job_id === id });
+//     job.data.value       what was read last, or undefined
+//     job.problem.value    the Problem of the last read, or null; data stays what it was
+//     job.busy.value       whether it is being read for the first time
+//     job.reload()         read it again now
+//
+//     const jobs = useList("api/jobs?limit=100", { when: ... });   // the same, data is all items of the pages so far
+//     jobs.more()          read one page more; jobs.next.value is null where there is none
+//
+//     useEvents({ events(batch) {...}, reset() {...} }, [id]);     // every transition, in batches, in order of seq
+//     now.value            the server's time in UTC epoch seconds, once a second; useNow() in a component
+//     link.value           {state: "live" | "opening" | "cut" | "asleep", heard, retryAt, why}
+//
+// `reset` means that transitions may have been missed (the server was away for long, or has another journal): drop what was
+// put together from them. Resources are read again by themselves then. Transitions may come twice, or late: what is read
+// may be ahead of them, so they are to be put in place, not counted.
+//
+// How it acts: `actions.js`. What it shows things with: `components.js`. Where it is: `router.js`.
+//
+// Rules:
+// - One stream for the whole page, resumed by its Last-Event-ID. While the page is hidden for long it is closed: browsers
+//   allow few connections to one server, and a tab that nobody sees needs none.
+// - A resource is never read twice at once, and at most every `GAP` ms, so that a busy runtime costs a page no more than
+//   a calm one.
+// - A wait before a new try grows, is never longer than 15 s, and ends at once when the network is back.
+
+import { batch, signal, useEffect, useMemo, useRef } from "./vendor/ui.js";
+import { ask, json, Problem, problemOf, refused, segments, serverTime, token } from "./net.js";
+import { sseParser } from "./sse.js";
+
+export { segments };
+
+const GAP = 400; // ms between two reads of one resource
+const FLUSH = 100; // ms that transitions are collected before they are told
+const SILENCE = 45_000; // ms without as much as a heartbeat after which a connection counts as dead
+const ASLEEP = 60_000; // ms that a page is hidden before its stream is closed
+const RESUMES = 3600; // s after which what was missed is not worth hearing: everything is read again instead
+const WAITS = [500, 1000, 2000, 4000, 8000, 15_000];
+
+// ----------------------------------------------------------------------------------------------------------- time
+
+/** The server's time, once a second. */
+export const now = signal(serverTime());
+setInterval(() => {
+  now.value = serverTime();
+}, 1000);
+
+/** The server's time; the component is drawn again each second. */
+export const useNow = () => now.value;
+
+// ------------------------------------------------------------------------------------------------------ the stream
+
+/** How we stand with the server. heard: when it last said anything; retryAt: when we try again (epoch seconds, both). */
+export const link = signal({ state: "opening", heard: null, retryAt: null, why: null });
+
+const listeners = new Set();
+const resources = new Set();
+let lastId = null; // of the last transition that came
+let pending = [];
+let flushing = null;
+let attempt = 0;
+let stop = null; // ends the connection, or the wait for the next try
+let sleepTimer = null;
+
+const tell = (changes) => {
+  link.value = { ...link.peek(), ...changes };
+};
+
+function flush() {
+  flushing = null;
+  const told = pending;
+  pending = [];
+  batch(() => {
+    for (const listener of listeners) listener.events?.(told);
+    for (const resource of resources) if (told.some(resource.concerns)) resource.stale();
+  });
+}
+
+function take(message) {
+  if (message.event === "transition") {
+    pending.push(JSON.parse(message.data));
+    flushing ??= setTimeout(flush, FLUSH);
+  } else if (message.event === "gap") {
+    reset();
+  } else if (message.event === "closing") {
+    throw new Problem(0, { detail: JSON.parse(message.data).text });
+  }
+}
+
+/** Keep the number up to which all was told. One that goes back is of another journal. */
+function reached(id) {
+  if (id === null) return;
+  const back = lastId !== null && Number(id) < Number(lastId);
+  lastId = id;
+  if (back) reset();
+}
+
+function reset() {
+  pending = [];
+  for (const listener of listeners) listener.reset?.();
+  refresh();
+}
+
+/** Read everything that is shown again. */
+export function refresh() {
+  for (const resource of resources) resource.stale();
+}
+
+async function connect(stopped) {
+  const heard = link.peek().heard;
+  if (heard !== null && serverTime() - heard > RESUMES) lastId = null;
+  const abort = new AbortController();
+  stopped.then(() => abort.abort());
+  const resumed = lastId !== null;
+  const response = await ask("GET", "api/events", {
+    headers: { Accept: "text/event-stream", ...(resumed ? { "Last-Event-ID": lastId } : {}) },
+    signal: abort.signal,
+  });
+  if (!response.ok) {
+    if (resumed && response.status >= 400 && response.status < 500) lastId = null; // it does not know that number
+    throw await problemOf(response);
+  }
+  await read(response.body.getReader(), abort, resumed);
+}
+
+async function read(reader, abort, resumed) {
+  attempt = 0;
+  tell({ state: "live", heard: serverTime(), retryAt: null, why: null });
+  if (resumed) refresh();
+  else reset(); // nothing is missed from here on, so what was read before is read again
+  const parser = sseParser();
+  const decoder = new TextDecoder();
+  let watchdog;
+  const watch = () => {
+    clearTimeout(watchdog);
+    watchdog = setTimeout(() => abort.abort(new Problem(0, { detail: "the server fell silent" })), SILENCE);
+  };
+  try {
+    for (watch(); ; watch()) {
+      const { done, value } = await reader.read();
+      if (done) throw new Problem(0, { detail: "the server ended the connection" });
+      if (serverTime() - link.peek().heard >= 1) tell({ heard: serverTime() });
+      const messages = parser.feed(decoder.decode(value, { stream: true }));
+      reached(parser.id);
+      messages.forEach(take);
+    }
+  } finally {
+    clearTimeout(watchdog);
+  }
+}
+
+/** Keep a stream open, for as long as there is a page. */
+async function keep() {
+  for (;;) {
+    let end;
+    const stopped = new Promise((resolve) => {
+      end = resolve;
+    });
+    stop = end;
+    let problem = null;
+    try {
+      await connect(stopped);
+    } catch (error) {
+      problem = error instanceof Problem ? error : new Problem(0, {});
+    }
+    if (link.peek().state === "asleep") await stirred();
+    else if (refused.peek()) await allowed(problem);
+    else await waited(problem);
+  }
+}
+
+async function waited(problem) {
+  const growing = WAITS[Math.min(attempt++, WAITS.length - 1)];
+  const wait = Math.max(growing, (problem.retryAfter ?? 0) * 1000) * (0.75 + Math.random() / 2);
+  tell({ state: "cut", retryAt: serverTime() + wait / 1000, why: problem.message });
+  await until((go) => {
+    const timer = setTimeout(go, wait);
+    return () => clearTimeout(timer);
+  });
+  if (link.peek().state !== "asleep") tell({ state: "opening", retryAt: null });
+}
+
+async function allowed(problem) {
+  tell({ state: "cut", retryAt: null, why: problem.message });
+  await until((go) => refused.subscribe((why) => why === null && go()));
+}
+
+const stirred = () => until((go) => link.subscribe(({ state }) => state !== "asleep" && go()));
+
+/** Wait until `begin` calls what it is given, or until somebody stops the wait. */
+function until(begin) {
+  return new Promise((resolve) => {
+    let end = null;
+    let gone = false;
+    const go = () => {
+      gone = true;
+      end?.();
+      resolve();
+    };
+    stop = go;
+    end = begin(go);
+    if (gone) end();
+  });
+}
+
+/** Try again now, without waiting for the next try. */
+export function reconnect() {
+  if (link.peek().state !== "cut") return;
+  attempt = 0;
+  stop?.();
+}
+
+/** Open the stream, and keep it open. Once per page. */
+export function start() {
+  addEventListener("online", reconnect);
+  addEventListener("offline", () => link.peek().state === "live" && stop?.());
+  document.addEventListener("visibilitychange", () => {
+    clearTimeout(sleepTimer);
+    if (document.hidden) {
+      sleepTimer = setTimeout(() => {
+        tell({ state: "asleep" });
+        stop?.();
+      }, ASLEEP);
+    } else if (link.peek().state === "asleep") {
+      tell({ state: "opening" });
+    } else if (link.peek().state === "cut") {
+      reconnect();
+    }
+  });
+  token.subscribe(() => refresh());
+  void keep();
+}
+
+/** Hear of every transition while the component is there: {events(batch), reset()}. */
+export function useEvents(listener, inputs = []) {
+  const latest = useRef(listener);
+  latest.current = listener;
+  useEffect(() => {
+    const heard = { events: (told) => latest.current.events?.(told), reset: () => latest.current.reset?.() };
+    listeners.add(heard);
+    return () => listeners.delete(heard);
+  }, inputs);
+}
+
+// -------------------------------------------------------------------------------------------------------- resources
+
+/** What is read by `load(signal)`, again and again. `when(event)`: whether a transition concerns it. */
+function resource(load, when = () => true) {
+  const data = signal(undefined);
+  const problem = signal(null);
+  const busy = signal(true);
+  const abort = new AbortController();
+  let reading = false;
+  let wanted = false;
+  let timer = null;
+  let last = -Infinity;
+
+  async function reload() {
+    clearTimeout(timer);
+    timer = null;
+    if (reading || abort.signal.aborted) {
+      wanted = true;
+      return;
+    }
+    reading = true;
+    wanted = false;
+    try {
+      const value = await load(abort.signal);
+      batch(() => {
+        data.value = value;
+        problem.value = null;
+      });
+    } catch (error) {
+      if (abort.signal.aborted) return;
+      problem.value = error instanceof Problem ? error : new Problem(0, { detail: String(error) });
+    } finally {
+      reading = false;
+      last = performance.now();
+      busy.value = false;
+    }
+    if (wanted) stale();
+  }
+
+  /** It is not what it was: read it again soon. */
+  function stale() {
+    if (reading) wanted = true;
+    else timer ??= setTimeout(reload, Math.max(0, last + GAP - performance.now()));
+  }
+
+  const made = {
+    data, problem, busy, reload, stale, concerns: when,
+    open() {
+      resources.add(made);
+      void reload();
+    },
+    close() {
+      resources.delete(made);
+      clearTimeout(timer);
+      abort.abort();
+    },
+  };
+  return made;
+}
+
+function useResource(make, inputs) {
+  const made = useMemo(make, inputs);
+  useEffect(() => {
+    made?.open();
+    return () => made?.close();
+  }, [made]);
+  return made;
+}
+
+/** A resource of the API, kept fresh while the component is there. path null: none, and null is returned. */
+export function useLive(path, { when } = {}) {
+  return useResource(() => path === null ? null : resource((stopping) => json("GET", path, { signal: stopping }), when), [path]);
+}
+
+/** A list of the API, kept fresh; `more()` reads one page more. Its data are the items of the pages that were read. */
+export function useList(path, { when } = {}) {
+  return useResource(() => {
+    const next = signal(null);
+    let pages = 1;
+    const page = async (cursor, stopping) => {
+      const query = cursor === null ? "" : `${path.includes("?") ? "&" : "?"}cursor=${encodeURIComponent(cursor)}`;
+      return json("GET", path + query, { signal: stopping });
+    };
+    const made = resource(async (stopping) => {
+      const items = [];
+      let cursor = null;
+      for (let count = 0; count < pages; count++) {
+        const got = await page(cursor, stopping);
+        items.push(...got.items);
+        cursor = got.next ?? null;
+        if (cursor === null) break;
+      }
+      next.value = cursor;
+      return items;
+    }, when);
+    made.next = next;
+    made.more = () => {
+      if (next.peek() === null) return;
+      pages += 1;
+      next.value = null;
+      made.stale();
+    };
+    return made;
+  }, [path]);
+}
+

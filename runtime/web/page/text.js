@@ -1,0 +1,79 @@
+// Words, numbers and times as people read them. Pure: nothing here looks at the page or the clock.
+//
+// Rules:
+// - Names, reasons and errors come from elsewhere. They are only ever text, and `safe` shows the characters that would
+//   turn the direction of writing or hide as what they are.
+// - Times are UTC epoch seconds, as on the wire; they are shown in the reader's own time zone.
+
+const HIDDEN = /[\u0000-\u001f\u007f-\u009f\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb\u{e0000}-\u{e007f}]/gu;
+const HIDDEN_IN_LINES = new RegExp(HIDDEN.source.replace("\\u0000-\\u001f", "\\u0000-\\u0008\\u000b-\\u001f"), "gu");
+
+const escaped = (character) => {
+  const number = character.codePointAt(0);
+  return number < 256 ? `\\x${number.toString(16).padStart(2, "0")}` : `\\u${number.toString(16).padStart(4, "0")}`;
+};
+
+/** The text with escapes in place of control and direction characters; `lines` keeps line ends and tabs. */
+export function safe(text, { lines = false } = {}) {
+  return text === null || text === undefined ? "" : String(text).replace(lines ? HIDDEN_IN_LINES : HIDDEN, escaped);
+}
+
+const numbers = new Intl.NumberFormat("en");
+/** 12345 -> "12,345". */
+export const number = (value) => numbers.format(value);
+
+/** counted(1, "task") -> "1 task"; counted(2, "task") -> "2 tasks". */
+export const counted = (count, word, many = `${word}s`) => `${number(count)} ${count === 1 ? word : many}`;
+
+/** ["a", "b", "c"] -> "a, b and c". */
+export function listed(words, last = "and") {
+  return words.length < 2 ? (words[0] ?? "") : `${words.slice(0, -1).join(", ")} ${last} ${words.at(-1)}`;
+}
+
+/** A word of the wire as people say it: "circuit_open" -> "circuit open". */
+export const spoken = (word) => safe(word).replaceAll("_", " ");
+
+const two = (value) => String(value).padStart(2, "0");
+
+/** How long: "850 ms", "12 s", "3 min 05 s", "2 h 10 min", "3 d 4 h". */
+export function span(seconds) {
+  if (seconds === null || seconds === undefined || Number.isNaN(seconds)) return "";
+  if (seconds > 0 && seconds < 0.9995) return `${Math.max(1, Math.round(seconds * 1000))} ms`;
+  if (seconds > 0 && seconds < 9.95) return `${(Math.round(seconds * 10) / 10).toString()} s`;
+  const whole = Math.max(0, Math.round(seconds));
+  if (whole < 60) return `${whole} s`;
+  if (whole < 3600) return `${Math.floor(whole / 60)} min ${two(whole % 60)} s`;
+  if (whole < 86400) return `${Math.floor(whole / 3600)} h ${two(Math.floor((whole % 3600) / 60))} min`;
+  return `${Math.floor(whole / 86400)} d ${Math.floor((whole % 86400) / 3600)} h`;
+}
+
+/** The same in whole seconds, for what ticks: a countdown never jumps between its forms. */
+export const ticking = (seconds) => span(Math.max(0, Math.ceil(seconds)));
+
+/** How long ago, coarsely: "now", "12 s ago", "5 min ago", "3 h ago", "2 d ago". */
+export function ago(at, now) {
+  const past = now - at;
+  if (past < 2) return "now";
+  if (past < 60) return `${Math.floor(past)} s ago`;
+  if (past < 3600) return `${Math.floor(past / 60)} min ago`;
+  if (past < 86400) return `${Math.floor(past / 3600)} h ago`;
+  return `${Math.floor(past / 86400)} d ago`;
+}
+
+const clocks = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+const days = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short" });
+const fulls = new Intl.DateTimeFormat("en-GB", { dateStyle: "long", timeStyle: "long" });
+
+/** "12:31:05". */
+export const clock = (at) => clocks.format(at * 1000);
+
+/** "12:31:05" today, "28 Nov 12:31:05" on another day. */
+export function moment(at, now) {
+  const [day, today] = [days.format(at * 1000), days.format(now * 1000)];
+  return day === today && Math.abs(now - at) < 86400 ? clock(at) : `${day} ${clock(at)}`;
+}
+
+/** The whole date with its zone. */
+export const full = (at) => fulls.format(at * 1000);
+
+export const iso = (at) => new Date(at * 1000).toISOString();

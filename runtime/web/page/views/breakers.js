@@ -1,0 +1,48 @@
+// The circuit breakers, one per tool: which are open, for how long yet, and what is parked behind them.
+
+import { html } from "../vendor/ui.js";
+import { Actions } from "../actions.js";
+import { Ago, Countdown, Empty, Loaded, Name, Page, State } from "../components.js";
+import { segments, useList } from "../store.js";
+import { counted, number, safe, span } from "../text.js";
+
+export function View() {
+  const breakers = useList("api/breakers?limit=500", { when: (event) => event.kind === "breaker" || event.kind === "task" });
+  const items = breakers.data.value ?? [];
+  const open = items.filter(({ phase }) => phase !== "closed").length;
+  return html`<${Page} title="Breakers" aside=${items.length ? html`<span class="soft num">${open ? `${number(open)} of ${number(items.length)} not closed` : "all closed"}</span>` : null}>
+    <${Loaded} of=${breakers} what="the breakers">${(all) => all.length
+      ? html`<div class="rows breakers" role="table" aria-label="Breakers">
+          <div role="rowgroup"><div class="row heads" role="row">
+            <span role="columnheader">State</span><span role="columnheader">Tool</span><span role="columnheader">Failures</span>
+            <span role="columnheader">Next</span><span role="columnheader" class="end">Actions</span>
+          </div></div>
+          <div role="rowgroup">${all.map((breaker) => html`<${Row} key=${breaker.id} breaker=${breaker} />`)}</div>
+        </div>`
+      : html`<${Empty} title="There are no breakers"><p>A tool has one from the first task on that names it.</p><//>`}
+    <//>
+  <//>`;
+}
+
+function Row({ breaker }) {
+  const { failures, failure_threshold: threshold, parked = 0 } = breaker;
+  return html`<div class="row" role="row">
+    <span role="cell"><${State} state=${breaker.state} phase=${breaker.phase} /></span>
+    <span role="cell" class="two">
+      <b><${Name} text=${breaker.name || breaker.id} /></b>
+      <span class="second">opens after ${counted(threshold, "failure")} · cools down for ${span(breaker.cooldown)}</span>
+    </span>
+    <span role="cell" class="two">
+      <span class="num">${number(failures)} of ${number(threshold)} in a row</span>
+      ${breaker.reason && html`<span class="second" title=${safe(breaker.reason)}>${safe(breaker.reason)}</span>`}
+    </span>
+    <span role="cell" class="two"><${Next} breaker=${breaker} />${parked > 0 && html`<span class="second num">${counted(parked, "task")} parked</span>`}</span>
+    <span role="cell" class="end"><${Actions} of=${breaker} at=${`api/breakers/${segments(breaker.id)}`} /></span>
+  </div>`;
+}
+
+function Next({ breaker }) {
+  if (breaker.phase === "open") return breaker.due_at ? html`<span>tries again in <${Countdown} to=${breaker.due_at} /></span>` : html`<span>open until it is reset</span>`;
+  if (breaker.phase === "half_open") return html`<span>${breaker.probe ? "one attempt tries it" : "lets one attempt through"}</span>`;
+  return html`<span class="soft">attempts go out${breaker.updated_at && breaker.failures ? html`; last failure <${Ago} at=${breaker.updated_at} />` : null}</span>`;
+}

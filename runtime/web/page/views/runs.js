@@ -1,0 +1,90 @@
+// The runs: every job with its progress, filtered by state and by name, the newest first, as many as one scrolls to.
+
+import { html, useEffect, useRef } from "../vendor/ui.js";
+import { Ago, Empty, Gap, Icon, iconOf, Loaded, Name, Page, Progress, Since, State, tone, useWindow } from "../components.js";
+import { ask, href } from "../router.js";
+import { useList } from "../store.js";
+import { safe, spoken } from "../text.js";
+
+const STATES = ["running", "pending", "submitted", "cancelling", "completed", "failed", "cancelled"];
+const ROW = 57; // px, as style.css has it with its line; on a phone
+const TALL = 97;
+const PAGE = 100;
+
+export function View({ query }) {
+  const states = (query.state ?? "").split(",").filter(Boolean);
+  const asked = new URLSearchParams([["limit", PAGE], ...states.map((state) => ["state", state])]);
+  if (query.name) asked.set("name", query.name);
+  const jobs = useList(`api/jobs?${asked}`, { when: (event) => event.kind !== "worker" && event.kind !== "breaker" });
+  const filtered = states.length > 0 || Boolean(query.name);
+  return html`<${Page} title="Runs">
+    <${Filters} states=${states} name=${query.name ?? ""} />
+    <${Loaded} of=${jobs} what="the runs">${(items) => items.length
+      ? html`<${Table} items=${items} list=${jobs} />`
+      : filtered
+        ? html`<${Empty} title="No run is like that"><p><button type="button" class="quiet" onClick=${() => ask({ state: "", name: "" })}>Show all</button></p><//>`
+        : html`<${Empty} title="No runs yet"><p>Submit one from your application, or by <code>callboard run FILE</code>.</p><//>`}
+    <//>
+  <//>`;
+}
+
+function Filters({ states, name }) {
+  const timer = useRef(null);
+  useEffect(() => () => clearTimeout(timer.current), []);
+  const find = (event) => {
+    const text = event.target.value.trim();
+    clearTimeout(timer.current);
+    timer.current = setTimeout(() => ask({ name: text }), 200);
+  };
+  const toggle = (state) => ask({ state: states.includes(state) ? states.filter((one) => one !== state).join(",") : [...states, state].join(",") });
+  return html`<div class="filters" role="search">
+    <div class="find"><${Icon} name="search" />
+      <input type="search" aria-label="Find by name" placeholder="Find by name" defaultValue=${name} onInput=${find} maxlength="200" />
+    </div>
+    <div class="chips" role="group" aria-label="Only those that are">
+      ${STATES.map((state) => html`<button key=${state} type="button" class=${`tone-${tone(state)}`} aria-pressed=${states.includes(state)} onClick=${() => toggle(state)}>
+        <${Icon} name=${iconOf(state)} />${spoken(state)}</button>`)}
+    </div>
+  </div>`;
+}
+
+const phone = matchMedia("(max-width: 760px)");
+
+function Table({ items, list }) {
+  const shown = useWindow(items.length, phone.matches ? TALL : ROW);
+  const { data, next, more } = list;
+  useEffect(() => {
+    if (shown.last >= data.value.length - 20) more();
+  }, [shown.last, next.value]);
+  return html`
+    <div class="rows runs" role="table" aria-label="Runs" aria-rowcount=${next.value === null ? items.length + 1 : -1}>
+      <div role="rowgroup"><div class="row heads" role="row" aria-rowindex="1">
+        <span role="columnheader">State</span><span role="columnheader">Run</span><span role="columnheader">Progress</span>
+        <span role="columnheader">Begun</span><span role="columnheader" class="end">Took</span>
+      </div></div>
+      <div role="rowgroup" ref=${shown.ref}>
+        <${Gap} px=${shown.above} />
+        ${items.slice(shown.first, shown.last).map((job, index) => html`<${Row} key=${job.id} job=${job} at=${shown.first + index + 2} />`)}
+        <${Gap} px=${shown.below} />
+      </div>
+    </div>
+    ${next.value !== null && html`<button type="button" class="more" onClick=${more}>Show more</button>`}
+  `;
+}
+
+function Row({ job, at }) {
+  const within = job.parent_id ? `child of ${job.parent_id}` : job.id === job.name ? null : job.id;
+  const held = job.phase === "running" && ["held", "paused", "waiting"].includes(job.workstream_state);
+  const why = job.error ?? job.reason;
+  return html`<div class="row link" role="row" aria-rowindex=${at}>
+    <span role="cell" class="cell-state"><${State} state=${held ? job.workstream_state : job.state} phase=${held ? job.workstream_state : job.phase} /></span>
+    <span role="cell" class="cell-name two">
+      <a href=${href(["runs", job.id])}><${Name} text=${job.name || job.id} /></a>
+      <span class="second">${[within && html`<code><bdi>${safe(within)}</bdi></code>`, job.by && html`by <${Name} text=${job.by} />`, job.phase === "failed" && why && html`<span class="prose">${safe(why)}</span>`]
+        .filter(Boolean).map((part, index) => index ? [" · ", part] : part)}</span>
+    </span>
+    <span role="cell" class="cell-progress"><${Progress} counts=${job.counts} total=${job.total} /></span>
+    <span role="cell" class="cell-since"><${Ago} at=${job.started_at ?? job.created_at} /></span>
+    <span role="cell" class="cell-long end"><${Since} from=${job.started_at} to=${job.finished_at} /></span>
+  </div>`;
+}

@@ -1,0 +1,67 @@
+// The workers: whether they live, what they carry of what they can, and when they were last heard of.
+
+import { html } from "../vendor/ui.js";
+import { Actions } from "../actions.js";
+import { Ago, Countdown, Empty, Loaded, Name, Page, State } from "../components.js";
+import { segments, useList } from "../store.js";
+import { counted, number, safe } from "../text.js";
+
+const SLOTS = 16; // capacities up to this are shown slot by slot
+
+export function View() {
+  const workers = useList("api/workers?limit=500", { when: (event) => event.kind === "worker" || event.kind === "task" });
+  const items = workers.data.value ?? [];
+  const slots = items.reduce((sum, { capacity, finished_at: ended }) => sum + (ended ? 0 : capacity), 0);
+  const taken = items.reduce((sum, { assigned }) => sum + assigned, 0);
+  return html`<${Page} title="Workers" aside=${items.length ? html`<span class="soft num">${number(taken)} of ${counted(slots, "slot")} taken</span>` : null}>
+    <${Loaded} of=${workers} what="the workers">${(all) => all.length
+      ? html`<div class="rows workers" role="table" aria-label="Workers">
+          <div role="rowgroup"><div class="row heads" role="row">
+            <span role="columnheader">State</span><span role="columnheader">Worker</span><span role="columnheader">Load</span>
+            <span role="columnheader">Health</span><span role="columnheader" class="end">Actions</span>
+          </div></div>
+          <div role="rowgroup">${all.map((worker) => html`<${Row} key=${worker.id} worker=${worker} />`)}</div>
+        </div>`
+      : html`<${Empty} title="There are no workers"><p>A runtime starts those that it was given, one for its event loop unless told otherwise.</p><//>`}
+    <//>
+  <//>`;
+}
+
+function Row({ worker }) {
+  const paused = worker.pause_reason ?? (worker.phase === "paused" ? worker.reason : null);
+  return html`<div class="row" role="row">
+    <span role="cell"><${State} state=${worker.state} phase=${worker.phase} /></span>
+    <span role="cell" class="two">
+      <b><${Name} text=${worker.name || worker.id} /></b>
+      <span class="second">${safe(worker.engine)}${worker.capabilities?.length ? html` · ${safe(worker.capabilities.join(", "))}` : null} · life ${number(worker.run)}</span>
+    </span>
+    <span role="cell"><${Load} worker=${worker} /></span>
+    <span role="cell" class="two">
+      <${Health} worker=${worker} />
+      ${paused ? html`<span class="second" title=${safe(paused)}>${safe(paused)}</span>` : null}
+      ${worker.resume_at && html`<span class="second">resumes in <${Countdown} to=${worker.resume_at} /></span>`}
+      ${worker.drain_until && html`<span class="second">stops what is left in <${Countdown} to=${worker.drain_until} /></span>`}
+    </span>
+    <span role="cell" class="end"><${Actions} of=${worker} at=${`api/workers/${segments(worker.id)}`} /></span>
+  </div>`;
+}
+
+function Load({ worker }) {
+  const { assigned, capacity } = worker;
+  if (worker.finished_at) return html`<span class="soft">none: it has ended</span>`;
+  const words = `${number(assigned)} of ${counted(capacity, "slot")}`;
+  return html`<span class="meter">
+    ${capacity <= SLOTS
+      ? html`<span class="slots" role="img" aria-label=${words}>${Array.from({ length: capacity }, (_, index) => html`<span key=${index} class=${`slot${index < assigned ? " full" : ""}`}></span>`)}</span>`
+      : html`<span class="bar tone-active" role="img" aria-label=${words}>
+          <span class="part" style=${{ flexGrow: assigned }}></span><span class="part rest" style=${{ flexGrow: capacity - assigned }}></span></span>`}
+    <span class="num" aria-hidden="true">${number(assigned)}/${number(capacity)}</span>
+  </span>`;
+}
+
+function Health({ worker }) {
+  const { missed, finished_at: ended, last_seen: seen } = worker;
+  if (ended) return html`<span class="soft">ended <${Ago} at=${ended} /></span>`;
+  if (missed > 0) return html`<span class="urgent">${counted(missed, "check")} missed</span>`;
+  return html`<span>well${seen ? html`, seen <${Ago} at=${seen} />` : null}</span>`;
+}

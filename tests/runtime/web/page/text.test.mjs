@@ -1,0 +1,27 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { ago, counted, listed, safe, span, ticking } from "./text.js";
+
+test("characters that turn the direction of writing or hide are shown as what they are", () => {
+  assert.equal(safe("a\u202eb\u0007c\u200bd\u{e0041}"), "a\\u202eb\\x07c\\u200bd\\ue0041");
+  assert.equal(safe("<b>&amp;"), "<b>&amp;");
+  assert.equal(safe("one\n\ttwo\u001b"), "one\\x0a\\x09two\\x1b");
+  assert.equal(safe("one\n\ttwo\u001b", { lines: true }), "one\n\ttwo\\x1b");
+  assert.equal(safe(null), "");
+});
+
+test("how long something took is told in the two units that matter", () => {
+  const told = [0, 0.0004, 0.85, 1.26, 12, 59.6, 185, 7800, 273_600].map(span);
+  assert.deepEqual(told, ["0 s", "1 ms", "850 ms", "1.3 s", "12 s", "1 min 00 s", "3 min 05 s", "2 h 10 min", "3 d 4 h"]);
+  assert.equal(ticking(-3), "0 s");
+});
+
+test("how long ago is told coarsely", () => {
+  assert.deepEqual([0, 30, 90, 7200, 200_000].map((past) => ago(1e9 - past, 1e9)), ["now", "30 s ago", "1 min ago", "2 h ago", "2 d ago"]);
+});
+
+test("numbers go with their words", () => {
+  assert.equal(counted(1, "task"), "1 task");
+  assert.equal(counted(20_000, "task"), "20,000 tasks");
+  assert.equal(listed(["a", "b", "c"]), "a, b and c");
+});
