@@ -198,7 +198,7 @@ function asBody(form, fields) {
 
 /** What the server said against it. For a conflict: where the thing is now, and what it takes. */
 function Refused({ problem, of, at, body, from }) {
-  const { state, allowed, commands, findings } = problem.said;
+  const { state, allowed, commands } = problem.said;
   if (problem.status === 409 && state) {
     const now = (commands ?? allowed ?? []).filter((verb) => verb in VERBS);
     return html`<div class="trouble conflict">
@@ -221,14 +221,16 @@ function Refused({ problem, of, at, body, from }) {
       <p><strong>No answer came.</strong> It may have been done all the same. Trying again asks for the same thing once more, and it is done once.</p>
     </div>`;
   }
-  return html`<${Trouble} problem=${problem} />${findings?.length
-    ? html`<ul class="findings">${findings.map((one, index) => html`<li key=${index}><code>${safe(one.where)}</code> ${safe(one.text)}</li>`)}</ul>` : null}`;
+  return html`<${Trouble} problem=${problem} />`;
 }
+
+/** How a thing is called where nothing around says whose it is: many runs have tasks of one name. */
+const calledOf = ({ kind, id, name }) => kind === "task" || kind === "approval" ? id : name || id;
 
 function told(outcome) {
   outcomes.value = [outcome, ...outcomes.peek()].slice(0, 3);
   const { of, done, answer } = outcome;
-  announce(`${safe(of.name || of.id)} ${done}. It is now ${spoken(answer.state || answer.status || "")}.`);
+  announce(`${safe(calledOf(of))} ${done}. It is now ${spoken(answer.state || answer.status || "")}.`);
 }
 
 const LASTS = 12_000; // ms that an outcome is shown, unless the pointer or the focus is on it
@@ -246,13 +248,14 @@ export function Outcomes() {
     }, 1000);
     return () => clearInterval(timer);
   }, [shown.length]);
-  return html`<ul class="outcomes" ref=${list} aria-label="What came of it">
+  if (!shown.length) return null;
+  return html`<section aria-label="What came of it"><ul class="outcomes" ref=${list}>
     ${shown.map((one) => html`<li key=${one.at}>
-      <span><strong><${Name} text=${one.of.name || one.of.id} /></strong> ${one.done}${" "}
-        ${one.answer.state && html`<span class="now">now <${State} state=${one.answer.state} phase=${one.answer.phase ?? one.answer.state} /></span>`}</span>
+      <span><strong><${Name} text=${calledOf(one.of)} /></strong> ${one.done}
+        ${one.answer.state && html`<span class="now">; now <${State} state=${one.answer.state} phase=${one.answer.phase ?? one.answer.state} /></span>`}</span>
       <button type="button" class="quiet icononly" aria-label="Dismiss" onClick=${() => { outcomes.value = outcomes.peek().filter((other) => other !== one); }}>
         <${Icon} name="close" /></button>
     </li>`)}
-  </ul>`;
+  </ul></section>`;
 }
 

@@ -164,9 +164,12 @@ let moved = false; // the first view leaves the focus where the browser has it
 export function Loaded({ of, children, what = "this" }) {
   const data = of.data.value;
   const problem = of.problem.value;
+  const away = problem !== null && (problem.status === 0 || problem.status === 401); // the shell tells of it
   return html`
-    ${problem && problem.status !== 401 && (problem.status !== 0 || data === undefined) && html`<${Trouble} problem=${problem} again=${of.reload} />`}
-    ${data !== undefined ? children(data) : problem === null && html`<p class="loading" role="status">Reading ${what} …</p>`}
+    ${problem !== null && !away && html`<${Trouble} problem=${problem} again=${of.reload} />`}
+    ${data !== undefined ? children(data)
+      : away ? html`<p class="loading">It will be shown as soon as the server can be asked.</p>`
+      : problem === null && html`<p class="loading" role="status">Reading ${what} …</p>`}
   `;
 }
 
@@ -177,6 +180,8 @@ export function Trouble({ problem, again = null }) {
     <div>
       <strong>${safe(problem.title)}.</strong>
       ${" "}${problem.said.detail && problem.said.detail !== problem.title ? html`<span class="prose">${safe(problem.said.detail)}</span>` : null}
+      ${problem.said.findings?.length ? html`<ul class="findings">
+        ${problem.said.findings.map((one, index) => html`<li key=${index}><code>${safe(one.where)}</code> ${safe(one.text)}</li>`)}</ul>` : null}
     </div>
     ${again && html`<button type="button" class="quiet" onClick=${again}>Try again</button>`}
   </div>`;

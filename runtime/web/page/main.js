@@ -8,7 +8,7 @@ import { ActionDialog, announce, Outcomes, said } from "./actions.js";
 import { Icon, Page, Trouble } from "./components.js";
 import { Problem, refused, token, useToken } from "./net.js";
 import { href, route } from "./router.js";
-import { link, now, reconnect, start, useList } from "./store.js";
+import { link, now, reconnect, start, useList, useLive } from "./store.js";
 import { clock, safe, ticking } from "./text.js";
 
 const VIEWS = {
@@ -54,7 +54,8 @@ function Viewed() {
 
 function Link() {
   const { state } = link.value;
-  const [word, kind] = { live: ["Live", "good"], opening: ["Connecting", "idle"], cut: ["Cut off", "bad"], asleep: ["Asleep", "idle"] }[state];
+  const told = { live: ["Live", "good"], opening: ["Connecting", "idle"], cut: ["Cut off", "bad"], asleep: ["Asleep", "idle"] };
+  const [word, kind] = refused.value ? ["Locked", "idle"] : told[state];
   return html`<span class=${`link tone-${kind}`}><span class=${`dot ${state}`}></span>${word}</span>`;
 }
 
@@ -76,6 +77,17 @@ function Stale() {
       ${" "}<span class="why">${safe(why ?? "")}${why ? "." : ""}</span>
       ${" "}<span class="num">${left > 0 ? `Trying again in ${ticking(left)}.` : "Trying …"}</span></p>
     <button type="button" onClick=${reconnect}>Try now</button>
+  </div>`;
+}
+
+/** Says that the runtime is not well, and why. */
+function Degraded() {
+  const health = useLive("api/health", { every: 10, when: () => false });
+  const told = health.data.value;
+  if (!told || told.status === "ok") return null;
+  return html`<div class="stale degraded" role="status">
+    <${Icon} name="bolt" />
+    <p><strong>Degraded${told.since ? html` since <span class="num">${clock(told.since)}</span>` : ""}.</strong> <span class="prose">${safe(told.reason)}</span></p>
   </div>`;
 }
 
@@ -133,6 +145,7 @@ function Shell() {
       </div>
     </header>
     <${Stale} />
+    <${Degraded} />
     <main id="main" ref=${main} tabindex="-1"><${Viewed} /></main>
     <${Outcomes} />
     <${ActionDialog} />

@@ -25,8 +25,8 @@
 // Rules:
 // - One stream for the whole page, resumed by its Last-Event-ID. While the page is hidden for long it is closed: browsers
 //   allow few connections to one server, and a tab that nobody sees needs none.
-// - A resource is never read twice at once, and at most every `GAP` ms, so that a busy runtime costs a page no more than
-//   a calm one.
+// - A resource is never read twice at once, and for at most a `SHARE` of the time, so that a page costs a busy runtime no
+//   more than a calm one.
 // - A wait before a new try grows, is never longer than 15 s, and ends at once when the network is back.
 
 import { batch, signal, useEffect, useMemo, useRef } from "./vendor/ui.js";
@@ -35,7 +35,8 @@ import { sseParser } from "./sse.js";
 
 export { segments };
 
-const GAP = 400; // ms between two reads of one resource
+const GAP = 400; // ms between two reads of one resource, at least
+const SHARE = 1 / 5; // of the time that it is being read, at most
 const FLUSH = 100; // ms that transitions are collected before they are told
 const SILENCE = 45_000; // ms without as much as a heartbeat after which a connection counts as dead
 const ASLEEP = 60_000; // ms that a page is hidden before its stream is closed
@@ -60,7 +61,8 @@ export const link = signal({ state: "opening", heard: null, retryAt: null, why: 
 
 const listeners = new Set();
 const resources = new Set();
-let lastId = null; // of the last transition that came
+let lastId = null; // all transitions up to this number were told
+let lastSeen = null; // the last transition that came
 let pending = [];
 let flushing = null;
 let attempt = 0;
@@ -83,10 +85,12 @@ function flush() {
 
 function take(message) {
   if (message.event === "transition") {
-    pending.push(JSON.parse(message.data));
+    lastSeen = JSON.parse(message.data);
+    pending.push(lastSeen);
     flushing ??= setTimeout(flush, FLUSH);
   } else if (message.event === "gap") {
-    reset();
+    const { count, notices } = JSON.parse(message.data);
+    if (count || !notices) reset();
   } else if (message.event === "closing") {
     throw new Problem(0, { detail: JSON.parse(message.data).text });
   }
@@ -102,6 +106,7 @@ function reached(id) {
 
 function reset() {
   pending = [];
+  lastSeen = null;
   for (const listener of listeners) listener.reset?.();
   refresh();
 }
@@ -111,20 +116,26 @@ export function refresh() {
   for (const resource of resources) resource.stale();
 }
 
+/** Whether what came last is in the server's journal: if it is another one by now, its numbers mean something else. */
+async function resumable(stopping) {
+  if (lastSeen === null || serverTime() - link.peek().heard > RESUMES) return false;
+  const { seq, at, entity_id: entity } = lastSeen;
+  const path = `api/transitions?after=${seq - 1}&limit=1`;
+  const response = await ask("GET", path, { signal: stopping });
+  const [found] = response.ok ? (await response.json()).items : [];
+  return found?.seq === seq && found.at === at && found.entity_id === entity;
+}
+
 async function connect(stopped) {
-  const heard = link.peek().heard;
-  if (heard !== null && serverTime() - heard > RESUMES) lastId = null;
   const abort = new AbortController();
   stopped.then(() => abort.abort());
+  if (lastId !== null && !(await resumable(abort.signal))) lastId = null;
   const resumed = lastId !== null;
   const response = await ask("GET", "api/events", {
     headers: { Accept: "text/event-stream", ...(resumed ? { "Last-Event-ID": lastId } : {}) },
     signal: abort.signal,
   });
-  if (!response.ok) {
-    if (resumed && response.status >= 400 && response.status < 500) lastId = null; // it does not know that number
-    throw await problemOf(response);
-  }
+  if (!response.ok) throw await problemOf(response);
   await read(response.body.getReader(), abort, resumed);
 }
 
@@ -258,7 +269,7 @@ function resource(load, when = () => true) {
   let reading = false;
   let wanted = false;
   let timer = null;
-  let last = -Infinity;
+  let next = -Infinity; // when it may be read again, for nothing but what happened
 
   async function reload() {
     clearTimeout(timer);
@@ -269,6 +280,7 @@ function resource(load, when = () => true) {
     }
     reading = true;
     wanted = false;
+    const began = performance.now();
     try {
       const value = await load(abort.signal);
       batch(() => {
@@ -280,7 +292,8 @@ function resource(load, when = () => true) {
       problem.value = error instanceof Problem ? error : new Problem(0, { detail: String(error) });
     } finally {
       reading = false;
-      last = performance.now();
+      const ended = performance.now();
+      next = ended + Math.max(GAP, (ended - began) * (1 / SHARE - 1));
       busy.value = false;
     }
     if (wanted) stale();
@@ -289,7 +302,7 @@ function resource(load, when = () => true) {
   /** It is not what it was: read it again soon. */
   function stale() {
     if (reading) wanted = true;
-    else timer ??= setTimeout(reload, Math.max(0, last + GAP - performance.now()));
+    else timer ??= setTimeout(reload, Math.max(0, next - performance.now()));
   }
 
   const made = {
@@ -308,7 +321,9 @@ function resource(load, when = () => true) {
 }
 
 function useResource(make, inputs) {
-  const made = useMemo(make, inputs);
+  const before = useRef(null);
+  const made = useMemo(() => make(before.current), inputs);
+  before.current = made;
   useEffect(() => {
     made?.open();
     return () => made?.close();
@@ -316,14 +331,26 @@ function useResource(make, inputs) {
   return made;
 }
 
-/** A resource of the API, kept fresh while the component is there. path null: none, and null is returned. */
-export function useLive(path, { when } = {}) {
-  return useResource(() => path === null ? null : resource((stopping) => json("GET", path, { signal: stopping }), when), [path]);
+/**
+ * A resource of the API, kept fresh while the component is there. path null: none, and null is returned.
+ * every: seconds after which it is read again although nothing happened.
+ */
+export function useLive(path, { when, every = null } = {}) {
+  const made = useResource(() => path === null ? null : resource((stopping) => json("GET", path, { signal: stopping }), when), [path]);
+  useEffect(() => {
+    if (every === null || made === null) return undefined;
+    const timer = setInterval(() => link.peek().state === "live" && made.stale(), every * 1000);
+    return () => clearInterval(timer);
+  }, [made, every]);
+  return made;
 }
 
-/** A list of the API, kept fresh; `more()` reads one page more. Its data are the items of the pages that were read. */
+/**
+ * A list of the API, kept fresh; `more()` reads one page more. Its data are the items of the pages that were read.
+ * While another path is read for the first time they are those of the one before, and `busy` is true.
+ */
 export function useList(path, { when } = {}) {
-  return useResource(() => {
+  return useResource((before) => {
     const next = signal(null);
     let pages = 1;
     const page = async (cursor, stopping) => {
@@ -342,6 +369,7 @@ export function useList(path, { when } = {}) {
       next.value = cursor;
       return items;
     }, when);
+    made.data.value = before?.data.peek();
     made.next = next;
     made.more = () => {
       if (next.peek() === null) return;
