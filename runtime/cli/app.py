@@ -18,6 +18,7 @@ from .history import history
 from .init import init
 from .resume import resume
 from .run import run
+from .serve import serve
 from .status import status
 from .stuck import stuck
 from .terminal import echo
@@ -40,7 +41,7 @@ app = typer.Typer(
 )
 
 _OWN: tuple[Callable[..., None], ...] = (
-    run, resume, status, history, top, stuck, cancel, *commands(), fire, check, audit, archive, diagram, init,
+    run, serve, resume, status, history, top, stuck, cancel, *commands(), fire, check, audit, archive, diagram, init,
 )  # fmt: skip
 for command in _OWN:
     app.command(epilog=_CODES)(command)

@@ -80,11 +80,11 @@ def _see_all(journal: Path, jsonl: Path | None, *, as_json: bool, plain: bool) -
     from ..runtime import Runtime  # noqa: PLC0415 - heavy
     from .functions import refuse_unless_found  # noqa: PLC0415
     from .reading import LIVING, reading, reading_if_used  # noqa: PLC0415
-    from .session import see_through  # noqa: PLC0415
+    from .session import Session, see_through, view  # noqa: PLC0415
 
     with reading_if_used(journal) if journal.is_file() else reading(journal) as reader:
         unfinished = reader is not None and bool(reader.jobs(states=LIVING, limit=1) or reader.inbox())
-        workers = _workers(reader) if reader is not None else None
+        workers = last_workers(reader) if reader is not None else None
         if reader is not None and unfinished:
             refuse_unless_found(reader, journal)
     if not unfinished:
@@ -98,10 +98,10 @@ def _see_all(journal: Path, jsonl: Path | None, *, as_json: bool, plain: bool) -
     def opened() -> Runtime:
         return Runtime(journal, workers=workers, jsonl=jsonl)
 
-    raise typer.Exit(see_through(opened, begin, as_json=as_json, plain=plain))
+    raise typer.Exit(see_through(opened, begin, Session(view(as_json=as_json, plain=plain))))
 
 
-def _workers(reader: Reader) -> list[Worker] | None:
+def last_workers(reader: Reader) -> list[Worker] | None:
     """The workers of the runtime that had the journal last: those that started together, the latest."""
     from ...actors.spec import Worker  # noqa: PLC0415
 

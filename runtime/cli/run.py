@@ -50,7 +50,7 @@ def run(
     from ..runtime import Runtime, check_job_id  # noqa: PLC0415 - heavy
     from ..specfile import load  # noqa: PLC0415
     from .functions import function  # noqa: PLC0415
-    from .session import see_through  # noqa: PLC0415
+    from .session import Session, see_through, view  # noqa: PLC0415
 
     if job_id is not None:
         try:
@@ -69,7 +69,7 @@ def run(
         except JobExists as error:
             raise Trouble(str(error)) from None
 
-    raise typer.Exit(see_through(opened, begin, as_json=as_json, plain=plain))
+    raise typer.Exit(see_through(opened, begin, Session(view(as_json=as_json, plain=plain))))
 
 
 def _refuse_a_second(asked: RunFile, journal: Path, job_id: str | None) -> None:

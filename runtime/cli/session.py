@@ -61,12 +61,9 @@ class View(Protocol):
 def see_through(
     opened: Callable[[], Runtime],
     begin: Callable[[Runtime], Awaitable[list[JobHandle]]],
-    *,
-    as_json: bool,
-    plain: bool,
+    session: Session,
 ) -> int:
     """Open a runtime, begin jobs in it, and show them until they end or the user interrupts. Gives the exit code."""
-    session = _Session(_view(as_json=as_json, plain=plain))
     hear_children()
     try:
         with contextlib.closing(Signals(_LAST_SIGNAL, session.leave_at_once)) as taken:
@@ -75,7 +72,8 @@ def see_through(
         session.shown(session.view.close)
 
 
-def _view(*, as_json: bool, plain: bool) -> View:
+def view(*, as_json: bool, plain: bool) -> View:
+    """How a command shows progress, as it was asked to."""
     if as_json:
         from .jsonlines import JsonView  # noqa: PLC0415 - one of three is needed
 
@@ -89,8 +87,10 @@ def _view(*, as_json: bool, plain: bool) -> View:
     return LiveView()
 
 
-class _Session:
-    """One runtime, from its opening to its end."""
+class Session:
+    """One runtime, from its opening to its end. follows: whether its view shows transitions."""
+
+    follows = True
 
     def __init__(self, view: View) -> None:
         self.view = view
@@ -102,17 +102,20 @@ class _Session:
     async def run(
         self, taken: Signals, opened: Callable[[], Runtime], begin: Callable[[Runtime], Awaitable[list[JobHandle]]]
     ) -> int:
+        """Have one runtime opened, jobs begun in it, and seen through. Gives the exit code."""
         jobs: list[JobHandle] = []
         async with anyio.create_task_group() as self._group:
             self._group.start_soon(self._watch_signals, taken)
             runtime = opened()
             runtime.on_trouble = self._trouble
-            events = runtime.events(size=1_000_000, notices=False)  # from before it opens, so that recovery is shown
+            # from before it opens, so that recovery is shown
+            events = runtime.events(size=1_000_000, notices=False) if self.follows else None
             told = runtime.events(event=_JOURNAL)
             async with anyio.create_task_group() as following, runtime:
                 following.start_soon(self._watch_journal, told)
                 jobs = await begin(runtime)
-                following.start_soon(self._follow, jobs, events)
+                if events is not None:
+                    following.start_soon(self._follow, jobs, events)
                 await self._attend(runtime, jobs)
             self._group.cancel_scope.cancel()
         self.shown(self.view.close)
@@ -170,11 +173,13 @@ class _Session:
         if self._interrupts:
             await self._begin_drain(0.0)
         async with anyio.create_task_group() as waiting:
-            waiting.start_soon(self._wait, jobs)
+            waiting.start_soon(self.wait, runtime, jobs)
             await self._over.wait()
             waiting.cancel_scope.cancel()
 
-    async def _wait(self, jobs: list[JobHandle]) -> None:
+    async def wait(self, runtime: Runtime, jobs: Sequence[JobHandle]) -> None:
+        """Wait until there is nothing more to do. Cancelled when the runtime has drained."""
+        del runtime
         for job in jobs:
             await job.wait()
         self._over.set()

@@ -12,6 +12,8 @@ Rules
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from litestar import Litestar
@@ -19,32 +21,48 @@ from litestar.datastructures import State
 from litestar.di import Provide
 
 from . import health, jobs, tasks
-from .access import caller_of, scope_needed
+from .access import Token, Tokens, caller_of, scope_needed
 from .assets import serving
 from .context import Board
+from .gate import Application, Gate
 from .problems import answer
 
 if TYPE_CHECKING:
-    from litestar.types import ASGIApp
-
     from ..runtime import Runtime
 
+LARGEST = 1_000_000
+"""Bytes of the largest body, but where a handler says otherwise."""
 _HANDLERS = [*jobs.HANDLERS, *tasks.HANDLERS, *health.HANDLERS]
 
 
-def board(runtime: Runtime, *, commands: bool = False, page: bool = True) -> ASGIApp:
-    """The board of a runtime, as an ASGI application. commands: whether commands may come over HTTP."""
+def board(
+    runtime: Runtime,
+    *,
+    tokens: Sequence[Token] = (),
+    hosts: Sequence[str] = (),
+    commands: bool = False,
+    page: bool = True,
+    clock: Callable[[], float] = time.monotonic,
+) -> Application:
+    """The board of a runtime, as an ASGI application for asyncio.
+
+    tokens: who is let in; without any, this machine only, whoever asks. hosts: the names that it is asked by, beside
+    "localhost" and its addresses; with tokens any, unless given. commands: whether what is submitted may hold commands,
+    and name functions by their import paths: whoever may submit then runs what they like. page: whether the page is
+    served, too. clock: monotonic seconds.
+    """
     given = Board(runtime, commands=commands)
 
     async def the_board() -> Board:
         return given
 
-    files = [serving()] if page else []
-    return Litestar(
-        [*_HANDLERS, *files],
+    app = Litestar(
+        [*_HANDLERS, *([serving()] if page else [])],
         dependencies={"board": Provide(the_board), "caller": Provide(caller_of, sync_to_thread=False)},
         state=State({"board": given}),
         guards=[scope_needed],
         exception_handlers={Exception: answer},
+        request_max_body_size=LARGEST,
         openapi_config=None,
     )
+    return Gate(app, Tokens(tokens, clock), hosts)

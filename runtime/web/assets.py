@@ -21,9 +21,9 @@ from .problems import not_found
 
 PAGE = Path(__file__).parent / "page"
 _TYPES = {
-    ".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8",
-    ".mjs": "text/javascript; charset=utf-8", ".svg": "image/svg+xml", ".png": "image/png", ".ico": "image/x-icon",
-    ".json": "application/json", ".txt": "text/plain; charset=utf-8", ".md": "text/plain; charset=utf-8",
+    ".html": "text/html", ".css": "text/css", ".js": "text/javascript",
+    ".mjs": "text/javascript", ".svg": "image/svg+xml", ".png": "image/png", ".ico": "image/x-icon",
+    ".json": "application/json", ".txt": "text/plain", ".md": "text/plain",
     ".woff2": "font/woff2", ".webmanifest": "application/manifest+json",
 }  # fmt: skip
 _SMALL = 500  # bytes that are not worth compressing
@@ -48,7 +48,7 @@ def _asset(path: Path) -> Asset:
     plain = path.read_bytes()
     compressed = gzip.compress(plain, 9, mtime=0) if len(plain) > _SMALL else None
     return Asset(
-        _TYPES.get(path.suffix, "text/plain; charset=utf-8"), f'"{blake2b(plain, digest_size=12).hexdigest()}"', plain,
+        _TYPES.get(path.suffix, "text/plain"), f'"{blake2b(plain, digest_size=12).hexdigest()}"', plain,
         compressed if compressed is not None and len(compressed) < len(plain) else None,
     )  # fmt: skip
 

@@ -515,7 +515,7 @@ def test_errors_inside_of_the_session_are_told_as_one(
 def test_trouble_of_the_runtime_is_a_notice(cli: Cli, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from callboard.runtime.cli import session
 
-    attend = session._Session._attend
+    attend = session.Session._attend
 
     async def troubled(self: Any, runtime: Any, jobs: Any) -> None:
         undone = Notice(
@@ -526,7 +526,7 @@ def test_trouble_of_the_runtime_is_a_notice(cli: Cli, files: Path, monkeypatch: 
             runtime.on_trouble(notice)
         await attend(self, runtime, jobs)
 
-    monkeypatch.setattr(session._Session, "_attend", troubled)
+    monkeypatch.setattr(session.Session, "_attend", troubled)
     told = cli("run", "good.toml")
     assert told.code == 0
     assert told.err.startswith("callboard: a turn was undone; its report is in ")

@@ -1,0 +1,154 @@
+"""`callboard serve`: run the jobs of a journal, and show the board: HTTP interface, event stream and page."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import anyio
+import typer
+
+from .options import JOURNAL, Journal, JsonLog
+from .resume import last_workers
+from .terminal import echo
+from .trouble import Trouble, tell
+
+if TYPE_CHECKING:
+    from ...actors.spec import Worker
+    from ...actors.transitions import Transitioned
+    from ..handles import JobHandle
+    from ..observe import Subscription
+    from ..outcomes import Outcome
+    from ..runtime import Runtime
+    from ..specfile import RunFile
+    from ..web.access import Token
+
+PORT = 8470
+_NEEDS = {"litestar", "uvicorn"}
+
+Run = Annotated[Path | None, typer.Option("--run", metavar="FILE", help="Submit this specification, too.")]
+Host = Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Where to listen; others need tokens.")]
+Port = Annotated[int, typer.Option("--port", metavar="NUMBER", min=0, max=65535, help="0: any free one.")]
+Hosts = Annotated[
+    list[str] | None, typer.Option("--hostname", metavar="NAME", help="A name that browsers may ask it by.")
+]
+TokensFile = Annotated[
+    Path | None,
+    typer.Option("--tokens", metavar="FILE", help="Who is let in: [[tokens]] of name, secret, scopes (TOML)."),
+]
+AllowCommands = Annotated[
+    bool, typer.Option("--allow-commands", help="Let what is submitted over HTTP run commands and import functions.")
+]
+
+
+def serve(
+    *,
+    run: Run = None,
+    journal: Journal = JOURNAL,
+    host: Host = "127.0.0.1",
+    port: Port = PORT,
+    hostname: Hosts = None,
+    tokens: TokensFile = None,
+    allow_commands: AllowCommands = False,
+    jsonl: JsonLog = None,
+) -> None:
+    """Run what is in a journal, and serve the board of it until Ctrl+C.
+
+    Ctrl+C stops claiming tasks and lets running ones end; a second one stops them, and their tries are given
+    back; a third one leaves at once. What is unfinished goes on at the next start.
+    """
+    try:
+        from ..web.app import board  # noqa: PLC0415 - an extra
+        from ..web.serve import Refused, listening, serving, url_of  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        if error.name not in _NEEDS:
+            raise
+        raise Trouble('The board needs Litestar and uvicorn: install "callboard[web]".') from None
+    from ..runtime import Runtime  # noqa: PLC0415 - heavy
+    from ..specfile import load  # noqa: PLC0415
+    from .functions import function  # noqa: PLC0415
+    from .session import Session, see_through  # noqa: PLC0415
+
+    known = _tokens(tokens)
+    asked = None if run is None else load(run, functions=function)
+    workers = _workers(asked, journal)
+    try:
+        listener = listening(host, port, known)
+    except Refused as error:
+        raise Trouble(str(error)) from None
+
+    class Serving(Session):
+        """Goes on until it is interrupted."""
+
+        follows = False
+
+        async def wait(self, runtime: Runtime, jobs: Sequence[JobHandle]) -> None:
+            """Serve until it is stopped."""
+            del jobs
+            app = board(runtime, tokens=known, hosts=hostname or (), commands=allow_commands)
+            async with serving(app, listener):
+                echo(f"serving {journal} at {url_of(listener)}")
+                await anyio.sleep_forever()
+
+    def opened() -> Runtime:
+        return Runtime(journal, workers=workers, jsonl=jsonl)
+
+    async def begin(runtime: Runtime) -> list[JobHandle]:
+        if asked is not None:
+            await _submit(runtime, asked)
+        return []
+
+    raise typer.Exit(see_through(opened, begin, Serving(ServeView())))
+
+
+class ServeView:
+    """Says on stderr what is no transition: the board shows the rest."""
+
+    async def follow(self, jobs: Sequence[JobHandle], events: Subscription[Transitioned]) -> None:
+        """Show nothing."""
+
+    def notice(self, text: str) -> None:
+        """Say it."""
+        tell(text)
+
+    def close(self) -> None:
+        """Nothing is to be left."""
+
+    def outcomes(self, ended: Sequence[Outcome], unfinished: Sequence[JobHandle], code: int) -> None:
+        """Say that it is over."""
+        del ended, unfinished, code
+        echo("stopped: what is unfinished goes on at the next start")
+
+
+def _tokens(path: Path | None) -> list[Token]:
+    from ..web.access import tokens_from, tokens_from_file  # noqa: PLC0415 - an extra
+
+    try:
+        return tokens_from(os.environ) if path is None else tokens_from_file(path)
+    except (OSError, ValueError) as error:
+        raise Trouble(str(error)) from None
+
+
+def _workers(asked: RunFile | None, journal: Path) -> list[Worker] | None:
+    """Those of the file, or those that the journal had last. Raises Trouble for jobs that cannot be run here."""
+    from .functions import refuse_unless_found  # noqa: PLC0415
+    from .reading import reading_if_used  # noqa: PLC0415
+
+    with reading_if_used(journal) as reader:
+        if reader is None:
+            return None if asked is None else asked.workers
+        refuse_unless_found(reader, journal)
+        return last_workers(reader) if asked is None else asked.workers
+
+
+async def _submit(runtime: Runtime, asked: RunFile) -> None:
+    """Submit the file's workstream, unless it is under way here already: two would work in the same folder."""
+    name = asked.workstream.name
+    for job in runtime.recovered:
+        if job.record.name == name:
+            echo(f"{name} goes on as job {job.id}")
+            return
+    job = await runtime.submit(asked.workstream)
+    echo(f"{name} is job {job.id}")

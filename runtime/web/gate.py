@@ -1,0 +1,142 @@
+"""The gate that every request passes before any handler sees it, and every answer on its way out.
+
+Rules
+-----
+- Without tokens only this machine is answered, by its own names: a page elsewhere whose name was made to lead here (DNS
+  rebinding) comes with another `Host`.
+- A browser's request from a page that is not ours comes with another `Origin`, and is refused. No answer allows one.
+- What has a body says that it is JSON. How large one may be is said at the handlers.
+- Every answer carries headers that keep browsers from guessing, framing and fetching more than they should.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Awaitable, Callable, Collection, Iterable, MutableMapping
+from typing import Any, TypeAlias
+from urllib.parse import urlsplit
+
+import msgspec
+
+from .access import Tokens, came_as
+from .problems import MEDIA_TYPE, Problem
+
+Message: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[Message]]
+Send: TypeAlias = Callable[[Message], Awaitable[None]]
+Application: TypeAlias = Callable[[Any, Any, Any], Awaitable[None]]
+
+LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
+CSP = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_HEADERS: tuple[tuple[bytes, bytes], ...] = (
+    (b"content-security-policy", CSP.encode()),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"permissions-policy", b"camera=(), geolocation=(), microphone=(), payment=(), usb=()"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+)
+_NOT_KEPT = (b"cache-control", b"no-store")
+_BODIES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
+
+
+class Gate:
+    """Lets requests through to `app`. hosts: the names that it is asked by, beside this machine's own."""
+
+    def __init__(self, app: Application, tokens: Tokens, hosts: Iterable[str]) -> None:
+        self._app = app
+        self._tokens = tokens
+        self._named = frozenset(host.lower() for host in hosts)
+        self._hosts = LOCAL | self._named
+
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        """Handle one request (or what else an ASGI server says)."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def answer(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = [*message.get("headers", ()), *_HEADERS]
+                if not any(name.lower() == b"cache-control" for name, _ in headers):
+                    headers.append(_NOT_KEPT)
+                message = {**message, "headers": headers}
+            await send(message)
+
+        try:
+            inner = {**scope, "path": _path(scope), "root_path": ""}
+            self._let_in(inner)
+        except Problem as problem:
+            await _refuse(problem, scope, answer)
+            return
+        await self._app(inner, receive, answer)
+
+    def _let_in(self, scope: Any) -> None:
+        """Raise the Problem of a request that goes no further."""
+        headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
+        host = headers.get(b"host", "")
+        address = scope["client"][0] if scope.get("client") else ""
+        self._check_host(host, address)
+        self._check_origin(headers.get(b"origin"), host)
+        came_as(scope, self._tokens.caller(headers.get(b"authorization"), address))
+        if scope["method"] in _BODIES and headers.get(b"content-length", "1" * (b"transfer-encoding" in headers)) > "0":
+            kind = headers.get(b"content-type", "").partition(";")[0].strip().lower()
+            if kind != "application/json":
+                raise Problem(
+                    415, "media-type", f"what is sent must be application/json, not {kind or 'of no type'!r:.80}"
+                )
+
+    def _check_host(self, host: str, address: str) -> None:
+        if not self._tokens and address and not _is_local(address):
+            raise Problem(403, "forbidden", "without tokens, only this machine itself is answered")
+        if self._tokens and not self._named:
+            return  # who can show a token was not led here by a page
+        if (name := _name(host)) not in self._hosts:
+            raise Problem(421, "host", f"this board is not called {name!r:.80}: its operator names the hosts it has")
+
+    def _check_origin(self, origin: str | None, host: str) -> None:
+        if origin is None:
+            return
+        parts = urlsplit(origin)
+        if parts.netloc.lower() != host.lower() and (parts.hostname or "") not in self._named:
+            raise Problem(403, "origin", "requests from pages of other origins are not answered")
+
+
+def _path(scope: Any) -> str:
+    """The path below the place where the board is mounted, whether the server has cut that off or not."""
+    path, root = scope["path"], scope.get("root_path", "").rstrip("/")
+    if root and (path == root or path.startswith(root + "/")):
+        path = path[len(root) :]
+    return path or "/"
+
+
+def _name(host: str) -> str:
+    """The name in a Host header, without its port."""
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def is_local(names: Collection[str]) -> bool:
+    """Whether these are names of this machine only."""
+    return all(name in LOCAL or _is_local(name) for name in names)
+
+
+def _is_local(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+    except ValueError:
+        return address == "localhost"
+
+
+async def _refuse(problem: Problem, scope: Any, send: Send) -> None:
+    body = msgspec.json.encode(problem.details(scope["path"]))
+    headers = [(b"content-type", MEDIA_TYPE.encode()), (b"content-length", str(len(body)).encode())]
+    headers += [(name.lower().encode(), value.encode("latin-1")) for name, value in problem.headers.items()]
+    await send({"type": "http.response.start", "status": problem.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
