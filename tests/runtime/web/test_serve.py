@@ -73,7 +73,7 @@ def test_what_is_unfinished_goes_on_when_it_is_served_again(serve: Serve) -> Non
             assert (job["name"], job["state"]) == ("held", "running")
         server.send_signal(signal.SIGINT)
         out, err = server.communicate(timeout=60)
-        assert (server.returncode, err.count("\n")) == (0, 1)
+        assert server.returncode == 0
         assert "nothing new starts" in err
         assert "stopped" in out
 
