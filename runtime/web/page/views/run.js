@@ -1,21 +1,114 @@
-// One run: where it stands, and what can be done about it.
+// One run: what it is, how far it is, what needs somebody, and its tasks as a graph, a table, a timeline and a log.
 
 import { html } from "../vendor/ui.js";
 import { Actions } from "../actions.js";
-import { Loaded, Page, Progress, State, Time } from "../components.js";
+import { Ago, Countdown, Empty, Icon, iconOf, Loaded, Name, Page, Progress, Since, State, Time, tone } from "../components.js";
+import { ask, href } from "../router.js";
 import { segments, useLive } from "../store.js";
-import { safe } from "../text.js";
+import { counted, number, safe, spoken } from "../text.js";
+import { Graph } from "./graph.js";
+import { useGraph } from "./live-graph.js";
+import { Log } from "./log.js";
+import { Tasks } from "./table.js";
+import { Task } from "./task.js";
+import { Timeline } from "./timeline.js";
 
-export function View({ parts: [, id] }) {
-  const at = `api/jobs/${segments(id)}`;
-  const job = useLive(at, { when: (event) => event.job_id === id || event.entity_id === id });
-  return html`<${Page} title=${job.data.value?.name || id} heading=${safe(job.data.value?.name || id)}
-    aside=${job.data.value && html`<${Actions} of=${job.data.value} at=${at} />`}>
-    <${Loaded} of=${job} what="the run">${(run) => html`<dl class="facts">
-      <dt>State</dt><dd><${State} state=${run.state} phase=${run.phase} /></dd>
-      <dt>Progress</dt><dd><${Progress} counts=${run.counts} total=${run.total} /></dd>
-      <dt>Begun</dt><dd><${Time} at=${run.started_at ?? run.created_at} /></dd>
-      ${run.error && html`<dt>Error</dt><dd class="prose">${safe(run.error)}</dd>`}
-    </dl>`}<//>
+const TABS = [["graph", "Graph"], ["tasks", "Tasks"], ["timeline", "Timeline"], ["log", "Log"]];
+const URGENT = ["held", "failed", "circuit_open"]; // phases of tasks that somebody should look at
+const TOLD = new Set(["held", "waiting", "paused", "cancelling"]); // states of a workstream that its job's does not say
+const NAMED = 3;
+
+export function View({ parts: [, id], query }) {
+  const path = `api/jobs/${segments(id)}`;
+  const job = useLive(path, { when: (event) => event.job_id === id });
+  const told = job.data.value;
+  const title = told?.name || id;
+  return html`<${Page} title=${title} heading=${html`<${Name} text=${title} />`} back=${html`<a class="back" href=${href(["runs"])}>Runs</a>`}
+      aside=${told && html`<${Actions} of=${told} at=${path} />`}>
+    <${Loaded} of=${job} what="the run">${(read) => html`<${Run} id=${id} job=${read} query=${query} />`}<//>
   <//>`;
+}
+
+function Run({ id, job, query }) {
+  const { live, model } = useGraph(id, job.workstream);
+  const show = TABS.some(([name]) => name === query.show) ? query.show : "graph";
+  const chosen = model && query.task ? model.numbers.get(query.task) : null;
+  return html`
+    <${Summary} id=${id} job=${job} model=${model} />
+    <nav class="tabs" aria-label="Ways to see this run">
+      ${TABS.map(([name, word]) => html`<a key=${name} href=${href(["runs", id], { show: name === "graph" ? "" : name, task: query.task })} aria-current=${show === name ? "page" : null}>${word}</a>`)}
+    </nav>
+    <div class=${`runbody${query.task ? " with-task" : ""}`}>
+      <div class="runview">
+        ${show === "log" ? html`<${Log} id=${id} query=${query} />`
+          : html`<${Loaded} of=${live} what="the tasks">${() => !model ? null
+            : !model.names.length ? html`<${Empty} title="No tasks yet"><p>They are there once the run has begun.</p><//>`
+            : show === "tasks" ? html`<${Tasks} ...${{ id, model, query, chosen }} />`
+            : show === "timeline" ? html`<${Timeline} ...${{ id, model, query, job, chosen }} />`
+            : html`<${Graph} ...${{ id, model, chosen }} />`}<//>`}
+      </div>
+      ${query.task && model && html`<${Task} key=${query.task} id=${id} name=${query.task} model=${model} />`}
+    </div>`;
+}
+
+function Summary({ id, job, model }) {
+  const stream = job.workstream_state;
+  const why = job.error ?? job.reason;
+  return html`<div class="summary sheet">
+    <div class="standing">
+      <${State} state=${job.state} phase=${job.phase} />
+      ${TOLD.has(stream) && job.phase === "running" && html`<${State} state=${stream} />`}
+      <span class="soft">${job.started_at ? html`${job.finished_at ? "took " : "for "}<${Since} from=${job.started_at} to=${job.finished_at} /> · begun ` : "submitted "}
+        <${Ago} at=${job.started_at ?? job.created_at} />${job.by ? html` by <${Name} text=${job.by} />` : ""}</span>
+      ${job.retry_at && html`<span>next run in <${Countdown} to=${job.retry_at} over="a moment" /></span>`}
+    </div>
+    <${Progress} counts=${job.counts} total=${job.total} />
+    ${model && html`<${Attention} id=${id} model=${model} />`}
+    ${why && html`<p class=${`prose${job.phase === "failed" ? " urgent" : ""}`}>${safe(why)}</p>`}
+    <${Family} id=${id} job=${job} />
+  </div>`;
+}
+
+/** What it belongs to: its parent, its children, its earlier runs. */
+function Family({ id, job }) {
+  const several = (job.runs ?? 1) > 1;
+  const children = job.children ?? [];
+  if (id === job.name && !job.parent_id && !several && !children.length) return null;
+  return html`<ul class="family">
+    ${id !== job.name && html`<li><code><bdi>${safe(id)}</bdi></code></li>`}
+    ${job.parent_id && html`<li><${Icon} name="child" /> child of <a href=${href(["runs", job.parent_id])}><${Name} text=${job.parent_id} /></a></li>`}
+    ${several && html`<li><${Runs} id=${id} job=${job} /></li>`}
+    ${children.length > 0 && html`<li><details><summary>${counted(children.length, "child run", "child runs")}</summary>
+      <ul class="links">${children.slice(0, 200).map((child) => html`<li key=${child}><a href=${href(["runs", child])}><${Name} text=${child} /></a></li>`)}
+        ${children.length > 200 && html`<li class="soft">and ${number(children.length - 200)} more</li>`}</ul></details></li>`}
+  </ul>`;
+}
+
+function Runs({ id, job }) {
+  const runs = useLive(`api/jobs/${segments(id)}/workstreams`, { when: (event) => event.job_id === id && event.kind === "workstream" });
+  const read = runs.data.value;
+  const items = Array.isArray(read) ? read : (read?.items ?? []);
+  return html`<details><summary>run ${number(job.runs)} of ${number(job.runs)}</summary>
+    <ul class="links">${[...items].sort((a, b) => b.run - a.run).map((one) => html`<li key=${one.run}>
+      <span class="num">run ${number(one.run)}</span> <${State} state=${one.state} phase=${one.phase ?? one.state} />
+      <span class="soft"><${Time} at=${one.started_at ?? one.created_at} />${one.finished_at ? html`, took <${Since} from=${one.started_at ?? one.created_at} to=${one.finished_at} />` : ""}</span>
+      ${one.error || one.reason ? html`<span class="prose soft">${safe(one.error ?? one.reason)}</span>` : ""}</li>`)}</ul></details>`;
+}
+
+/** The tasks that need somebody. */
+function Attention({ id, model }) {
+  model.changed.value; // drawn again when states change
+  const found = URGENT.map((phase) => {
+    const tasks = [];
+    let count = 0;
+    for (let task = 0; task < model.names.length; task += 1) if (model.phases[task] === phase && (count += 1) <= NAMED) tasks.push(task);
+    return { phase, tasks, count };
+  }).filter(({ count }) => count);
+  if (!found.length) return null;
+  return html`<ul class="attention" aria-label="What needs somebody">
+    ${found.map(({ phase, tasks, count }) => html`<li key=${phase} class=${`tone-${tone(phase)}`}><${Icon} name=${iconOf(phase)} />
+      <span>${number(count)} ${spoken(phase)}: ${tasks.map((task, at) => html`${at ? ", " : ""}<a href=${href(["runs", id], { task: model.names[task] })}
+        onClick=${(event) => { event.preventDefault(); ask({ task: model.names[task] }, {}); }}><${Name} text=${model.names[task]} /></a>`)}
+        ${count > NAMED && html` and <a href=${href(["runs", id], { show: "tasks", phase })}>${number(count - NAMED)} more</a>`}</span></li>`)}
+  </ul>`;
 }

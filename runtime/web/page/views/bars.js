@@ -1,0 +1,75 @@
+// The bars of a timeline: what each task did when, kept up with its transitions. Pure.
+//
+// Rules:
+// - A bar is a stay in one phase: {phase, from, to, attempt}; to is null while it lasts. What has not begun (pending) and
+//   what is over have none.
+// - Transitions may come twice or late (store.js): one that is in a bar already, or before the last one, changes nothing.
+
+const NONE = new Set(["pending", "planned", "completed", "failed", "cancelled", "skipped"]);
+
+const RECENT = 6; // bars that a transition may be in already
+
+/** What a stay in a phase is, for people. */
+export const STAYS = {
+  running: "ran", queued: "waited for a worker", validating: "was validated", retrying: "backed off", held: "was held",
+  waiting: "waited for its time", circuit_open: "was parked by its breaker", half_open: "had the breaker's permit",
+  recovering: "was recovering", timed_out: "was being stopped after its time was up", cancelling: "was being cancelled",
+  deciding: "was being decided on",
+};
+
+/** Take one transition over; whether the bars changed. */
+export function enter(bars, phase, at, attempt) {
+  const last = bars.at(-1);
+  if (last && at < (last.to ?? last.from)) return false;
+  if (bars.slice(-RECENT).some((bar) => bar.phase === phase && bar.from === at)) return false;
+  if (last && last.to === null) {
+    if (last.phase === phase) return false; // as an approval that is not the last one
+    last.to = at;
+  } else if (NONE.has(phase)) return false;
+  if (!NONE.has(phase)) bars.push({ phase, from: at, to: null, attempt });
+  return true;
+}
+
+/** The time that bars and `now` span, in epoch seconds, with a little room; never less than a second. */
+export function spanOf(rows, begin, now) {
+  let from = begin ?? now;
+  let to = begin ?? now;
+  for (const bars of rows) {
+    if (!bars.length) continue;
+    from = Math.min(from, bars[0].from);
+    to = Math.max(to, bars.at(-1).to ?? now);
+  }
+  const room = Math.max(1, to - from) * 0.02;
+  return [from - room, Math.max(to, from + 1) + room];
+}
+
+/** A domain made longer or shorter about a point in it (0..1), never shorter than `least` seconds. */
+export function zoomed([from, to], factor, about = 0.5, least = 0.05) {
+  const length = Math.max(least, (to - from) * factor);
+  const pivot = from + (to - from) * about;
+  return [pivot - length * about, pivot + length * (1 - about)];
+}
+
+/** What of a row is to be seen: [{bar, x, width}], each at least `least` px wide; those that would lie upon each other, once. */
+export function visibleBars(bars, scale, now, width, least = 2) {
+  const seen = [];
+  let right = -Infinity;
+  for (const bar of bars) {
+    const x0 = scale(bar.from);
+    const x1 = scale(bar.to ?? now);
+    if (x1 < -least || x0 > width) continue;
+    const x = Math.max(-4, x0);
+    const wide = Math.max(least, Math.min(width + 4, x1) - x);
+    if (wide <= least && x < right) continue;
+    seen.push({ bar, x, width: wide });
+    right = x + wide;
+  }
+  return seen;
+}
+
+/** A row in words: "ran 2 s, backed off 1.5 s, runs since 3 s". */
+export function told(bars, now, span, phrase) {
+  if (!bars.length) return "has not begun";
+  const shown = bars.slice(-6).map((bar) => `${phrase(bar)} ${span((bar.to ?? now) - bar.from)}${bar.to === null ? " so far" : ""}`);
+  return `${bars.length > 6 ? `${bars.length - 6} before, ` : ""}${shown.join(", ")}`;
+}

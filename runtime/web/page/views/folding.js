@@ -1,0 +1,246 @@
+// What of a run's graph is drawn: every task of a small one; of a large one groups of tasks, opened on demand.
+//
+// Rules:
+// - Pure: a graph as `/graph` tells it comes in, items and edges come out; nothing of the document is touched here.
+// - Never more than about LIMIT items at first, however many tasks there are: the first of these ways that gets there
+//   is taken. Every task by itself; tasks of one layer with the same neighbours; tasks of one layer that wait for the
+//   same groups; whole layers; ranges of layers.
+// - A group opens into at most CHILDREN parts, which open in turn: so 20,000 alike tasks are reached in three steps, and
+//   what is drawn stays small at each.
+// - Groups only ever hold tasks of layers next to each other, so edges between items never form a cycle.
+// - Time: O(tasks + edges), but for the sorting of what one task waits for.
+
+export const LIMIT = 150;
+export const DENSE = 700; // edges between single tasks; of more the layout takes too long, and no eye follows one
+export const EDGES = 450; // edges between groups
+export const CHILDREN = 36; // parts at most that a group opens into
+export const SHOWN = 220; // items at most when groups are opened; the ones opened first close again
+
+/** The first name and the last, without what both begin with: "render-0001 … 0360". */
+export function rangeLabel(names, tasks) {
+  const first = names[tasks[0]];
+  const last = names[tasks[tasks.length - 1]];
+  let same = 0;
+  while (same < first.length && first[same] === last[same]) same += 1;
+  while (same > 0 && /[\p{L}\p{N}]/u.test(first[same - 1])) same -= 1;
+  return tasks.length === 1 ? first : `${first} … ${last.slice(same)}`;
+}
+
+/** What all the names begin with, if that says anything; else the first and the last. */
+export function groupLabel(names, tasks) {
+  const first = names[tasks[0]];
+  let size = first.length;
+  for (const task of tasks) {
+    const name = names[task];
+    while (size > 0 && !name.startsWith(first.slice(0, size))) size -= 1;
+  }
+  const stem = first.slice(0, size).replace(/\p{N}+$/u, "");
+  return stem.length < 3 ? rangeLabel(names, tasks) : `${stem}…`;
+}
+
+function group(graph, tasks, kind) {
+  if (tasks.length === 1) return taskItem(graph, tasks[0]);
+  let low = Infinity;
+  let high = -Infinity;
+  for (const task of tasks) {
+    low = Math.min(low, graph.layers[task]);
+    high = Math.max(high, graph.layers[task]);
+  }
+  return { id: `g${tasks[0]}-${tasks[tasks.length - 1]}-${tasks.length}`, tasks, layers: [low, high], task: null, kind };
+}
+
+function taskItem(graph, task) {
+  return { id: `t${task}`, tasks: [task], layers: [graph.layers[task], graph.layers[task]], task };
+}
+
+/** The item's name for people; made when it is drawn, since few of the groups ever are. */
+export function labelOf(graph, item) {
+  item.label ??= item.kind === "alike" ? groupLabel(graph.names, item.tasks) : rangeLabel(graph.names, item.tasks);
+  return item.label;
+}
+
+function grouped(graph, keyOf, kind) {
+  const groups = new Map();
+  for (let task = 0; task < graph.names.length; task += 1) {
+    const key = keyOf(task);
+    const mine = groups.get(key);
+    if (mine) mine.push(task);
+    else groups.set(key, [task]);
+  }
+  return [...groups.values()].map((tasks) => group(graph, tasks, kind));
+}
+
+function dependentsOf(graph) {
+  const dependents = graph.names.map(() => []);
+  for (let task = 0; task < graph.names.length; task += 1) {
+    for (const other of graph.depends_on[task]) dependents[other].push(task);
+    for (const other of graph.after[task]) dependents[other].push(~task);
+  }
+  return dependents;
+}
+
+/** Each task's own neighbours, both ways. */
+function byNeighbours(graph) {
+  const dependents = dependentsOf(graph);
+  const sorted = (numbers) => [...numbers].sort((a, b) => a - b).join();
+  return grouped(graph, (task) =>
+    [graph.layers[task], sorted(graph.depends_on[task]), sorted(graph.after[task]), dependents[task].join()].join("|"),
+    "alike",
+  );
+}
+
+/** The groups that each task waits for: what fans out in lanes folds lane by lane into one chain. */
+function bySources(graph) {
+  const order = graph.names.map((_, task) => task).sort((a, b) => graph.layers[a] - graph.layers[b] || a - b);
+  const numbers = new Map();
+  const mine = new Array(graph.names.length);
+  const sources = (tasks) => [...new Set(tasks.map((task) => mine[task]))].sort((a, b) => a - b).join();
+  for (const task of order) {
+    const key = `${graph.layers[task]}|${sources(graph.depends_on[task])}|${sources(graph.after[task])}`;
+    if (!numbers.has(key)) numbers.set(key, numbers.size);
+    mine[task] = numbers.get(key);
+  }
+  return grouped(graph, (task) => mine[task], "alike");
+}
+
+function byLayers(graph, most) {
+  let layers = 0;
+  for (const layer of graph.layers) layers = Math.max(layers, layer + 1);
+  const each = Math.ceil(layers / Math.min(layers, most));
+  return grouped(graph, (task) => Math.floor(graph.layers[task] / each), "range").sort((a, b) => a.layers[0] - b.layers[0]);
+}
+
+/** The items of a graph while nothing is opened; groups that would be called alike are called by their first and last. */
+export function roots(graph) {
+  const items = folded(graph);
+  const called = new Map();
+  for (const item of items) called.set(labelOf(graph, item), (called.get(labelOf(graph, item)) ?? 0) + 1);
+  for (const item of items) if (called.get(item.label) > 1) item.label = rangeLabel(graph.names, item.tasks);
+  return items;
+}
+
+function folded(graph) {
+  if (graph.names.length <= LIMIT && edgeCount(graph) <= DENSE) return graph.names.map((_, task) => taskItem(graph, task));
+  const ways = [
+    [() => byNeighbours(graph), EDGES],
+    [() => bySources(graph), EDGES],
+    [() => byLayers(graph, 60), 3 * 60],
+    [() => byLayers(graph, 24), 6 * 24],
+  ];
+  for (const [way, most] of ways) {
+    const items = way();
+    if (items.length <= LIMIT && edgesOf(graph, items, ownersOf(graph, items)).length <= most) return items;
+  }
+  return byLayers(graph, 12);
+}
+
+function edgeCount(graph) {
+  let count = 0;
+  for (let task = 0; task < graph.names.length; task += 1) count += graph.depends_on[task].length + graph.after[task].length;
+  return count;
+}
+
+function parts(list, count) {
+  const each = Math.ceil(list.length / count);
+  const all = [];
+  for (let from = 0; from < list.length; from += each) all.push(list.slice(from, from + each));
+  return all;
+}
+
+/** What a group opens into: its tasks if they are few, else its layers, else equal parts in the order of the file. */
+export function childrenOf(graph, item) {
+  if (item.task !== null) return [item];
+  if (item.children) return item.children;
+  if (item.tasks.length <= CHILDREN) {
+    item.children = item.tasks.map((task) => taskItem(graph, task));
+  } else if (item.layers[0] < item.layers[1]) {
+    const each = Math.ceil((item.layers[1] - item.layers[0] + 1) / CHILDREN);
+    const bins = new Map();
+    for (const task of item.tasks) {
+      const bin = Math.floor((graph.layers[task] - item.layers[0]) / each);
+      if (!bins.has(bin)) bins.set(bin, []);
+      bins.get(bin).push(task);
+    }
+    item.children = [...bins.keys()].sort((a, b) => a - b).map((bin) => group(graph, bins.get(bin), "range"));
+  } else {
+    item.children = parts(item.tasks, Math.min(CHILDREN, Math.ceil(item.tasks.length / 12))).map((some) => group(graph, some, "range"));
+  }
+  return item.children;
+}
+
+/** The items that are drawn when the groups in `open` (ids, the latest last) are opened: [{...item, path: [groups]}]. */
+export function shownItems(graph, top, open) {
+  const wanted = new Set(open);
+  const shown = [];
+  const walk = (items, path) => {
+    for (const item of items) {
+      item.path = path;
+      if (item.task === null && wanted.has(item.id)) walk(childrenOf(graph, item), [...path, item]);
+      else shown.push(item);
+    }
+  };
+  walk(top, []);
+  return shown;
+}
+
+/** `open` with one more group; where too much would be shown, those opened first that it is not a part of close. */
+export function opening(graph, top, open, item) {
+  const within = new Set([...item.path.map((one) => one.id), item.id]);
+  let next = [...open.filter((id) => id !== item.id), item.id];
+  while (shownItems(graph, top, next).length > SHOWN) {
+    const victim = next.find((id) => !within.has(id));
+    if (victim === undefined) break;
+    next = next.filter((id) => id !== victim);
+  }
+  return next;
+}
+
+/** The groups to open, outermost first, so that a task is drawn by itself; [] if it is. */
+export function pathTo(graph, top, task) {
+  const path = [];
+  let item = top.find((one) => one.tasks.includes(task));
+  while (item && item.task === null) {
+    item.path = [...path];
+    path.push(item);
+    item = childrenOf(graph, item).find((one) => one.tasks.includes(task));
+  }
+  return path;
+}
+
+/** Which item each task is drawn in, by number. */
+export function ownersOf(graph, items) {
+  const owners = new Int32Array(graph.names.length).fill(-1);
+  items.forEach((item, number) => {
+    for (const task of item.tasks) owners[task] = number;
+  });
+  return owners;
+}
+
+/** The edges between items: [{from, to, count, hard}]; hard if any of them is of `depends_on`, not only `after`. */
+export function edgesOf(graph, items, owners) {
+  const edges = new Map();
+  const add = (source, target, hard) => {
+    const from = owners[source];
+    const to = owners[target];
+    if (from === to || from < 0 || to < 0) return;
+    const key = from * items.length + to;
+    const edge = edges.get(key);
+    if (!edge) edges.set(key, { from, to, count: 1, hard });
+    else {
+      edge.count += 1;
+      edge.hard ||= hard;
+    }
+  };
+  for (let task = 0; task < graph.names.length; task += 1) {
+    for (const other of graph.depends_on[task]) add(other, task, true);
+    for (const other of graph.after[task]) add(other, task, false);
+  }
+  return [...edges.values()];
+}
+
+/** How many tasks of an item are in each state: Map of state to number, the most frequent first. */
+export function countsOf(states, tasks) {
+  const counts = new Map();
+  for (const task of tasks) counts.set(states[task], (counts.get(states[task]) ?? 0) + 1);
+  return new Map([...counts].sort((a, b) => b[1] - a[1]));
+}

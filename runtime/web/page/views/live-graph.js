@@ -1,0 +1,68 @@
+// The graph of a run with the states of its tasks, kept up with the transitions.
+//
+// Rules:
+// - The whole graph is read once for each run, as numbers and names in columns: 20,000 tasks are about a megabyte, and
+//   every view of the run (graph, table, timeline) looks up names and states here.
+// - States change in place; `changed` counts up then, at most every REFRESH ms, so that a busy run draws a calm page.
+
+import { signal, useMemo, useEffect } from "../vendor/ui.js";
+import { segments, useEvents, useLive } from "../store.js";
+
+const REFRESH = 250; // ms
+
+/** What was read, with what is made of it: numbers (by name), changed (a signal), dependents (made when asked for). */
+export function modelOf(read) {
+  const numbers = new Map(read.names.map((name, number) => [name, number]));
+  return { ...read, states: [...read.states], phases: [...read.phases], numbers, changed: signal(0), timer: null };
+}
+
+/** The number of the task that a transition is of, or undefined. */
+export function taskOf(model, event) {
+  if (event.kind !== "task" || !event.workstream_id) return undefined;
+  return model.numbers.get(event.entity_id.slice(event.workstream_id.length + 1));
+}
+
+/** Take transitions over; whether anything changed. */
+export function take(model, batch, workstream) {
+  let any = false;
+  for (const event of batch) {
+    if (event.workstream_id !== workstream) continue;
+    const number = taskOf(model, event);
+    if (number === undefined) continue;
+    model.states[number] = event.to_state;
+    model.phases[number] = phaseOf(event);
+    any = true;
+  }
+  return any;
+}
+
+/** What the state that was entered means to the runtime. */
+export const phaseOf = (event) => event.phases?.[1] ?? event.to_state;
+
+/** How many tasks are in each phase. */
+export function phaseCounts(model, tasks = null) {
+  const counts = {};
+  if (tasks === null) for (const phase of model.phases) counts[phase] = (counts[phase] ?? 0) + 1;
+  else for (const task of tasks) counts[model.phases[task]] = (counts[model.phases[task]] ?? 0) + 1;
+  return counts;
+}
+
+/** The graph of a job's present run: {live, model}; model is null until it was read. */
+export function useGraph(id, workstream) {
+  const live = useLive(`api/jobs/${segments(id)}/graph`, {
+    when: (event) => event.job_id === id && event.kind === "workstream" && (event.from_state === null || event.event === "tasks_created"),
+  });
+  const read = live.data.value;
+  const model = useMemo(() => (read ? modelOf(read) : null), [read]);
+  useEvents({
+    events(batch) {
+      if (!model || !take(model, batch, workstream)) return;
+      model.timer ??= setTimeout(() => {
+        model.timer = null;
+        model.changed.value += 1;
+      }, REFRESH);
+    },
+  });
+  useEffect(() => () => clearTimeout(model?.timer), [model]);
+  return { live, model };
+}

@@ -1,0 +1,105 @@
+// The output of an attempt: its end, followed while it runs.
+//
+// Rules:
+// - It follows as long as its end is in view; scrolling up pauses, and nothing jumps then.
+// - It is text in a scrolling box that the keyboard reaches; a screen reader reads it when asked, and is not talked over.
+
+import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../vendor/ui.js";
+import { Trouble } from "../components.js";
+import { ask, Problem, problemOf } from "../net.js";
+import { bytes } from "./sizes.js";
+import { Tail } from "./tail.js";
+
+const EVERY = 1000; // ms between two looks at an output that is being written
+
+/** path: of the output; running: whether more is to come; written: bytes that were written, if known. */
+export function Output({ path, running, written = null }) {
+  const [problem, setProblem] = useState(null);
+  const [, drawn] = useState(0);
+  const [following, setFollowing] = useState(true);
+  const box = useRef(null);
+  const stuck = useRef(true);
+  const size = useRef(null);
+  const tail = useMemo(() => new Tail(async (range) => {
+    const response = await ask("GET", path, { headers: { Range: range, Accept: "text/plain" } });
+    if (!response.ok && response.status !== 416) throw await problemOf(response);
+    size.current = Number(response.headers.get("X-Output-Size") ?? NaN);
+    return response;
+  }), [path]);
+
+  useEffect(() => {
+    let over = false;
+    let timer = null;
+    const look = async () => {
+      try {
+        let more = true;
+        while (more && !over) {
+          const was = tail.end;
+          more = (await tail.follow()) && tail.end < tail.total && tail.end > was;
+        }
+        setProblem(null);
+      } catch (error) {
+        if (!(error instanceof Problem && error.status === 404)) setProblem(error instanceof Problem ? error : new Problem(0, { detail: String(error) }));
+      }
+      if (over) return;
+      drawn((count) => count + 1);
+      if (running && following) timer = setTimeout(look, document.hidden ? 5 * EVERY : EVERY);
+    };
+    void look();
+    return () => {
+      over = true;
+      clearTimeout(timer);
+    };
+  }, [tail, running, following]);
+
+  useLayoutEffect(() => {
+    if (stuck.current && following && box.current) box.current.scrollTop = box.current.scrollHeight;
+  });
+  const scrolled = () => {
+    const { scrollTop, scrollHeight, clientHeight } = box.current;
+    stuck.current = scrollHeight - scrollTop - clientHeight < 24;
+    if (running && !stuck.current && following) setFollowing(false);
+  };
+  const toEnd = () => {
+    stuck.current = true;
+    setFollowing(true);
+    box.current.scrollTop = box.current.scrollHeight;
+  };
+  const earlier = async () => {
+    const before = box.current.scrollHeight - box.current.scrollTop;
+    stuck.current = false;
+    await tail.earlier().catch(setProblem);
+    drawn((count) => count + 1);
+    requestAnimationFrame(() => {
+      box.current.scrollTop = box.current.scrollHeight - before;
+    });
+  };
+
+  const empty = !tail.blocks.length && !tail.unfinished;
+  const true_ = Number.isFinite(size.current) ? size.current : written;
+  const gone = true_ !== null && true_ > tail.total && !running;
+  return html`<div class="output">
+    <div class="outputbar">
+      <span class="soft num">${tail.total ? `${bytes(tail.total)}${tail.start ? `, shown from ${bytes(tail.start)} on` : ""}` : ""}${gone ? ` kept of ${bytes(true_)}` : ""}</span>
+      <span class="spring"></span>
+      ${running && html`<button type="button" class="quiet" aria-pressed=${following} onClick=${() => following ? setFollowing(false) : toEnd()}>${following ? "Pause" : "Follow"}</button>`}
+      ${!empty && html`<button type="button" class="quiet" onClick=${toEnd}>Jump to end</button>`}
+      <${Save} path=${path} />
+    </div>
+    ${problem && html`<${Trouble} problem=${problem} />`}
+    <pre ref=${box} tabindex="0" role="region" aria-label="Output" onScroll=${scrolled}>${tail.start > 0 && html`<button type="button" class="quiet earlier" onClick=${earlier}>Show earlier output</button>`}${
+      tail.blocks.map((block) => html`<span key=${block.from}>${block.text}</span>`)}<span>${tail.unfinished}</span>${empty && html`<span class="soft">${running ? "Nothing yet." : "It wrote nothing."}</span>`}</pre>
+  </div>`;
+}
+
+/** The whole of it as a file. By fetch, since a link sends no token. */
+function Save({ path }) {
+  const save = async () => {
+    const response = await ask("GET", path, { headers: { Accept: "text/plain" } });
+    if (!response.ok) return;
+    const link = Object.assign(document.createElement("a"), { href: URL.createObjectURL(await response.blob()), download: "output.txt" });
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+  };
+  return html`<button type="button" class="quiet" onClick=${save}>Save</button>`;
+}

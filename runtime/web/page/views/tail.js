@@ -1,0 +1,115 @@
+// The end of an output that may still be written, and may be huge: read by ranges, kept as text in blocks. Pure.
+//
+// Rules:
+// - `ask(range)` gives a response of `GET .../output` with that Range header. What is held is one piece of the output
+//   without gaps, from byte `start` to byte `end`; at most about KEPT bytes of it: the oldest blocks go first.
+// - Bytes that are no UTF-8 show as replacement characters; a character that is cut in two by a range is put together.
+// - What terminals take as orders (colours, titles, the carriage return of progress bars) is carried out as far as plain
+//   text can, or left out; nothing of an output is ever markup.
+
+export const FIRST = 64 * 1024; // bytes of the end that are read at first, and of each older piece
+export const KEPT = 1024 * 1024;
+
+// eslint-disable-next-line no-control-regex
+const ORDERS = /\u001b(?:\[[0-?]*[ -/]*[@-~]|\][^\u0007\u001b]*(?:\u0007|\u001b\\)?|[PX^_][^\u001b]*(?:\u001b\\)?|[ -/]*[0-~])|[\u0000-\u0008\u000b\u000c\u000e-\u001a\u001c-\u001f\u007f]/g;
+
+/** Text as a terminal without colours would leave it. */
+export function plain(text) {
+  const bare = text.replace(ORDERS, "").replace(/\u001b/g, "");
+  if (!bare.includes("\r")) return bare;
+  return bare
+    .split("\n")
+    .map((line) => {
+      const ended = line.endsWith("\r") ? line.slice(0, -1) : line;
+      return ended.slice(ended.lastIndexOf("\r") + 1);
+    })
+    .join("\n");
+}
+
+/** The bytes that an answer to a range has: {from, bytes, total}; bytes is null where there is nothing. */
+export async function readRange(response) {
+  const said = /bytes (?:(\d+)-\d+|\*)\/(\d+|\*)/.exec(response.headers.get("Content-Range") ?? "");
+  const total = said && said[2] !== "*" ? Number(said[2]) : null;
+  if (response.status === 416) return { from: null, bytes: null, total };
+  const bytes = new Uint8Array(await response.arrayBuffer());
+  return { from: said?.[1] === undefined ? 0 : Number(said[1]), bytes, total: total ?? bytes.length };
+}
+
+const continues = (byte) => (byte & 0xc0) === 0x80;
+
+export class Tail {
+  constructor(ask) {
+    this.ask = ask;
+    this.clear();
+  }
+
+  clear() {
+    this.blocks = []; // [{from, text}], the oldest first; `text` is already plain
+    this.start = null; // of what is held, in bytes; null while nothing was read
+    this.end = 0;
+    this.total = 0;
+    this.rest = ""; // of the last line, not yet ended, as it came
+    this.decoder = new TextDecoder();
+  }
+
+  /** Read what is new; whether anything changed. */
+  async follow() {
+    const first = this.start === null;
+    const { from, bytes, total } = await readRange(await this.ask(first ? `bytes=-${FIRST}` : `bytes=${this.end}-${this.end + 8 * FIRST - 1}`));
+    if (!first && total !== null && total < this.end) {
+      this.clear(); // it begins anew
+      return this.follow();
+    }
+    if (bytes === null || !bytes.length) {
+      this.start ??= 0;
+      return false;
+    }
+    if (!first && from !== this.end) {
+      this.clear(); // the server knows no ranges
+      return this.#take(bytes, from, total);
+    }
+    return this.#take(bytes, from, total);
+  }
+
+  #take(bytes, from, total) {
+    let skipped = 0;
+    if (this.start === null) {
+      if (from > 0) while (skipped < Math.min(4, bytes.length) && continues(bytes[skipped])) skipped += 1;
+      this.start = from + skipped;
+    }
+    this.end = from + bytes.length;
+    this.total = total;
+    const text = this.rest + this.decoder.decode(bytes.subarray(skipped), { stream: true });
+    const cut = text.lastIndexOf("\n") + 1;
+    this.rest = text.slice(cut);
+    if (cut) this.blocks.push({ from: this.end - bytes.length, text: plain(text.slice(0, cut)) });
+    this.#trim();
+    return true;
+  }
+
+  #trim() {
+    let held = this.blocks.reduce((sum, block) => sum + block.text.length, 0);
+    while (held > KEPT && this.blocks.length > 1) {
+      held -= this.blocks.shift().text.length;
+      this.start = this.blocks[0].from;
+    }
+  }
+
+  /** Read a piece before what is held. */
+  async earlier() {
+    if (!this.start) return false;
+    const wanted = Math.max(0, this.start - FIRST);
+    const { from, bytes } = await readRange(await this.ask(`bytes=${wanted}-${this.start - 1}`));
+    if (bytes === null || from !== wanted) return false;
+    let skipped = 0;
+    if (from > 0) while (skipped < Math.min(4, bytes.length) && continues(bytes[skipped])) skipped += 1;
+    this.blocks.unshift({ from, text: plain(new TextDecoder().decode(bytes.subarray(skipped))) });
+    this.start = from + skipped;
+    return true;
+  }
+
+  /** The last line, as far as it came. */
+  get unfinished() {
+    return plain(this.rest);
+  }
+}

@@ -1,0 +1,194 @@
+// One task of a run: where it is, why, what it produced, and what can be done about it.
+
+import { html, useLayoutEffect, useMemo, useRef, useState } from "../vendor/ui.js";
+import { Actions, VERBS, verbsOf } from "../actions.js";
+import { Countdown, Icon, Loaded, Name, Since, State, Time } from "../components.js";
+import { ask, href } from "../router.js";
+import { segments, useLive } from "../store.js";
+import { number, safe, span, spoken } from "../text.js";
+import { byItself, leadsTo } from "./leads.js";
+import { History } from "./log.js";
+import { Output } from "./output.js";
+import { bytes } from "./sizes.js";
+
+const LIVE = new Set(["running", "validating", "cancelling", "timed_out", "recovering"]);
+const LISTED = 12; // links of a kind that are shown before the rest is asked for
+
+export function Task({ id, name, model }) {
+  const path = `api/jobs/${segments(id)}/tasks/${segments(name)}`;
+  const mine = (event) => event.job_id === id && (event.entity_id.endsWith(`/${name}`) || event.entity_id.includes(`/${name}/`));
+  const task = useLive(path, { when: mine });
+  const attempts = useLive(`${path}/attempts`, { when: mine });
+  const top = useRef(null);
+  useLayoutEffect(() => {
+    top.current?.focus({ preventScroll: true });
+    if (top.current?.getBoundingClientRect().top < 48 || innerWidth < 1100) top.current?.scrollIntoView({ block: "start" });
+  }, [name]);
+  return html`<aside class="task sheet" aria-label=${`Task ${safe(name)}`}>
+    <header>
+      <h2 ref=${top} tabindex="-1"><${Name} text=${name} /></h2>
+      <a class="closing" href=${href(["runs", id], {})} aria-label="Close the task" onClick=${(event) => { event.preventDefault(); ask({ task: "" }, {}); }}><${Icon} name="close" /></a>
+    </header>
+    <${Loaded} of=${task} what="the task">${(told) => html`<${Told} ...${{ id, path, model, attempts }} task=${told} />`}<//>
+  </aside>`;
+}
+
+function Told({ id, path, model, task, attempts }) {
+  const tried = listOf(attempts.data.value);
+  return html`
+    <p class="standing"><${State} state=${task.state} phase=${task.phase} />
+      ${task.attempt > 0 && html`<span class="soft">attempt ${number(task.attempt)}${task.max_attempts > 1 ? ` of ${number(task.max_attempts)}` : ""}</span>`}
+      ${task.started_at && html`<span class="soft">${task.finished_at ? "took " : "for "}<${Since} from=${task.started_at} to=${task.finished_at} /></span>`}
+      ${task.optional && html`<span class="tag">optional</span>`}</p>
+    ${task.reason && html`<p class="prose">${safe(task.reason)}</p>`}
+    <${Trouble} task=${task} attempts=${tried} />
+    <${Hold} id=${id} task=${task} />
+    <${Next} task=${task} path=${path} />
+    <${Outputs} path=${path} task=${task} attempts=${tried} />
+    <${Attempts} attempts=${tried} />
+    <${Value} title="Result" value=${task.result} />
+    <${Value} title=${task.finished_at ? "Last details" : "Details"} value=${task.details} />
+    <${Edges} id=${id} task=${task} model=${model} />
+    <${Facts} task=${task} />
+    <${Folded} title="Transitions"><${History} id=${id} entity=${task.id} /><//>`;
+}
+
+const listOf = (data) => (Array.isArray(data) ? data : (data?.items ?? []));
+
+const Section = ({ title, children }) => html`<section><h3>${title}</h3>${children}</section>`;
+
+/** What is made only once it is asked for. */
+function Folded({ title, children }) {
+  const [open, setOpen] = useState(false);
+  return html`<details open=${open} onToggle=${(event) => setOpen(event.target.open)}><summary>${title}</summary>${open && children}</details>`;
+}
+
+function Trouble({ task, attempts }) {
+  if (!task.last_error) return null;
+  const trace = [...attempts].sort((a, b) => a.attempt - b.attempt).findLast((one) => one.traceback)?.traceback;
+  const kind = task.phase === "failed" ? "bad" : "warn";
+  if (task.phase === "completed") return html`<${Folded} title=${`What went wrong before (${number(task.error_count)})`}><pre>${safe(task.last_error, { lines: true })}</pre><//>`;
+  return html`<div class=${`problem tone-${kind}`}>
+    <h3><${Icon} name=${kind === "bad" ? "cross" : "retry"} /> ${task.error_type ? html`<code>${safe(task.error_type)}</code>` : "What went wrong"}
+      ${task.error_category && html`<span class="tag">${spoken(task.error_category)}</span>`}${task.error_count > 1 && html`<span class="tag">${number(task.error_count)} times</span>`}</h3>
+    <pre>${safe(task.last_error, { lines: true })}</pre>
+    ${trace && html`<${Folded} title="Traceback"><pre tabindex="0" role="region" aria-label="Traceback">${safe(trace, { lines: true })}</pre><//>`}
+  </div>`;
+}
+
+function Hold({ id, task }) {
+  const asking = task.phase === "held" || (task.actions ?? []).includes("approve");
+  const held = useLive(asking ? `api/jobs/${segments(id)}/approvals` : null, { when: (event) => event.job_id === id });
+  const mine = listOf(held?.data.value).filter((one) => one.task === task.name);
+  if (!asking && !task.decisions?.length) return null;
+  return html`<${Section} title="Approval">
+    ${mine.map((one) => html`<ul class="clauses" key=${one.entity_id}>
+      ${one.approval && html`<li><b><${Name} text=${one.approval} /></b></li>`}
+      ${(one.missing ?? []).map((clause, at) => html`<li key=${at} class="tone-wait"><${Icon} name="person" /><span class="prose">missing: ${safe(clause)}</span></li>`)}
+    </ul>`)}
+    <ul class="clauses">${(task.decisions ?? []).map((one, at) => html`<li key=${at} class=${`tone-${one.verdict === "approved" ? "good" : "bad"}`}>
+      <${Icon} name=${one.verdict === "approved" ? "check" : "cross"} />
+      <span class="prose">${spoken(one.verdict)}${one.by ? html` by <b><${Name} text=${one.by} /></b>` : ""} <span class="soft"><${Time} at=${one.at} /></span>${one.reason ? html`: ${safe(one.reason)}` : ""}</span></li>`)}</ul>
+    ${task.phase === "held" && task.hold_until && html`<p class="soft">expires in <${Countdown} to=${task.hold_until} over="a moment" />, <${Time} at=${task.hold_until} /></p>`}
+  <//>`;
+}
+
+function Next({ task, path }) {
+  const verbs = verbsOf(task);
+  const itself = byItself(task);
+  if (!verbs.length && !itself) return null;
+  const step = ([words, state]) => html`${words} ${state && html`<${State} state=${state} />`}`;
+  return html`<${Section} title="What can come next">
+    <ul class="nexts">
+      ${itself && html`<li><span class="soft"><${Icon} name="clock" /> <span>by itself</span></span><span>in <${Countdown} to=${task.due_at} over="a moment" /> ${step(itself)}</span></li>`}
+      ${verbs.map((verb) => html`<li key=${verb}><span>${VERBS[verb].label}</span><span>${step(leadsTo(verb, task) ?? ["", null])}</span></li>`)}
+    </ul>
+    <${Actions} of=${task} at=${path} />
+  <//>`;
+}
+
+function Outputs({ path, task, attempts }) {
+  const [chosen, choose] = useState(null);
+  const written = attempts.filter((one) => one.output_size !== null && one.output_size !== undefined);
+  const live = LIVE.has(task.phase);
+  if (!written.length && (task.output_size === null || task.output_size === undefined) && !live) return null;
+  const past = chosen !== null && chosen !== task.attempt;
+  return html`<${Section} title="Output">
+    ${attempts.length > 1 && html`<label class="ofattempt"><span class="soft">of attempt</span>
+      <select value=${chosen ?? task.attempt} onChange=${(event) => choose(Number(event.target.value))}>
+        ${attempts.map((one) => html`<option key=${one.attempt} value=${one.attempt}>${one.attempt}${one.end ? ` (${spoken(one.end)})` : ""}</option>`)}
+      </select></label>`}
+    <${Output} key=${`${chosen ?? task.attempt}`} path=${past ? `${path}/attempts/${chosen}/output` : `${path}/output`} running=${live && !past} written=${past ? null : task.output_size} />
+  <//>`;
+}
+
+const ENDS = { succeeded: "completed", failed: "failed", timed_out: "timed_out", lost: "recovering", cancelled: "cancelled", returned: "queued" };
+
+function Attempts({ attempts }) {
+  if (!attempts.length) return null;
+  return html`<${Section} title="Attempts"><div class="scrolling" tabindex="0" role="region" aria-label="Attempts">
+    <table><thead><tr><th>No.</th><th>Ended</th><th>Began</th><th class="end">Took</th><th>Worker</th><th>What came of it</th></tr></thead>
+      <tbody>${[...attempts].sort((a, b) => b.attempt - a.attempt).map((one) => html`<tr key=${one.attempt}>
+        <td class="num">${number(one.attempt)}</td>
+        <td>${one.end ? html`<${State} state=${one.end} phase=${ENDS[one.end] ?? one.end} />` : html`<${State} state="running" />`}</td>
+        <td class="num"><${Time} at=${one.claimed_at} /></td>
+        <td class="num end">${one.ended_at ? span(one.duration_ms !== null && one.duration_ms !== undefined ? one.duration_ms / 1000 : one.ended_at - one.claimed_at) : html`<${Since} from=${one.claimed_at} />`}</td>
+        <td>${one.worker_id ? html`<${Name} text=${one.worker_id} />` : ""}</td>
+        <td class="prose">${[one.exit_code !== null && one.exit_code !== undefined ? `exit ${one.exit_code}` : null, one.output_size ? `${bytes(one.output_size)} of output` : null, one.error ? safe(one.error) : null].filter(Boolean).join(" · ")}</td>
+      </tr>`)}</tbody></table></div>
+  <//>`;
+}
+
+function Value({ title, value }) {
+  const text = useMemo(() => (value === null || value === undefined ? null : JSON.stringify(value, null, 2)), [value]);
+  if (text === null) return null;
+  return html`<${Section} title=${title}><pre class="value" tabindex="0" role="region" aria-label=${title}>${safe(text.length > 100_000 ? `${text.slice(0, 100_000)}\n…` : text, { lines: true })}</pre><//>`;
+}
+
+function Edges({ id, task, model }) {
+  const number_ = model.numbers.get(task.name);
+  model.changed.value; // drawn again when states change
+  const followers = useMemo(() => {
+    const found = [];
+    if (number_ !== undefined) model.names.forEach((_, other) => (model.depends_on[other].includes(number_) || model.after[other].includes(number_)) && found.push(other));
+    return found;
+  }, [model, number_]);
+  if (number_ === undefined) return null;
+  const [hard, soft] = [model.depends_on[number_], model.after[number_]];
+  if (!hard.length && !soft.length && !followers.length) return null;
+  return html`<${Section} title="Neighbours"><dl class="facts">
+    ${hard.length > 0 && html`<dt>Depends on</dt><dd><${Links} ...${{ id, model }} tasks=${hard} /></dd>`}
+    ${soft.length > 0 && html`<dt>After the end of</dt><dd><${Links} ...${{ id, model }} tasks=${soft} /></dd>`}
+    ${followers.length > 0 && html`<dt>Waited for by</dt><dd><${Links} ...${{ id, model }} tasks=${followers} /></dd>`}
+  </dl><//>`;
+}
+
+function Links({ id, model, tasks }) {
+  const [all, setAll] = useState(false);
+  const shown = all ? tasks.slice(0, 500) : tasks.slice(0, LISTED);
+  return html`<ul class="links">${shown.map((other) => html`<li key=${other}><a href=${href(["runs", id], { task: model.names[other] })}
+    onClick=${(event) => { event.preventDefault(); ask({ task: model.names[other] }, {}); }}><${Name} text=${model.names[other]} /></a>
+    <${State} state=${model.states[other]} phase=${model.phases[other]} /></li>`)}
+    ${tasks.length > shown.length && html`<li><button type="button" class="quiet" onClick=${() => setAll(true)}>${all ? `${number(tasks.length - shown.length)} more` : `Show ${number(Math.min(500, tasks.length) - shown.length)} more`}</button></li>`}</ul>`;
+}
+
+const TIMES = /(_at|_until)$/;
+
+function Facts({ task }) {
+  const told = {
+    worker: task.worker_id, tool: task.tool, lifecycle: task.lifecycle, run: task.run, created_at: task.created_at, started_at: task.started_at, finished_at: task.finished_at,
+    due_at: task.due_at, wait_until: task.wait_until, exit_code: task.exit_code, execution_ms: task.execution_ms, max_losses: task.max_losses, ...(task.facts ?? {}), id: task.id,
+  };
+  const shown = Object.entries(told).filter(([, value]) => value !== null && value !== undefined && value !== "");
+  return html`<${Folded} title="Facts"><dl class="facts">
+    ${shown.map(([word, value]) => html`<dt key=${word}>${spoken(word.replace(/_ms$/, ""))}</dt><dd>${fact(word, value)}</dd>`)}
+  </dl><//>`;
+}
+
+function fact(word, value) {
+  if (TIMES.test(word) && typeof value === "number") return html`<${Time} at=${value} />`;
+  if (word.endsWith("_ms")) return span(value / 1000);
+  if (typeof value === "boolean") return value ? "yes" : "no";
+  if (typeof value === "object") return html`<code>${safe(JSON.stringify(value))}</code>`;
+  return html`<${Name} text=${String(value)} />`;
+}
