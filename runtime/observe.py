@@ -4,6 +4,7 @@ Rules
 -----
 - A subscriber has a bounded buffer. One that does not keep up loses the oldest events and is told how many (`Dropped`);
   it never slows the runtime.
+- A listener (the event stream of the board) is told everything as it comes, and keeps what it needs of it.
 - A job's subscriber hears of the job from its beginning: what had happened before it subscribed is read from the
   journal by pages, the rest is told as it comes. No transition is in both, and none between them.
 - structlog gets a line per transition, at the level of its severity, if the application has configured it: a library
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 from weakref import WeakSet
 
 import anyio
@@ -164,12 +165,25 @@ def _check_size(size: object) -> None:
         raise ValueError(f"a subscription needs room for at least one event, not size={size}")
 
 
+class Listener(Protocol):
+    """Who is told everything. It raises nothing, and returns at once."""
+
+    def heard(self, events: Sequence[Event]) -> None:
+        """These have become durable, or were noticed, in this order."""
+        ...
+
+    def hub_closed(self) -> None:
+        """Nothing more is told, and the journal closes."""
+        ...
+
+
 class Hub:
-    """Where durable transitions are told to subscribers and to the application's log."""
+    """Where durable transitions are told to subscribers, to listeners and to the application's log."""
 
     def __init__(self) -> None:
         self._subscriptions: WeakSet[Subscription[Any]] = WeakSet()  # one that nobody holds any more is forgotten
         self._looking_back: WeakSet[Subscription[Any]] = WeakSet()  # those that may not have read all of the past yet
+        self._listeners: list[Listener] = []
         self.told = 0  # the number of the last transition that was told, to whoever wanted it
         self.unlogged = 0  # lines that the application's log would not take
         self._closed = False
@@ -200,13 +214,23 @@ class Hub:
         """Stop telling a subscriber."""
         self._subscriptions.discard(subscription)
 
+    def listen(self, listener: Listener) -> None:
+        """Tell a listener everything from now on: what is numbered above `told`."""
+        self._listeners.append(listener)
+
+    def unlisten(self, listener: Listener) -> None:
+        """Stop telling it."""
+        self._listeners.remove(listener)
+
     @property
     def wanted(self) -> bool:
         """Whether anybody wants to be told."""
-        return bool(self._subscriptions) or configured() is not None
+        return bool(self._subscriptions or self._listeners) or configured() is not None
 
     def publish(self, transitions: Sequence[Transitioned]) -> None:
         """Tell everybody. Raises nothing."""
+        for listener in self._listeners:
+            listener.heard(transitions)
         if self._subscriptions:
             for subscription in list(self._subscriptions):
                 for event in transitions:
@@ -222,6 +246,8 @@ class Hub:
 
     def tell_notice(self, notice: Notice) -> bool:
         """Tell subscribers and the application's log of a notice. Returns whether there is that log. Raises nothing."""
+        for listener in self._listeners:
+            listener.heard((notice,))
         for subscription in list(self._subscriptions):
             subscription.take(notice)
         structlog = configured()
@@ -253,3 +279,5 @@ class Hub:
             subscription.keep()
         for subscription in list(self._subscriptions):
             subscription.close()
+        for listener in list(self._listeners):
+            listener.hub_closed()

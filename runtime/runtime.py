@@ -395,6 +395,10 @@ class Runtime(RuntimeLife):
         """
         return self._hub.subscribe(wanted_by(filters, notices=notices), size=size)
 
+    def after(self, delay: float, action: Callable[[], object]) -> None:
+        """For the board: have a function that raises nothing called so many seconds from now, by this clock."""
+        self._dispatcher.timers.arm(self._clock.monotonic() + delay, action)
+
     def past_of(self, job_id: str) -> Past:
         """For a job's events: what was told of it before now."""
         return Past(self.journal, self.read, job_id, until=self._hub.told)

@@ -182,7 +182,7 @@ class _Encoding:
             for owner, rows in owners.items():
                 for first in range(0, len(rows), CHUNK):
                     chunk = rows[first : first + CHUNK]
-                    text = _encoded([astuple(row) for row in chunk])
+                    text = encode_readable([astuple(row) for row in chunk])
                     self.chunks.append((chunk[0].seq, base, owner, self.size, len(text)))
                     self.put(text)
         return created
@@ -215,7 +215,7 @@ class _Encoding:
 
     def close(self) -> None:
         """End a part."""
-        values: dict[str, Any] = {column: _encoded(places).decode() for column, places in self.places.items()}
+        values: dict[str, Any] = {column: encode_readable(places).decode() for column, places in self.places.items()}
         values["entry"], values["last_key"], values["last_seq"] = self.number, self.last_key, self.last_seq
         values["data"] = b"".join(self.data)
         lists = (
@@ -228,7 +228,7 @@ class _Encoding:
             values["pruned_at"] = self.pruned_at
         for column, value in lists:
             if value:
-                values[column] = _encoded(value).decode()
+                values[column] = encode_readable(value).decode()
         self.parts.append(tuple(values.get(column) for column in BATCH_COLUMNS))
         self.clear()
 
@@ -245,11 +245,12 @@ def _lines(records: list[AnyRecord]) -> list[bytes]:
     except (ValueError, TypeError):
         lines = []
     if len(lines) != len(records) + 1:  # something unreadable, or a line break inside a Raw
-        return [_encoded(record) for record in records]
+        return [encode_readable(record) for record in records]
     return lines[:-1]
 
 
-def _encoded(value: object) -> bytes:
+def encode_readable(value: object) -> bytes:
+    """It as JSON; what UTF-8 cannot write of it is replaced."""
     try:
         return encode(value)
     except (ValueError, TypeError):

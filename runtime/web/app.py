@@ -20,7 +20,7 @@ from litestar import Litestar
 from litestar.datastructures import State
 from litestar.di import Provide
 
-from . import health, jobs, tasks
+from . import events, health, jobs, tasks
 from .access import Token, Tokens, caller_of, scope_needed
 from .assets import serving
 from .context import Board
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 LARGEST = 1_000_000
 """Bytes of the largest body, but where a handler says otherwise."""
-_HANDLERS = [*jobs.HANDLERS, *tasks.HANDLERS, *health.HANDLERS]
+_HANDLERS = [*jobs.HANDLERS, *tasks.HANDLERS, *health.HANDLERS, *events.HANDLERS]
 
 
 def board(

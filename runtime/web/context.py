@@ -16,6 +16,7 @@ from litestar.di import NamedDependency
 from litestar.params import PathParameter
 
 from .problems import not_found
+from .stream import Streams
 
 if TYPE_CHECKING:
     from litestar.types import Scope
@@ -36,6 +37,7 @@ class Board:
     def __init__(self, runtime: Runtime, *, commands: bool = False) -> None:
         self.runtime = runtime
         self.commands = commands
+        self.streams = Streams(runtime)
 
     async def living(self, job_id: str, look: Callable[[JobActor], T]) -> T | None:
         """What `look` sees of a job in memory, once that is durable; None if the journal has to be asked."""
