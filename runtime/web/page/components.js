@@ -17,6 +17,7 @@
 // - Styles that depend on data go through properties of the element: the page's policy allows no style attribute.
 
 import { html, useEffect, useLayoutEffect, useRef, useState } from "./vendor/ui.js";
+import { arrival } from "./router.js";
 import { now } from "./store.js";
 import { ago, counted, full, iso, listed, moment, number, safe, span, spoken, ticking } from "./text.js";
 
@@ -146,8 +147,10 @@ export function Page({ title, heading = title, children, aside = null, back = nu
     document.title = `${safe(title)} · Callboard`;
   }, [title]);
   useLayoutEffect(() => {
-    if (moved) top.current.focus({ preventScroll: true });
-    if (moved) scrollTo(0, 0);
+    if (moved) {
+      top.current.focus({ preventScroll: true });
+      scrollTo(0, arrival());
+    }
     moved = true;
   }, []);
   return html`<div class="page">

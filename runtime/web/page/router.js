@@ -29,7 +29,23 @@ export function href(parts, query = {}) {
 /** The present place, as `parse` reads it. */
 export const route = signal(parse(location.hash));
 
+// How far down one was in each entry of the history: a view is drawn when its data are there, which is too late for the
+// browser to do it.
+const depths = new Map();
+let entry = history.state?.entry ?? 0;
+let entries = entry;
+let depth = 0;
+history.scrollRestoration = "manual";
+history.replaceState({ entry }, "");
+
+/** How far down the present view is to begin: where one left it, if one has come back to it, else 0. */
+export const arrival = () => depth;
+
+addEventListener("scroll", () => depths.set(entry, scrollY), { passive: true });
 addEventListener("hashchange", () => {
+  if (history.state?.entry === undefined) history.replaceState({ entry: (entries += 1) }, "");
+  entry = history.state.entry;
+  depth = depths.get(entry) ?? 0;
   route.value = parse(location.hash);
 });
 
@@ -37,7 +53,7 @@ addEventListener("hashchange", () => {
 export function go(parts, query, { replace = false } = {}) {
   const address = href(parts, query);
   if (replace) {
-    history.replaceState(null, "", address);
+    history.replaceState(history.state, "", address);
     route.value = parse(address);
   } else if (location.hash !== address) {
     location.hash = address;

@@ -345,14 +345,24 @@ export function useLive(path, { when, every = null } = {}) {
   return made;
 }
 
+const left = new Map(); // by path: what a list had when it was left, so that whoever comes back finds it at once
+const LEFT = 8;
+
+function leave(path, had) {
+  left.delete(path);
+  left.set(path, had);
+  if (left.size > LEFT) left.delete(left.keys().next().value);
+}
+
 /**
  * A list of the API, kept fresh; `more()` reads one page more. Its data are the items of the pages that were read.
  * While another path is read for the first time they are those of the one before, and `busy` is true.
  */
 export function useList(path, { when } = {}) {
   return useResource((before) => {
-    const next = signal(null);
-    let pages = 1;
+    const had = left.get(path);
+    const next = signal(had?.next ?? null);
+    let pages = had?.pages ?? 1;
     const page = async (cursor, stopping) => {
       const query = cursor === null ? "" : `${path.includes("?") ? "&" : "?"}cursor=${encodeURIComponent(cursor)}`;
       return json("GET", path + query, { signal: stopping });
@@ -367,9 +377,10 @@ export function useList(path, { when } = {}) {
         if (cursor === null) break;
       }
       next.value = cursor;
+      leave(path, { items, next: cursor, pages });
       return items;
     }, when);
-    made.data.value = before?.data.peek();
+    made.data.value = had?.items ?? before?.data.peek();
     made.next = next;
     made.more = () => {
       if (next.peek() === null) return;
