@@ -1,36 +1,43 @@
 // The runs: every job with its progress, filtered by state and by name, the newest first, as many as one scrolls to.
 
-import { html, useEffect, useRef } from "../vendor/ui.js";
+import { html, useEffect, useMemo, useRef } from "../vendor/ui.js";
 import { Ago, Empty, Gap, Icon, iconOf, Loaded, Name, Page, Progress, Since, State, tone, useWindow } from "../components.js";
 import { ask, href } from "../router.js";
-import { useList } from "../store.js";
+import { now, useList } from "../store.js";
 import { safe, spoken } from "../text.js";
 
 const STATES = ["running", "pending", "submitted", "cancelling", "completed", "failed", "cancelled"];
 const ROW = 57; // px, as style.css has it with its line; on a phone
 const TALL = 97;
 const PAGE = 100;
+const AGES = [["", "At any time"], [3600, "In the last hour"], [86_400, "In the last day"], [604_800, "In the last week"]];
 
 export function View({ query }) {
   const states = (query.state ?? "").split(",").filter(Boolean);
   const asked = new URLSearchParams([["limit", PAGE], ...states.map((state) => ["state", state])]);
   if (query.name) asked.set("name", query.name);
+  const since = useMemo(() => Number(query.age) > 0 ? Math.floor(now.peek() - Number(query.age)) : null, [query.age]);
+  if (since !== null) asked.set("newer_than", since);
   const jobs = useList(`api/jobs?${asked}`, { when: (event) => event.kind !== "worker" && event.kind !== "breaker" });
-  const filtered = states.length > 0 || Boolean(query.name);
+  const filtered = states.length > 0 || Boolean(query.name) || since !== null;
   return html`<${Page} title="Runs">
-    <${Filters} states=${states} name=${query.name ?? ""} />
+    <${Filters} states=${states} name=${query.name ?? ""} age=${query.age ?? ""} />
     <${Loaded} of=${jobs} what="the runs">${(items) => items.length
       ? html`<${Table} items=${items} list=${jobs} />`
       : filtered
-        ? html`<${Empty} title="No run is like that"><p><button type="button" class="quiet" onClick=${() => ask({ state: "", name: "" })}>Show all</button></p><//>`
+        ? html`<${Empty} title="No run is like that"><p><button type="button" class="quiet" onClick=${() => ask({ state: "", name: "", age: "" })}>Show all</button></p><//>`
         : html`<${Empty} title="No runs yet"><p>Submit one from your application, or by <code>callboard run FILE</code>.</p><//>`}
     <//>
   <//>`;
 }
 
-function Filters({ states, name }) {
+function Filters({ states, name, age }) {
   const timer = useRef(null);
+  const input = useRef(null);
   useEffect(() => () => clearTimeout(timer.current), []);
+  useEffect(() => {
+    if (document.activeElement !== input.current) input.current.value = name; // it was changed elsewhere
+  }, [name]);
   const find = (event) => {
     const text = event.target.value.trim();
     clearTimeout(timer.current);
@@ -39,12 +46,15 @@ function Filters({ states, name }) {
   const toggle = (state) => ask({ state: states.includes(state) ? states.filter((one) => one !== state).join(",") : [...states, state].join(",") });
   return html`<div class="filters" role="search">
     <div class="find"><${Icon} name="search" />
-      <input type="search" aria-label="Find by name" placeholder="Find by name" defaultValue=${name} onInput=${find} maxlength="200" />
+      <input type="search" aria-label="Find by name" placeholder="Find by name" ref=${input} onInput=${find} maxlength="200" />
     </div>
     <div class="chips" role="group" aria-label="Only those that are">
       ${STATES.map((state) => html`<button key=${state} type="button" class=${`tone-${tone(state)}`} aria-pressed=${states.includes(state)} onClick=${() => toggle(state)}>
         <${Icon} name=${iconOf(state)} />${spoken(state)}</button>`)}
     </div>
+    <select aria-label="Submitted" value=${age} onChange=${(event) => ask({ age: event.target.value })}>
+      ${AGES.map(([seconds, words]) => html`<option key=${seconds} value=${seconds}>${words}</option>`)}
+    </select>
   </div>`;
 }
 
