@@ -8,6 +8,7 @@ Rules
   by the machine's guards; the delay before it is drawn once, and its due time is journaled.
 - The nearest of its limits is armed: the attempt's, the one between heartbeats, the one over all attempts. The record
   says which it was. A body that was stopped gets `kill_grace` seconds, then it is abandoned.
+- Its clock begins when its body does: once its start is durable, however long the journal takes.
 - Where a timer comes late, it was the runtime that stood still (SIGSTOP, a blocked loop): what ended or beat meanwhile
   may be there unread. That time does not count, and what is there is read first. How late is told by the clock that
   nobody sets, as all limits are but the one over all attempts.
@@ -187,9 +188,12 @@ class AttemptedTask(CancellableEntity[TaskRecord]):
         stood: for how many its clock has stood still.
         """
         limits = self.limits
-        left, limit = self.began + stood + limits.timeout - now, "attempt"
-        if limits.heartbeat_timeout is not None and self.beat_at + limits.heartbeat_timeout - now < left:
-            left, limit = self.beat_at + limits.heartbeat_timeout - now, "heartbeat"
+        began = self.began + self.kernel.late(self.record.token, now)
+        left, limit = began + stood + limits.timeout - now, "attempt"
+        if limits.heartbeat_timeout is not None:
+            silent = max(self.beat_at, began) + limits.heartbeat_timeout - now
+            if silent < left:
+                left, limit = silent, "heartbeat"
         total = self._total_due()
         if total is not None and total - self.kernel.at < left:
             left, limit = total - self.kernel.at, "total"
@@ -213,7 +217,7 @@ class AttemptedTask(CancellableEntity[TaskRecord]):
         now = kernel.at
         self.excused = 0.0
         token = kernel.begin_call("body", record.key, slot=message.slot)
-        self.began = self.beat_at = kernel.port.monotonic()
+        self.began = self.beat_at = message.slot.asked
         left, limit = self._left(self.began)
         self.expected = self.began + left
         changed = replace(
@@ -430,6 +434,8 @@ class AttemptedTask(CancellableEntity[TaskRecord]):
     def due_timed_out(self) -> None:
         """The body did not go: abandon it. Its slot is free when the engine has given it up, too."""
         token = self.record.token
+        if self.still_to_be_told(token, self.limits.kill_grace + STOP_MARGIN):
+            return
         self.kernel.stop_call(token, force=True)
         self._failed(CallEnded(token, "abandoned", error="the body did not stop and was abandoned"), end="timed_out")
 

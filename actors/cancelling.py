@@ -136,6 +136,11 @@ class CancellableEntity(CheckedEntity[CheckedRecord]):
         """A hook took too long, or all of them did."""
         cancel, now = self.record.cancel, self.kernel.at
         assert cancel is not None and cancel.deadline is not None  # noqa: S101, PT018 - hooks run
+        if late := self.kept_waiting(self.last_call):
+            self.change(cancel=replace(cancel, deadline=cancel.deadline + late))
+            return
+        if cancel.late and self.still_to_be_told(self.last_call, HOOK_GRACE):
+            return
         if now >= cancel.deadline:
             self.force_over(f"{self.record.reason}; {self.drop_hooks('the time for its cancel hooks was over')}")
         elif not cancel.late:

@@ -4,6 +4,7 @@ Rules
 -----
 - One question is open at a time; its token is `last_call`. What comes back under another one is stale.
 - `record.checked` counts the tests passed, so that it is known which is next; after a restart they are done again.
+- The limit is on what an engine does: it does not hear of a question before that is durable, and so long it has time.
 - While the runtime drains, nothing is asked and a stopped question says nothing: it is asked again after the restart.
 """
 
@@ -23,6 +24,8 @@ CheckedRecord = TypeVar("CheckedRecord", bound=TaskRecord | WorkstreamRecord)
 VALIDATING, CANCELLING = "validating", "cancelling"
 SAID = frozenset({"ok", "failed"})
 """The ends of a call in which it said something itself; all others are about who ran it."""
+EARLY = 0.001
+"""Seconds by which a timer may be early: what is due is kept in UTC, and fires by a clock that nobody sets."""
 
 
 class CheckedEntity(Entity[CheckedRecord]):
@@ -68,6 +71,28 @@ class CheckedEntity(Entity[CheckedRecord]):
         self.last_call = self.kernel.begin_call(kind, self.record.key, index=index)
         self.wait_until(self.kernel.at + limit)
 
+    def kept_waiting(self, token: int) -> float:
+        """Seconds that a call still has whose time is over, since its engine heard of it late; its timer is armed.
+
+        A journal that could not be written is no fault of what was asked.
+        """
+        kernel = self.kernel
+        call = kernel.calls.get(token)
+        late = 0.0 if call is None else kernel.late(token, kernel.port.monotonic()) - call.excused
+        if call is None or late <= EARLY:
+            return 0.0
+        call.excused += late
+        self.wait_until(kernel.at + late)
+        return late
+
+    def still_to_be_told(self, token: int, grace: float) -> bool:
+        """Whether an engine has not heard yet that it is to stop a call; then that has its grace still before it."""
+        call = self.kernel.calls.get(token)
+        if call is None or call.told:
+            return False
+        self.wait_until(self.kernel.at + grace)
+        return True
+
     def unasked(self) -> None:
         """A question was stopped: it has no limit until it is asked again."""
         self.disarm()
@@ -108,6 +133,8 @@ class CheckedEntity(Entity[CheckedRecord]):
 
     def due_validating(self) -> None:
         """A check took too long."""
+        if self.kept_waiting(self.last_call):
+            return
         self.kernel.stop_call(self.last_call, force=True)
         self.last_call = 0
         self.not_passed(f"check {self.record.checked + 1} took too long")

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from .breaker import BreakerActor
     from .job import JobActor
     from .machine_actor import MachineEntity
+    from .records import JobRecord
     from .supervisor import SupervisorActor
     from .task import TaskActor
     from .worker import WorkerActor
@@ -58,6 +59,8 @@ if TYPE_CHECKING:
 ASKED = frozenset({"condition", "check", "cancel_hook"})
 """The kinds of calls of which an entity has one at a time: its `last_call`."""
 
+RERUNS = 100
+"""Of so many jobs that were run again, and have ended, it is known that what was loaded before comes too late."""
 LEAVING = 500
 """Actors of an ended run that are let go in one turn."""
 
@@ -77,6 +80,7 @@ class Kernel(Staging):
         self.named: dict[str, WorkerActor] = {}  # the last incarnation of each, ended or not
         self.machines: dict[str, MachineEntity] = {}  # by name; ended ones too, as long as they are at hand
         self.retired: dict[str, None] = {}  # those that have ended durably, oldest first
+        self.reruns: dict[str, JobRecord] = {}  # the last of the jobs that were run again and have been let go, by id
         self.kinds: dict[int, int] = {}  # under which key what they run by is kept, by its digest
         self.incarnations: dict[str, int] = {}
         self.awaited: dict[str, float] = {}  # as `Loaded.awaited`, until the inbox has been taken
@@ -299,6 +303,11 @@ class Kernel(Staging):
             return
         self.forget(job)
         self.jobs.pop(job.record.id, None)
+        if job.record.run > 1:
+            self.reruns.pop(job.record.id, None)
+            self.reruns[job.record.id] = job.record
+            if len(self.reruns) > RERUNS:
+                del self.reruns[next(iter(self.reruns))]
 
     def drop(self, stream: WorkstreamActor) -> bool:
         """Let the actors of a run go that has ended, unless something of it still runs: then False."""

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from ..machines import Event, TaskState
 from .attempts import RUNNING, AttemptedTask
+from .checks import EARLY
 from .commands import Lend, Regain
 from .messages import Regained
 from .reservations import Lent
@@ -27,13 +28,8 @@ from .turn import Answer
 if TYPE_CHECKING:
     from .kernel import Kernel
 
-
 ALIVE = frozenset({RUNNING, TaskState.RECOVERING})
 """Where the body of the present attempt runs, or may."""
-
-
-EARLY = 0.001
-"""Seconds by which a timer may be early: what is due is kept in UTC, and fires by a clock that nobody sets."""
 
 
 class Pause(msgspec.Struct, frozen=True, gc=False):

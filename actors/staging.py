@@ -92,13 +92,29 @@ class Staging:
         """Have an engine run something for the entity `key`. Returns its token; `slot` is what the scheduler lent."""
         token = self.number()
         turn = self.turn
-        self.calls[token] = slot or Call(key, kind, index)
+        call = self.calls[token] = slot or Call(key, kind, index)
+        call.asked = self.port.monotonic()
         turn.booked.append((self.calls, token, None))
         if slot is not None:
             self.slots[token] = slot
             turn.booked.append((self.slots, token, None))
         turn.effects.append(StartCall(token, key, kind, index))
         return token
+
+    def heard(self, token: int) -> None:
+        """What was asked for under `token` is durable, and its engine hears of it now."""
+        if (call := self.calls.get(token)) is not None:
+            call.heard = self.port.monotonic()
+
+    def told(self, token: int) -> None:
+        """That what runs under `token` is to stop is durable, and its engine hears of it now."""
+        if (call := self.calls.get(token)) is not None:
+            call.told = True
+
+    def late(self, token: int, now: float) -> float:
+        """Seconds by which an engine heard of a call after it was asked for, so far (now: monotonic)."""
+        call = self.calls.get(token)
+        return 0.0 if call is None else (now if call.heard is None else call.heard) - call.asked
 
     def end_call(self, token: int) -> Call | None:
         """Take a call that is over out of the books."""

@@ -238,6 +238,8 @@ class StoppableStream(CancellableEntity[WorkstreamRecord]):
         if self.hooks_run:
             self.due_hook()
             return
+        if self.still_to_be_told(self.last_call, CHECK_GRACE):
+            return
         self.kernel.stop_call(self.last_call, force=True)
         self.last_call = 0
         self._begin_cancelling()

@@ -55,6 +55,9 @@ def next_run(kernel: Kernel, message: NextRun) -> None:
     if (known := kernel.jobs.get(before.id)) is not None:  # somebody was faster
         kernel.effect(Answer(message.reply, None, no_next_run(known.record.state, word)))
         return
+    if (since := kernel.reruns.get(before.id)) is not None and since.run > before.run:  # so fast that it is over
+        kernel.effect(Answer(message.reply, None, _ran_meanwhile(since, word)))
+        return
     parent = _attempt(kernel, message.parent)
     named = message.again is not None or message.skip is not None
     if before.state == JobState.COMPLETED and not named:
@@ -113,6 +116,11 @@ def _attempt(kernel: Kernel, token: int) -> AttemptedTask | None:
     if task is None or task.record.token != token or cast("AttemptedTask", task).stream.job.ended:
         raise AttemptOver("the attempt that submits this job is over: nothing of it is taken any more")
     return cast("AttemptedTask", task)
+
+
+def _ran_meanwhile(since: JobRecord, word: str) -> InvalidTransitionError:
+    advice = f"It was run again meanwhile, as run {since.run}: look what came of that."
+    return InvalidTransitionError(JOB.name, since.state, word, JOB.valid_events(since.state), advice)
 
 
 def no_next_run(state: str, word: str) -> InvalidTransitionError:

@@ -313,6 +313,8 @@ class TaskActor(Protected[TaskRecord], QueueingTask):
 
     def due_pending(self) -> None:
         """Its condition took too long."""
+        if self.kept_waiting(self.last_call):
+            return
         self.kernel.stop_call(self.last_call, force=True)
         self.last_call = 0
         self._broken("its condition took too long", "condition_broken")
@@ -321,6 +323,8 @@ class TaskActor(Protected[TaskRecord], QueueingTask):
         """A hook took too long; or the body did not go: abandon it."""
         if self.hooks_run:
             self.due_hook()
+        elif self.still_to_be_told(self.last_call or self.record.token, self.limits.kill_grace + STOP_MARGIN):
+            return
         elif self.cancel_hooks:
             self._abandon_body()
         else:

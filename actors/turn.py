@@ -240,3 +240,7 @@ class Call(msgspec.Struct, gc=False):
     gates: tuple[Gate, ...] = ()  # the limits it counts against
     task_id: str = ""
     share: Share | None = None  # of reservations
+    asked: float = 0.0  # when it was asked for (monotonic)
+    heard: float | None = None  # when its engine heard of that: once it was durable
+    excused: float = 0.0  # seconds of those between, that were added to its limit
+    told: bool = False  # its engine was told to stop it

@@ -88,6 +88,7 @@ class Caller(Reports):
         if entity is None or not entity.wants(effect.token):
             self._tell(CallEnded(effect.token, "gone"))
             return
+        self._kernel.heard(effect.token)
         try:
             if effect.kind == "body":
                 self._start_body(cast("TaskActor", entity), effect.token)
@@ -254,6 +255,7 @@ class Caller(Reports):
 
     def stop(self, token: int, *, force: bool = False) -> None:
         """Stop a call. One that is gone has said so, or will not be started."""
+        self._kernel.told(token)
         engine = self._where.get(token)
         if engine is not None:
             engine.stop(token, force=force)

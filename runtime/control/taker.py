@@ -9,11 +9,12 @@ Rules:
   whether it had taken effect.
 - What was left for a machine that this program has not got waits, unanswered and in order, until it is spawned, here or
   by a later start: whoever only resumes a job must not use up what was meant for another program.
-- Nothing that a row asks can end the taker.
+- Nothing that a row asks can end the taker. Where the journal cannot be read it looks again after `AGAIN`.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
@@ -38,6 +39,10 @@ if TYPE_CHECKING:
     from ..runtime import Runtime
 
 
+AGAIN = 1.0
+"""Seconds until the inbox is looked at again that could not be read."""
+
+
 class Taker:
     """The inbox's side of a runtime.
 
@@ -59,6 +64,8 @@ class Taker:
         self._read = read
         self._last = 0  # the last row that was taken
         self._waiting: dict[str, list[InboxRow]] = {}  # by the machine that is not there
+        self._unread = False  # the last look failed
+        self._unheard = False  # so did the first: nobody waits for the answers to what is there
         self._taking = anyio.Lock()
         self._serving = anyio.CancelScope()
         self._ended = anyio.Event()
@@ -76,7 +83,8 @@ class Taker:
             with self._serving:
                 await self.take()  # what was put there before there was a bell
                 while True:
-                    await bell.heard()
+                    with anyio.move_on_after(AGAIN if self._unread else None):
+                        await bell.heard()
                     await self.take()
         finally:
             bell.close()
@@ -105,6 +113,7 @@ class Taker:
         """Do what is in the inbox, in order. unheard: nobody waits for the answers, so a notice tells of refusals."""
         if self._host.journal.shared is None:
             return
+        unheard = self._unheard = unheard or self._unheard
         try:
             async with self._taking:
                 rows: list[InboxRow] = await self._read(self._host.journal.inbox)
@@ -113,10 +122,16 @@ class Taker:
                         await self._do_what_waits(row.target)
                         await self._do(row, unheard)
                         self._last = row.row
+            self._unread = self._unheard = False
         except RuntimeClosed:
             return  # the next start takes them
-        except JournalError as error:  # it is looked at again with the next ring
+        except JournalError as error:
+            self._tell_unreadable(error)
+
+    def _tell_unreadable(self, error: JournalError) -> None:
+        if not self._unread:
             self._host.notice("inbox_unreadable", "error", f"the inbox cannot be read: {error}", raised=error)
+        self._unread = True
 
     def spawned(self, machine: str) -> None:
         """It may be there now: do what waits for it."""
@@ -124,13 +139,25 @@ class Taker:
             self._start(partial(self._retake, machine))
 
     async def _retake(self, machine: str) -> None:
-        with suppress(RuntimeClosed, JournalError):  # the next start takes it
-            async with self._taking:
-                await self._do_what_waits(machine)
+        with suppress(RuntimeClosed):  # the next start takes it
+            while machine in self._waiting:
+                try:
+                    async with self._taking:
+                        await self._do_what_waits(machine)
+                    return
+                except JournalError as error:
+                    self._tell_unreadable(error)
+                    await anyio.sleep(AGAIN)
 
     async def _do_what_waits(self, machine: str) -> None:
-        for row in self._waiting.pop(machine, ()):
-            await self._do(row, unheard=True)
+        rows = deque(self._waiting.pop(machine, ()))
+        try:
+            while rows:
+                await self._do(rows[0], unheard=True)
+                rows.popleft()
+        finally:
+            if rows:  # behind those which wait again
+                self._waiting.setdefault(machine, []).extend(rows)
 
     async def _do(self, row: InboxRow, unheard: bool) -> None:
         self._requests.rows[row.request_id] = row

@@ -306,6 +306,7 @@ class Stage:
         if entity is None or not entity.wants(call.token):
             self.inputs.append(CallEnded(call.token, "gone"))
             return
+        self.kernel.heard(call.token)
         self.running[call.token] = call
         self.where[call.token] = getattr(entity.record, "worker_id", None)
         self.started.append((call.kind, entity.record.id, call.token))
@@ -319,6 +320,7 @@ class Stage:
             self.end(call.token, **outcome)
 
     def _stop(self, token: int, force: bool) -> None:
+        self.kernel.told(token)
         call = self.running.get(token)
         if call is None:
             return

@@ -666,6 +666,20 @@ def test_a_worker_falls_silent(name: str, comes_back: bool) -> None:
 
 
 @by_each
+def test_a_worker_that_fell_silent_when_it_had_ended_its_task_is_told_as_idle_when_it_answers_again(name: str) -> None:
+    stage = staged(name, workers=(Worker("p", engine="process", capacity=1),))
+    stage.submit(flow(task("a", engine="process")))
+    assert stage.state() == "completed"
+    stage.silent.add("p")
+    stage.advance(31)
+    assert stage.worker("p").record.state == "unresponsive"
+    stage.silent.clear()
+    stage.advance(31)
+    assert stage.worker("p").record.state == "idle"
+    assert stage.audit() == []
+
+
+@by_each
 def test_workers_are_stopped_by_force_in_every_state(name: str) -> None:
     workers = tuple(Worker(one, engine="loop", capacity=1) for one in ("idle", "busy", "paused"))
     stage = staged(name, workers=workers, scripts={"a": hangs, "b": hangs})

@@ -9,7 +9,7 @@ import pytest
 from tests.actors.jobs_help import again, job_record, living
 from tests.actors.stage import Stage, fails, flow, hangs, task
 
-from callboard.actors.commands import Approve, ResetTask, SkipTask
+from callboard.actors.commands import Approve, NextRun, Reply, ResetTask, SkipTask
 from callboard.actors.job import JobActor
 from callboard.actors.messages import Beat
 from callboard.actors.records import WorkstreamRecord
@@ -138,6 +138,21 @@ def test_two_at_once_are_one() -> None:
     again(stage)
     assert isinstance(again(stage), InvalidTransitionError)
     assert job_record(stage).run == 2
+
+
+def test_one_that_was_asked_for_before_another_run_began_and_ended_is_refused() -> None:
+    stage = failed()
+    record = job_record(stage)
+    again(stage)
+    assert stage.state() == "completed"
+    message = NextRun(record, CHAIN, stage.kept.specs[record.stream], None, (), Reply(None))
+    stage.send(message)  # what it says was loaded while the job had failed
+    refusal = stage.answers[-1][1]
+    assert isinstance(refusal, InvalidTransitionError)
+    assert "run again meanwhile, as run 2" in str(refusal)
+    again(stage, again="c")
+    assert job_record(stage).run == 3
+    assert stage.audit() == []
 
 
 def nowhere(_: Task) -> str:

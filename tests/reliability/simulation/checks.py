@@ -45,11 +45,11 @@ def books(world: World) -> None:
             told = f"it counts {worker.used}, its record {worker.record.assigned}, and {held} slots are held"
             wrong("books", f"worker {worker.record.id}: {told}")
     armed, fired = _armed(world)
-    waiting = armed + fired
     for entity in kernel.entities.values():
         record: Any = entity.record
-        timers = waiting[record.key, record.epoch]
-        armed.pop((record.key, record.epoch), None)
+        timers = armed.pop((record.key, record.epoch), 0) + fired[record.key, record.epoch]
+        if record.kind == "task" and record.state == "running":  # which looks anew what is due: one too many is nothing
+            timers = min(timers, 1)
         if record.kind in _LONG:
             armed.pop((record.key, 0), None)
         due = getattr(record, "due_at", None) is not None and not entity.ended

@@ -39,6 +39,7 @@ from callboard.actors.commands import (
 )
 from callboard.actors.messages import Beat, CallEnded, Message
 from callboard.actors.records import JobRecord
+from callboard.actors.stopping import is_clean_up
 from callboard.actors.transitions import Transitioned
 
 from .checks import at_the_end, books
@@ -386,12 +387,14 @@ def _get_well(world: World) -> None:
     world.heal()
     kernel = world.kernel
     for number in range(ROUNDS + 3):
+        seen = len(world.disk.transitions)
         world.settle(ROUND, until=lambda: _quiet(world))
         if _quiet(world):
             break
         jobs = [job for job in kernel.jobs.values() if not job.over and job.parent is None]
+        moved = {t.job_id for t in world.disk.transitions[seen:]}
         for job in jobs:
-            if not _waits_for_somebody(world, job):
+            if not _moved(job.record.id, moved) and not _waits_for_somebody(world, job):
                 world.ledger.wrong("never_ends", f"job {job.record.id} is {job.record.state}, and waits for nobody")
             if number >= ROUNDS:
                 world.command(job, "cancel", Cancel("enough", force=number > ROUNDS))
@@ -407,6 +410,11 @@ def _get_well(world: World) -> None:
 _WAITING = frozenset({"waiting", "retrying", "circuit_open"})
 
 
+def _moved(job_id: str, moved: set[str | None]) -> bool:
+    """Whether something happened in a job, or in one that it is the parent of."""
+    return any(one == job_id or (one or "").startswith(f"{job_id}/") for one in moved)
+
+
 def _waits_for_somebody(world: World, job: Any) -> bool:
     """Whether there is something that only people do for it, or that takes more time than has passed."""
     stream = job.stream
@@ -417,15 +425,19 @@ def _waits_for_somebody(world: World, job: Any) -> bool:
     few = any(one.record.state == "paused" or one.ended for one in world.kernel.named.values())
     for task in stream.tasks:
         state = task.record.state
-        if _is_held(task) or (state in _WAITING and not _cancelling(job)):
+        if _is_held(task) or (state in _WAITING and not _cancelling(job, task)):
             return True
         if state in {"queued", "half_open"} and (few or not task.record.routable):
             return True
     return False
 
 
-def _cancelling(job: Any) -> bool:
-    return job.record.state == "cancelling" or job.stream.record.cause == "cancel"
+def _cancelling(job: Any, task: Any) -> bool:
+    """Whether a task is to be cancelled with its job; what cleans up after a failure is let run."""
+    stream = job.stream
+    if stream.record.cause == "failure" and is_clean_up(task.spec):
+        return False
+    return job.record.state == "cancelling" or stream.record.cause == "cancel"
 
 
 def _quiet(world: World) -> bool:

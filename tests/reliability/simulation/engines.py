@@ -120,6 +120,7 @@ class Hands:
         if entity is None or not entity.wants(effect.token):
             world.host.tell(CallEnded(effect.token, "gone"))
             return
+        world.kernel.heard(effect.token)
         record = entity.record
         engine, grace, number = "command", GRACE, record.seq
         run = Run(effect.token, effect.kind, effect.key, record.id, engine, WELL, grace, world.now, index=effect.index)
@@ -156,6 +157,7 @@ class Hands:
 
     def stop(self, token: int, *, force: bool = False) -> None:
         """Ask a call to end."""
+        self.world.kernel.told(token)
         run = self.runs.get(token)
         if run is None or (run.stopped and not force):
             return

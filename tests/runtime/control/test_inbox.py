@@ -22,14 +22,16 @@ from callboard.actors.notices import Notice
 from callboard.actors.spec import Approval, Task, Workstream
 from callboard.runtime.clock import SystemClock
 from callboard.runtime.control import bell as bells
+from callboard.runtime.control import taker as takers
 from callboard.runtime.control.bell import Bell, bell_of, ring
 from callboard.runtime.control.client import answer_of, command, put
 from callboard.runtime.control.told import Answered
 from callboard.runtime.engines.context import TaskContext
 from callboard.runtime.handles import JobHandle
-from callboard.runtime.journal.contract import InboxRow, JournalMissing
+from callboard.runtime.journal.contract import InboxRow, JournalMissing, JournalUnwritable
 from callboard.runtime.journal.lock import Lock, owner_of
 from callboard.runtime.journal.reader import SqliteReader
+from callboard.runtime.journal.sqlite import SqliteJournal
 from callboard.runtime.runtime import Runtime
 
 pytestmark = pytest.mark.anyio
@@ -267,6 +269,9 @@ GATE = Machine(
 )
 
 
+MACHINE = GATE
+
+
 def fire(event: str, request_id: str) -> InboxRow:
     return InboxRow("fire", "machine", "gate-1", request_id, {"event": event})
 
@@ -295,6 +300,51 @@ async def test_an_event_that_waited_for_its_machine_takes_effect_once_and_is_ref
         ("open", None),
     ]
     assert count(journal, "gate-1", "push") == 2
+
+
+def failing(question: Any, times: int) -> Any:
+    """A question to the journal, which fails so many times first."""
+    left = [times]
+
+    def ask(reader: Any, *args: Any) -> Any:
+        if left[0]:
+            left[0] -= 1
+            raise JournalUnwritable("disk I/O error")
+        return question(reader, *args)
+
+    return ask
+
+
+async def test_what_waits_for_a_machine_is_done_though_the_journal_could_not_be_read_when_that_was_spawned(
+    journal: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(takers, "AGAIN", 0.01)
+    async with opened(journal) as runtime:
+        runtime.spawn(MachineActor(GATE), name="gate-1")
+    rows = [put(journal, fire("push", f"r{number}")) for number in range(2)]
+    with monkeypatch.context() as elsewhere:
+        elsewhere.delitem(globals(), "GATE")
+        runtime, told = opened(journal), list[Notice]()
+        runtime.on_trouble = told.append
+        async with runtime:
+            monkeypatch.setattr(SqliteJournal, "request", failing(SqliteJournal.request, 3))
+            elsewhere.setitem(globals(), "GATE", MACHINE)
+            ref = runtime.spawn(MachineActor(MACHINE), name="gate-1")
+            with anyio.fail_after(10):
+                while not ref.ended:
+                    await anyio.sleep(0.01)
+    assert [notice.event for notice in told].count("inbox_unreadable") == 1
+    assert [answer_of(journal, row, 0) is not None for row in rows] == [True, True]
+
+
+async def test_an_inbox_that_could_not_be_read_is_looked_at_again_without_a_ring(
+    journal: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(takers, "AGAIN", 0.01)
+    async with opened(journal) as runtime:
+        await begun(runtime)
+        monkeypatch.setattr(SqliteReader, "inbox", failing(SqliteReader.inbox, 2))
+        assert (await sent(journal, cancel("j/a", "r1"))).state == "cancelled"
 
 
 async def test_rows_that_cannot_be_read_disturb_nothing(journal: Path) -> None:

@@ -274,6 +274,48 @@ def test_a_journal_that_cannot_write_holds_everything_up_and_loses_nothing(sim: 
     assert 245 <= sim.now <= 250
 
 
+def test_the_time_in_which_the_journal_keeps_a_start_back_is_not_the_attempts(sim: Simulation) -> None:
+    sim.body("*", takes="10s")
+    sim.body("build.condition", returns=True)
+    tasks = [
+        Task("build", run=body, timeout=15, depends_on=["slow"], condition=Condition(run=body, timeout=5)),
+        Task("silent", run=body, timeout="10m", heartbeat_timeout=5, depends_on=["slow"], optional=True),
+        Task("slow", run=body),
+    ]
+    sim.body("silent", outcomes=[Hangs()])
+    job = sim.submit(flow(*tasks))
+    sim.advance(5)
+    sim.fail_journal("disk full", lasts="5m")  # "slow" ends, and what follows is durable at 306
+    outcome = job.run()
+    assert outcome.ok
+    assert outcome.tasks["build"].failed_attempts == 0
+    ended = [row for row in sim.transitions if row.kind == "task" and row.event in {"succeed", "time_out"}]
+    assert [(row.entity_id.rpartition("/")[2], round(row.at - ended[0].at)) for row in ended] == [
+        ("slow", 0), ("silent", 301), ("build", 306),
+    ]  # fmt: skip
+
+
+def test_nor_is_it_that_of_a_check_or_a_cancel_hook_or_the_grace_of_what_is_stopped(sim: Simulation) -> None:
+    sim.body("build", takes="10s")
+    sim.body("stays", outcomes=[Hangs()], stops_in="3s")
+    sim.body("*.cancel_hook", takes="2s")
+    check, hook = Check(run=body, timeout=5), Hook(run=body, timeout=5)
+    tasks = [
+        Task("build", run=body, checks=[check, check], optional=True),
+        Task("stays", run=body, timeout="1h", kill_grace=5, cancel_hooks=[hook, hook], cancel_timeout=8),
+    ]
+    job = sim.submit(flow(*tasks))
+    sim.advance(5)
+    sim.slow_journal("1m")
+    sim.advance("5m")
+    assert job.task("build").state == "completed"
+    job.cancel()
+    assert not job.run().ok
+    assert job.state == "cancelled"
+    assert [owner for kind, owner, _ in sim.started if kind == "cancel_hook"] == [f"{job.id}@1/stays"] * 2
+    assert [one.event for one in sim.notices if one.severity != "info"] == []
+
+
 @pytest.mark.parametrize("latency", [0, "10s"])
 def test_what_a_test_waited_for_is_not_undone_by_a_crash(latency: Any) -> None:
     pay, sign = Task("pay", run=body), Task("sign", run=body, depends_on=["pay"], hold=Approval())
