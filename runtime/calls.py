@@ -6,7 +6,8 @@ Rules
   name, the command with its folder, environment and output file, the engine.
 - Whatever cannot be started (a function that is not there, an engine that is closed) comes back as an outcome like any
   other, in its own input: an actor sees no difference.
-- A hook whose function is not there is not used up: it waits in the outbox for a start by a program that has it.
+- A hook whose function or secret is not there is not used up: it waits in the outbox for a start by a program that has
+  it.
 - Values reach commands by environment and file only, never in a command line. A command finds
   `CALLBOARD_JOB`, `CALLBOARD_TASK`, `CALLBOARD_ATTEMPT`, `CALLBOARD_ARGS` (JSON) and, if it has dependencies,
   `CALLBOARD_RESULTS`: the path of a JSON file with their results by name.
@@ -36,7 +37,8 @@ from .imported import imported
 from .leftovers import JOURNAL_VARIABLE
 from .outputs import Outputs
 from .reports import Reports, not_started
-from .secrets import Mask, Secrets
+from .secrets import Mask, SecretMissing, Secrets
+from .timers import Timers
 
 if TYPE_CHECKING:
     from ..actors.kernel import Kernel
@@ -62,17 +64,16 @@ class Caller(Reports):
         outputs: Outputs,
         tell: Callable[[Message], None],
         notice: Callable[..., None],
-        after: Callable[[float, Callable[[int], object], int], object],
+        timers: Timers,
         journal: str,
         secrets: Secrets,
         children: Children,
         durable: bool = False,
     ) -> None:
-        super().__init__(kernel, tell, notice)
+        super().__init__(kernel, tell, notice, timers)
         self.engines = engines
         self._bodies = bodies
         self._outputs = outputs
-        self._after = after  # calls the function with the number, in so many seconds
         self._secrets = secrets
         self._children = children
         self.desk = ApprovalDesk(tell, bodies, durable=durable)
@@ -204,14 +205,14 @@ class Caller(Reports):
                 command = CommandCall(**_words(hook), cwd=row.cwd, env=env, mask=mask)
                 call = Call(token=effect.token, kind="hook", command=command, grace=CHECK_GRACE, mask=mask)
                 self._run(self.engines["command"], call, ended)
-        except BodyNotFound as error:
+        except (BodyNotFound, SecretMissing) as error:
             self._hook_waits(row, hook, str(error))
             self._tell(CallEnded(effect.token, "waits"))
         except (EngineClosed, OSError, ValueError, TypeError) as error:
             self._hook_failed(row, hook, str(error))
             self._tell(not_started(effect.token, error))
         else:
-            self._after(seconds(hook.timeout), self._time_out_hook, effect.token)
+            self._limit(effect.token, seconds(hook.timeout), self._time_out_hook)
 
     def check(self, hook: Hook, name: str, ended: Callable[[Outcome], None]) -> int:
         """Run a check that no entity asked for, and tell `ended` how it ended. Returns its token, by which to stop it.
@@ -222,6 +223,7 @@ class Caller(Reports):
 
         def over(outcome: Outcome) -> None:
             self._where.pop(token, None)
+            self._unlimit(token)
             self.unasked.discard(token)
             if token in self._late and outcome.status != "ok":
                 text = f"it took longer than {seconds(hook.timeout):g} s and was stopped"
@@ -244,14 +246,18 @@ class Caller(Reports):
         except BaseException:
             self.unasked.discard(token)
             raise
-        self._after(seconds(hook.timeout), self._time_out_hook, token)
+        self._limit(token, seconds(hook.timeout), self._time_out_hook)
         return token
 
-    def _time_out_hook(self, token: int) -> None:
+    def _limit(self, token: int, after: float, action: Callable[[int], object]) -> None:
+        """Call `action(token)` in so many seconds, unless it has ended by then."""
         if token in self._where:
-            self._late.add(token)
-            self.stop(token)
-            self._after(CHECK_GRACE, partial(self.stop, force=True), token)
+            self._limits[token] = self._timers.arm(self._kernel.port.monotonic() + after, action, token)
+
+    def _time_out_hook(self, token: int) -> None:
+        self._late.add(token)
+        self.stop(token)
+        self._limit(token, CHECK_GRACE, partial(self.stop, force=True))
 
     def stop(self, token: int, *, force: bool = False) -> None:
         """Stop a call. One that is gone has said so, or will not be started."""

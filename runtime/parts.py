@@ -263,7 +263,7 @@ class RuntimeParts(ABC):
         )  # fmt: skip
         host.caller = Caller(
             host.kernel, self._engines, self.bodies, outputs=outputs, tell=host.tell, notice=host.notice,
-            after=self._after, journal=self._name, secrets=host.secrets, children=self._children,
+            timers=self._dispatcher.timers, journal=self._name, secrets=host.secrets, children=self._children,
             durable=self.journal.durable_medium,
         )  # fmt: skip
         host.on_job_over = self._job_over
@@ -272,9 +272,6 @@ class RuntimeParts(ABC):
             look_in(str(beside))
         host.tell(RECOVER)
         self.journal.append(Entry([], [], pruned_at=host.now()))  # with what the recovery writes
-
-    def _after(self, delay: float, action: Callable[[int], object], number: int) -> None:
-        self._dispatcher.timers.arm(self._clock.monotonic() + delay, action, number)
 
     @property
     def _name(self) -> str:

@@ -24,6 +24,7 @@ from .engines.context import Saved
 from .engines.contract import Call, Engine, ErrorInfo, Outcome
 from .engines.failures import category_of
 from .secrets import Mask
+from .timers import Timer, Timers
 
 if TYPE_CHECKING:
     from ..actors.kernel import Kernel
@@ -38,11 +39,15 @@ STOPPED = frozenset({"cancelled", "abandoned"})
 class Reports:
     """What engines tell of the calls that run, and what becomes of it."""
 
-    def __init__(self, kernel: Kernel, tell: Callable[[Message], None], notice: Callable[..., None]) -> None:
+    def __init__(
+        self, kernel: Kernel, tell: Callable[[Message], None], notice: Callable[..., None], timers: Timers
+    ) -> None:
         self._kernel = kernel
         self._tell = tell
         self._notice = notice  # `Host.notice`
         self._where: dict[int, Engine] = {}  # what runs, by its token
+        self._timers = timers
+        self._limits: dict[int, Timer] = {}  # of the hooks that run
         self._late: set[int] = set()  # hooks that were stopped because they took too long
         self.failed_hooks = 0
 
@@ -101,11 +106,17 @@ class Reports:
     def _hook_ended(self, row: OutboxRow, hook: Hook, outcome: Outcome) -> None:
         late = outcome.token in self._late
         self._late.discard(outcome.token)
+        self._unlimit(outcome.token)
         if outcome.status != "ok" and late:
             self._hook_failed(row, hook, f"it took longer than {seconds(hook.timeout):g} s and was stopped")
         elif outcome.error is not None and outcome.status != "cancelled":  # by leaving: it is run at the next start
             self._hook_failed(row, hook, _said(outcome.error))
         self._ended(outcome, None, row.owner)
+
+    def _unlimit(self, token: int) -> None:
+        """It has ended: what was armed for it is not needed."""
+        if (timer := self._limits.pop(token, None)) is not None:
+            self._timers.cancel(timer)
 
     def _left_behind(self, owner: str | None) -> None:
         text = (

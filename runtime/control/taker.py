@@ -144,10 +144,11 @@ class Taker:
                 try:
                     async with self._taking:
                         await self._do_what_waits(machine)
-                    return
                 except JournalError as error:
                     self._tell_unreadable(error)
                     await anyio.sleep(AGAIN)
+                else:
+                    return
 
     async def _do_what_waits(self, machine: str) -> None:
         rows = deque(self._waiting.pop(machine, ()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -266,6 +267,33 @@ async def test_a_hook_waits_for_a_program_that_has_its_function(
     assert "waits for a start by a program that has it" in waits[0].text
     assert "there is no module 'hook_elsewhere'" in waits[0].text
     assert (waits[0].kind, waits[0].entity_id) == (("workstream", "x@1") if of == "job" else ("machine", "x"))
+
+
+def gives_up_its_secret(task: TaskContext) -> int:
+    os.environ.pop("HOOK_TOKEN")
+    return 1
+
+
+async def test_a_hook_waits_for_a_program_that_has_its_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Notice] = []
+    monkeypatch.setenv("HOOK_TOKEN", "letmein-please")
+    writes = f"import os; open({str(tmp_path / 'ran')!r}, 'a').write(os.environ['HOOK_TOKEN'][:5])"
+    for starts in range(4):
+        runtime = Runtime(tmp_path / "state.db")
+        runtime.on_trouble = told.append
+        async with runtime:
+            if not starts:
+                hook = Hook(command=[sys.executable, "-c", writes])
+                task = Task("a", run=gives_up_its_secret, secrets=["HOOK_TOKEN"], on_completed=[hook])
+                spec = Workstream("w", tasks=[task])
+                await (await runtime.submit(spec, id="x")).wait()
+            await runtime.drain(20)
+            assert runtime.failed_hooks == 0
+        if starts == 1:
+            monkeypatch.setenv("HOOK_TOKEN", "letmein-please")
+    assert [(notice.event, notice.entity_id) for notice in told] == [("hook_waits", "x@1/a")] * 2
+    assert "there is no secret 'HOOK_TOKEN'" in told[0].text
+    assert (tmp_path / "ran").read_text() == "letme"
 
 
 def fails(task: TaskContext) -> None:

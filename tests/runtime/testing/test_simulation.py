@@ -295,6 +295,13 @@ def test_the_time_in_which_the_journal_keeps_a_start_back_is_not_the_attempts(si
     ]  # fmt: skip
 
 
+def test_of_a_hook_that_has_ended_nothing_is_left_to_happen(sim: Simulation) -> None:
+    sim.body("build.hook", takes="2s")
+    sim.submit(one(on_completed=[Hook(run=body, timeout="1h")]))
+    sim.run()
+    assert sim.now == 2
+
+
 def test_nor_is_it_that_of_a_check_or_a_cancel_hook_or_the_grace_of_what_is_stopped(sim: Simulation) -> None:
     sim.body("build", takes="10s")
     sim.body("stays", outcomes=[Hangs()], stops_in="3s")
