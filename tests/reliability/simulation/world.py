@@ -39,7 +39,7 @@ from .ledger import Ledger
 from .plans import BODIES, Plan
 
 KEEP = 86_400.0
-CHILD = Workstream("child", tasks=[Task("only", run=f"{BODIES}:work", engine="loop")])
+CHILD = Workstream("child", tasks=[Task("only", run=f"{BODIES}:work", engine="loop", timeout=30.0)])
 MOST_STEPS = 60_000
 
 
