@@ -59,7 +59,8 @@ def commands(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str
             yield (*path, name), options
 
 
-COMMANDS = list(commands(typer.main.get_command(app)))
+ENDLESS = ("serve",)  # once it is well begun
+COMMANDS = [one for one in commands(typer.main.get_command(app)) if one[0] != ENDLESS]
 
 
 @st.composite
