@@ -15,7 +15,7 @@
 
 import { html, signal, useEffect, useLayoutEffect, useRef, useState } from "./vendor/ui.js";
 import { Icon, Name, State, Trouble } from "./components.js";
-import { freshKey, json, Problem, token } from "./net.js";
+import { freshKey, json, Problem, storage, token } from "./net.js";
 import { refresh } from "./store.js";
 import { safe, spoken } from "./text.js";
 
@@ -93,11 +93,8 @@ export function Actions({ of, at, body = {}, only = null }) {
 
 const textOf = (verb, kind) => typeof VERBS[verb].does === "string" ? VERBS[verb].does : (VERBS[verb].does[kind] ?? "");
 
-function remembered(value) {
-  const kept = "callboard name";
-  if (value !== undefined) localStorage.setItem(kept, value);
-  return localStorage.getItem(kept) ?? "";
-}
+const NAME = "callboard name";
+const remembered = () => storage("localStorage")?.getItem(NAME) ?? "";
 
 export function ActionDialog() {
   const asked = open.value;
@@ -127,7 +124,7 @@ function Asking({ verb, of, at, body, from }) {
     if (sending) return;
     const form = new FormData(box.current.querySelector("form"));
     const wanted = { ...body, ...asBody(form, fields) };
-    if (form.get("by")) remembered(form.get("by"));
+    if (form.get("by")) storage("localStorage")?.setItem(NAME, form.get("by"));
     setStep({ name: "sending", problem: null, wanted: step.wanted });
     const sent = step.wanted ?? wanted;
     try {

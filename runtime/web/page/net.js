@@ -11,6 +11,16 @@ import { signal } from "./vendor/ui.js";
 const BASE = new URL("./", location.href.replace(/[?#].*$/, ""));
 const KEPT = `callboard token ${BASE.pathname}`;
 
+/** What this browser keeps for us, as far as its owner lets it. */
+export function storage(kind) {
+  try {
+    return window[kind];
+  } catch {
+    return null; // refused: then nothing is kept
+  }
+}
+const ofTab = storage("sessionStorage");
+
 /** The address of a resource: address("api/jobs"). */
 export const address = (path) => new URL(path, BASE).href;
 
@@ -18,15 +28,15 @@ export const address = (path) => new URL(path, BASE).href;
 export const segments = (...parts) => parts.map((part) => encodeURIComponent(String(part).replaceAll("/", ":"))).join("/");
 
 /** The token of this tab, or null. */
-export const token = signal(sessionStorage.getItem(KEPT));
+export const token = signal(ofTab?.getItem(KEPT) ?? null);
 
 /** Whether the server refused us for want of a token: null, "missing" or "wrong". */
 export const refused = signal(null);
 
 /** Use this token from now on; null forgets it. */
 export function useToken(secret) {
-  if (secret) sessionStorage.setItem(KEPT, secret);
-  else sessionStorage.removeItem(KEPT);
+  if (secret) ofTab?.setItem(KEPT, secret);
+  else ofTab?.removeItem(KEPT);
   token.value = secret;
   refused.value = null;
 }
