@@ -1,0 +1,138 @@
+"""A real browser before a real server: both once for all tests here, a page of its own for each.
+
+Rules
+-----
+- Without a Chromium or without Playwright these tests are skipped, and say what is missing.
+  `CALLBOARD_BROWSER=required` makes that an error: so the pipeline, which has both, cannot leave them out in silence.
+- Every test is also one of the page's manners: nothing may be reported to the console that the test did not expect, no
+  rule of its Content-Security-Policy be broken, nothing be asked of any other address.
+- Playwright's own event loop lives in this thread while the browser does, so no async test may be put into this folder.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import pytest
+
+from .theatre import PATIENCE, Theatre
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, BrowserContext, Page
+
+HERE = Path(__file__).parent
+WIDE = {"width": 1280, "height": 800}
+BROKEN_RULES = "addEventListener('securitypolicyviolation', e => (window.brokenRules ??= []).push(e.violatedDirective))"
+BY_DESIGN = ("Failed to load resource",)  # how Chromium tells of any answer above 399, and of a server that is away
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """One Python version is enough for all of them."""
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.board)
+
+
+@pytest.fixture(scope="package")
+def chromium() -> Iterator[Browser]:
+    """The browser."""
+    try:
+        from playwright.sync_api import expect
+
+        from .chromium import Missing, launched
+    except ImportError:
+        _without("playwright is not installed (pip install playwright)")
+    expect.set_options(timeout=PATIENCE * 1000)
+    try:
+        with launched() as browser:
+            yield browser
+    except Missing as error:
+        _without(str(error))
+
+
+def _without(what: str) -> NoReturn:
+    if os.environ.get("CALLBOARD_BROWSER") == "required":
+        pytest.fail(what)
+    pytest.skip(what)
+
+
+@pytest.fixture(scope="package")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Theatre]:
+    """The server that most tests share."""
+    house = Theatre(tmp_path_factory.mktemp("theatre"), "--allow-commands")
+    house.start()
+    yield house
+    house.stop()
+
+
+@pytest.fixture
+def theatre(house: Theatre) -> Iterator[Theatre]:
+    """A server that takes commands over HTTP; what a test has submitted is ended after it."""
+    yield house
+    house.clear()
+
+
+@pytest.fixture
+def another(tmp_path: Path) -> Iterator[Callable[..., Theatre]]:
+    """Makes servers for one test alone, with the options that it names; not yet started."""
+    made: list[Theatre] = []
+
+    def make(*options: str) -> Theatre:
+        folder = tmp_path / f"theatre-{len(made)}"
+        folder.mkdir()
+        made.append(Theatre(folder, *options))
+        return made[-1]
+
+    yield make
+    for theatre in made:
+        theatre.stop()
+
+
+@pytest.fixture
+def visit(chromium: Browser) -> Iterator[Callable[..., Page]]:
+    """Opens an address in a browser profile of its own, as one more person would."""
+    contexts: list[BrowserContext] = []
+    watched: list[_Manners] = []
+
+    def open_(url: str, **options: Any) -> Page:
+        context = chromium.new_context(**{"viewport": WIDE, "reduced_motion": "reduce", **options})
+        contexts.append(context)
+        context.set_default_timeout(PATIENCE * 1000)
+        context.add_init_script(BROKEN_RULES)
+        page = context.new_page()
+        watched.append(_Manners(page, url))
+        page.goto(url)
+        return page
+
+    yield open_
+    told = [wrong for manners in watched for wrong in manners.broken()]
+    for context in contexts:
+        context.close()
+    assert not told, "\n".join(told)
+
+
+class _Manners:
+    """What a page did that no page of ours may do."""
+
+    def __init__(self, page: Page, url: str) -> None:
+        self._page = page
+        self._origin = "/".join(url.split("/")[:3])
+        self._wrong: list[str] = []
+        page.on("console", lambda said: self._console(said.type, said.text))
+        page.on("pageerror", lambda error: self._wrong.append(f"error on the page: {error}\n{error.stack or ''}"))
+        page.on("request", lambda request: self._request(request.url))
+
+    def _console(self, kind: str, text: str) -> None:
+        if kind in {"error", "warning"} and not text.startswith(BY_DESIGN):
+            self._wrong.append(f"{kind} in the console: {text}")
+
+    def _request(self, url: str) -> None:
+        if not url.startswith((f"{self._origin}/", "data:", "blob:")):
+            self._wrong.append(f"asked of another address: {url}")
+
+    def broken(self) -> list[str]:
+        rules = self._page.evaluate("window.brokenRules ?? []")
+        return [*self._wrong, *(f"broke the policy: {rule}" for rule in rules)]

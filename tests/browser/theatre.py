@@ -1,0 +1,193 @@
+"""A real `callboard serve`, what is played in it, and what its journal says afterwards.
+
+Rules
+-----
+- Nothing sleeps to wait. A command that is to run until a test says so reads from a pipe with a name (`Gate`); what the
+  server does is seen on the page, with a limit that is far longer than it takes.
+- The journal is read from its file, as anybody may, never through the server that a test looks at.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+import urllib.request
+from contextlib import closing, suppress
+from itertools import count
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.error import HTTPError
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = [sys.executable, "-c", "from callboard.runtime.cli import main; main()"]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+PATIENCE = 30.0
+"""Seconds that anything may take on a machine that has much else to do."""
+
+_numbers = count(1)
+
+
+class Step(NamedTuple):
+    """One transition, as the journal has it."""
+
+    entity: str
+    event: str
+    state: str
+    reason: str | None
+    by: str | None
+
+
+class Gate:
+    """What a command waits at until the test opens it: `read line < gate`, in a shell."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        os.mkfifo(path)
+        # Open for both, so that neither a command nor a test waits for the other to come.
+        self._ends = os.open(path, os.O_RDWR)
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def let(self, line: str = "go") -> None:
+        """Let one command through: it reads this line."""
+        os.write(self._ends, f"{line}\n".encode())
+
+    def close(self) -> None:
+        os.close(self._ends)
+
+
+class Theatre:
+    """A journal in a folder, and a server that has it open. It is started anew at the same address."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        self.folder = folder
+        self.journal = folder / "callboard.db"
+        self.port = _free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._options = options
+        self._process: subprocess.Popen[bytes] | None = None
+        self._gates: list[Gate] = []
+        self._jobs: list[str] = []
+
+    def start(self) -> None:
+        """Start the server, and wait until it answers."""
+        command = [
+            *PROGRAM, "serve", "--journal", str(self.journal), "--port", str(self.port), *self._options,
+        ]  # fmt: skip
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                command, cwd=self.folder, env=ENVIRONMENT, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+        limit = time.monotonic() + PATIENCE
+        while not self._answers():
+            if self._process.poll() is not None or time.monotonic() > limit:
+                self.kill()
+                pytest.fail(f"the server does not answer:\n{self.log.read_text()}")
+            time.sleep(0.05)  # what another process does can only be looked for again and again
+
+    def _answers(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.url}/api/health", timeout=PATIENCE) as answer:
+                return bool(answer.status == 200)
+        except OSError:
+            return False
+
+    @property
+    def log(self) -> Path:
+        """What the server has written."""
+        return self.folder / "serve.log"
+
+    def kill(self) -> None:
+        """`kill -9`."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        """End the server as an operator does, and hold its journal against every rule."""
+        if self._process is not None:
+            self.clear()
+            self._end(signal.SIGTERM)
+        if self.journal.exists():
+            said = subprocess.run(
+                [*PROGRAM, "check", "--journal", str(self.journal)],
+                env=ENVIRONMENT,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            assert said.returncode == 0, said.stdout + said.stderr
+
+    def _end(self, how: signal.Signals) -> None:
+        assert self._process is not None
+        self._process.send_signal(how)
+        try:
+            self._process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+            pytest.fail(f"the server does not end by {how.name}:\n{self.log.read_text()}")
+        self._process = None
+
+    def gate(self) -> Gate:
+        """A gate of its own for one command."""
+        gate = Gate(self.folder / f"gate-{next(_numbers)}")
+        self._gates.append(gate)
+        return gate
+
+    def submit(self, name: str, tasks: list[dict[str, Any]], *, by: str = "eve", **more: Any) -> str:
+        """Submit a workstream over HTTP; the id of its job."""
+        job = f"job-{next(_numbers)}"
+        said = {"id": job, "by": by, "workstream": {"name": name, "tasks": tasks, **more}}
+        self.post("/api/jobs", said)
+        self._jobs.append(job)
+        return job
+
+    def clear(self) -> None:
+        """End what was submitted and has not ended, so that it takes no slot from what comes next."""
+        for job in self._jobs:
+            with suppress(HTTPError):  # it has ended, or is being cancelled
+                self.post(f"/api/jobs/{job}/cancel", {"force": True})
+        self._jobs.clear()
+        for gate in self._gates:
+            gate.close()
+        self._gates.clear()
+
+    def post(self, path: str, body: dict[str, Any]) -> Any:
+        """What anybody else says over HTTP."""
+        request = urllib.request.Request(
+            self.url + path, json.dumps(body).encode(), {"Content-Type": "application/json"}, method="POST"
+        )
+        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+            return json.load(answer)
+
+    def steps(self, job: str, task: str | None = None) -> list[Step]:
+        """What the journal's file says that happened to a job, or to one task of it, in order."""
+        query = (
+            "SELECT entity_id, event, to_state, reason, json_extract(metadata, '$.by') FROM state_transitions"
+            " WHERE job_id = ? ORDER BY seq"
+        )
+        with closing(sqlite3.connect(f"file:{self.journal}?mode=ro", uri=True)) as file:
+            found = [Step(*row) for row in file.execute(query, (job,))]
+        return [step for step in found if task is None or step.entity.endswith(f"/{task}")]
+
+    def jobs(self) -> list[str]:
+        """The ids of the jobs in the journal's file."""
+        with closing(sqlite3.connect(f"file:{self.journal}?mode=ro", uri=True)) as file:
+            return [row[0] for row in file.execute("SELECT id FROM jobs ORDER BY key")]
+
+    def path(self, job: str, task: str) -> list[str]:
+        """The states that a task was in, one after another."""
+        return [step.state for step in self.steps(job, task)]
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return int(listening.getsockname()[1])
