@@ -267,9 +267,9 @@ class TaskActor(Protected[TaskRecord], QueueingTask):
         if len(found) == 1:
             return found[0]
         names = ", ".join(repr(one.record.name) for one in open_ or asked) or "none"
-        why = (
-            f"say which approval; it asks for {names}" if name is None else f"it asks for no {name!r}, but for {names}"
-        )
+        why = f"it asks for no {name!r:.80}, but for {names}"
+        if name is None:
+            why = f"say which approval; it asks for {names}"
         raise self.refusal(event, why)
 
     def on_approve(self, message: Approve) -> None:

@@ -98,7 +98,8 @@ class JobHandle:
                 return record
             names.append(record.name)
         more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-        raise LookupError(f"job {self.id!r} has no task {name!r}; it has: {', '.join(names[:_SHOWN]) or 'none'}{more}")
+        known = ", ".join(names[:_SHOWN]) or "none"
+        raise LookupError(f"job {self.id!r} has no task {name!r:.80}; it has: {known}{more}")
 
     def _check_name(self, task: object) -> None:
         """Refuse what is the name of no task of any job. Which there are, only its next run may know."""

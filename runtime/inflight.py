@@ -20,6 +20,10 @@ class InFlight:
     def __init__(self) -> None:
         self._marks: dict[str, anyio.Event] = {}
 
+    def __contains__(self, key: str) -> bool:
+        """Whether one is on its way."""
+        return key in self._marks
+
     async def enter(self, key: str) -> Callable[[], None]:
         """Wait for those who came before. Returns what is to be called, once or more, when this one is over."""
         while (other := self._marks.get(key)) is not None:

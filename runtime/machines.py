@@ -97,6 +97,13 @@ class MachineRef:
         """Whether it is in a terminal state."""
         return self.record.finished_at is not None
 
+    @property
+    def events(self) -> frozenset[str]:
+        """The events that its present state knows; none while its machine is not there."""
+        entity = self._found()
+        kind = None if entity is None else entity.kind
+        return frozenset() if kind is None else kind.machine.valid_events(self.state)
+
     async def ask(self, message: Fire, *, timeout: float | None = ASK_TIMEOUT) -> Transitioned:
         """Fire an event; returns the transition when it is durable.
 

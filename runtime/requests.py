@@ -51,6 +51,10 @@ class Requests:
         self._keep = keep
         self._on_their_way = InFlight()
 
+    def in_flight(self, request_id: str) -> bool:
+        """Whether the command with this key is on its way."""
+        return request_id in self._on_their_way
+
     async def once(
         self,
         request_id: str,

@@ -259,6 +259,14 @@ class Runtime(RuntimeLife):
         await self._host.gate()
         return await self._host.ask(make)
 
+    def in_flight(self, request_id: str) -> bool:
+        """For the board: whether the command with this key is on its way."""
+        return self._requests.in_flight(request_id)
+
+    def new_id(self) -> str:
+        """For the board: the key of a command that was given none."""
+        return self._ids.new()
+
     def approvals(self) -> list[PendingApproval]:
         """What waits for people now, of all jobs: for whom, and until when."""
         self._check_open()

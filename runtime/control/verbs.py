@@ -73,8 +73,13 @@ async def perform(runtime: Runtime, row: InboxRow) -> None:
     unknown = row.arguments.keys() - verb.arguments
     if unknown:
         raise ValueError(f"{row.verb} takes no {', '.join(sorted(unknown))}; it takes {', '.join(verb.arguments)}")
-    target = await _TARGETS[row.kind](runtime, row.target)
+    target = await target_of(runtime, row.kind, row.target)
     await getattr(target, verb.methods[row.kind])(**row.arguments, request_id=row.request_id)
+
+
+async def target_of(runtime: Runtime, kind: str, name: str) -> Any:  # Any: handles have their verbs in common only
+    """The handle of an entity; a task's name has its job's id in front. Raises LookupError."""
+    return await _TARGETS[kind](runtime, name)
 
 
 async def _job(runtime: Runtime, name: str) -> Any:
@@ -98,7 +103,7 @@ async def _machine(runtime: Runtime, name: str) -> Any:
     return runtime.machine(name)
 
 
-_TARGETS: dict[str, Callable[[Runtime, str], Awaitable[Any]]] = {  # Any: handles have their verbs in common only
+_TARGETS: dict[str, Callable[[Runtime, str], Awaitable[Any]]] = {
     "job": _job,
     "task": _task,
     "breaker": _breaker,

@@ -1,62 +1,122 @@
-"""The verbs that an entity takes now, so that a page offers those only.
+"""The words that an entity takes now, so that a page offers those only.
 
 Rules
 -----
-- They are the last words of the paths that are posted to. What is not listed would be refused with a 409; what is may
-  be all the same, since it has moved on meanwhile, or for a reason that only the actor knows.
+- They are the last words of the paths that are posted to (`actions.py`). What is not listed would be refused with a
+  409. What is may be refused all the same, where that is somebody's who asks: a clause that is not theirs to meet.
+- `cancel` may be given with force or without; `cancel_force` stands for the former, since what is being cancelled
+  already takes only that.
+- What the record does not say is looked for in memory: where a job's workstream stands, what a running body asks for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from ...actors.records import JobRecord, WorkerRecord
+from ...actors.base_record import Record
+from ...actors.records import BreakerRecord, JobRecord, MachineRecord, WorkerRecord, WorkstreamRecord
 from ...actors.task_record import TaskRecord
+from ...machines import JOB, Event, Phase, WorkstreamState
 from ...machines.task import TASK
 from ...machines.worker import WORKER
 
-_TASK_VERBS: Mapping[str, str] = {
-    "approve": "approve", "reject": "reject", "skip": "skip", "cancel": "cancel", "cancel_graceful": "cancel",
-    "cancel_force": "cancel",
-}  # fmt: skip
-_WORKER_VERBS: Mapping[str, str] = {
-    "pause": "pause", "resume": "resume", "shut_down": "shut_down", "terminate": "terminate",
-}  # fmt: skip
-_ENDED = frozenset({"completed", "failed", "cancelled"})
+if TYPE_CHECKING:
+    from ...actors.lifecycles import Lifecycles
+    from ..runtime import Runtime
+
+E = Event
+_DECISIONS = ("approve", "reject")
+_WORKER_WORDS = ("pause", "resume", "shut_down", "terminate")
 
 
-def of_job(job: JobRecord, workstream: str | None) -> list[str]:
-    """The verbs of a job, whose workstream is in that phase (None: it has none yet)."""
-    if job.state in _ENDED:
-        return ["retry"] if job.state == "completed" else ["resume", "retry"]
-    verbs = ["cancel"]
-    if workstream == "held":
-        verbs += ["approve", "reject"]
-    elif workstream == "executing":
-        verbs.append("pause")
-    elif workstream == "paused":
-        verbs.append("resume")
-    return sorted(verbs)
+def actions_of(runtime: Runtime, record: Record) -> list[str]:
+    """The words that an entity takes, by its record and what is in memory beside it."""
+    match record:
+        case JobRecord():
+            living = runtime.living(record.id)
+            return of_job(record, None if living is None or living.stream is None else living.stream.record)
+        case TaskRecord():
+            return _of_its_task(runtime, record)
+        case WorkerRecord():
+            return of_worker(record, runtime.lifecycles)
+        case BreakerRecord():
+            return [*BREAKER_WORDS]
+        case MachineRecord():
+            return of_machine(runtime, record)
+        case _:
+            return []
+
+
+def of_job(job: JobRecord, workstream: WorkstreamRecord | None) -> list[str]:
+    """The words of a job. workstream: its present run, None where it has none yet or has ended."""
+    if JOB.is_terminal(job.state):
+        return [] if job.state == "completed" else ["resume", "retry"]
+    words = _cancels(JOB.valid_events(job.state))
+    if workstream is None:
+        return sorted(words)
+    if workstream.state == WorkstreamState.HELD and workstream.cause is None:
+        words.update(_DECISIONS)
+    elif workstream.state == WorkstreamState.EXECUTING:
+        words.add("pause")
+    elif workstream.state == WorkstreamState.PAUSED:
+        words.add("resume")
+    return sorted(words | ({"cancel_force"} if job.state == "cancelling" else set()))
 
 
 def of_task(task: TaskRecord, *, job_ended: bool, asks: bool = False) -> list[str]:
-    """The verbs of a task. asks: whether its running body asks for an approval."""
+    """The words of a task. asks: whether its running body waits for an approval."""
     if job_ended:
-        return ["retry"] if task.state == "completed" else ["retry", "skip"]
-    verbs = {_TASK_VERBS[event] for event in TASK.valid_events(task.state) if event in _TASK_VERBS}
-    if asks:
-        verbs |= {"approve", "reject"}
-    if task.state == "circuit_open":
-        verbs |= {"reset", "retry"}
-    return sorted(verbs)
+        return ["retry", "skip"]  # in a next run
+    events = TASK.valid_events(task.state)
+    words = _cancels(events)
+    if E.APPROVE in events or asks:
+        words.update(_DECISIONS)
+    if E.SKIP in events:
+        words.add("skip")
+    if E.RESET in events and task.parked != "tool":
+        words.update(("reset", "retry"))
+    return sorted(words)
 
 
-def of_worker(worker: WorkerRecord) -> list[str]:
-    """The verbs of a worker."""
-    if worker.finished_at is not None:
-        return ["start"]
-    return sorted(_WORKER_VERBS[event] for event in WORKER.valid_events(worker.state) if event in _WORKER_VERBS)
+def of_worker(worker: WorkerRecord, lifecycles: Lifecycles) -> list[str]:
+    """The words of a worker's last incarnation."""
+    events = set(WORKER.valid_events(worker.state))
+    ended = WORKER.is_terminal(worker.state)
+    words = {"start"} if ended else set[str]()
+    if (published := worker.published) is not None:
+        refined = lifecycles.refinement(published.lifecycle, worker.kind)
+        rows = refined.machine.table[published.state]
+        only = E.TERMINATE if ended else E.START
+        if any(word in rows for word in refined.lifecycle.events.get(only, ())):
+            words.add(str(only))
+        if worker.state == "idle" and refined.phases[published.state] != Phase.BUSY:
+            events.discard(E.PAUSE)
+    elif worker.state == "idle":
+        events.discard(E.PAUSE)  # it does nothing that could stop
+    return sorted(words.union(word for word in _WORKER_WORDS if word in events))
 
 
-BREAKER = ["reset", "trip"]
-"""The verbs of a breaker, in whatever state it is."""
+def of_machine(runtime: Runtime, machine: MachineRecord) -> list[str]:
+    """The word of a machine, where its state knows any event."""
+    return ["fire"] if runtime.machine(machine.name).events else []
+
+
+BREAKER_WORDS = ("reset", "trip")
+"""The words of a breaker, in whatever state it is."""
+
+
+def _of_its_task(runtime: Runtime, task: TaskRecord) -> list[str]:
+    job = runtime.living(task.job_id)
+    if job is None or job.stream is None or job.ended:
+        return of_task(task, job_ended=True)
+    actor = job.stream.tasks[task.index] if task.workstream == job.stream.record.key else None
+    asks = actor is not None and actor.asks is not None and any(not one.ended for one in actor.asked)
+    return of_task(task, job_ended=False, asks=asks)
+
+
+def _cancels(events: Iterable[str]) -> set[str]:
+    """Whether what knows these events can be cancelled, and with force only."""
+    known = set(events)
+    words: set[str] = {"cancel"} if known & {E.CANCEL, E.CANCEL_GRACEFUL} else set()
+    return words | {"cancel_force"} if known & {E.CANCEL, E.CANCEL_FORCE} else words

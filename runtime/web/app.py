@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from litestar import Litestar
+from litestar import Litestar, Request
 from litestar.datastructures import State
 from litestar.di import Provide
 
-from . import events, health, jobs, tasks
-from .access import Token, Tokens, caller_of, scope_needed
+from . import events, health, jobs, posts, tasks
+from .access import Caller, Token, Tokens, caller_of, scope_needed
 from .assets import serving
 from .context import Board
 from .gate import Application, Gate
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 LARGEST = 1_000_000
 """Bytes of the largest body, but where a handler says otherwise."""
-_HANDLERS = [*jobs.HANDLERS, *tasks.HANDLERS, *health.HANDLERS, *events.HANDLERS]
+_HANDLERS = [*jobs.HANDLERS, *tasks.HANDLERS, *posts.HANDLERS, *health.HANDLERS, *events.HANDLERS]
 
 
 def board(
@@ -56,9 +56,12 @@ def board(
     async def the_board() -> Board:
         return given
 
+    async def the_caller(request: Request[Any, Any, Any]) -> Caller:
+        return caller_of(request.scope)
+
     app = Litestar(
         [*_HANDLERS, *([serving()] if page else [])],
-        dependencies={"board": Provide(the_board), "caller": Provide(caller_of, sync_to_thread=False)},
+        dependencies={"board": Provide(the_board), "caller": Provide(the_caller)},
         state=State({"board": given}),
         guards=[scope_needed],
         exception_handlers={Exception: answer},

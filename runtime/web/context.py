@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias, TypeVar
 from litestar.di import NamedDependency
 from litestar.params import PathParameter
 
+from .idempotency import OnTheirWay
 from .problems import not_found
 from .stream import Streams
 
@@ -38,6 +39,7 @@ class Board:
         self.runtime = runtime
         self.commands = commands
         self.streams = Streams(runtime)
+        self.on_their_way = OnTheirWay()
 
     async def living(self, job_id: str, look: Callable[[JobActor], T]) -> T | None:
         """What `look` sees of a job in memory, once that is durable; None if the journal has to be asked."""

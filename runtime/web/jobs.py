@@ -6,7 +6,7 @@ from collections import Counter
 
 from litestar import get
 
-from . import allowed
+from .allowed import actions_of
 from .context import Board, JobPath, TheBoard, job_id_of
 from .shapes import JobView, Page, job_view
 
@@ -32,7 +32,7 @@ async def _view(board: Board, job_id: str) -> JobView:
     state = runs[-1].state if runs else None
     children = [child.id for child in await read(journal.children, job_id)]
     counts = dict(Counter(str(task.state) for task in tasks))
-    actions = allowed.of_job(job, state)
+    actions = actions_of(board.runtime, job)
     return job_view(job, workstream_state=state, actions=actions, counts=counts, children=children)
 
 

@@ -8,6 +8,7 @@ Rules
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
@@ -16,6 +17,9 @@ import msgspec
 from litestar import Request, Response
 from litestar.exceptions import HTTPException
 
+from ...actors.base_record import Decision
+from ...actors.errors import CircuitOpen
+from ...actors.protection import DecisionConflict
 from ...actors.validate import SpecificationError
 from ...machines import InvalidTransitionError
 from ..control.verbs import commands_of
@@ -38,7 +42,8 @@ class ProblemDetails(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """What went wrong. type: a relative reference, `/problems/<word>`.
 
     machine, state, event, allowed, commands: of a conflict, what was tried in which state, and what is possible there.
-    findings: of what was sent, all that is wrong at once.
+    findings: of what was sent, all that is wrong at once. decision: the one that was taken before. retry_in: seconds
+    until the tool lets an attempt see whether it is healthy.
     """
 
     type: str
@@ -52,6 +57,8 @@ class ProblemDetails(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     allowed: list[str] | None = None
     commands: list[str] | None = None
     findings: list[FoundWrong] | None = None
+    decision: Decision | None = None
+    retry_in: float | None = None
 
 
 class Problem(Exception):  # noqa: N818 - the RFC's word
@@ -87,10 +94,14 @@ def problem_of(error: Exception) -> Problem:
             return error
         case InvalidTransitionError():
             kind = error.machine.rpartition(".")[2]
+            more: dict[str, Any] = {"decision": error.decision} if isinstance(error, DecisionConflict) else {}
+            later: dict[str, str] = {}
+            if isinstance(error, CircuitOpen):
+                more["retry_in"], later = error.retry_in, {"Retry-After": str(math.ceil(error.retry_in) or 1)}
             return Problem(
                 409, "invalid-transition", str(error), machine=error.machine, state=str(error.state),
                 event=str(error.event), allowed=sorted(map(str, error.allowed)),
-                commands=commands_of(kind, error.allowed),
+                commands=commands_of(kind, error.allowed), headers=later, **more,
             )  # fmt: skip
         case SpecificationError():
             found = [FoundWrong(one.where, one.message, one.suggestion, one.line) for one in error.findings]

@@ -79,7 +79,10 @@ export function act({ verb, of, at, body = {} }) {
 }
 
 /** The verbs of a thing in the order of their buttons, as far as the page knows them. */
-export const verbsOf = (thing) => ORDER.filter((verb) => (thing.actions ?? []).includes(verb));
+export const verbsOf = (thing) => known(thing.actions ?? []);
+
+/** Those of some words that the page knows, in its order; what is being cancelled is cancelled by force only. */
+const known = (words) => ORDER.filter((verb) => words.includes(verb) || (verb === "cancel" && words.includes("cancel_force")));
 
 export function Actions({ of, at, body = {}, only = null }) {
   const verbs = verbsOf(of).filter((verb) => only === null || only.includes(verb));
@@ -197,7 +200,7 @@ function asBody(form, fields) {
 function Refused({ problem, of, at, body, from }) {
   const { state, allowed, commands } = problem.said;
   if (problem.status === 409 && state) {
-    const now = (commands ?? allowed ?? []).filter((verb) => verb in VERBS);
+    const now = known(commands ?? allowed ?? []);
     return html`<div class="trouble conflict">
       <${Icon} name="question" />
       <div>
