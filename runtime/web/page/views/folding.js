@@ -59,12 +59,14 @@ export function labelOf(graph, item) {
   return item.label;
 }
 
-function grouped(graph, keyOf, kind) {
+/** Tasks by their keys; null as soon as there are more than `most` groups. */
+function grouped(graph, keyOf, kind, most = Infinity) {
   const groups = new Map();
   for (let task = 0; task < graph.names.length; task += 1) {
     const key = keyOf(task);
     const mine = groups.get(key);
     if (mine) mine.push(task);
+    else if (groups.size === most) return null;
     else groups.set(key, [task]);
   }
   return [...groups.values()].map((tasks) => group(graph, tasks, kind));
@@ -82,10 +84,11 @@ function dependentsOf(graph) {
 /** Each task's own neighbours, both ways. */
 function byNeighbours(graph) {
   const dependents = dependentsOf(graph);
-  const sorted = (numbers) => [...numbers].sort((a, b) => a - b).join();
+  const sorted = (numbers) => (numbers.length < 2 ? numbers.join() : [...numbers].sort((a, b) => a - b).join());
   return grouped(graph, (task) =>
     [graph.layers[task], sorted(graph.depends_on[task]), sorted(graph.after[task]), dependents[task].join()].join("|"),
     "alike",
+    LIMIT,
   );
 }
 
@@ -94,10 +97,11 @@ function bySources(graph) {
   const order = graph.names.map((_, task) => task).sort((a, b) => graph.layers[a] - graph.layers[b] || a - b);
   const numbers = new Map();
   const mine = new Array(graph.names.length);
-  const sources = (tasks) => [...new Set(tasks.map((task) => mine[task]))].sort((a, b) => a - b).join();
+  const sources = (tasks) => (tasks.length < 2 ? tasks.map((task) => mine[task]).join() : [...new Set(tasks.map((task) => mine[task]))].sort((a, b) => a - b).join());
   for (const task of order) {
     const key = `${graph.layers[task]}|${sources(graph.depends_on[task])}|${sources(graph.after[task])}`;
     if (!numbers.has(key)) numbers.set(key, numbers.size);
+    if (numbers.size > LIMIT) return null;
     mine[task] = numbers.get(key);
   }
   return grouped(graph, (task) => mine[task], "alike");
@@ -129,7 +133,7 @@ function folded(graph) {
   ];
   for (const [way, most] of ways) {
     const items = way();
-    if (items.length <= LIMIT && edgesOf(graph, items, ownersOf(graph, items)).length <= most) return items;
+    if (items && edgesOf(graph, items, ownersOf(graph, items)).length <= most) return items;
   }
   return byLayers(graph, 12);
 }

@@ -15,6 +15,25 @@ export function place({ layout, graphlib }, sizes, edges, direction, aspect = 1.
   const loose = sizes.map((_, number) => number).filter((number) => !linked.has(number));
   const placed = linked.size ? layered({ layout, graphlib }, sizes, linked, edges, direction) : empty(sizes.length);
   beside(placed, sizes, loose, direction, aspect);
+  return upright(placed, linked, direction);
+}
+
+/** Mirrored where more neighbours in a rank stand against the order of the items than along it. */
+function upright(placed, linked, direction) {
+  const [along, across, extent] = direction === "LR" ? ["x", "y", "height"] : ["y", "x", "width"];
+  const ranks = new Map();
+  for (const number of [...linked].sort((a, b) => placed.nodes[a][across] - placed.nodes[b][across])) {
+    const node = placed.nodes[number];
+    const rank = Math.round(node[along] + node[extent === "height" ? "width" : "height"] / 2);
+    if (!ranks.has(rank)) ranks.set(rank, []);
+    ranks.get(rank).push(number);
+  }
+  let kept = 0;
+  for (const rank of ranks.values()) for (let at = 1; at < rank.length; at += 1) kept += rank[at] > rank[at - 1] ? 1 : -1;
+  if (kept >= 0) return placed;
+  const coordinate = direction === "LR" ? 1 : 0;
+  for (const number of linked) placed.nodes[number][across] = placed[extent] - placed.nodes[number][across] - placed.nodes[number][extent];
+  for (const points of placed.edges) for (const point of points) point[coordinate] = placed[extent] - point[coordinate];
   return placed;
 }
 

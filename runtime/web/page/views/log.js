@@ -23,6 +23,9 @@ const MARKS = { info: ["idle", "dots"], warning: ["warn", "question"], error: ["
 
 /** Lines put where they belong by their numbers, each once. */
 export function merged(lines, more) {
+  const falling = more.every((line, at) => at === 0 || line.seq < more[at - 1].seq);
+  if (!lines.length || !more.length || (falling && more.at(-1).seq > lines[0].seq)) return [...more, ...lines]; // as they mostly come
+  if (falling && more[0].seq < lines.at(-1).seq) return [...lines, ...more];
   const known = new Set(lines.map((line) => line.seq));
   const fresh = more.filter((line) => !known.has(line.seq));
   if (!fresh.length) return lines;
@@ -89,9 +92,10 @@ export function Log({ id, query }) {
   const least = SEVERITIES.indexOf(query.severity ?? "info");
   const text = (query.name ?? "").toLowerCase();
   const [upTo, setUpTo] = useState(null); // the number of the newest line that is shown; null: all
+  const all = !kinds.length && least <= 0 && !text;
   const wanted = useMemo(
-    () => log.lines.filter((line) => (!kinds.length || kinds.includes(line.kind)) && SEVERITIES.indexOf(line.severity) >= least && (!text || nameOf(line).toLowerCase().includes(text))),
-    [log.lines, query.kind, least, text],
+    () => all ? log.lines : log.lines.filter((line) => (!kinds.length || kinds.includes(line.kind)) && SEVERITIES.indexOf(line.severity) >= least && (!text || nameOf(line).toLowerCase().includes(text))),
+    [log.lines, all, query.kind, least, text],
   );
   const from = upTo === null ? 0 : wanted.findIndex((line) => line.seq <= upTo);
   const listed = from > 0 ? wanted.slice(from) : from < 0 ? [] : wanted;

@@ -22,6 +22,14 @@ const PAGE = 200; // tasks that are read at once
 const LATE = 2; // s before a page was read of which it may not tell all; what is older is in it
 const AXIS = 28;
 
+/** How ticks are written: as finely as their distance asks for, and midnight as its day. */
+function tickForm(ticks) {
+  const step = ticks.length > 1 ? ticks[1] - ticks[0] : 1000;
+  const clockOf = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", ...(step < 60_000 ? { second: "2-digit" } : {}), ...(step < 1000 ? { fractionalSecondDigits: step < 10 ? 3 : step < 100 ? 2 : 1 } : {}) });
+  const dayOf = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short" });
+  return (tick) => (tick.getHours() + tick.getMinutes() + tick.getSeconds() + tick.getMilliseconds() === 0 ? dayOf : clockOf).format(tick);
+}
+
 /** The bars of the tasks that were asked for: rows (by number), need(numbers), version, problem. */
 function useBars(id, model, workstream) {
   const [version, setVersion] = useState(0);
@@ -93,7 +101,7 @@ export function Timeline({ id, model, query, job, chosen }) {
   const [from, to] = domain ?? all;
   const scale = useMemo(() => {
     const made = scaleTime().domain([from * 1000, to * 1000]).range([0, width]);
-    return Object.assign((at) => made(at * 1000), { ticks: made.ticks(Math.max(2, Math.floor(width / 110))), form: made.tickFormat(), at: (x) => made.invert(x) / 1000 });
+    return Object.assign((at) => made(at * 1000), { ticks: made.ticks(Math.max(2, Math.floor(width / 110))), form: tickForm(made.ticks(Math.max(2, Math.floor(width / 110)))) });
   }, [from, to, width]);
   const zoom = (factor, about) => setDomain(zoomed([from, to], factor, about));
   const move = (part) => setDomain([from + (to - from) * part, to + (to - from) * part]);
@@ -123,8 +131,9 @@ export function Timeline({ id, model, query, job, chosen }) {
         </span>
       </div></div>
       <div role="rowgroup" ref=${shown.ref}>
+        <${Grid} scale=${scale} width=${width} present=${ended ? null : present} />
         <${Gap} px=${shown.above} />
-        ${seen.map((task, place) => html`<${Row} key=${task} ...${{ id, model, task, scale, width, present, ended, chosen }} bars=${bars.rows.get(task) ?? (bars.pages.get(Math.floor(task / PAGE)) ?.now ? [] : null)}
+        ${seen.map((task, place) => html`<${Row} key=${task} ...${{ id, model, task, scale, width, present, chosen }} bars=${bars.rows.get(task) ?? (bars.pages.get(Math.floor(task / PAGE)) ?.now ? [] : null)}
           at=${shown.first + place + 2} />`)}
         <${Gap} px=${shown.below} />
       </div>
@@ -144,10 +153,18 @@ function Axis({ scale, width, present }) {
   </svg>`;
 }
 
-function Row({ id, model, task, scale, width, present, ended, chosen, bars, at }) {
+/** The lines of the axis behind all rows. */
+function Grid({ scale, width, present }) {
+  const line = present === null ? null : scale(present);
+  return html`<div class="gridlines" role="presentation"><svg width=${width} height="100%" aria-hidden="true">
+    ${scale.ticks.map((tick) => html`<line key=${tick.getTime()} class="grid" x1=${Math.round(scale(tick / 1000))} x2=${Math.round(scale(tick / 1000))} y1="0" y2="100%" />`)}
+    ${line !== null && line >= 0 && line <= width && html`<line class="now" x1=${line} x2=${line} y1="0" y2="100%" />`}
+  </svg></div>`;
+}
+
+function Row({ id, model, task, scale, width, present, chosen, bars, at }) {
   const name = model.names[task];
   const phase = model.phases[task];
-  const line = ended ? null : scale(present);
   const phrase = (bar) => `${STAYS[bar.phase] ?? `was ${spoken(bar.phase)}`}${bar.phase === "running" && bar.attempt ? ` (attempt ${bar.attempt})` : ""}`;
   return html`<div class=${`row lane${chosen === task ? " chosen" : ""}`} role="row" aria-rowindex=${at}>
     <span role="cell" class=${`who tone-${tone(phase)}`}><${Icon} name=${iconOf(phase)} />
@@ -155,9 +172,7 @@ function Row({ id, model, task, scale, width, present, ended, chosen, bars, at }
         onClick=${(event) => { event.preventDefault(); ask({ task: name }, {}); }}><${Name} text=${name} /><span class="unseen">, ${spoken(model.states[task])}</span></a></span>
     <span role="cell" class="track">
       <svg width=${width} height=${ROW - 1} aria-hidden="true">
-        ${scale.ticks.map((tick) => html`<line key=${tick.getTime()} class="grid" x1=${Math.round(scale(tick / 1000))} x2=${Math.round(scale(tick / 1000))} y1="0" y2=${ROW - 1} />`)}
         ${bars && visibleBars(bars, scale, present, width).map(({ bar, x, width: wide }) => html`<${Bar} key=${`${bar.from} ${bar.phase}`} ...${{ bar, x, wide, phrase, present, failed: bar === bars.at(-1) && phase === "failed" }} />`)}
-        ${line !== null && line >= 0 && line <= width && html`<line class="now" x1=${line} x2=${line} y1="0" y2=${ROW - 1} />`}
       </svg>
       <span class="unseen">${bars === null ? "being read" : told(bars, present, span, phrase)}</span>
     </span>

@@ -108,3 +108,12 @@ test("a path is smooth along the direction", () => {
   assert.equal(pathOf([[0, 0], [10, 20]], "LR"), "M0,0C5,0 5,20 10,20");
   assert.equal(pathOf([[0, 0], [10, 20]], "TB"), "M0,0C0,10 10,10 10,20");
 });
+
+test("what stands beneath one another keeps its order", () => {
+  for (const direction of ["LR", "TB"]) {
+    const edges = range(1, 9).flatMap((at) => [{ from: 0, to: at }, { from: at, to: 9 }]);
+    const { nodes } = place(library, range(0, 10).map(() => [100, 40]), edges, direction);
+    const across = nodes.slice(1, 9).map((node) => (direction === "LR" ? node.y : node.x));
+    assert.deepEqual(across, [...across].sort((a, b) => a - b));
+  }
+});
