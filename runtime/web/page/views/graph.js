@@ -10,7 +10,7 @@
 
 import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../vendor/ui.js";
 import { arrange } from "./arrange.js";
-import { edgesOf, labelOf, opening, ownersOf, pathTo, roots, shownItems } from "./folding.js";
+import { childrenOf, edgesOf, labelOf, opening, ownersOf, pathTo, roots, shownItems } from "./folding.js";
 import { pathOf } from "./layout.js";
 import { phaseCounts } from "./live-graph.js";
 import { nextTo, useView } from "./panning.js";
@@ -107,7 +107,7 @@ export function Graph({ id, model, chosen }) {
 
   const unfold = (item, box) => {
     anchor.current = { id: item.id, ...view.seen(box) };
-    setHere(null);
+    setHere(childrenOf(model, item)[0].id);
     setOpen(opening(model, top, open, item));
   };
   const fold = (group) => {
@@ -118,7 +118,7 @@ export function Graph({ id, model, chosen }) {
 
   const current = placed ? Math.max(0, placed.scene.items.findIndex((item) => item.id === here)) : 0;
   const onKeyDown = (event) => {
-    if (!placed || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (!placed || event.ctrlKey || event.metaKey || event.altKey || !event.target.closest("svg")) return;
     const item = placed.scene.items[current];
     const step = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[event.key];
     if (step) {
@@ -144,7 +144,6 @@ export function Graph({ id, model, chosen }) {
   return html`<section class="graph" aria-label="Graph">
     <div class="toolbar">
       <${Find} model=${model} onFound=${reveal} />
-      <${Opened} model=${model} open=${open} scene=${scene} onFold=${fold} onAll=${() => { anchor.current = null; setOpen([]); }} />
       <span class="spring"></span>
       <div class="zooms" role="group" aria-label="Zoom">
         <button type="button" aria-label="Smaller" onClick=${() => view.zoom(0.8)}>−</button>
@@ -153,6 +152,7 @@ export function Graph({ id, model, chosen }) {
       </div>
     </div>
     <div class="canvas" ref=${view.box} onKeyDown=${onKeyDown}>
+      <${Opened} model=${model} scene=${scene} onFold=${fold} onAll=${() => { anchor.current = null; setOpen([]); }} />
       ${placed ? html`<${Drawing} ...${{ id, model, placed, view, current, lit, setLit, setHere, unfold, chosen }} />` : html`<p class="loading" role="status">Laying it out …</p>`}
     </div>
     <${Legend} id=${id} model=${model} />
@@ -181,7 +181,7 @@ function Drawing({ id, model, placed, view, current, lit, setLit, setHere, unfol
       <marker id="arrow-lit" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto-start-reverse"><path d="M1 1 7 4 1 7" /></marker>
     </defs>
     <g ref=${view.layer}>
-      <g class="edges" aria-hidden="true">
+      <g class=${`edges${scene.edges.length > 60 ? " many" : ""}`} aria-hidden="true">
         ${scene.edges.map((edge, at) => {
           const on = edge.from === lit || edge.to === lit;
           return html`<path key=${`${scene.items[edge.from].id} ${scene.items[edge.to].id}`} d=${edges[at]} class=${`edge${edge.hard ? "" : " after"}${on ? " lit" : ""}`}

@@ -55,9 +55,10 @@ export function useLines(id, entity = null) {
       if (entity) asked.set("entity", entity);
       if (oldest.current !== null) asked.set("before", oldest.current);
       const { items } = await json("GET", `api/transitions?${asked}`);
+      const last = oldest.current;
       if (items.length) oldest.current = Math.min(...items.map((line) => line.seq));
       setLines((was) => merged(was, items));
-      setState((was) => ({ ...was, busy: false, left: items.length === PAGE }));
+      setState((was) => ({ ...was, busy: false, left: items.length === PAGE && oldest.current !== last }));
     } catch (error) {
       setState((was) => ({ ...was, busy: false, problem: error instanceof Problem ? error : new Problem(0, { detail: String(error) }) }));
     } finally {

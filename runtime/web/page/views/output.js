@@ -8,7 +8,7 @@ import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../
 import { Trouble } from "../components.js";
 import { ask, Problem, problemOf } from "../net.js";
 import { bytes } from "./sizes.js";
-import { Tail } from "./tail.js";
+import { readRange, Tail } from "./tail.js";
 
 const EVERY = 1000; // ms between two looks at an output that is being written
 
@@ -92,12 +92,19 @@ export function Output({ path, running, written = null }) {
   </div>`;
 }
 
-/** The whole of it as a file. By fetch, since a link sends no token. */
+/** The whole of it as a file, read part by part. By fetch, since a link sends no token. */
 function Save({ path }) {
   const save = async () => {
-    const response = await ask("GET", path, { headers: { Accept: "text/plain" } });
-    if (!response.ok) return;
-    const link = Object.assign(document.createElement("a"), { href: URL.createObjectURL(await response.blob()), download: "output.txt" });
+    const parts = [];
+    for (let from = 0, total = Infinity; from < total;) {
+      const response = await ask("GET", path, { headers: { Accept: "text/plain", Range: `bytes=${from}-` } });
+      const part = response.ok || response.status === 416 ? await readRange(response) : { bytes: null };
+      if (!part.bytes?.length) break;
+      parts.push(part.bytes);
+      from += part.bytes.length;
+      total = part.total;
+    }
+    const link = Object.assign(document.createElement("a"), { href: URL.createObjectURL(new Blob(parts, { type: "text/plain" })), download: "output.txt" });
     link.click();
     setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
   };

@@ -25,6 +25,7 @@ export function useView(onResize) {
   const view = useMemo(() => viewOf(box, svg, layer), []);
   useEffect(() => {
     const watcher = new ResizeObserver(() => {
+      if (!box.current) return;
       setNarrow(box.current.clientWidth < NARROW);
       latest.current();
     });
@@ -193,7 +194,7 @@ export function nextTo(nodes, from, [dx, dy]) {
     const [ox, oy] = middle(node);
     const along = (ox - x) * dx + (oy - y) * dy;
     const across = Math.abs((ox - x) * dy) + Math.abs((oy - y) * dx);
-    if (along <= 1 || across > along * 4 + 40) return;
+    if (along <= 1 || across > along * 2 + 60) return;
     const cost = along + 2 * across;
     if (cost < least) [best, least] = [at, cost];
   });

@@ -126,7 +126,8 @@ export function Timeline({ id, model, query, job, chosen }) {
     <div class=${`rows lanes${picked.length ? "" : " none"}`} role="table" aria-label="Timeline" aria-rowcount=${picked.length + 1}>
       <div role="rowgroup" class="axisrow"><div class="row heads" role="row" aria-rowindex="1">
         <span role="columnheader">Task</span>
-        <span role="columnheader" class="track" ref=${track} tabindex="0" aria-label=${`From ${full(from)} to ${full(to)}. Arrow keys move, plus and minus zoom.`} onKeyDown=${keys}>
+        <span role="columnheader" class="track" ref=${track} tabindex="0" onKeyDown=${keys}>
+          <span class="unseen">Time, from ${full(from)} to ${full(to)}. Arrow keys move, plus and minus zoom.</span>
           <${Axis} scale=${scale} width=${width} present=${ended ? null : present} />
         </span>
       </div></div>
