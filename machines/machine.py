@@ -84,7 +84,9 @@ class Timed(msgspec.Struct, frozen=True):
 class Finding(msgspec.Struct, frozen=True):
     """Something unsound in a table: what kind, about which state or row, and in words."""
 
-    kind: Literal["unreachable", "dead_end", "ambiguous", "terminal_exit", "unbounded", "timed_without_row"]
+    kind: Literal[
+        "unreachable", "dead_end", "ambiguous", "terminal_exit", "unbounded", "timed_without_row", "bad_guard"
+    ]
     subject: str
     text: str
 
@@ -263,9 +265,10 @@ class Machine:
         terminal state can be reached; in an endless machine, a state that nothing leaves), `ambiguous` (a row
         that can never win, or a guard written twice), `terminal_exit` (a row that leaves a terminal state and
         is not forced), `unbounded` (not terminal, no timed event, and nothing named that ends a long stay),
-        `timed_without_row` (a timed event that its state does not know).
+        `timed_without_row` (a timed event that its state does not know), `bad_guard` (one that does not take facts and
+        payload).
         """
-        return [*self._walks(), *self._rows(), *self._stays()]
+        return [*self._walks(), *self._rows(), *self._guards(), *self._stays()]
 
     def _walks(self) -> Iterator[Finding]:
         reachable = self._closure({self.initial}, forward=True)
@@ -297,6 +300,19 @@ class Machine:
             if self.states[row.source].terminal and not row.forced:
                 text = f"the row {title(row)} leaves a terminal state and is not forced"
                 yield Finding("terminal_exit", row.source, text)
+
+    def _guards(self) -> Iterator[Finding]:
+        from inspect import signature  # noqa: PLC0415 - for whoever checks; it takes longer to import than machines do
+
+        for guard in dict.fromkeys(row.guard for row in self.transitions if row.guard is not None):
+            try:
+                signature(guard).bind(None, None)
+            except TypeError as error:
+                name = getattr(guard, "__name__", repr(guard))
+                text = f"the guard {name!r} cannot be asked with facts and payload: {error}"
+                yield Finding("bad_guard", name, text)
+            except ValueError:  # it is none of Python's
+                continue
 
     def _stays(self) -> Iterator[Finding]:
         for name, state in self.states.items():

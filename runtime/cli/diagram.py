@@ -1,7 +1,8 @@
 """`callboard diagram MACHINE`: a machine's drawing, made from its table.
 
 Which machine: one of the runtime's own by its kind (`task`); a published one by its name (`pipeline.step`), by its
-lifecycle and kind (`pipeline.task`), or by its lifecycle alone (`guarded`); or a file's (`review.toml`).
+lifecycle and kind (`pipeline.task`), or by its lifecycle alone (`guarded`); or a file's (`review.toml`),
+or one under an import path (`my_module:REVIEW`).
 A lifecycle of several machines (`pipeline`) is drawn whole: as one SVG, else one after the other, each under its name.
 
 `callboard diagram --entity ID` draws the machine of one entity of a journal, with its path so far (`entity.py`).
@@ -40,7 +41,8 @@ Name = Annotated[
         metavar="[MACHINE]",
         show_default=False,
         help="job, workstream, task, approval, worker or breaker; a published one, as guarded or pipeline.step; "
-        "all of a published lifecycle, as pipeline; or a file that declares one, as review.toml.",
+        "all of a published lifecycle, as pipeline; a file that declares one, as review.toml; or an import path, as "
+        "my_module:REVIEW.",
     ),
 ]
 As = Annotated[Format, typer.Option("--format", help="What to write: Mermaid, dot for Graphviz, or an SVG document.")]
@@ -80,11 +82,32 @@ def diagram(
 
 
 def _named(name: str) -> list[Machine]:
+    if ":" in name:
+        return _imported(name)
     if Path(name).suffix not in FORMATS:
         return _machines(name)
     from ..machinefile import load_machine  # noqa: PLC0415
 
     return [load_machine(name).machine]
+
+
+def _imported(path: str) -> list[Machine]:
+    """The machine that stands under an import path, or that of a lifecycle, or of several."""
+    from ...machines import Machine  # noqa: PLC0415
+    from ...machines.lifecycle import Lifecycle  # noqa: PLC0415
+    from ..functions import BodyNotFound, find, look_in  # noqa: PLC0415
+
+    look_in(str(Path.cwd()))
+    try:
+        found = find(path)
+    except BodyNotFound as error:
+        raise Trouble(str(error)) from None
+    several = found if isinstance(found, list | tuple) else [found]
+    drawn = [one.machine if isinstance(one, Lifecycle) else one for one in several]
+    machines = [one for one in drawn if isinstance(one, Machine)]
+    if not machines or len(machines) < len(drawn):
+        raise Trouble(f"{path} is no machine and no lifecycle, but {type(found).__name__}.")
+    return machines
 
 
 def _machines(name: str) -> list[Machine]:

@@ -61,12 +61,23 @@ def _tell(error: Exception) -> int:
     if _is_bad_input(error):
         tell(str(error))
         return BAD_INPUT
+    if isinstance(error, ValueError | TypeError) and (bad := [one for one in sys.argv[1:] if not _is_text(one)]):
+        tell(f"the argument {bad[0]!r:.200} is no text: it has bytes that are not UTF-8")
+        return BAD_INPUT
     told = str(error) or "it says nothing more"
     tell(
         f"internal error: {type(error).__name__}: {told}. This is a mistake in Callboard, not in your input; "
         f"{kept(error)} What is in the journal is safe: `callboard resume` goes on from there."
     )
     return INTERNAL
+
+
+def _is_text(argument: str) -> bool:
+    try:
+        argument.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _is_bad_input(error: Exception) -> bool:
@@ -87,7 +98,7 @@ def kept(error: Exception) -> str:
     text = "".join(traceback.format_exception(error))
     try:
         handle, name = tempfile.mkstemp(prefix="callboard-error-", suffix=".txt", text=True)
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
+        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
             file.write(f"{' '.join(sys.argv)}\nPython {sys.version}\n\n{text}")
     except OSError as trouble:
         return f"its report could not be written ({trouble.strerror})."

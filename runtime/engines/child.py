@@ -310,6 +310,7 @@ def main() -> None:
     """Be a worker process."""
     descriptor, parent = int(sys.argv[1]), int(sys.argv[2])
     _die_with(parent)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # whatever the application has blocked
     faulthandler.enable()  # what crashed is told in the body's output
     os.set_inheritable(descriptor, False)
     for stream in (sys.stdout, sys.stderr):

@@ -14,6 +14,7 @@ Rules:
 - A command is over when its process has exited, not when its pipe ends.
 - Each pass reads at most one chunk of each pipe, so one flood does not hold up another command.
 - Each pass starts a few commands at most, in the order in which they came: a stop does not wait for a thousand starts.
+- A command hears every signal, whatever the application has blocked; only then does it cost a fork with Python in it.
 - Commands never take the last file descriptors, which the journal and the application need. Where there are too few of
   them, or of processes, the line waits until a command has ended; only if none runs has the first one failed.
 """
@@ -154,6 +155,7 @@ class Watcher(Lookout[Child]):
                 cwd=command.cwd,
                 env={**os.environ, **command.env, TOKEN: str(child.token)},
                 start_new_session=True,
+                preexec_fn=_hear_signals if signal.pthread_sigmask(signal.SIG_BLOCK, ()) else None,  # noqa: PLW1509
             )
         finally:
             os.close(write_end)
@@ -263,6 +265,11 @@ class Watcher(Lookout[Child]):
                 self._selector.unregister(child.pipe)
             os.close(child.pipe)
             child.pipe = -1
+
+
+def _hear_signals() -> None:
+    """In the child: block none of the signals that the application blocks."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 def _most_descriptors() -> int:

@@ -13,8 +13,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ...actors.records import BreakerRecord, JobRecord, WorkerRecord, WorkstreamRecord
+from ...actors.schema import did_you_mean
 from ...actors.spec import Duration, seconds
 from ...actors.task_record import TaskRecord
+from ...machines import BREAKER, JOB, TASK, WORKER, Machine
 from .world import PATIENCE
 
 if TYPE_CHECKING:
@@ -61,8 +63,9 @@ class SimulatedJob:
         return self.record.finished_at is not None
 
     def until(self, state: str, *, within: Duration | None = None) -> SimulatedJob:
-        """Have time pass until it is in that state, durably. Raises AssertionError where it does not come to it."""
-        _until(self.simulation, self, f"job {self.id!r}", state, within)
+        """Have time pass until it is in that state, durably. Raises AssertionError where it does not come to it,
+        ValueError where there is no such state."""
+        _until(self.simulation, self, f"job {self.id!r}", JOB, state, within)
         return self
 
     @property
@@ -179,8 +182,9 @@ class SimulatedTask:
         return str(self.record.state)
 
     def until(self, state: str, *, within: Duration | None = None) -> SimulatedTask:
-        """Have time pass until it is in that state, durably. Raises AssertionError where it does not come to it."""
-        _until(self._job.simulation, self, f"task {self._job.id}/{self.name}", state, within)
+        """Have time pass until it is in that state, durably. Raises AssertionError where it does not come to it,
+        ValueError where there is no such state."""
+        _until(self._job.simulation, self, f"task {self._job.id}/{self.name}", TASK, state, within)
         return self
 
     @property
@@ -247,8 +251,9 @@ class SimulatedWorker:
         return str(self.record.state)
 
     def until(self, state: str, *, within: Duration | None = None) -> SimulatedWorker:
-        """Have time pass until it is in that state, durably. Raises AssertionError where it does not come to it."""
-        _until(self._simulation, self, f"worker {self.name!r}", state, within)
+        """Have time pass until it is in that state, durably. Raises AssertionError where it does not come to it,
+        ValueError where there is no such state."""
+        _until(self._simulation, self, f"worker {self.name!r}", WORKER, state, within)
         return self
 
     def die(self, reason: str = "it died, as a test has it", *, for_good: bool = False) -> None:
@@ -314,8 +319,9 @@ class SimulatedBreaker:
         return str(self.record.state)
 
     def until(self, state: str, *, within: Duration | None = None) -> SimulatedBreaker:
-        """Have time pass until it is in that state, durably. Raises AssertionError where it does not come to it."""
-        _until(self._simulation, self, f"the breaker of {self.tool!r}", state, within)
+        """Have time pass until it is in that state, durably. Raises AssertionError where it does not come to it,
+        ValueError where there is no such state."""
+        _until(self._simulation, self, f"the breaker of {self.tool!r}", BREAKER, state, within)
         return self
 
     def ask(self, verb: str, *args: Any, **named: Any) -> None:
@@ -331,8 +337,14 @@ class _Stateful(Protocol):
     def state(self) -> str: ...
 
 
-def _until(simulation: Simulation, entity: _Stateful, name: str, state: str, within: Duration | None) -> None:
+def _until(  # noqa: PLR0917 - as `until`, of whatever it is
+    simulation: Simulation, entity: _Stateful, name: str, machine: Machine, state: str, within: Duration | None
+) -> None:
     """Have time pass until it is in that state, and the journal has it: as one hears of it from a runtime."""
+    if state not in machine.states:
+        known = [str(one) for one in machine.states]
+        advice = did_you_mean(state, known) or f"it may be {', '.join(known)}"
+        raise ValueError(f"{name} is never {state!r}; {advice}")
     end = None if within is None else simulation.now + seconds(within)
     seen = [entity.state]
 

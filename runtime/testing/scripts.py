@@ -89,6 +89,7 @@ class Script(msgspec.Struct, kw_only=True, eq=False):
     ignores_stop: bool = False
     late: bool = False
     taken: dict[str, int] = msgspec.field(default_factory=dict[str, int])  # outcomes, by what they were for
+    used: bool = False  # something ran by it
 
     def next(self, owner: str) -> Scripted:
         """What comes of the next run for that task."""
@@ -140,7 +141,14 @@ class Scripts:
         if found is None and self._patterns:
             full = f"{job}/{name}"
             found = next((one for one in self._patterns if _fits(one.name, name, full)), None)
+        if found is not None:
+            found.used = True
         return found
+
+    @property
+    def unused(self) -> list[str]:
+        """The names of those by which nothing has run."""
+        return [one.name for one in (*self._exact.values(), *self._patterns) if not one.used]
 
 
 def _fits(pattern: str, name: str, full: str) -> bool:

@@ -118,7 +118,7 @@ class Simulation:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if error is not None:
+        if error is not None and not _is_told(error):
             error.add_note(self.told())
         self.close()
 
@@ -511,16 +511,23 @@ class Simulation:
 
     def told(self) -> str:
         """The seed, and the end of the trace, as failures show them."""
-        return f"seed {self.seed}; the end of the trace:\n{self.world.trace.excerpt()}"
+        unused = ", ".join(map(repr, self.world.scripts.unused))
+        scripts = f"; by these scripts nothing ran: {unused}" if unused else ""
+        return f"seed {self.seed}{scripts}; the end of the trace:\n{self.world.trace.excerpt()}"
 
     @contextmanager
     def _telling(self) -> Generator[None]:
         try:
             yield
         except Exception as error:
-            if not getattr(error, "__notes__", None):
+            if not _is_told(error):
                 error.add_note(self.told())
             raise
+
+
+def _is_told(error: BaseException) -> bool:
+    """Whether it shows the trace already."""
+    return any("the end of the trace:" in note for note in getattr(error, "__notes__", ()))
 
 
 def _without_run(entity_id: str) -> str:

@@ -308,6 +308,15 @@ class TestCheck:
         (finding,) = light(timed=(*LIGHT.timed, Timed("green", "go", "seconds"))).check()
         assert (finding.kind, finding.subject) == ("timed_without_row", "green")
 
+    def test_a_guard_that_does_not_take_facts_and_payload(self) -> None:
+        def always() -> bool:
+            return True
+
+        row = Transition("green", "inspect", "green", always)  # type: ignore[arg-type]
+        (finding,) = light(transitions=(*LIGHT.transitions, row)).check()
+        assert (finding.kind, finding.subject) == ("bad_guard", "always")
+        assert light(transitions=(*LIGHT.transitions, Transition("green", "inspect", "green", max))).check() == []
+
 
 class TestDrawing:
     def test_mermaid(self) -> None:

@@ -92,7 +92,8 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def told(args: list[str]) -> tuple[int, str]:
     """What a command answers, on streams as strict as those of a terminal."""
-    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(2))
+    out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    err = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="backslashreplace")
     patch = pytest.MonkeyPatch()
     with patch.context() as there, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         there.setattr(sys, "argv", ["callboard", *args])
@@ -101,6 +102,28 @@ def told(args: list[str]) -> tuple[int, str]:
         out.flush()
         err.flush()
     return code, b"".join(stream.buffer.getvalue() for stream in (out, err)).decode()  # type: ignore[attr-defined]
+
+
+NO_TEXT = "\udcff"
+"""An argument with a byte that is not UTF-8, as Python is handed it."""
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["pause", NO_TEXT], ["fire", "gate", NO_TEXT], ["approve", "done", "--reason", NO_TEXT],
+        ["breaker", "list", "[" * 2_000, NO_TEXT], ["run", "spec.json", "--id", NO_TEXT], ["status", NO_TEXT],
+        ["init", NO_TEXT + ".toml"], ["check", "--journal", NO_TEXT], ["audit", NO_TEXT],
+    ],
+)  # fmt: skip
+def test_an_argument_that_is_no_text_is_refused_or_taken_as_a_name(
+    args: list[str], filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(filled, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    code, text = told(args)
+    assert code in {0, 1, 2}, text
+    assert "Traceback" not in text
 
 
 @given(args=lines())

@@ -420,6 +420,19 @@ def test_audit_of_what_is_no_log(cli: Cli, files: Path) -> None:
     assert (told.code, told.err) == (2, "callboard: . cannot be read: Is a directory.\n")
 
 
+def test_diagram_of_what_stands_under_an_import_path(cli: Cli, folder: Path) -> None:
+    (folder / "of_mine_to_draw.py").write_text(
+        "from callboard.machines import TASK\nfrom callboard.machines.lifecycles import LIFECYCLES\n"
+        "REVIEWED = LIFECYCLES['guarded']['task']\nSEVERAL = [*LIFECYCLES['pipeline'].values()]\nNOTHING = 1\n"
+    )
+    assert cli("diagram", "of_mine_to_draw:TASK").out == cli("diagram", "task").out
+    assert cli("diagram", "of_mine_to_draw:REVIEWED").out == cli("diagram", "guarded").out
+    assert cli("diagram", "of_mine_to_draw:SEVERAL").out == cli("diagram", "pipeline").out
+    for path, why in (("NOTHING", "is no machine and no lifecycle"), ("REVIEWD", "did you mean 'REVIEWED'")):
+        told = cli("diagram", f"of_mine_to_draw:{path}")
+        assert (told.code, why in told.err) == (2, True)
+
+
 @pytest.mark.parametrize("name", sorted(MACHINES))
 def test_diagram(cli: Cli, name: str) -> None:
     assert cli("diagram", name).out == f"{MACHINES[name].mermaid()}\n"

@@ -73,6 +73,20 @@ async def test_environment_folder_and_input(tmp_path: Path) -> None:
     assert outcome.output_tail == f"41 a b; $c {tmp_path} ''"
 
 
+async def test_it_hears_signals_that_the_application_blocks(tmp_path: Path) -> None:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGUSR1])
+    try:
+        async with commands(tmp_path) as bench:
+            outcome = await run(bench, command("/bin/grep", "SigBlk", "/proc/self/status"))
+            bench.start_call(Call(token=2, command=command("/bin/sh", "-c", "echo on; exec sleep 60"), grace=30))
+            await until(lambda: bench.engine.tail(2) == "on")
+            bench.engine.stop(2)
+            assert (await bench.record.outcome(2)).exit_code == -signal.SIGTERM
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    assert int(outcome.output_tail.split()[1], 16) == 0
+
+
 async def test_a_shell_only_when_asked_for(tmp_path: Path) -> None:
     async with commands(tmp_path) as bench:
         plain = await run(bench, command("echo", "$HOME && false"))

@@ -213,6 +213,23 @@ def test_waiting_for_what_does_not_come_says_the_seed_and_what_happened() -> Non
         assert "pending -> held" in note
 
 
+def test_a_failure_shows_the_trace_once_and_the_scripts_by_which_nothing_ran() -> None:
+    with pytest.raises(AssertionError) as raised, Simulation() as sim:
+        sim.body("buidl", returns=1)
+        sim.submit(one(hold=Approval())).until("completed", within="1h")
+    (told,) = (note for note in raised.value.__notes__ if "the end of the trace" in note)
+    assert told.startswith("seed 0; by these scripts nothing ran: 'buidl'; the end of the trace:")
+
+
+def test_a_state_that_there_is_not_is_not_waited_for(sim: Simulation) -> None:
+    job = sim.submit(one(hold=Approval()))
+    with pytest.raises(ValueError, match="is never 'heldd'; did you mean 'held'"):
+        job.task("build").until("heldd", within="1h")
+    with pytest.raises(ValueError, match="it may be submitted, pending, running"):
+        job.until("held")
+    assert sim.now == 0
+
+
 def test_a_body_that_waits_for_the_real_world_is_named(sim: Simulation) -> None:
     never = anyio.Event()
 
