@@ -73,7 +73,7 @@ class Caller(Reports):
         super().__init__(kernel, tell, notice, timers)
         self.engines = engines
         self._bodies = bodies
-        self._outputs = outputs
+        self.outputs = outputs
         self._secrets = secrets
         self._children = children
         self.desk = ApprovalDesk(tell, bodies, durable=durable)
@@ -103,7 +103,7 @@ class Caller(Reports):
         engine = self.engines[task.engine]
         grace = task.limits.kill_grace
         if spec.command is not None:
-            path = self._outputs.place(task)
+            path = self.outputs.place(task)
             env = {**spec.env, **self._facts(task)}
             command = self._command(task.stream.spec, spec, spec, path=path, env=env)
             command = msgspec.structs.replace(
@@ -137,7 +137,7 @@ class Caller(Reports):
         secrets, mask = self._secrets_of(task.stream.spec, task.spec)
         process = ProcessCall(
             function=name, worker=worker.name, incarnation=worker.run, folder=task.stream.spec.folder,
-            output_path=self._outputs.place(task), output_root=self._outputs.root, output_limit=task.spec.max_output,
+            output_path=self.outputs.place(task), output_root=self.outputs.root, output_limit=task.spec.max_output,
             recycle_after=worker.recycle_after, secrets=secrets,
         )  # fmt: skip
         context = self.context_of(task, token, self.desk) if takes_context(func) else None
@@ -336,7 +336,7 @@ class Caller(Reports):
         if spec.args:
             facts["CALLBOARD_ARGS"] = msgspec.json.encode(spec.args).decode()
         if spec.depends_on or spec.after:
-            facts["CALLBOARD_RESULTS"] = str(self._outputs.write_results(task, _results(task)).absolute())
+            facts["CALLBOARD_RESULTS"] = str(self.outputs.write_results(task, _results(task)).absolute())
         return facts
 
     def _command(
@@ -346,7 +346,7 @@ class Caller(Reports):
         secrets, mask = self._secrets_of(stream, task)
         env = {**stream.env, **env, **secrets, **self._marks}
         return CommandCall(
-            **words, cwd=folder_of(stream, task), env=env, output_path=path, output_root=self._outputs.root, mask=mask
+            **words, cwd=folder_of(stream, task), env=env, output_path=path, output_root=self.outputs.root, mask=mask
         )
 
 

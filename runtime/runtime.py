@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from hashlib import blake2b
+from pathlib import Path
 from typing import Any, Literal, TypeVar, Unpack, overload
 
 from ..actors.actor import Actor
@@ -25,6 +26,7 @@ from ..actors.names import name_problem
 from ..actors.records import JobRecord, RequestRecord
 from ..actors.ref import Ref
 from ..actors.spec import Worker, Workstream
+from ..actors.task import TaskActor
 from ..actors.transitions import Transitioned
 from .approvals import PendingApproval, pending_of, with_teams
 from .attribution import name_of
@@ -192,6 +194,19 @@ class Runtime(RuntimeLife):
         """
         self._check_open()
         return await self._host.settled(limit)
+
+    def now(self) -> float:
+        """For the board: its clock's UTC epoch seconds."""
+        return self._host.now()
+
+    @property
+    def draining(self) -> bool:
+        """For the board: whether it has been told to drain."""
+        return self._host.kernel.draining
+
+    def output_of(self, task: TaskActor) -> Path:
+        """For the board: the file for the output of a task's present attempt, which may not be there yet."""
+        return self._host.caller.outputs.place(task)
 
     async def run_again(self, job_id: str, word: str, **asked: Any) -> JobHandle:
         """For the handles: have an ended job run again (`reruns.run_again`). Returns the handle of that run."""

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ..runtime import Runtime
     from ..specfile import RunFile
     from ..web.access import Token
+    from ..web.gate import Application
 
 PORT = 8470
 _NEEDS = {"litestar", "uvicorn"}
@@ -87,13 +88,17 @@ def serve(
         async def wait(self, runtime: Runtime, jobs: Sequence[JobHandle]) -> None:
             """Serve until it is stopped."""
             del jobs
-            app = board(runtime, tokens=known, hosts=hostname or (), commands=allow_commands)
-            async with serving(app, listener):
+            async with serving(made[runtime], listener):
                 echo(f"serving {journal} at {url_of(listener)}")
                 await anyio.sleep_forever()
 
+    made: dict[Runtime, Application] = {}
+
     def opened() -> Runtime:
-        return Runtime(journal, workers=workers, jsonl=jsonl)
+        runtime = Runtime(journal, workers=workers, jsonl=jsonl)
+        # before it opens: making a board takes the loop's time
+        made[runtime] = board(runtime, tokens=known, hosts=hostname or (), commands=allow_commands)
+        return runtime
 
     async def begin(runtime: Runtime) -> list[JobHandle]:
         if asked is not None:

@@ -22,6 +22,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from ...actors.base_record import Record
 from ...actors.loading import Loaded
 from ...actors.records import (
     AnyRecord,
@@ -130,6 +131,27 @@ def belongs_to(row: Transitioned) -> str:
     return row.job_id
 
 
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """Which jobs are looked for. states: phases, or states of their lifecycles; name: a part of theirs, in lower case
+    (of ASCII); times: UTC epoch seconds of their making.
+    """
+
+    states: Sequence[str] = ()
+    name: str = ""
+    older_than: float | None = None
+    newer_than: float | None = None
+
+    def holds(self, record: Record) -> bool:
+        """Whether that is one."""
+        if self.states and not {str(record.state), record.shown} & {*self.states}:
+            return False
+        if self.older_than is not None and not record.created_at < self.older_than:
+            return False
+        if self.newer_than is not None and not record.created_at > self.newer_than:
+            return False
+        return self.name in record.name.lower()
+
+
 class Reader(Protocol):
     """Read-only questions to a journal, also while a runtime is writing it. Newest committed records."""
 
@@ -137,8 +159,10 @@ class Reader(Protocol):
         """The job of that id, ended or not."""
         ...
 
-    def jobs(self, *, states: Sequence[str] = (), limit: int = 100) -> list[JobRecord]:
-        """Jobs, newest first; only those in `states` where given."""
+    def jobs(
+        self, *, states: Sequence[str] = (), limit: int = 100, before: int | None = None, wanted: Wanted | None = None
+    ) -> list[JobRecord]:
+        """Jobs, newest first; only those in `states` (phases) where given, with a key below `before`, and `wanted`."""
         ...
 
     def children(self, job_id: str) -> list[JobRecord]:
@@ -153,8 +177,20 @@ class Reader(Protocol):
         """The encoded specification of the workstream with that key, or what machines run by under it."""
         ...
 
-    def tasks(self, workstream: int) -> list[TaskRecord]:
-        """The tasks of the workstream with that key, in the order of its specification."""
+    def tasks(self, workstream: int, *, first: int = 0, limit: int | None = None) -> list[TaskRecord]:
+        """The tasks of the workstream with that key, in the order of its specification, from the one of that index."""
+        ...
+
+    def task(self, task_id: str) -> TaskRecord | None:
+        """The task of that id."""
+        ...
+
+    def states(self, workstream: int) -> list[tuple[str, str]]:
+        """State (as people are told) and phase of the tasks of the workstream with that key, in order."""
+        ...
+
+    def counts(self, workstream: int) -> dict[str, int]:
+        """How many tasks of the workstream with that key are in each phase."""
         ...
 
     def approvals(self, workstream: int) -> list[ApprovalRecord]:

@@ -10,7 +10,7 @@ Rules:
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
@@ -27,7 +27,7 @@ from ...actors.records import (
 )
 from ...actors.task_record import AttemptRecord, TaskRecord
 from ...actors.transitions import Transitioned
-from .contract import ArchivedJob, Commits, Entry, Health, InboxRow, belongs_to
+from .contract import ArchivedJob, Commits, Entry, Health, InboxRow, Wanted, belongs_to
 
 HISTORY = 100_000
 ENDED_JOBS = 1_000
@@ -255,10 +255,19 @@ class MemoryJournal:
         key = self._job_keys.get(job_id)
         return None if key is None else self._jobs[key]
 
-    def jobs(self, *, states: Sequence[str] = (), limit: int = 100) -> list[JobRecord]:
+    def jobs(
+        self, *, states: Sequence[str] = (), limit: int = 100, before: int | None = None, wanted: Wanted | None = None
+    ) -> list[JobRecord]:
         """Jobs, newest first."""
         newest = (self._jobs[key] for key in sorted(self._jobs, reverse=True))
-        return list(islice((job for job in newest if not states or job.state in states), limit))
+        found = (
+            job
+            for job in newest
+            if (not states or job.state in states)
+            and (before is None or job.key < before)
+            and (wanted is None or wanted.holds(job))
+        )
+        return list(islice(found, limit))
 
     def children(self, job_id: str) -> list[JobRecord]:
         """The jobs that tasks of that one have submitted, of those still kept, oldest first."""
@@ -273,10 +282,22 @@ class MemoryJournal:
         """The encoded specification of that workstream."""
         return self._specs.get(workstream)
 
-    def tasks(self, workstream: int) -> list[TaskRecord]:
+    def tasks(self, workstream: int, *, first: int = 0, limit: int | None = None) -> list[TaskRecord]:
         """The tasks of that workstream, in the order of its specification."""
         record = self._workstreams.get(workstream)
-        return [] if record is None else self._tasks_of(record)
+        return [] if record is None else list(islice(self._tasks_of(record), first, limit and first + limit))
+
+    def task(self, task_id: str) -> TaskRecord | None:
+        """The task of that id."""
+        return next((task for task in self._tasks.values() if task.id == task_id), None)
+
+    def states(self, workstream: int) -> list[tuple[str, str]]:
+        """State (as people are told) and phase of the tasks of that workstream, in order."""
+        return [(task.shown, task.state) for task in self.tasks(workstream)]
+
+    def counts(self, workstream: int) -> dict[str, int]:
+        """How many tasks of that workstream are in each phase."""
+        return dict(Counter(str(task.state) for task in self.tasks(workstream)))
 
     def approvals(self, workstream: int) -> list[ApprovalRecord]:
         """The approvals that bodies of that workstream have asked for, oldest first."""

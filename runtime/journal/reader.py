@@ -34,7 +34,7 @@ from ...actors.records import (
 from ...actors.task_record import AttemptRecord, TaskRecord
 from ...actors.transitions import Transitioned
 from .batch import TransitionRow
-from .contract import ArchivedJob, InboxRow, JournalCorrupt, JournalMissing
+from .contract import ArchivedJob, InboxRow, JournalCorrupt, JournalMissing, Wanted
 from .opening import SMALLEST, code_of, connect, damage, is_half_made, no_file, refusing, version_of
 
 PAGE = 64
@@ -110,11 +110,21 @@ class SqliteReader:
         found = self._records(_JOB, f"SELECT {_RECORD} FROM job_records WHERE key = ?", key)
         return found[0] if found else None
 
-    def jobs(self, *, states: Sequence[str] = (), limit: int = 100) -> list[JobRecord]:
-        """Jobs, newest first; only those in `states` where given."""
-        only = f"WHERE state IN ({', '.join('?' * len(states))})" if states else ""
-        sql = f"SELECT {_RECORD} FROM job_records {only} ORDER BY key DESC LIMIT ?"
-        return self._records(_JOB, sql, *states, limit)
+    def jobs(
+        self, *, states: Sequence[str] = (), limit: int = 100, before: int | None = None, wanted: Wanted | None = None
+    ) -> list[JobRecord]:
+        """Jobs, newest first; only those in `states` (phases) where given, with a key below `before`, and `wanted`."""
+        only = ["true", *([f"state IN ({', '.join('?' * len(states))})"] if states else [])]
+        values: list[object] = [*states]
+        if before is not None:
+            only.append("key < ?")
+            values.append(before)
+        if wanted is not None:
+            more, given = _where(wanted)
+            only += more
+            values += given
+        sql = f"SELECT {_RECORD} FROM job_records WHERE {' AND '.join(only)} ORDER BY key DESC LIMIT ?"
+        return self._records(_JOB, sql, *values, limit)
 
     def children(self, job_id: str) -> list[JobRecord]:
         """The jobs that tasks of that one have submitted, oldest first."""
@@ -133,11 +143,35 @@ class SqliteReader:
         rows = self._rows("SELECT CAST(spec AS BLOB) FROM specs WHERE workstream = ?", workstream)
         return rows[0][0] if rows else None
 
-    def tasks(self, workstream: int) -> list[TaskRecord]:
-        """The tasks of the workstream with that key, in the order of its specification."""
-        sql = f"SELECT {_RECORD} FROM workstream_records WHERE key = ?"
-        found = self._records(_WORKSTREAM, sql, workstream)
-        return self._tasks_of(found[0]) if found else []
+    def tasks(self, workstream: int, *, first: int = 0, limit: int | None = None) -> list[TaskRecord]:
+        """The tasks of the workstream with that key, in the order of its specification, from the one of that index."""
+        run = self._run(workstream)
+        return [] if run is None else self._tasks_of(run, first, limit)
+
+    def task(self, task_id: str) -> TaskRecord | None:
+        """The task of that id."""
+        sql = f"SELECT {_RECORD} FROM task_records WHERE key = ?"
+        found = self._records(_TASK, sql, self._key("task", task_id))
+        return found[0] if found else None
+
+    def states(self, workstream: int) -> list[tuple[str, str]]:
+        """State (as people are told) and phase of the tasks of the workstream with that key, in order."""
+        run = self._run(workstream)
+        if run is None:
+            return []
+        sql = (
+            "SELECT coalesce(json_extract(record, '$.published.state'), json_extract(record, '$.state')),"
+            " json_extract(record, '$.state') FROM task_records WHERE key >= ? AND key < ? ORDER BY key"
+        )
+        return self._rows(sql, run.first_task, run.first_task + run.task_count)
+
+    def counts(self, workstream: int) -> dict[str, int]:
+        """How many tasks of the workstream with that key are in each phase."""
+        run = self._run(workstream)
+        if run is None:
+            return {}
+        sql = "SELECT json_extract(record, '$.state'), count(*) FROM task_records WHERE key >= ? AND key < ? GROUP BY 1"
+        return dict(self._rows(sql, run.first_task, run.first_task + run.task_count))
 
     def approvals(self, workstream: int) -> list[ApprovalRecord]:
         """The approvals that bodies of that workstream have asked for, oldest first."""
@@ -316,9 +350,14 @@ class SqliteReader:
         except _UNREADABLE as error:
             raise damage(self._path, f"a record cannot be read: {error}") from error
 
-    def _tasks_of(self, run: WorkstreamRecord) -> list[TaskRecord]:
-        sql = f"SELECT {_RECORD} FROM task_records WHERE key >= ? AND key < ? ORDER BY key"
-        return self._records(_TASK, sql, run.first_task, run.first_task + run.task_count)
+    def _run(self, workstream: int) -> WorkstreamRecord | None:
+        found = self._records(_WORKSTREAM, f"SELECT {_RECORD} FROM workstream_records WHERE key = ?", workstream)
+        return found[0] if found else None
+
+    def _tasks_of(self, run: WorkstreamRecord, first: int = 0, limit: int | None = None) -> list[TaskRecord]:
+        sql = f"SELECT {_RECORD} FROM task_records WHERE key >= ? AND key < ? ORDER BY key LIMIT ?"
+        last = run.first_task + run.task_count
+        return self._records(_TASK, sql, run.first_task + first, last, -1 if limit is None else limit)
 
     def _key(self, kind: str, entity_id: str) -> int | None:
         rows = self._rows("SELECT key FROM names WHERE name = ?", f"{kind}:{entity_id}")
@@ -361,6 +400,23 @@ class SqliteReader:
             for seq, text in page:
                 yield seq, _transitions(text, self._path)
             first = page[-1][0] + 1
+
+
+def _where(wanted: Wanted) -> tuple[list[str], list[object]]:
+    only: list[str] = []
+    values: list[object] = []
+    if wanted.states:
+        marks = ", ".join("?" * len(wanted.states))
+        only.append(f"(state IN ({marks}) OR json_extract(record, '$.published.state') IN ({marks}))")
+        values += [*wanted.states, *wanted.states]
+    if wanted.name:
+        only.append("instr(lower(json_extract(record, '$.name')), ?)")
+        values.append(wanted.name)
+    for mark, limit in (("<", wanted.older_than), (">", wanted.newer_than)):
+        if limit is not None:
+            only.append(f"json_extract(record, '$.created_at') {mark} ?")
+            values.append(limit)
+    return only, values
 
 
 def _transitions(text: bytes, path: Path) -> list[Transitioned]:

@@ -26,7 +26,7 @@ from ...actors.records import (
 from ...actors.task_record import AttemptRecord, TaskRecord
 from ...actors.transitions import Transitioned
 from .batch import check
-from .contract import ArchivedJob, Commits, Entry, Health, InboxRow, JournalError
+from .contract import ArchivedJob, Commits, Entry, Health, InboxRow, JournalError, Wanted
 from .lock import Lock
 from .opening import check_place, claim, connect_writer, prepare, refusing
 from .reader import SqliteReader
@@ -191,9 +191,11 @@ class SqliteJournal:
         """The job of that id, ended or not."""
         return self.reader.job(job_id)
 
-    def jobs(self, *, states: Sequence[str] = (), limit: int = 100) -> list[JobRecord]:
+    def jobs(
+        self, *, states: Sequence[str] = (), limit: int = 100, before: int | None = None, wanted: Wanted | None = None
+    ) -> list[JobRecord]:
         """Jobs, newest first; only those in `states` where given."""
-        return self.reader.jobs(states=states, limit=limit)
+        return self.reader.jobs(states=states, limit=limit, before=before, wanted=wanted)
 
     def children(self, job_id: str) -> list[JobRecord]:
         """The jobs that tasks of that one have submitted, oldest first."""
@@ -207,9 +209,21 @@ class SqliteJournal:
         """The encoded specification of the workstream with that key."""
         return self.reader.spec(workstream)
 
-    def tasks(self, workstream: int) -> list[TaskRecord]:
-        """The tasks of the workstream with that key, in the order of its specification."""
-        return self.reader.tasks(workstream)
+    def tasks(self, workstream: int, *, first: int = 0, limit: int | None = None) -> list[TaskRecord]:
+        """The tasks of the workstream with that key, in the order of its specification, from the one of that index."""
+        return self.reader.tasks(workstream, first=first, limit=limit)
+
+    def task(self, task_id: str) -> TaskRecord | None:
+        """The task of that id."""
+        return self.reader.task(task_id)
+
+    def states(self, workstream: int) -> list[tuple[str, str]]:
+        """State (as people are told) and phase of the tasks of the workstream with that key, in order."""
+        return self.reader.states(workstream)
+
+    def counts(self, workstream: int) -> dict[str, int]:
+        """How many tasks of the workstream with that key are in each phase."""
+        return self.reader.counts(workstream)
 
     def approvals(self, workstream: int) -> list[ApprovalRecord]:
         """The approvals that bodies of that workstream have asked for, oldest first."""

@@ -20,7 +20,7 @@ from litestar import Litestar, Request
 from litestar.datastructures import State
 from litestar.di import Provide
 
-from . import events, health, jobs, posts, tasks
+from . import approvals, breakers, events, health, jobs, machines, posts, tasks, transitions, workers
 from .access import Caller, Token, Tokens, caller_of, scope_needed
 from .assets import serving
 from .context import Board
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
 LARGEST = 1_000_000
 """Bytes of the largest body, but where a handler says otherwise."""
-_HANDLERS = [*jobs.HANDLERS, *tasks.HANDLERS, *posts.HANDLERS, *health.HANDLERS, *events.HANDLERS]
+_MODULES = (jobs, tasks, approvals, workers, breakers, machines, transitions, health, posts, events)
+_HANDLERS = [handler for module in _MODULES for handler in module.HANDLERS]
 
 
 def board(

@@ -16,6 +16,7 @@ from litestar.di import NamedDependency
 from litestar.params import PathParameter
 
 from .idempotency import OnTheirWay
+from .plans import Plans
 from .problems import not_found
 from .stream import Streams
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from ...actors.job import JobActor
     from ...actors.records import JobRecord
+    from ...actors.task import TaskActor
     from ...actors.task_record import TaskRecord
     from ..runtime import Runtime
 
@@ -40,14 +42,17 @@ class Board:
         self.commands = commands
         self.streams = Streams(runtime)
         self.on_their_way = OnTheirWay()
+        self.plans = Plans(runtime)
 
-    async def living(self, job_id: str, look: Callable[[JobActor], T]) -> T | None:
-        """What `look` sees of a job in memory, once that is durable; None if the journal has to be asked."""
+    async def shown(self, look: Callable[[], T | None]) -> T | None:
+        """What `look` sees in memory, once that is durable; None if the journal has to be asked."""
+        seen = look()
+        return seen if seen is not None and await self.runtime.settled(PATIENCE) else None
+
+    async def living(self, job_id: str, look: Callable[[JobActor], T | None]) -> T | None:
+        """What `look` sees of a living job, once that is durable; None if the journal has to be asked."""
         actor = self.runtime.living(job_id)
-        if actor is None:
-            return None
-        seen = look(actor)
-        return seen if await self.runtime.settled(PATIENCE) else None
+        return None if actor is None else await self.shown(lambda: look(actor))
 
     async def job(self, job_id: str) -> JobRecord:
         """The record of a job, as it is durable. Raises Problem."""
@@ -58,42 +63,34 @@ class Board:
             raise not_found("job", job_id)
         return record
 
-    async def tasks(self, job_id: str) -> list[TaskRecord]:
-        """The records of a job's tasks, of its present run. Raises Problem."""
-        found = await self.living(job_id, lambda actor: [] if actor.stream is None else _records(actor))
-        if found is not None:
-            return found
-        job = await self.job(job_id)
-        tasks: list[TaskRecord] = await self.runtime.read(self.runtime.journal.tasks, job.stream)
-        return tasks
-
     async def task(self, job_id: str, name: str) -> TaskRecord:
         """The record of a task, of the job's present run. Raises Problem."""
         found = await self.living(job_id, lambda actor: _record(actor, name))
         if found is None:
-            found = next((task for task in await self.tasks(job_id) if task.name == name), None)
+            job = await self.job(job_id)
+            found = await self.runtime.read(self.runtime.journal.task, f"{job.workstream}/{name}")
         if found is None:
             raise not_found("task", name, f"job {job_id!r}")
         return found
 
 
-TheBoard: TypeAlias = NamedDependency[Board]
-"""How a handler asks for it, by the name `board`."""
-JobPath: TypeAlias = Annotated[
-    str, PathParameter(description='A job\'s id. In that of a child, each "/" is written ":".')
-]
-TaskPath: TypeAlias = Annotated[str, PathParameter(description="A task's name.")]
-
-
-def _records(actor: JobActor) -> list[TaskRecord]:
-    return [] if actor.stream is None else [task.record for task in actor.stream.tasks]
-
-
 def _record(actor: JobActor, name: str) -> TaskRecord | None:
+    task = task_of(actor, name)
+    return None if task is None else task.record
+
+
+def task_of(actor: JobActor, name: str) -> TaskActor | None:
+    """The actor of a task, of a living job's present run."""
     stream = actor.stream
     if stream is None or (index := stream.names.get(name)) is None or index >= len(stream.tasks):
         return None
-    return stream.tasks[index].record
+    return stream.tasks[index]
+
+
+TheBoard: TypeAlias = NamedDependency[Board]
+"""How a handler asks for it, by the name `board`."""
+JobPath: TypeAlias = Annotated[str, PathParameter(description='A job (in the id of a child, ":" for each "/").')]
+TaskPath: TypeAlias = Annotated[str, PathParameter(description="A task's name.")]
 
 
 def board_of(scope: Scope) -> Board:

@@ -16,8 +16,11 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from ...actors.base_record import Decision, Record
-from ...actors.records import JobRecord
-from ...actors.task_record import TaskRecord
+from ...actors.records import BreakerRecord, JobRecord, MachineRecord, WorkerRecord, WorkstreamRecord
+from ...actors.task_record import AttemptRecord, TaskRecord
+from ...actors.transitions import Transitioned
+from ..approvals import PendingApproval
+from .bars import Bar
 
 T = TypeVar("T")
 
@@ -66,6 +69,122 @@ class JobView(View, frozen=True, kw_only=True):
     children: list[str]
 
 
+class WorkstreamView(View, frozen=True, kw_only=True):
+    """A run of a job. cause: why it is cancelling; decisions: on its hold; deadline_at: when it is cancelled."""
+
+    job_id: str
+    task_count: int
+    cause: str | None
+    error: str | None
+    deadline_at: float | None
+    hold_until: float | None
+    wait_until: float | None
+    decisions: Sequence[Decision]
+
+
+class AttemptView(msgspec.Struct, frozen=True, kw_only=True):
+    """One try of a task. end: succeeded, failed, timed_out, lost, cancelled or returned; null while it runs."""
+
+    task_id: str
+    attempt: int
+    worker_id: str | None
+    claimed_at: float
+    ended_at: float | None
+    end: str | None
+    error: str | None
+    exit_code: int | None
+    duration_ms: int | None
+    output_size: int | None
+    traceback: str | None
+
+
+class WorkerView(View, frozen=True, kw_only=True):
+    """The last incarnation of a worker. last_seen: its last sign of life; missed: health checks in a row."""
+
+    engine: str
+    capacity: int
+    capabilities: list[str]
+    assigned: int
+    paused: bool
+    pause_reason: str | None
+    draining: bool
+    missed: int
+    last_seen: float
+    drain_until: float | None
+    resume_at: float | None
+
+
+class BreakerView(View, frozen=True, kw_only=True):
+    """The circuit breaker of a tool. cooldown: seconds; retry_in: until it lets a task see whether the tool is back;
+    parked: tasks that wait for it; probe: whether one looks now.
+    """
+
+    tool: str
+    failures: int
+    successes: int
+    failure_threshold: int
+    success_threshold: int
+    cooldown: float
+    generation: int
+    retry_in: float
+    parked: int
+    probe: bool
+    said_by: str | None
+
+
+class MachineView(View, frozen=True, kw_only=True):
+    """An entity of the application's own. machine: what it runs by; events: those that its state knows; due: when each
+    timed event fires.
+    """
+
+    machine: str
+    events: list[str]
+    facts: Any
+    due: dict[str, float]
+
+
+class ApprovalView(PendingApproval, frozen=True, kw_only=True):
+    """Something that waits for people: `PendingApproval`, and the verbs that it takes."""
+
+    name: str
+    actions: list[str]
+
+
+class TransitionPage(msgspec.Struct, frozen=True):
+    """Transitions, oldest first. next: what `after` is for those that follow; null where there are none yet."""
+
+    items: list[Transitioned]
+    next: int | None = None
+
+
+class Graph(msgspec.Struct, frozen=True):
+    """All tasks of a run, as parallel lists. layers: the length of the longest way to each; edges are numbers."""
+
+    run: int
+    names: list[str]
+    states: list[str]
+    phases: list[str]
+    layers: list[int]
+    depends_on: list[list[int]]
+    after: list[list[int]]
+    optional: list[bool]
+
+
+class Row(msgspec.Struct, frozen=True):
+    """The bars of the task of that number."""
+
+    task: int
+    bars: list[Bar]
+
+
+class Timeline(msgspec.Struct, frozen=True):
+    """What tasks were in, and when. now: the runtime's clock."""
+
+    run: int
+    now: float
+    rows: list[Row]
+
+
 class TaskView(View, frozen=True, kw_only=True):
     """A task of a job's present run. output_size: bytes that its command wrote; facts: what else its record says."""
 
@@ -110,7 +229,7 @@ def entity(record: Record) -> dict[str, Any]:
 def job_view(
     job: JobRecord,
     *,
-    workstream_state: str | None,
+    run: WorkstreamRecord | None,
     actions: list[str],
     counts: dict[str, int],
     children: list[str],
@@ -118,9 +237,56 @@ def job_view(
     """A job as it is shown."""
     return JobView(
         **entity(job), actions=actions, error=job.error, by=job.by, workstream=job.workstream,
-        workstream_state=workstream_state, parent_id=job.parent_id, retry_at=job.retry_at, depth=job.depth,
-        runs=job.runs, worker_count=job.worker_count, counts=counts, total=sum(counts.values()), children=children,
+        workstream_state=None if run is None else run.shown, parent_id=job.parent_id, retry_at=job.retry_at,
+        depth=job.depth, runs=job.runs, worker_count=job.worker_count, counts=counts,
+        total=sum(counts.values()), children=children,
     )  # fmt: skip
+
+
+def workstream_view(run: WorkstreamRecord, actions: list[str]) -> WorkstreamView:
+    """A run as it is shown."""
+    return WorkstreamView(
+        **entity(run), actions=actions, job_id=run.job_id, task_count=run.task_count, cause=run.cause, error=run.error,
+        deadline_at=run.deadline_at, hold_until=run.hold_until, wait_until=run.wait_until, decisions=run.decisions,
+    )  # fmt: skip
+
+
+def attempt_view(record: AttemptRecord) -> AttemptView:
+    """An attempt as it is shown."""
+    return AttemptView(**{name: getattr(record, name) for name in AttemptView.__struct_fields__})
+
+
+def worker_view(record: WorkerRecord, *, last_seen: float, actions: list[str]) -> WorkerView:
+    """A worker as it is shown."""
+    return WorkerView(
+        **entity(record), actions=actions, engine=record.engine, capacity=record.capacity,
+        capabilities=list(record.capabilities), assigned=record.assigned, paused=record.paused,
+        pause_reason=record.pause_reason, draining=record.draining, missed=record.missed, last_seen=last_seen,
+        drain_until=record.drain_until, resume_at=record.resume_at,
+    )  # fmt: skip
+
+
+def breaker_view(record: BreakerRecord, *, retry_in: float, parked: int, actions: list[str]) -> BreakerView:
+    """A breaker as it is shown."""
+    return BreakerView(
+        **entity(record), actions=actions, tool=record.name, failures=record.failures, successes=record.successes,
+        failure_threshold=record.failure_threshold, success_threshold=record.success_threshold,
+        cooldown=record.cooldown, generation=record.generation, retry_in=retry_in, parked=parked,
+        probe=record.probe is not None, said_by=record.said_by,
+    )  # fmt: skip
+
+
+def machine_view(record: MachineRecord, *, events: list[str], actions: list[str]) -> MachineView:
+    """A machine as it is shown."""
+    return MachineView(
+        **entity(record), actions=actions, machine=record.machine, events=events, facts=record.facts, due=record.due
+    )
+
+
+def approval_view(one: PendingApproval) -> ApprovalView:
+    """What waits for people as it is shown."""
+    fields = {name: getattr(one, name) for name in PendingApproval.__struct_fields__}
+    return ApprovalView(**fields, name=one.approval or one.task or one.entity_id, actions=["approve", "reject"])
 
 
 def task_view(

@@ -1,27 +1,153 @@
-"""Tasks over HTTP: reading them."""
+"""Tasks over HTTP: reading them, their attempts, and what those have written."""
 
 from __future__ import annotations
 
-from litestar import get
+from typing import TYPE_CHECKING, Annotated, Any
 
+from litestar import Request, Response, get
+from litestar.params import PathParameter, QueryParameter
+
+from ...actors.task_record import AttemptRecord, TaskRecord
+from ..journal.contract import Wanted
 from .allowed import actions_of
-from .context import JobPath, TaskPath, TheBoard, job_id_of
-from .shapes import Page, TaskView, task_view
+from .context import Board, JobPath, TaskPath, TheBoard, job_id_of, task_of
+from .lists import LARGEST, Cursor, Limit, Named, Newer, Older, States, cursor_of, place_of
+from .outputs import Output, read_part
+from .plans import Plan
+from .problems import not_found
+from .shapes import AttemptView, Page, TaskView, attempt_view, task_view
+
+if TYPE_CHECKING:
+    from ...actors.records import JobRecord, WorkstreamRecord
+
+_SOME = 500
+"""Tasks that are looked through at a time."""
+RunNumber = Annotated[int | None, QueryParameter(ge=1, le=LARGEST, description="Of which run; the present one else.")]
+AttemptPath = Annotated[int, PathParameter(ge=1, le=LARGEST, description="The number of an attempt.")]
 
 
 @get("/api/jobs/{job:str}/tasks", operation_id="list_tasks")
-async def list_tasks(board: TheBoard, job: JobPath) -> Page[TaskView]:
-    """The tasks of a job's present run, in the order of its specification."""
+async def list_tasks(
+    board: TheBoard,
+    job: JobPath,
+    run: RunNumber = None,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+    states: States = None,
+    name: Named = None,
+    older_than: Older = None,
+    newer_than: Newer = None,
+) -> Page[TaskView]:
+    """The tasks of a job's run, in the order of its specification."""
     record = await board.job(job_id_of(job))
-    tasks = await board.tasks(record.id)
-    return Page([task_view(task, actions=actions_of(board.runtime, task)) for task in tasks])
+    stream = record.stream if run in {None, record.runs} else await _stream_of(board, record, run)
+    wanted = Wanted(states=states or (), name=(name or "").lower(), older_than=older_than, newer_than=newer_than)
+    found: list[TaskRecord] = []
+    place, more = place_of(cursor) or 0, True
+    while more and len(found) <= limit:
+        some = await _some(board, record, stream, place)
+        found += [task for task in some if wanted.holds(task)]
+        place, more = place + len(some), len(some) == _SOME
+    plan = await board.plans.of(record.id, stream)
+    items = [_view(board, task, plan) for task in found[:limit]]
+    return Page(items, cursor_of(found[limit].index) if len(found) > limit else None)
+
+
+async def _stream_of(board: Board, job: JobRecord, run: int | None) -> int:
+    runs: list[WorkstreamRecord] = await board.runtime.read(board.runtime.journal.workstreams, job.id)
+    for one in runs:
+        if one.run == run:
+            return one.key
+    raise not_found("run", str(run), f"job {job.id!r}")
+
+
+async def _some(board: Board, job: JobRecord, stream: int, first: int) -> list[TaskRecord]:
+    """Some tasks of a run, from that of a number on."""
+    live = await board.living(
+        job.id,
+        lambda actor: (
+            None
+            if actor.stream is None or actor.stream.record.key != stream
+            else [task.record for task in actor.stream.tasks[first : first + _SOME]]
+        ),
+    )
+    if live is not None:
+        return live
+    tasks: list[TaskRecord] = await board.runtime.read(_read_some, board, stream, first)
+    return tasks
+
+
+def _read_some(board: Board, stream: int, first: int) -> list[TaskRecord]:
+    return board.runtime.journal.tasks(stream, first=first, limit=_SOME)
+
+
+def _view(board: Board, task: TaskRecord, plan: Plan | None) -> TaskView:
+    actions = actions_of(board.runtime, task)
+    if plan is None:
+        return task_view(task, actions=actions)
+    index = task.index
+    return task_view(
+        task, actions=actions, tool=plan.tools[index], depends_on=plan.depends_on_of(index), after=plan.after_of(index)
+    )
 
 
 @get("/api/jobs/{job:str}/tasks/{task:str}", operation_id="get_task")
 async def get_task(board: TheBoard, job: JobPath, task: TaskPath) -> TaskView:
     """One task of a job's present run."""
     record = await board.task(job_id_of(job), task)
-    return task_view(record, actions=actions_of(board.runtime, record))
+    return _view(board, record, await board.plans.of(record.job_id, record.workstream))
 
 
-HANDLERS = [list_tasks, get_task]
+# -- attempts ----------------------------------------------------------------------------------------------------------
+
+
+@get("/api/jobs/{job:str}/tasks/{task:str}/attempts", operation_id="list_attempts")
+async def list_attempts(board: TheBoard, job: JobPath, task: TaskPath) -> Page[AttemptView]:
+    """The attempts of a task in the job's present run, oldest first."""
+    record = await board.task(job_id_of(job), task)
+    return Page([attempt_view(one) for one in await _attempts(board, record)])
+
+
+async def _attempts(board: Board, task: TaskRecord) -> list[AttemptRecord]:
+    found: list[AttemptRecord] = await board.runtime.read(board.runtime.journal.attempts, task.id)
+    return found
+
+
+@get("/api/jobs/{job:str}/tasks/{task:str}/output", operation_id="get_output", media_type="text/plain")
+async def get_output(board: TheBoard, job: JobPath, task: TaskPath, request: Request[Any, Any, Any]) -> Response[bytes]:
+    """What the command of a task has written in its last attempt; of very much, head and tail.
+
+    `X-Output-Size` is how much it was in truth. A part of it may be asked for (`Range`).
+    """
+    record = await board.task(job_id_of(job), task)
+    return await read_part(await _output(board, record, record.attempt), request.headers)
+
+
+@get(
+    "/api/jobs/{job:str}/tasks/{task:str}/attempts/{attempt:int}/output",
+    operation_id="get_attempt_output",
+    media_type="text/plain",
+)
+async def get_attempt_output(
+    board: TheBoard, job: JobPath, task: TaskPath, attempt: AttemptPath, request: Request[Any, Any, Any]
+) -> Response[bytes]:
+    """What the command of a task has written in one attempt."""
+    record = await board.task(job_id_of(job), task)
+    return await read_part(await _output(board, record, attempt), request.headers)
+
+
+async def _output(board: Board, task: TaskRecord, number: int) -> Output:
+    """Where the output of an attempt is. Raises Problem where there is none."""
+    actor = board.runtime.living(task.job_id)
+    present = None if actor is None else task_of(actor, task.name)
+    if present is not None and present.record.claimed_at is not None and present.record.attempt == number:
+        if present.spec.command is not None:
+            return Output(board.runtime.output_of(present), None, f"{task.key}-{number}", live=True)
+        raise not_found("output", f"attempt {number}", f"task {task.id!r}, which is no command")
+    for one in await _attempts(board, task):
+        if one.attempt == number and one.output_path is not None:
+            return Output(one.output_path, one.output_size, f"{task.key}-{number}", live=False)
+    raise not_found("output", f"attempt {number}", f"task {task.id!r}")
+
+
+HANDLERS = [list_tasks, get_task, list_attempts, get_output, get_attempt_output]

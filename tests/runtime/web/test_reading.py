@@ -1,43 +1,220 @@
-"""What is read of jobs and tasks over HTTP."""
+"""What is read over HTTP: jobs, tasks and all else, living and ended, in memory and in a file."""
 
 from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
-from callboard import Approval, Runtime, Task, Workstream
+from callboard import Approval, JobHandle, MachineActor, Runtime, Task, Workstream
+from callboard.machines import JOB
+
+from .conftest import client_of
 
 pytestmark = pytest.mark.anyio
 
+SPEC = Workstream(
+    "Release",
+    tasks=[
+        Task("build", command="printf 0123456789; false || true", shell=True, tool="compiler"),
+        Task("test", command="true", shell=True, depends_on=["build"], optional=True),
+        Task("deploy", command="true", shell=True, depends_on=["test"], after=["build"], hold=Approval(people=2)),
+    ],
+)
 
-async def one() -> int:
-    return 1
 
-
-TWO = Workstream("two", tasks=[Task("one", run=one), Task("held", run=one, depends_on=["one"], hold=Approval())])
-
-
-async def test_a_job_and_its_tasks_are_shown(runtime: Runtime, client: httpx.AsyncClient) -> None:
-    job = await runtime.submit(TWO, id="j")
-    async for _ in job.events(task="held", to_state="held", notices=False):
+async def until_held(job: JobHandle) -> None:
+    async for _ in job.events(task="deploy", to_state="held", notices=False):
         break
-    told = (await client.get("/api/jobs/j")).raise_for_status().json()
-    assert (told["state"], told["counts"], told["total"]) == ("running", {"completed": 1, "held": 1}, 2)
-    tasks = (await client.get("/api/jobs/j/tasks")).raise_for_status().json()["items"]
-    assert [(task["name"], task["state"]) for task in tasks] == [("one", "completed"), ("held", "held")]
-    task = (await client.get("/api/jobs/j/tasks/one")).raise_for_status().json()
-    assert (task["result"], task["attempt"]) == (1, 1)
-    assert [one["id"] for one in (await client.get("/api/jobs")).json()["items"]] == ["j"]
+
+
+@pytest.fixture(params=["memory", "file"])
+async def opened(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[tuple[Runtime, httpx.AsyncClient]]:
+    """A runtime with a job that is held and one that was cancelled, and a client of its board."""
+    path = None if request.param == "memory" else tmp_path / "state.db"
+    async with Runtime(path, drain_deadline=0.0) as runtime, client_of(runtime) as client:
+        for name in ("old", "new"):
+            await until_held(await runtime.submit(SPEC, id=name, by="ana"))
+        old = await runtime.job("old")
+        await old.cancel("no more")
+        await old.wait()
+        yield runtime, client
+
+
+async def get(client: httpx.AsyncClient, path: str) -> Any:
+    return (await client.get(path)).raise_for_status().json()
+
+
+Opened = tuple[Runtime, httpx.AsyncClient]
+
+
+async def test_jobs_are_shown_as_they_are(opened: Opened) -> None:
+    _, client = opened
+    new, old = (await get(client, "/api/jobs"))["items"]
+    assert (old["id"], old["state"], old["reason"], old["counts"]) == (
+        "old", "cancelled", "no more", {"completed": 2, "cancelled": 1},
+    )  # fmt: skip
+    assert (new["name"], new["status"], new["phase"], new["total"], new["by"]) == (
+        "Release",
+        "running",
+        "running",
+        3,
+        "ana",
+    )
+    assert new["workstream_state"] == "executing"
+    assert {"cancel", "pause"} <= {*new["actions"]}
+    assert await get(client, "/api/jobs/old") == old
+    (run,) = (await get(client, "/api/jobs/old/workstreams"))["items"]
+    assert (run["id"], run["state"], run["task_count"]) == ("old@1", "cancelled", 3)
+
+
+async def test_lists_have_parts_and_filters(opened: Opened) -> None:
+    _, client = opened
+    first = await get(client, "/api/jobs?limit=1")
+    second = await get(client, f"/api/jobs?limit=1&cursor={first['next']}")
+    assert [one["id"] for one in first["items"] + second["items"]] == ["new", "old"]
+    assert second["next"] is None
+    made = first["items"][0]["created_at"]
+    for asked, ids in {
+        "state=running": ["new"], "state=running&state=cancelled": ["new", "old"], "name=RELEASE": ["new", "old"],
+        "name=other": [], f"older_than={made}": ["old"], f"newer_than={made}": [], "state=pending": [],
+    }.items():  # fmt: skip
+        assert [one["id"] for one in (await get(client, f"/api/jobs?{asked}"))["items"]] == ids, asked
+    tasks = await get(client, "/api/jobs/new/tasks?limit=2&state=completed&state=held")
+    assert [one["name"] for one in tasks["items"]] == ["build", "test"]
+    tasks = await get(client, f"/api/jobs/new/tasks?cursor={tasks['next']}")
+    assert [one["name"] for one in tasks["items"]] == ["deploy"]
+    assert [one["name"] for one in (await get(client, "/api/jobs/old/tasks?run=1&name=EST"))["items"]] == ["test"]
+    for asked in ("limit=0", "limit=501", "cursor=no", "older_than=x", "cursor=" + "9" * 200):
+        refused = await client.get(f"/api/jobs?{asked}")
+        assert (refused.status_code, refused.json()["type"]) == (422, "/problems/specification"), asked
+        assert refused.json()["findings"], asked
+    assert (await client.get("/api/jobs/old/tasks?run=2")).status_code == 404
+
+
+@pytest.mark.parametrize("job", ["old", "new"])
+async def test_a_task_is_shown_with_what_its_specification_says(opened: Opened, job: str) -> None:
+    _, client = opened
+    build = await get(client, f"/api/jobs/{job}/tasks/build")
+    assert (build["state"], build["attempt"], build["exit_code"], build["tool"]) == ("completed", 1, 0, "compiler")
+    deploy = await get(client, f"/api/jobs/{job}/tasks/deploy")
+    assert (deploy["depends_on"], deploy["after"], deploy["optional"]) == (["test"], ["build"], False)
+    (attempt,) = (await get(client, f"/api/jobs/{job}/tasks/build/attempts"))["items"]
+    assert (attempt["end"], attempt["exit_code"], attempt["output_size"]) == ("succeeded", 0, 10)
+
+
+async def test_a_run_is_told_compactly(opened: Opened) -> None:
+    _, client = opened
+    for job, last in (("old", "cancelled"), ("new", "held")):
+        graph = await get(client, f"/api/jobs/{job}/graph")
+        assert (graph["names"], graph["layers"]) == (["build", "test", "deploy"], [0, 1, 2])
+        assert graph["states"] == graph["phases"] == ["completed", "completed", last]
+        assert (graph["depends_on"], graph["after"]) == ([[], [0], [1]], [[], [], [0]])
+        for _ in range(2):
+            told = await get(client, f"/api/jobs/{job}/timeline")
+        bars = {row["task"]: [bar["phase"] for bar in row["bars"]] for row in told["rows"]}
+        assert bars == {0: ["queued", "running", "validating"], 1: ["queued", "running", "validating"], 2: ["held"]}
+        (bar,) = told["rows"][2]["bars"]
+        assert (bar["to"] is None) is (job == "new")
+        assert [row["task"] for row in (await get(client, f"/api/jobs/{job}/timeline?offset=1&limit=1"))["rows"]] == [1]
+
+
+async def test_output_is_told_whole_and_in_parts(opened: Opened) -> None:
+    _, client = opened
+    path = "/api/jobs/new/tasks/build/output"
+    whole = await client.get(path)
+    assert (whole.status_code, whole.text, whole.headers["x-output-size"]) == (200, "0123456789", "10")
+    assert whole.headers["content-type"].startswith("text/plain")
+    assert whole.headers["x-content-type-options"] == "nosniff"
+    for asked, told, place in (
+        ("bytes=0-3", "0123", "bytes 0-3/10"), ("bytes=7-", "789", "bytes 7-9/10"), ("bytes=-2", "89", "bytes 8-9/10"),
+        ("bytes=5-99", "56789", "bytes 5-9/10"),
+    ):  # fmt: skip
+        part = await client.get(path, headers={"Range": asked})
+        assert (part.status_code, part.text, part.headers["content-range"]) == (206, told, place)
+    for asked in ("bytes=10-", "bytes=-0"):
+        beyond = await client.get(path, headers={"Range": asked})
+        assert (beyond.status_code, beyond.headers["content-range"]) == (416, "bytes */10")
+    for asked in ("lines=1-2", "bytes=3-1", "bytes=0-1,3-4", "bytes=-"):
+        assert (await client.get(path, headers={"Range": asked})).status_code == 200
+    same = {"If-None-Match": whole.headers["etag"]}
+    assert (await client.get(path, headers=same)).status_code == 304
+    other = {"Range": "bytes=0-3", "If-Range": '"other"'}
+    assert (await client.get(path, headers=other)).status_code == 200
+    assert (await client.get("/api/jobs/new/tasks/build/attempts/1/output")).text == "0123456789"
+    assert (await client.get("/api/jobs/new/tasks/build/attempts/2/output")).status_code == 404
+    assert (await client.get("/api/jobs/new/tasks/deploy/output")).status_code == 404
+
+
+async def test_what_waits_for_people_is_listed(opened: Opened) -> None:
+    _, client = opened
+    (one,) = (await get(client, "/api/approvals"))["items"]
+    assert (one["job_id"], one["task"], one["name"], one["submitted_by"]) == ("new", "deploy", "deploy", "ana")
+    assert one["missing"]
+    assert one["actions"] == ["approve", "reject"]
+    assert (await get(client, "/api/jobs/new/approvals"))["items"] == [one]
+    assert (await get(client, "/api/jobs/old/approvals"))["items"] == []
+
+
+async def test_workers_breakers_and_machines_are_shown(opened: Opened) -> None:
+    runtime, client = opened
+    runtime.spawn(MachineActor(JOB), name="mine")
+    await runtime.machine("mine").fire("validate")
+    workers = (await get(client, "/api/workers"))["items"]
+    assert {one["name"] for one in workers} >= {"loop", "commands"}
+    assert [one["name"] for one in (await get(client, "/api/workers?name=LOO"))["items"]] == ["loop"]
+    loop = await get(client, "/api/workers/loop")
+    assert (loop["engine"], loop["capacity"], loop["state"]) == ("loop", 100, "idle")
+    assert (await get(client, f"/api/workers/{loop['id'].replace('#', '%23')}"))["id"] == loop["id"]
+    (breaker,) = (await get(client, "/api/breakers"))["items"]
+    assert (breaker["tool"], breaker["state"], breaker["actions"]) == ("compiler", "closed", ["reset", "trip"])
+    assert (await get(client, "/api/breakers/compiler"))["id"] == breaker["id"]
+    (machine,) = (await get(client, "/api/machines"))["items"]
+    assert (machine["name"], machine["state"], machine["actions"]) == ("mine", "pending", ["fire"])
+    assert "allocate" in (await get(client, "/api/machines/mine"))["events"]
+
+
+async def test_transitions_come_in_parts_without_a_gap(opened: Opened) -> None:
+    _, client = opened
+    seen: list[int] = []
+    after: int | None = 0
+    while after is not None:
+        page = await get(client, f"/api/transitions?limit=7&after={after}")
+        seen += [one["seq"] for one in page["items"]]
+        after = page["next"]
+    assert seen == list(range(1, len(seen) + 1))
+    (held,) = [
+        one for one in (await get(client, "/api/jobs/new/transitions?kind=task"))["items"] if one["to_state"] == "held"
+    ]
+    assert (held["entity_id"], held["job_id"]) == ("new@1/deploy", "new")
+    rows = (await get(client, "/api/transitions?entity=new@1/deploy"))["items"]
+    assert [one["to_state"] for one in rows] == ["pending", "held"]
 
 
 async def test_what_is_not_there_is_a_problem(client: httpx.AsyncClient) -> None:
-    for path in ("/api/jobs/none", "/api/jobs/none/tasks", "/api/jobs/none/tasks/t", "/nothing"):
+    for path in (
+        "/nothing", "/api/nothing", "/api/jobs/none", "/api/jobs/none/tasks", "/api/jobs/none/tasks/t",
+        "/api/jobs/none/graph", "/api/jobs/none/timeline", "/api/jobs/none/approvals", "/api/jobs/none/transitions",
+        "/api/jobs/none/workstreams", "/api/jobs/none/tasks/t/attempts", "/api/jobs/none/tasks/t/output",
+        "/api/workers/none", "/api/breakers/none", "/api/machines/none", "/api/jobs/a:b:c",
+    ):  # fmt: skip
         answer = await client.get(path)
         assert answer.status_code == 404, path
         assert answer.headers["content-type"] == "application/problem+json"
         assert answer.json()["type"] == "/problems/not-found"
+        assert answer.json()["instance"] == path
 
 
-async def test_the_page_and_its_health_are_there(client: httpx.AsyncClient) -> None:
-    assert "Callboard" in (await client.get("/")).text
-    assert (await client.get("/api/health")).json()["status"] == "ok"
+async def test_health_and_metrics_are_told(client: httpx.AsyncClient) -> None:
+    told = await get(client, "/api/health")
+    assert (told["status"], told["accepting"], told["reason"]) == ("ok", True, None)
+    for path in ("/health/live", "/health/ready"):
+        assert await get(client, path) == {"status": "ok"}
+    metrics = {one["name"]: one for one in (await get(client, "/api/metrics"))["items"]}
+    assert metrics["transitions"]["kind"] == "counter"
+    prometheus = await client.get("/metrics")
+    assert "callboard_workers{" in prometheus.text
+    assert prometheus.headers["content-type"].startswith("text/plain")

@@ -1,0 +1,66 @@
+"""Lists over HTTP: how a part of one is asked for, and how the next part is found.
+
+Rules
+-----
+- A cursor says where the next part begins, in words that only the board reads: it stays right while the list grows.
+- What is no cursor, or out of its bounds, is refused with a 422.
+"""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Callable, Sequence
+from typing import Annotated, TypeAlias, TypeVar
+
+from litestar.params import QueryParameter
+
+from .problems import FoundWrong, Problem
+from .shapes import Page
+
+T = TypeVar("T")
+V = TypeVar("V")
+
+LARGEST = 2**53
+Limit: TypeAlias = Annotated[int, QueryParameter(ge=1, le=500, description="How many at most.")]
+Cursor: TypeAlias = Annotated[
+    str | None, QueryParameter(max_length=100, description="`next` of the part before; none for the first part.")
+]
+States: TypeAlias = Annotated[
+    list[str] | None, QueryParameter(name="state", description="Only those in this state (or phase); repeatable.")
+]
+Named: TypeAlias = Annotated[
+    str | None, QueryParameter(max_length=200, description="Only those whose name holds this, in capitals or not.")
+]
+Older: TypeAlias = Annotated[
+    float | None, QueryParameter(description="Only those created before then (UTC epoch seconds).")
+]
+Newer: TypeAlias = Annotated[
+    float | None, QueryParameter(description="Only those created after then (UTC epoch seconds).")
+]
+Number: TypeAlias = Annotated[int, QueryParameter(ge=0, le=LARGEST)]
+
+
+def cursor_of(number: int) -> str:
+    """The cursor of a place."""
+    return urlsafe_b64encode(b"%d" % number).decode().rstrip("=")
+
+
+def place_of(cursor: str | None) -> int | None:
+    """The place that a cursor means. Raises Problem."""
+    if cursor is None:
+        return None
+    try:
+        number = int(urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode("ascii"))
+    except ValueError:
+        number = -1
+    if not 0 <= number <= LARGEST:
+        text = "this is no cursor: use `next` of the part before, as it is"
+        raise Problem(422, "specification", text, findings=[FoundWrong("cursor", text)])
+    return number
+
+
+def page_of(found: Sequence[T], limit: int, cursor: str | None, shown: Callable[[T], V]) -> Page[V]:
+    """A part of a list that is held in memory whole."""
+    first = place_of(cursor) or 0
+    more = first + limit < len(found)
+    return Page([shown(one) for one in found[first : first + limit]], cursor_of(first + limit) if more else None)

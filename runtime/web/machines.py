@@ -1,0 +1,57 @@
+"""Machines of the application's own over HTTP: reading them."""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeAlias
+
+from litestar import get
+from litestar.params import PathParameter
+
+from ...actors.records import MachineRecord
+from ..journal.contract import Wanted
+from .allowed import actions_of
+from .context import Board, TheBoard
+from .lists import Cursor, Limit, Named, Newer, Older, States, page_of
+from .problems import not_found
+from .shapes import MachineView, Page, machine_view
+
+MachinePath: TypeAlias = Annotated[str, PathParameter(description="A machine's name.")]
+_MOST = 10_000
+"""Machines that are listed: the newest."""
+
+
+@get("/api/machines", operation_id="list_machines")
+async def list_machines(
+    board: TheBoard,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+    states: States = None,
+    name: Named = None,
+    older_than: Older = None,
+    newer_than: Newer = None,
+) -> Page[MachineView]:
+    """The machines, newest first; those that have ended, too."""
+    wanted = Wanted(states=states or (), name=(name or "").lower(), older_than=older_than, newer_than=newer_than)
+    found: list[MachineRecord] = await board.runtime.read(_read, board)
+    return page_of([one for one in found if wanted.holds(one)], limit, cursor, lambda one: _view(board, one))
+
+
+def _read(board: Board) -> list[MachineRecord]:
+    return board.runtime.journal.machines(limit=_MOST)
+
+
+@get("/api/machines/{machine:str}", operation_id="get_machine")
+async def get_machine(board: TheBoard, machine: MachinePath) -> MachineView:
+    """One machine."""
+    record: MachineRecord | None = await board.runtime.read(board.runtime.journal.machine, machine)
+    if record is None:
+        raise not_found("machine", machine)
+    return _view(board, record)
+
+
+def _view(board: Board, record: MachineRecord) -> MachineView:
+    known = board.runtime.machine(record.name).events
+    return machine_view(record, events=sorted(map(str, known)), actions=actions_of(board.runtime, record))
+
+
+HANDLERS = [list_machines, get_machine]

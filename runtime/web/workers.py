@@ -1,0 +1,55 @@
+"""Workers over HTTP: reading them."""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeAlias
+
+from litestar import get
+from litestar.params import PathParameter
+
+from ..journal.contract import Wanted
+from ..workers import WorkerHandle
+from .allowed import actions_of
+from .context import Board, TheBoard
+from .lists import Cursor, Limit, Named, States, page_of
+from .problems import not_found
+from .shapes import Page, WorkerView, worker_view
+
+WorkerPath: TypeAlias = Annotated[str, PathParameter(description="A worker's name, or the id of its last incarnation.")]
+
+
+@get("/api/workers", operation_id="list_workers")
+async def list_workers(
+    board: TheBoard, limit: Limit = 100, cursor: Cursor = None, states: States = None, name: Named = None
+) -> Page[WorkerView]:
+    """All workers, in the order of their first start; those that have ended too."""
+    wanted = Wanted(states=states or (), name=(name or "").lower())
+    views = await board.shown(
+        lambda: [_view(board, one) for one in board.runtime.workers() if wanted.holds(one.record)]
+    )
+    return page_of(views or [], limit, cursor, lambda view: view)
+
+
+@get("/api/workers/{worker:str}", operation_id="get_worker")
+async def get_worker(board: TheBoard, worker: WorkerPath) -> WorkerView:
+    """One worker: its last incarnation."""
+    view = await board.shown(lambda: _view(board, worker_of(board, worker)))
+    if view is None:
+        raise not_found("worker", worker)
+    return view
+
+
+def worker_of(board: Board, name: str) -> WorkerHandle:
+    """The worker of that name, or whose last incarnation has that id. Raises Problem."""
+    for handle in board.runtime.workers():
+        if name in {handle.name, handle.record.id}:
+            return handle
+    raise not_found("worker", name)
+
+
+def _view(board: Board, handle: WorkerHandle) -> WorkerView:
+    record = handle.record
+    return worker_view(record, last_seen=handle.last_seen, actions=actions_of(board.runtime, record))
+
+
+HANDLERS = [list_workers, get_worker]
