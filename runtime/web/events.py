@@ -1,5 +1,5 @@
 """The stream of events over HTTP: what it may be asked for."""
-# ruff: noqa: ARG001, PLR0917 - the parameters are here to be documented: they are read together, with unknown ones
+# ruff: noqa: ARG001 - the parameters are here to be documented: they are read together, with unknown ones
 
 from __future__ import annotations
 

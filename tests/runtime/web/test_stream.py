@@ -544,11 +544,10 @@ async def test_over_http_it_is_an_event_stream(anyio_backend_name: str, query: s
     async def ask(client: httpx.AsyncClient) -> None:
         answers.append(await client.get(f"/api/events{query}", headers={"Last-Event-ID": ""}))
 
-    async with client_of(runtime) as client, anyio.create_task_group() as group:
-        async with runtime:
-            group.start_soon(ask, client)
-            while not runtime.hub.wanted:
-                await checkpoint()
+    async with client_of(runtime) as client, anyio.create_task_group() as group, runtime:
+        group.start_soon(ask, client)
+        while not runtime.hub.wanted:
+            await checkpoint()
     (answer,) = answers
     assert answer.status_code == 200
     assert answer.headers["content-type"].startswith("text/event-stream")
