@@ -59,6 +59,11 @@ export const VERBS = {
   terminate: { label: "Terminate", does: "Ends it at once: its attempts are lost, and tried elsewhere.", done: "terminated", weight: "danger" },
 };
 const ORDER = Object.keys(VERBS);
+/** What cancelling is where it is being cancelled in good order already. */
+const FORCED = { label: "Cancel by force", does: FORCE.hint, done: "is cancelled by force", weight: "danger" };
+
+const forces = (verb, of) => verb === "cancel" && !(of.actions ?? ["cancel"]).includes("cancel");
+const wordsOf = (verb, of) => forces(verb, of) ? FORCED : VERBS[verb];
 
 const open = signal(null); // what the dialog is about
 const outcomes = signal([]); // what came of the last actions, the newest first
@@ -89,12 +94,10 @@ export function Actions({ of, at, body = {}, only = null }) {
   if (!verbs.length) return null;
   return html`<div class="actions" role="group" aria-label=${`Actions on ${safe(of.name || of.id)}`}>
     ${verbs.map((verb) => html`<button key=${verb} type="button" class=${VERBS[verb].weight} onClick=${() => act({ verb, of, at, body })}>
-      ${VERBS[verb].label}<span class="unseen"> ${safe(of.name || of.id)}</span>
+      ${wordsOf(verb, of).label}<span class="unseen"> ${safe(of.name || of.id)}</span>
     </button>`)}
   </div>`;
 }
-
-const textOf = (verb, kind) => typeof VERBS[verb].does === "string" ? VERBS[verb].does : (VERBS[verb].does[kind] ?? "");
 
 const NAME = "callboard name";
 const remembered = () => storage("localStorage")?.getItem(NAME) ?? "";
@@ -108,7 +111,7 @@ function Asking({ verb, of, at, body, from }) {
   const box = useRef(null);
   const key = useRef(freshKey());
   const [step, setStep] = useState({ name: "asking", problem: null });
-  const { label, fields = [], weight, done } = VERBS[verb];
+  const { label, does, fields = [], weight, done } = wordsOf(verb, of);
   const sending = step.name === "sending";
   const locked = sending || step.name === "unanswered";
 
@@ -126,7 +129,7 @@ function Asking({ verb, of, at, body, from }) {
     event.preventDefault();
     if (sending) return;
     const form = new FormData(box.current.querySelector("form"));
-    const wanted = { ...body, ...asBody(form, fields) };
+    const wanted = { ...body, ...(forces(verb, of) ? { force: true } : {}), ...asBody(form, fields) };
     if (form.get("by")) storage("localStorage")?.setItem(NAME, form.get("by"));
     setStep({ name: "sending", problem: null, wanted: step.wanted });
     const sent = step.wanted ?? wanted;
@@ -147,8 +150,8 @@ function Asking({ verb, of, at, body, from }) {
   return html`<dialog ref=${box} class="ask" aria-labelledby="ask-title" onCancel=${(event) => { event.preventDefault(); close(); }}>
     <form onSubmit=${submit}>
       <h2 id="ask-title">${label} <${Name} text=${of.name || of.id} /></h2>
-      <p class="about"><span>${spoken(of.kind)}</span> <code><bdi>${safe(of.id)}</bdi></code> <${State} state=${of.state} phase=${of.phase} /></p>
-      <p>${textOf(verb, of.kind)}</p>
+      <p class="about"><span>${spoken(of.kind)}</span> <code><bdi>${safe(of.id)}</bdi></code> <${State} ...${standing({ ...of, workstream: of.workstream_state })} /></p>
+      <p>${typeof does === "string" ? does : does[of.kind]}</p>
       ${!token.value && html`<label class="field">
         <span>Your name</span>
         <input name="by" autocomplete="username" maxlength="200" defaultValue=${remembered()} readonly=${locked} placeholder="operator" />
@@ -209,8 +212,8 @@ function Refused({ problem, of, at, body, from }) {
         ${now.length
           ? html`<p>What it takes now:</p>
               <div class="actions">${now.map((verb) => html`<button key=${verb} type="button"
-                onClick=${() => { act({ verb, of: { ...of, state, phase: state }, at, body }); open.value = { ...open.peek(), from }; }}>
-                ${VERBS[verb].label}</button>`)}</div>`
+                onClick=${() => { act({ verb, of: { ...of, state, phase: state, actions: commands ?? allowed }, at, body }); open.value = { ...open.peek(), from }; }}>
+                ${wordsOf(verb, { actions: commands ?? allowed }).label}</button>`)}</div>`
           : html`<p>It takes no action of this page now.</p>`}
       </div>
     </div>`;
@@ -227,10 +230,14 @@ function Refused({ problem, of, at, body, from }) {
 /** How a thing is called where nothing around says whose it is: many runs have tasks of one name. */
 const calledOf = ({ kind, id, name }) => kind === "task" || kind === "approval" ? id : name || id;
 
+/** Where a thing stands by an answer: a run is paused or held as its workstream is. */
+const standing = ({ state, phase = state, workstream }) =>
+  phase === "running" && workstream ? { state: workstream, phase: workstream } : { state, phase };
+
 function told(outcome) {
   outcomes.value = [outcome, ...outcomes.peek()].slice(0, 3);
   const { of, done, answer } = outcome;
-  announce(`${safe(calledOf(of))} ${done}. It is now ${spoken(answer.state || answer.status || "")}.`);
+  announce(`${safe(calledOf(of))} ${done}. It is now ${spoken(standing(answer).state)}.`);
 }
 
 const LASTS = 12_000; // ms that an outcome is shown, unless the pointer or the focus is on it
@@ -252,7 +259,7 @@ export function Outcomes() {
   return html`<section aria-label="What came of it"><ul class="outcomes" ref=${list}>
     ${shown.map((one) => html`<li key=${one.at}>
       <span><strong><${Name} text=${calledOf(one.of)} /></strong> ${one.done}
-        ${one.answer.state && html`<span class="now">; now <${State} state=${one.answer.state} phase=${one.answer.phase ?? one.answer.state} /></span>`}</span>
+        ${one.answer.state && html`<span class="now">; now <${State} ...${standing(one.answer)} /></span>`}</span>
       <button type="button" class="quiet icononly" aria-label="Dismiss" onClick=${() => { outcomes.value = outcomes.peek().filter((other) => other !== one); }}>
         <${Icon} name="close" /></button>
     </li>`)}
