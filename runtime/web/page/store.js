@@ -363,19 +363,23 @@ export function useList(path, { when } = {}) {
     const had = left.get(path);
     const next = signal(had?.next ?? null);
     let pages = had?.pages ?? 1;
+    let asked = false; // for one page more
     const page = async (cursor, stopping) => {
       const query = cursor === null ? "" : `${path.includes("?") ? "&" : "?"}cursor=${encodeURIComponent(cursor)}`;
       return json("GET", path + query, { signal: stopping });
     };
     const made = resource(async (stopping) => {
-      const items = [];
-      let cursor = null;
-      for (let count = 0; count < pages; count++) {
+      const further = asked && next.peek() !== null;
+      asked = false;
+      const items = further ? [...made.data.peek()] : [];
+      let cursor = further ? next.peek() : null;
+      for (let count = further ? pages : 0; count < pages + (further ? 1 : 0); count++) {
         const got = await page(cursor, stopping);
         items.push(...got.items);
         cursor = got.next ?? null;
         if (cursor === null) break;
       }
+      if (further) pages += 1;
       next.value = cursor;
       leave(path, { items, next: cursor, pages });
       return items;
@@ -383,10 +387,9 @@ export function useList(path, { when } = {}) {
     made.data.value = had?.items ?? before?.data.peek();
     made.next = next;
     made.more = () => {
-      if (next.peek() === null) return;
-      pages += 1;
-      next.value = null;
-      made.stale();
+      if (next.peek() === null || asked) return;
+      asked = true;
+      void made.reload();
     };
     return made;
   }, [path]);
