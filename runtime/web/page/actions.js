@@ -207,7 +207,7 @@ function Refused({ problem, of, at, body, from }) {
     return html`<div class="trouble conflict">
       <${Icon} name="question" />
       <div>
-        <p><strong>It has moved on: it is now</strong> <${State} state=${state} /></p>
+        <p><strong>${state === of.phase || state === of.state ? "Refused: it is" : "It has moved on: it is now"}</strong> <${State} state=${state} /></p>
         <p class="prose">${safe(problem.said.detail)}</p>
         ${now.length
           ? html`<p>What it takes now:</p>
@@ -227,9 +227,6 @@ function Refused({ problem, of, at, body, from }) {
   return html`<${Trouble} problem=${problem} />`;
 }
 
-/** How a thing is called where nothing around says whose it is: many runs have tasks of one name. */
-const calledOf = ({ kind, id, name }) => kind === "task" || kind === "approval" ? id : name || id;
-
 /** Where a thing stands by an answer: a run is paused or held as its workstream is. */
 const standing = ({ state, phase = state, workstream }) =>
   phase === "running" && workstream ? { state: workstream, phase: workstream } : { state, phase };
@@ -237,7 +234,7 @@ const standing = ({ state, phase = state, workstream }) =>
 function told(outcome) {
   outcomes.value = [outcome, ...outcomes.peek()].slice(0, 3);
   const { of, done, answer } = outcome;
-  announce(`${safe(calledOf(of))} ${done}. It is now ${spoken(standing(answer).state)}.`);
+  announce(`${safe(of.name || of.id)} ${done}. It is now ${spoken(standing(answer).state)}.`);
 }
 
 const LASTS = 12_000; // ms that an outcome is shown, unless the pointer or the focus is on it
@@ -258,7 +255,7 @@ export function Outcomes() {
   if (!shown.length) return null;
   return html`<section aria-label="What came of it"><ul class="outcomes" ref=${list}>
     ${shown.map((one) => html`<li key=${one.at}>
-      <span><strong><${Name} text=${calledOf(one.of)} /></strong> ${one.done}
+      <span><strong><${Name} text=${one.of.name || one.of.id} /></strong> ${one.done}
         ${one.answer.state && html`<span class="now">; now <${State} ...${standing(one.answer)} /></span>`}</span>
       <button type="button" class="quiet icononly" aria-label="Dismiss" onClick=${() => { outcomes.value = outcomes.peek().filter((other) => other !== one); }}>
         <${Icon} name="close" /></button>

@@ -337,12 +337,16 @@ function useResource(make, inputs) {
  */
 export function useLive(path, { when, every = null } = {}) {
   const made = useResource(() => path === null ? null : resource((stopping) => json("GET", path, { signal: stopping }), when), [path]);
+  useAgain(made, every);
+  return made;
+}
+
+function useAgain(made, every) {
   useEffect(() => {
     if (every === null || made === null) return undefined;
     const timer = setInterval(() => link.peek().state === "live" && made.stale(), every * 1000);
     return () => clearInterval(timer);
   }, [made, every]);
-  return made;
 }
 
 const left = new Map(); // by path: what a list had when it was left, so that whoever comes back finds it at once
@@ -358,8 +362,8 @@ function leave(path, had) {
  * A list of the API, kept fresh; `more()` reads one page more. Its data are the items of the pages that were read.
  * While another path is read for the first time they are those of the one before, and `busy` is true.
  */
-export function useList(path, { when } = {}) {
-  return useResource((before) => {
+export function useList(path, { when, every = null } = {}) {
+  const list = useResource((before) => {
     const had = left.get(path);
     const next = signal(had?.next ?? null);
     let pages = had?.pages ?? 1;
@@ -393,5 +397,7 @@ export function useList(path, { when } = {}) {
     };
     return made;
   }, [path]);
+  useAgain(list, every);
+  return list;
 }
 

@@ -47,7 +47,13 @@ export function span(seconds) {
   return `${Math.floor(whole / 86400)} d ${Math.floor((whole % 86400) / 3600)} h`;
 }
 
-/** The same in whole seconds, for what ticks: a countdown never jumps between its forms. */
+/** A duration that somebody has set, as they would say it: "90 s", "1 min", "72 h". */
+export function setting(seconds) {
+  const [size, unit] = [[3600, "h"], [60, "min"]].find(([whole]) => seconds >= whole && seconds % whole === 0) ?? [1, "s"];
+  return `${number(seconds / size)} ${unit}`;
+}
+
+/** How long in whole seconds, for what ticks: a countdown never jumps between its forms. */
 export const ticking = (seconds) => span(Math.max(0, Math.ceil(seconds)));
 
 /** How long ago, coarsely: "now", "12 s ago", "5 min ago", "3 h ago", "2 d ago". */

@@ -4,7 +4,7 @@ import { html } from "../vendor/ui.js";
 import { Actions } from "../actions.js";
 import { Ago, Countdown, Empty, Loaded, Name, Page, State } from "../components.js";
 import { segments, useList } from "../store.js";
-import { counted, number, safe, span } from "../text.js";
+import { counted, number, safe, setting } from "../text.js";
 
 export function View() {
   const breakers = useList("api/breakers?limit=500", { when: (event) => event.kind === "breaker" || event.kind === "task" });
@@ -30,19 +30,19 @@ function Row({ breaker }) {
     <span role="cell"><${State} state=${breaker.state} phase=${breaker.phase} /></span>
     <span role="cell" class="two">
       <b><${Name} text=${breaker.name || breaker.id} /></b>
-      <span class="second">opens after ${counted(threshold, "failure")} · cools down for ${span(breaker.cooldown)}</span>
+      <span class="second">opens after ${number(threshold)} · cools down ${setting(breaker.cooldown)}</span>
     </span>
     <span role="cell" class="two">
       <span class="num">${number(failures)} of ${number(threshold)} in a row</span>
       ${breaker.reason && html`<span class="second" title=${safe(breaker.reason)}>${safe(breaker.reason)}</span>`}
     </span>
     <span role="cell" class="two"><${Next} breaker=${breaker} />${parked > 0 && html`<span class="second num">${counted(parked, "task")} parked</span>`}</span>
-    <span role="cell" class="end"><${Actions} of=${breaker} at=${`api/breakers/${segments(breaker.id)}`} /></span>
+    <span role="cell" class="end"><${Actions} of=${breaker} at=${`api/breakers/${segments(breaker.name)}`} /></span>
   </div>`;
 }
 
 function Next({ breaker }) {
   if (breaker.phase === "open") return breaker.due_at ? html`<span>tries again in <${Countdown} to=${breaker.due_at} /></span>` : html`<span>open until it is reset</span>`;
   if (breaker.phase === "half_open") return html`<span>${breaker.probe ? "one attempt tries it" : "lets one attempt through"}</span>`;
-  return html`<span class="soft">attempts go out${breaker.updated_at && breaker.failures ? html`; last failure <${Ago} at=${breaker.updated_at} />` : null}</span>`;
+  return html`<span class="soft">attempts go out</span>${breaker.failures > 0 && html`<span class="second">last failure <${Ago} at=${breaker.updated_at} /></span>`}`;
 }

@@ -9,7 +9,7 @@ import { counted, number, safe } from "../text.js";
 const SLOTS = 16; // capacities up to this are shown slot by slot
 
 export function View() {
-  const workers = useList("api/workers?limit=500", { when: (event) => event.kind === "worker" || event.kind === "task" });
+  const workers = useList("api/workers?limit=500", { when: (event) => event.kind === "worker" || event.kind === "task", every: 10 });
   const items = workers.data.value ?? [];
   const slots = items.reduce((sum, { capacity, finished_at: ended }) => sum + (ended ? 0 : capacity), 0);
   const taken = items.reduce((sum, { assigned }) => sum + assigned, 0);
@@ -42,7 +42,7 @@ function Row({ worker }) {
       ${worker.resume_at && html`<span class="second">resumes in <${Countdown} to=${worker.resume_at} /></span>`}
       ${worker.drain_until && html`<span class="second">stops what is left in <${Countdown} to=${worker.drain_until} /></span>`}
     </span>
-    <span role="cell" class="end"><${Actions} of=${worker} at=${`api/workers/${segments(worker.id)}`} /></span>
+    <span role="cell" class="end"><${Actions} of=${worker} at=${`api/workers/${segments(worker.name)}`} /></span>
   </div>`;
 }
 
@@ -54,7 +54,7 @@ function Load({ worker }) {
     ${capacity <= SLOTS
       ? html`<span class="slots" role="img" aria-label=${words}>${Array.from({ length: capacity }, (_, index) => html`<span key=${index} class=${`slot${index < assigned ? " full" : ""}`}></span>`)}</span>`
       : html`<span class="bar tone-active" role="img" aria-label=${words}>
-          <span class="part" style=${{ flexGrow: assigned }}></span><span class="part rest" style=${{ flexGrow: capacity - assigned }}></span></span>`}
+          ${assigned > 0 && html`<span class="part" style=${{ flexGrow: assigned }}></span>`}<span class="part rest" style=${{ flexGrow: capacity - assigned }}></span></span>`}
     <span class="num" aria-hidden="true">${number(assigned)}/${number(capacity)}</span>
   </span>`;
 }

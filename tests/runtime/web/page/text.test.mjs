@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { ago, counted, listed, safe, span, ticking } from "./text.js";
+import { ago, counted, listed, safe, setting, span, ticking } from "./text.js";
 
 test("characters that turn the direction of writing or hide are shown as what they are", () => {
   assert.equal(safe("a\u202eb\u0007c\u200bd\u{e0041}"), "a\\u202eb\\x07c\\u200bd\\ue0041");
@@ -14,6 +14,10 @@ test("how long something took is told in the two units that matter", () => {
   const told = [0, 0.0004, 0.85, 1.26, 12, 59.6, 185, 7800, 273_600].map(span);
   assert.deepEqual(told, ["0 s", "1 ms", "850 ms", "1.3 s", "12 s", "1 min 00 s", "3 min 05 s", "2 h 10 min", "3 d 4 h"]);
   assert.equal(ticking(-3), "0 s");
+});
+
+test("what somebody has set is told as they would say it", () => {
+  assert.deepEqual([0.5, 90, 60, 7200, 259_200].map(setting), ["0.5 s", "90 s", "1 min", "2 h", "72 h"]);
 });
 
 test("how long ago is told coarsely", () => {
