@@ -50,19 +50,19 @@ export function zoomed([from, to], factor, about = 0.5, least = 0.05) {
   return [pivot - length * about, pivot + length * (1 - about)];
 }
 
-/** What of a row is to be seen: [{bar, x, width}], each at least `least` px wide; those that would lie upon each other, once. */
+/** What of a row is to be seen: [{bar, x, width}], each at least `least` px wide; alike ones that would lie upon each other, once. */
 export function visibleBars(bars, scale, now, width, least = 2) {
   const seen = [];
-  let right = -Infinity;
+  const right = new Map(); // of what was drawn last, by phase
   for (const bar of bars) {
     const x0 = scale(bar.from);
     const x1 = scale(bar.to ?? now);
     if (x1 < -least || x0 > width) continue;
     const x = Math.max(-4, x0);
     const wide = Math.max(least, Math.min(width + 4, x1) - x);
-    if (wide <= least && x < right) continue;
+    if (wide <= least && x < right.get(bar.phase)) continue;
     seen.push({ bar, x, width: wide });
-    right = x + wide;
+    right.set(bar.phase, x + wide);
   }
   return seen;
 }

@@ -40,7 +40,7 @@ function Told({ id, path, model, task, attempts }) {
       ${task.attempt > 0 && html`<span class="soft">attempt ${number(task.attempt)}${task.max_attempts > 1 ? ` of ${number(task.max_attempts)}` : ""}</span>`}
       ${task.started_at && html`<span class="soft">${task.finished_at ? "took " : "for "}<${Since} from=${task.started_at} to=${task.finished_at} /></span>`}
       ${task.optional && html`<span class="tag">optional</span>`}</p>
-    ${task.reason && html`<p class="prose">${safe(task.reason)}</p>`}
+    ${task.reason && task.reason !== task.last_error && html`<p class="prose">${safe(task.reason)}</p>`}
     <${Trouble} task=${task} attempts=${tried} />
     <${Hold} id=${id} task=${task} />
     <${Next} task=${task} path=${path} />
@@ -124,18 +124,24 @@ function Outputs({ path, task, attempts }) {
 
 const ENDS = { succeeded: "completed", failed: "failed", timed_out: "timed_out", lost: "recovering", cancelled: "cancelled", returned: "queued" };
 
+function came(one) {
+  const known = [
+    one.worker_id && `on ${one.worker_id}`, one.exit_code !== null && one.exit_code !== undefined && `exit code ${one.exit_code}`,
+    one.output_size && `${bytes(one.output_size)} of output`, one.error,
+  ];
+  return known.filter(Boolean).map((part) => safe(part)).join(" · ");
+}
+
 function Attempts({ attempts }) {
   if (!attempts.length) return null;
   return html`<${Section} title="Attempts"><div class="scrolling" tabindex="0" role="region" aria-label="Attempts">
-    <table><thead><tr><th>No.</th><th>Ended</th><th>Began</th><th class="end">Took</th><th>Worker</th><th>What came of it</th></tr></thead>
+    <table><thead><tr><th>No.</th><th>Ended</th><th>Began</th><th class="end">Took</th></tr></thead>
       <tbody>${[...attempts].sort((a, b) => b.attempt - a.attempt).map((one) => html`<tr key=${one.attempt}>
         <td class="num">${number(one.attempt)}</td>
         <td>${one.end ? html`<${State} state=${one.end} phase=${ENDS[one.end] ?? one.end} />` : html`<${State} state="running" />`}</td>
         <td class="num"><${Time} at=${one.claimed_at} /></td>
         <td class="num end">${one.ended_at ? span(one.duration_ms !== null && one.duration_ms !== undefined ? one.duration_ms / 1000 : one.ended_at - one.claimed_at) : html`<${Since} from=${one.claimed_at} />`}</td>
-        <td>${one.worker_id ? html`<${Name} text=${one.worker_id} />` : ""}</td>
-        <td class="prose">${[one.exit_code !== null && one.exit_code !== undefined ? `exit ${one.exit_code}` : null, one.output_size ? `${bytes(one.output_size)} of output` : null, one.error ? safe(one.error) : null].filter(Boolean).join(" · ")}</td>
-      </tr>`)}</tbody></table></div>
+      </tr><tr key=${`${one.attempt} more`} class="more-of"><td></td><td colspan="3" class="prose">${came(one)}</td></tr>`)}</tbody></table></div>
   <//>`;
 }
 
