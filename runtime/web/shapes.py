@@ -151,7 +151,7 @@ class ApprovalView(PendingApproval, frozen=True, kw_only=True):
 
 
 class TransitionPage(msgspec.Struct, frozen=True):
-    """Transitions, oldest first. next: what `after` is for those that follow; null where there are none yet."""
+    """Transitions in order. next: what `after` (backwards: `before`) is for those that follow; null for none yet."""
 
     items: list[Transitioned]
     next: int | None = None

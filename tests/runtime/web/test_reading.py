@@ -194,6 +194,25 @@ async def test_transitions_come_in_parts_without_a_gap(opened: Opened) -> None:
     assert [one["to_state"] for one in rows] == ["pending", "held"]
 
 
+async def test_transitions_come_backwards_too_in_parts_without_a_gap(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, client = opened
+    monkeypatch.setattr("callboard.runtime.web.transitions.PIECE", 2)
+    for query in ("", "&job=new", "&entity=new@1/deploy", "&kind=workstream", "&after=9"):
+        forwards = [one["seq"] for one in (await get(client, f"/api/transitions?limit=500{query}"))["items"]]
+        assert forwards
+        seen: list[int] = []
+        before: int | None = 0
+        while before is not None:
+            page = await get(client, f"/api/transitions?limit=3&before={before}{query}")
+            seen += [one["seq"] for one in page["items"]]
+            before = page["next"]
+        assert seen == forwards[::-1]
+    newest = await get(client, "/api/jobs/new/transitions?before=0&limit=1")
+    assert newest["items"][0] == (await get(client, "/api/jobs/new/transitions"))["items"][-1]
+
+
 async def test_what_is_not_there_is_a_problem(client: httpx.AsyncClient) -> None:
     for path in (
         "/nothing", "/api/nothing", "/api/jobs/none", "/api/jobs/none/tasks", "/api/jobs/none/tasks/t",

@@ -45,20 +45,18 @@ export function useLines(id, entity = null) {
   const [lines, setLines] = useState([]);
   const [state, setState] = useState({ busy: true, left: true, problem: null, turn: 0 });
   const reading = useRef(false);
-  const oldest = useRef(null);
+  const oldest = useRef(0); // what is older than that was not read yet; 0: anything
   const older = async () => {
     if (reading.current) return;
     reading.current = true;
     setState((was) => ({ ...was, busy: true, problem: null }));
     try {
-      const asked = new URLSearchParams({ job: id, limit: PAGE, newest: "true" });
+      const asked = new URLSearchParams({ job: id, limit: PAGE, before: oldest.current });
       if (entity) asked.set("entity", entity);
-      if (oldest.current !== null) asked.set("before", oldest.current);
-      const { items } = await json("GET", `api/transitions?${asked}`);
-      const last = oldest.current;
-      if (items.length) oldest.current = Math.min(...items.map((line) => line.seq));
+      const { items, next } = await json("GET", `api/transitions?${asked}`);
+      oldest.current = next;
       setLines((was) => merged(was, items));
-      setState((was) => ({ ...was, busy: false, left: items.length === PAGE && oldest.current !== last }));
+      setState((was) => ({ ...was, busy: false, left: next !== null }));
     } catch (error) {
       setState((was) => ({ ...was, busy: false, problem: error instanceof Problem ? error : new Problem(0, { detail: String(error) }) }));
     } finally {
@@ -66,7 +64,7 @@ export function useLines(id, entity = null) {
     }
   };
   useEffect(() => {
-    oldest.current = null;
+    oldest.current = 0;
     setLines([]);
     void older();
   }, [id, entity, state.turn]);
