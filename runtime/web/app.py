@@ -69,4 +69,4 @@ def board(
         request_max_body_size=LARGEST,
         openapi_config=None,
     )
-    return Gate(app, Tokens(tokens, clock), hosts)
+    return Gate(app, Tokens(tokens, clock), hosts, given.streams.close)

@@ -45,10 +45,14 @@ _BODIES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 
 
 class Gate:
-    """Lets requests through to `app`. hosts: the names that it is asked by, beside this machine's own."""
+    """Lets requests through to `app`. hosts: the names that it is asked by, beside this machine's own.
 
-    def __init__(self, app: Application, tokens: Tokens, hosts: Iterable[str]) -> None:
+    stop: for the server, ends the answers that have no end of their own.
+    """
+
+    def __init__(self, app: Application, tokens: Tokens, hosts: Iterable[str], stop: Callable[[], None]) -> None:
         self._app = app
+        self.stop = stop
         self._tokens = tokens
         self._named = frozenset(host.lower() for host in hosts)
         self._hosts = LOCAL | self._named

@@ -18,7 +18,8 @@ import anyio
 import uvicorn
 
 from .access import Token
-from .gate import Application, is_local
+from .gate import Application, Gate, is_local
+from .line import LineProtocol
 
 PATIENCE = 2
 """Seconds that what is being answered has to end when the server stops."""
@@ -79,9 +80,9 @@ async def serving(app: Application, listener: socket.socket) -> AsyncGenerator[N
     """Serve an application on a socket while the block runs."""
     server = _Server(
         uvicorn.Config(
-            app, lifespan="off", log_config=None, log_level="critical", access_log=False, server_header=False,
-            proxy_headers=False, ws="none", limit_concurrency=MOST_CONNECTIONS, timeout_graceful_shutdown=PATIENCE,
-            h11_max_incomplete_event_size=64 * 1024,
+            app, http=LineProtocol, lifespan="off", log_config=None, log_level="critical", access_log=False,
+            server_header=False, proxy_headers=False, ws="none", limit_concurrency=MOST_CONNECTIONS,
+            timeout_graceful_shutdown=PATIENCE, h11_max_incomplete_event_size=64 * 1024,
         )
     )  # fmt: skip
     server.ready = anyio.Event()
@@ -92,6 +93,8 @@ async def serving(app: Application, listener: socket.socket) -> AsyncGenerator[N
             yield
         finally:
             server.should_exit = True
+            if isinstance(app, Gate):
+                app.stop()
 
 
 async def _serve(server: _Server, listener: socket.socket) -> None:

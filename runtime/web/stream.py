@@ -29,8 +29,10 @@ from anyio.lowlevel import checkpoint
 
 from ..filters import Filters, wanted_by
 from ..inflight import InFlight
-from .feeds import Feed, Feeds, Reader
+from .feed import Feed, Line, Reader
+from .feeds import Feeds
 from .frames import Gap, beginning, closing, frame, gap, missing, position
+from .packing import BEGINNING, packed, takes_gzip
 from .problems import FoundWrong, Problem
 
 if TYPE_CHECKING:
@@ -50,6 +52,8 @@ PAGE = 500
 """Transitions of a page of the journal."""
 PAGES = 32
 """Pages that are kept for others."""
+LINE = "callboard.line"
+"""The ASGI extension by which a server gives the connection of a request: a `Line`."""
 PATIENCE = 2.0
 """Seconds to wait for what is about to be told."""
 LAST = 2**63 - 1
@@ -59,15 +63,17 @@ _FILTERS = tuple(Filters.__annotations__)
 _HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-store"),
+    (b"vary", b"accept-encoding"),
     (b"x-accel-buffering", b"no"),  # a proxy that collects before it passes on
 ]
 
 
 class Page(msgspec.Struct):
-    """What a reader is told out of the journal, all up to the number `upto`."""
+    """What a reader is told out of the journal, all up to the number `upto`; packed: the same, in a gzip stream."""
 
     data: bytes
     upto: int
+    packed: bytes
 
 
 class Past:
@@ -108,7 +114,7 @@ def _page(journal: Journal, feed: Feed, after: int, upto: int) -> Page:
         if not journal.archived(job):  # whatever was there has been read
             if len(rows) == PAGE:
                 upto = min(upto, rows[-1].seq)
-            return Page(_told(feed, takewhile(lambda row: row.seq <= upto, rows)), upto)
+            return _packed(_told(feed, takewhile(lambda row: row.seq <= upto, rows)), upto)
     end = min(upto, (after // PAGE + 1) * PAGE)  # the same pages for all, wherever they begin
     rows = list(journal.transitions(after=after, limit=PAGE))
     if not rows or rows[0].seq > end:  # what is not there is passed over in one step
@@ -116,7 +122,11 @@ def _page(journal: Journal, feed: Feed, after: int, upto: int) -> Page:
     rows = [row for row in rows if row.seq <= end]
     absent = list(_absent(rows, after, end))
     said = gap(missing(absent)) if absent else b""
-    return Page(said + _told(feed, rows), end)
+    return _packed(said + _told(feed, rows), end)
+
+
+def _packed(data: bytes, upto: int) -> Page:
+    return Page(data, upto, packed(data))
 
 
 def _absent(rows: Sequence[Transitioned], after: int, upto: int) -> Iterator[tuple[int, int]]:
@@ -198,9 +208,12 @@ class Stream:
         self._notices = notices
         self._after = after
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - it was read
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Tell until somebody ends it."""
-        reader = self._feeds.enter(self._filters, notices=self._notices, after=self._after)
+        gzip = takes_gzip(_header(scope, b"accept-encoding"))
+        reader = self._feeds.enter(
+            self._filters, notices=self._notices, after=self._after, gzip=gzip, line=line_of(scope)
+        )  # fmt: skip
         try:
             async with anyio.create_task_group() as group:
                 group.start_soon(_watch, receive, group.cancel_scope)
@@ -211,8 +224,9 @@ class Stream:
             self._feeds.leave(reader)
 
     async def _answer(self, reader: Reader, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
-        await _send(send, beginning(reader.seq))
+        headers = [*_HEADERS, (b"content-encoding", b"gzip")] if reader.gzip else _HEADERS
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await _send(send, (BEGINNING if reader.gzip else b"") + reader.own(beginning(reader.seq)))
         try:
             await self._tell(reader, send)
             text = self._feeds.closed or ""
@@ -220,11 +234,11 @@ class Stream:
             raise
         except Exception:
             text = self._feeds.closed or "the journal cannot be read now. Come back later"
-        await send({"type": "http.response.body", "body": closing(text), "more_body": False})
+        await send({"type": "http.response.body", "body": reader.own(closing(text)) + reader.end(), "more_body": False})
 
     async def _tell(self, reader: Reader, send: Send) -> None:
         """Tell what there is, from the journal first, until all is closed."""
-        feeds, feed = self._feeds, reader.feed
+        feeds = self._feeds
         while True:
             if reader.next is None:
                 if feeds.closed is not None:
@@ -235,7 +249,7 @@ class Stream:
             elif reader.next is not None:
                 if feeds.closed is not None:
                     return
-                await feed.arrived.wait()
+                await reader.wait()
 
     async def _catch_up(self, reader: Reader, send: Send) -> None:
         """Tell what the journal holds, up to what the feed still has."""
@@ -248,13 +262,13 @@ class Stream:
                 return
             reader.seq = page.upto
             if page.data:
-                await _send(send, page.data)
+                await _send(send, reader.own(page.data, page.packed))
             await checkpoint()
         if missed := reader.missed():
             text = f"{missed} notices came meanwhile, which are kept nowhere"
-            await _send(send, gap(Gap(text=text, notices=missed)))
+            await _send(send, reader.own(gap(Gap(text=text, notices=missed))))
         if reader.seq != began:
-            await _send(send, position(reader.seq))
+            await _send(send, reader.own(position(reader.seq)))
 
     async def _wait_for(self, reader: Reader, send: Send) -> None:
         """Come to a number that was not told yet, as of what a client has read of the journal just now."""
@@ -264,7 +278,7 @@ class Stream:
                 f"there is no transition numbered {reader.seq} in this journal, the last one of which is {feeds.top}: "
                 "it is another journal, or an older copy of it. What comes from now on is told"
             )
-            await _send(send, gap(Gap(text=text)))
+            await _send(send, reader.own(gap(Gap(text=text))))
             reader.seq = feeds.top
 
 
@@ -277,3 +291,16 @@ async def _watch(receive: Receive, scope: anyio.CancelScope) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
     scope.cancel()
+
+
+def line_of(scope: Any) -> Line | None:  # Any: the extension is none that the framework knows
+    """The connection, where the server gives it (`serve.py`), and its answer is sent in chunks."""
+    if scope.get("http_version") != "1.1":
+        return None
+    extensions: dict[str, Any] = scope.get("extensions") or {}
+    line: Line | None = extensions.get(LINE)
+    return line
+
+
+def _header(scope: Any, name: bytes) -> str:
+    return ",".join(value.decode("latin-1") for one, value in scope.get("headers", ()) if one == name)

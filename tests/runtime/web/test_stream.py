@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import zlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,11 +22,15 @@ from callboard.runtime.filters import Wanted, wanted_by
 from callboard.runtime.journal.archive import folder_of, move
 from callboard.runtime.journal.memory import MemoryJournal
 from callboard.runtime.journal.reader import SqliteReader
+from callboard.runtime.web import feed as feed_module
 from callboard.runtime.web import feeds, stream
-from callboard.runtime.web.feeds import Reader
+from callboard.runtime.web.feed import Reader
+from callboard.runtime.web.packing import BEGINNING, Sum, packed, takes_gzip
 from callboard.runtime.web.problems import Problem
-from callboard.runtime.web.stream import Streams
+from callboard.runtime.web.serve import listening, serving, url_of
+from callboard.runtime.web.stream import LINE, Streams
 from callboard.testing import VirtualRuntime
+from callboard.web import board
 
 pytestmark = pytest.mark.anyio
 
@@ -43,13 +49,48 @@ async def fails() -> None:
     raise ValueError("no")
 
 
-class Client:
-    """Reads one stream. Its socket takes nothing while it is `stuck`."""
+class Connection:
+    """What a server writes to, for a client whose answer comes in the chunks of HTTP/1.1."""
 
-    def __init__(self, streams: Streams, query: Mapping[str, Any], last_event_id: int | None) -> None:
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self.written = 0
+
+    def write(self, data: bytes) -> None:
+        while data:
+            head, _, data = data.partition(b"\r\n")
+            size = int(head, 16)
+            assert data[size : size + 2] == b"\r\n"
+            self._client.take(data[:size])
+            data = data[size + 2 :]
+            self.written += 1
+
+    def get_write_buffer_size(self) -> int:
+        return 0 if self._client.is_free else 1
+
+    def is_closing(self) -> bool:
+        return False
+
+
+class Client:
+    """Reads one stream. Its socket takes nothing while it is stuck. line: it is written to directly."""
+
+    def __init__(
+        self,
+        streams: Streams,
+        query: Mapping[str, Any],
+        last_event_id: int | None = None,
+        *,
+        zipped: bool = False,
+        line: bool = False,
+    ) -> None:
         several = {name: [value] if isinstance(value, str | int) else value for name, value in query.items()}
         said = {name: [str(value) for value in values] for name, values in several.items()}
         self._stream = streams.open(said, None if last_event_id is None else str(last_event_id))
+        self.line = Connection(self)
+        self._scope: dict[str, Any] = {"http_version": "1.1", "extensions": {LINE: self.line} if line else {}}
+        self._scope["headers"] = [(b"accept-encoding", b"br, gzip;q=0.5")] if zipped else []
+        self._unpack = zlib.decompressobj(zlib.MAX_WBITS | 16) if zipped else None
         self._left = b""
         self._moved = anyio.Event()
         self._gone = anyio.Event()
@@ -63,7 +104,7 @@ class Client:
         self.over = False
 
     async def run(self) -> None:
-        await cast("Any", self._stream)({}, self._receive, self._send)
+        await cast("Any", self._stream)(self._scope, self._receive, self._send)
         self.over = True
         self._moved.set()
 
@@ -75,8 +116,14 @@ class Client:
         await self._free.wait()
         if self._gone.is_set():
             raise OSError("the client has gone")
-        *blocks, self._left = (self._left + message.get("body", b"")).split(b"\n\n")
-        self.sent += len(message.get("body", b""))
+        self.take(message.get("body", b""))
+        if message["type"].endswith("body") and not message["more_body"]:
+            assert self._unpack is None or self._unpack.eof, "the checksum, too, was right"
+
+    def take(self, data: bytes) -> None:
+        self.sent += len(data)
+        data = data if self._unpack is None else self._unpack.decompress(data)
+        *blocks, self._left = (self._left + data).split(b"\n\n")
         for block in blocks:
             self._read(block.decode())
         self._moved.set()
@@ -105,6 +152,10 @@ class Client:
     def stick(self) -> None:
         self._free = anyio.Event()
 
+    @property
+    def is_free(self) -> bool:
+        return self._free.is_set()
+
     def go_on(self) -> None:
         self._free.set()
 
@@ -126,9 +177,14 @@ class Client:
 
 @asynccontextmanager
 async def reading(
-    streams: Streams, last_event_id: int | None = None, **query: str | int | Sequence[str]
+    streams: Streams,
+    last_event_id: int | None = None,
+    *,
+    zipped: bool = False,
+    line: bool = False,
+    **query: str | int | Sequence[str],
 ) -> AsyncIterator[Client]:
-    client = Client(streams, query, last_event_id)
+    client = Client(streams, query, last_event_id, zipped=zipped, line=line)
     async with anyio.create_task_group() as group:
         group.start_soon(client.run)
         await client.until(lambda: client.last_id is not None)
@@ -172,7 +228,7 @@ async def test_from_every_number_and_by_every_filter_it_is_the_filtered_journal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: bool
 ) -> None:
     monkeypatch.setattr(stream, "PAGE", 7)
-    monkeypatch.setattr(feeds, "CHUNK", 2000)
+    monkeypatch.setattr(feed_module, "CHUNK", 2000)
     async with Runtime(tmp_path / "state.db" if file else None) as runtime:
         streams = Streams(runtime)
         await work(runtime, "a", 1)
@@ -181,10 +237,11 @@ async def test_from_every_number_and_by_every_filter_it_is_the_filtered_journal(
             await work(runtime, "b", 2)
             await runtime.settled(5)
             rows = history(runtime)
-            for filters in FILTERS:
+            for number, filters in enumerate(FILTERS):
+                zipped = number % 2 == 0
                 wanted = wanted_by(cast("Any", filters))
                 for after in range(0, rows[-1].seq + 1, 1 if not filters else 3):
-                    async with reading(streams, after=after, **filters) as client:
+                    async with reading(streams, after=after, zipped=zipped, **filters) as client:
                         await client.caught_up(streams)
                     assert client.numbers == [row.seq for row in rows if row.seq > after and wanted(row)], filters
                     assert len(client.events) == len(client.numbers)
@@ -210,7 +267,7 @@ async def test_who_reads_before_during_and_after_a_job_misses_nothing_at_the_sea
     monkeypatch.setattr(stream, "PAGE", 5)
     async with Runtime() as runtime, anyio.create_task_group() as group:
         streams = Streams(runtime)
-        clients = [Client(streams, {"after": 0}, None) for _ in range(20)]
+        clients = [Client(streams, {"after": 0}) for _ in range(20)]
         group.start_soon(work, runtime, "w", 100)
         for client in clients:
             group.start_soon(client.run)
@@ -226,12 +283,16 @@ async def test_who_reads_before_during_and_after_a_job_misses_nothing_at_the_sea
             client.leave()
 
 
-async def test_a_slow_reader_is_refilled_from_the_journal_and_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, size in {"CHUNK": 2_000, "LOG": 20_000, "LEAST_LOG": 5_000}.items():
-        monkeypatch.setattr(feeds, name, size)
+@pytest.mark.parametrize("how", [{}, {"zipped": True, "line": True}], ids=["plain", "packed"])
+async def test_a_slow_reader_is_refilled_from_the_journal_and_loses_nothing(
+    monkeypatch: pytest.MonkeyPatch, how: Any
+) -> None:
+    monkeypatch.setattr(feed_module, "CHUNK", 2_000)
+    monkeypatch.setattr(feeds, "LOG", 20_000)
+    monkeypatch.setattr(feeds, "LEAST_LOG", 5_000)
     async with Runtime() as runtime:
         streams = Streams(runtime)
-        async with reading(streams, after=0) as slow, reading(streams, after=0) as quick:
+        async with reading(streams, after=0, **how) as slow, reading(streams, after=0) as quick:
             slow.stick()
             await work(runtime, "w", 200)
             await quick.caught_up(streams)
@@ -242,14 +303,19 @@ async def test_a_slow_reader_is_refilled_from_the_journal_and_loses_nothing(monk
             await slow.caught_up(streams)
             numbers = [row.seq for row in history(runtime)]
             assert slow.numbers == quick.numbers == numbers
+            await work(runtime, "more", 10)
+            await slow.until(lambda: slow.numbers == [row.seq for row in history(runtime)])
+            streams.close()
+            await slow.until(lambda: slow.over)
         assert not slow.named("gap")
 
 
 async def test_notices_have_no_ids_and_those_that_a_slow_reader_missed_are_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for name, size in {"CHUNK": 500, "LOG": 1_000, "LEAST_LOG": 1_000}.items():
-        monkeypatch.setattr(feeds, name, size)
+    monkeypatch.setattr(feed_module, "CHUNK", 500)
+    monkeypatch.setattr(feeds, "LOG", 1_000)
+    monkeypatch.setattr(feeds, "LEAST_LOG", 1_000)
     async with Runtime() as runtime:
         runtime.on_trouble = lambda notice: None
         streams = Streams(runtime)
@@ -313,7 +379,7 @@ async def test_it_ends_with_a_last_event_when_the_runtime_is_left() -> None:
     async with anyio.create_task_group() as group:
         async with Runtime() as runtime:
             streams = Streams(runtime)
-            client = Client(streams, {"after": 0}, None)
+            client = Client(streams, {"after": 0})
             group.start_soon(client.run)
             await work(runtime)
             await client.until(lambda: client.last_id)
@@ -365,17 +431,17 @@ async def test_a_client_that_goes_frees_everything_at_once() -> None:
 
 async def test_many_readers_of_the_same_share_the_encoding(monkeypatch: pytest.MonkeyPatch) -> None:
     encoded: list[int] = []
-    frame = feeds.frame
+    frame = feed_module.frame
 
     def counted(event: Any) -> bytes:
         encoded.append(event.seq)
         return frame(event)
 
-    monkeypatch.setattr(feeds, "frame", counted)
+    monkeypatch.setattr(feed_module, "frame", counted)
     async with Runtime() as runtime, anyio.create_task_group() as group:
         streams = Streams(runtime)
         queries: list[dict[str, Any]] = [{}, {"job": "w"}, {"kind": "task"}]
-        clients = [Client(streams, queries[number % 3], None) for number in range(60)]
+        clients = [Client(streams, queries[n % 3], zipped=n % 2 == 0, line=n % 5 > 1) for n in range(60)]
         for client in clients:
             group.start_soon(client.run)
         for client in clients:
@@ -406,7 +472,7 @@ async def test_clients_that_come_back_together_read_the_journal_once(monkeypatch
     async with Runtime(Counting()) as runtime, anyio.create_task_group() as group:
         await work(runtime, "w", 20)
         streams = Streams(runtime)
-        clients = [Client(streams, {"after": 0}, None) for _ in range(30)]
+        clients = [Client(streams, {"after": 0}) for _ in range(30)]
         for client in clients:
             group.start_soon(client.run)
         for client in clients:
@@ -582,6 +648,54 @@ async def test_what_it_cannot_be_asked_for_is_refused_with_what_there_is(
     texts = [one["text"] for one in answer.json()["findings"]]
     assert len(texts) == len(said)
     assert all(text.startswith(one) for text, one in zip(texts, said, strict=True)), texts
+
+
+async def test_a_server_that_stops_ends_its_streams_at_once_and_says_so(anyio_backend_name: str) -> None:
+    if anyio_backend_name != "asyncio":
+        return
+    listener = listening("127.0.0.1", 0)
+    async with Runtime() as runtime:
+        app = board(runtime)
+        async with (
+            httpx.AsyncClient(base_url=url_of(listener)) as client,
+            AsyncExitStack() as server,
+        ):
+            await server.enter_async_context(serving(app, listener))
+            told = b""
+            async with client.stream("GET", "/api/events?after=0") as answer:
+                assert answer.headers["content-encoding"] == "gzip"
+                async for data in answer.aiter_bytes():
+                    if b"event: transition" not in told and b"event: transition" in told + data:
+                        await work(runtime)
+                    told += data
+                    if b'"kind":"job"' in told and b'"to_state":"completed"' in told:
+                        await server.aclose()
+    rows = history(runtime)
+    assert all(told.count(b"event: transition\nid: %d\n" % row.seq) == 1 for row in rows if row.job_id)
+    assert told.endswith(b'event: closing\ndata: {"text":"the server stops. Come back to go on where you were"}\n\n')
+
+
+@pytest.mark.parametrize(
+    ("accepted", "takes"),
+    [("", False), ("gzip, deflate, br", True), ("GZIP;q=0.3", True), ("br, gzip; q=0", False), ("identity", False)],
+)
+def test_it_is_packed_for_whoever_takes_that(accepted: str, takes: bool) -> None:
+    assert takes_gzip(accepted) is takes
+
+
+def test_the_checksum_of_parts_that_were_told_elsewhere_is_that_of_the_whole() -> None:
+    log, own = Sum(), Sum()
+    log.add(b"before")
+    joined = log.copy()
+    told = [b"x" * size for size in (0, 1, 255, 70_000)]
+    for part in told:
+        log.add(part)
+    own.add(b"first")
+    own.add_part(joined, log)
+    whole = b"first" + b"".join(told)
+    assert (own.crc, own.length) == (zlib.crc32(whole), len(whole))
+    packed_whole = BEGINNING + packed(b"first") + b"".join(packed(part) for part in told) + own.end()
+    assert gzip.decompress(packed_whole) == whole
 
 
 async def test_there_is_a_limit_to_their_number() -> None:

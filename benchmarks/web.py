@@ -1,0 +1,215 @@
+"""What the board costs: `python benchmarks/web.py [--quick] [--only NAME]`.
+
+`streams`: a runtime does about 1,000 transitions a second, in jobs that come at a steady pace, with its journal on the
+disk and its board served in the same event loop. It is measured with no reader, then with 1,000 readers of
+`/api/events`, each over a socket of its own, in a process of their own; then with none again, since machines are
+shared. The figure is the processor time of the whole process of the runtime, per task. Each reader takes what it is
+sent as a browser does (by gzip, in the chunks of HTTP) and counts the events: what it was not told is lost.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import multiprocessing
+import selectors
+import socket
+import sys
+import time
+import zlib
+from contextlib import AsyncExitStack
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import NamedTuple
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "src"))
+
+from common import Figure, figures_table, on_disk, run_on
+
+from callboard import Runtime, Task, Workstream
+from callboard.runtime.web.serve import listening, serving
+from callboard.web import board
+
+READERS = 1_000
+RATE = 1_000
+"""Transitions a second."""
+PER_TASK = 7
+JOB = 10
+"""Tasks of a job."""
+SECONDS = 10.0
+REQUEST = b"GET /api/events%b HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept-Encoding: %b\r\n\r\n"
+TOLD = b"event: transition\n"
+
+
+async def nothing() -> None:
+    pass
+
+
+class Spent(NamedTuple):
+    """What a time of steady work took: processor seconds of the process and of the loop's thread."""
+
+    tasks: int
+    transitions: int
+    process: float
+    thread: float
+
+    @property
+    def per_task(self) -> float:
+        return self.process / self.tasks
+
+
+class Socket:
+    """One reader's, with what it has counted."""
+
+    def __init__(self, port: int, encoding: bytes) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port))
+        self.socket.sendall(REQUEST % (b"", encoding))
+        self.socket.setblocking(False)
+        self.told = 0
+        self.bytes = 0
+        self._sent = b""  # and not read yet
+        self._unpack = zlib.decompressobj(zlib.MAX_WBITS | 16) if encoding == b"gzip" else None
+        self._rest = b""  # of an event
+
+    def take(self) -> None:
+        """Read what has come."""
+        data = self.socket.recv(1 << 20)
+        new = not self.bytes
+        self.bytes += len(data)
+        data = self._sent + data
+        if new:
+            data = data.partition(b"\r\n\r\n")[2]
+        parts: list[bytes] = []
+        place = 0
+        while (end := data.find(b"\r\n", place)) >= 0:
+            size = int(data[place:end], 16)
+            if len(data) < end + 4 + size:
+                break
+            parts.append(data[end + 2 : end + 2 + size])
+            place = end + 4 + size
+        self._sent = data[place:]
+        told = b"".join(parts)
+        told = self._rest + (told if self._unpack is None else self._unpack.decompress(told))
+        cut = told.rfind(b"\n") + 1
+        self.told += told.count(TOLD, 0, cut)
+        self._rest = told[cut:]
+
+
+def read(port: int, readers: int, encoding: bytes, pipe: Connection) -> None:
+    """The process of the readers: says when all are connected, and, when asked for it, what each was told."""
+    selector = selectors.DefaultSelector()
+    sockets = [Socket(port, encoding) for _ in range(readers)]
+    for one in sockets:
+        selector.register(one.socket, selectors.EVENT_READ, one)
+    selector.register(pipe, selectors.EVENT_READ, None)
+    waiting = readers
+    while True:
+        for key, _ in selector.select():
+            one = key.data
+            if one is not None:
+                new = not one.bytes
+                one.take()
+                waiting -= new
+                if new and not waiting:
+                    pipe.send("connected")
+                continue
+            if pipe.recv() == "stop":
+                return
+            pipe.send([one.told for one in sockets])
+
+
+async def steady(runtime: Runtime, seconds: float) -> Spent:
+    """Submit jobs at a steady pace for so long, and have them end."""
+    pause = JOB * PER_TASK / RATE
+    before = runtime.hub.told
+    process, thread = time.process_time(), time.thread_time()
+    began, jobs = time.perf_counter(), []
+    while (now := time.perf_counter() - began) < seconds:
+        tasks = [Task(f"t{number}", run=nothing) for number in range(JOB)]
+        jobs.append(await runtime.submit(Workstream("steady", tasks=tasks)))
+        await asyncio.sleep(max(0.0, len(jobs) * pause - now))
+    for job in jobs:
+        await job.wait()
+    await runtime.settled(5.0)
+    return Spent(
+        len(jobs) * JOB, runtime.hub.told - before, time.process_time() - process, time.thread_time() - thread
+    )  # fmt: skip
+
+
+async def measure(folder: Path, readers: int, seconds: float, encoding: bytes) -> tuple[list[Spent], int]:
+    """Work without, with and without readers. Gives what each took, and how many events were lost."""
+    listener = listening("127.0.0.1", 0)
+    port = listener.getsockname()[1]
+    async with AsyncExitStack() as stack:
+        runtime = await stack.enter_async_context(Runtime(folder / "streams.db"))
+        await stack.enter_async_context(serving(board(runtime), listener))
+        await steady(runtime, 1.0)
+        spent = [await steady(runtime, seconds)]
+        ours, theirs = multiprocessing.get_context("spawn").Pipe()
+        process = multiprocessing.get_context("spawn").Process(target=read, args=(port, readers, encoding, theirs))
+        process.start()
+        await asyncio.to_thread(ours.recv)
+        first = runtime.hub.told
+        spent.append(await steady(runtime, seconds))
+        expected = runtime.hub.told - first
+        told = await _told(ours, expected)
+        ours.send("stop")
+        await asyncio.to_thread(process.join)
+        spent.append(await steady(runtime, seconds))
+        lost = sum(max(0, expected - one) for one in told)
+        return spent, lost
+
+
+async def _told(pipe: Connection, expected: int) -> list[int]:
+    """What each was told, once that is all, or is no more for a while."""
+    before = -1
+    while True:
+        pipe.send("how much")
+        told: list[int] = await asyncio.to_thread(pipe.recv)
+        if min(told) >= expected or sum(told) == before:
+            return told
+        before = sum(told)
+        await asyncio.sleep(1.0)
+
+
+def streams(folder: Path, quick: bool) -> list[Figure]:
+    """Readers of the event stream."""
+    readers, seconds = (200, 3.0) if quick else (READERS, SECONDS)
+    spent, lost = run_on("asyncio", measure, folder, readers, seconds, b"gzip")
+    without = (spent[0].per_task + spent[2].per_task) / 2
+    loop = (spent[0].thread / spent[0].tasks + spent[2].thread / spent[2].tasks) / 2
+    more, more_of_loop = spent[1].per_task - without, spent[1].thread / spent[1].tasks - loop
+    rate = spent[1].transitions / seconds
+    what = f"{readers:,} readers of {rate:,.0f} transitions/s"
+    return [
+        Figure(f"events lost by {what}", f"{lost:,}", "0", lost == 0),
+        Figure("processor time per task, without readers", f"{without * 1e6:,.0f} us"),
+        Figure(f"the same with {what}", f"{more / without:+.0%}", "+20 %", more <= 0.2 * without),
+        Figure("per event and reader", f"{more * spent[1].tasks / spent[1].transitions / readers * 1e9:,.0f} ns"),
+        Figure("of the event loop's own thread", f"{more_of_loop / loop:+.0%} of {loop * 1e6:,.0f} us"),
+    ]
+
+
+ALL = {"streams": streams}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--only", choices=ALL)
+    chosen = parser.parse_args()
+    with on_disk() as folder:
+        print(
+            figures_table(
+                [
+                    one
+                    for name, figures in ALL.items()
+                    if chosen.only in {None, name}
+                    for one in figures(folder, chosen.quick)
+                ]
+            )
+        )
+
+
+if __name__ == "__main__":
+    main()
