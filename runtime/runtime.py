@@ -29,7 +29,7 @@ from ..actors.spec import Worker, Workstream
 from ..actors.task import TaskActor
 from ..actors.transitions import Transitioned
 from .approvals import PendingApproval, pending_of, with_teams
-from .attribution import name_of
+from .attribution import name_of, reason_of
 from .bodies import prepared
 from .breakers import BreakerHandle
 from .filters import Event, Filters, wanted_by
@@ -136,6 +136,16 @@ class Runtime(RuntimeLife):
 
         actor: JobActor = await self._host.ask(make, over=over)
         return self._handle(actor)
+
+    async def submit_child(self, parent: str, task: str, workstream: Workstream, name: str) -> JobHandle:
+        """For the board: take a job as the child of a task that runs. Raises LookupError, and as a body's submit."""
+        actor = self.living(parent)
+        stream = None if actor is None else actor.stream
+        if stream is None or task not in stream.names:
+            raise LookupError(f"job {parent!r:.80} has no task {task!r:.80} that runs")
+        running = stream.tasks[stream.names[task]]
+        context = self._host.caller.context_of(running, running.record.token)
+        return (await self._children.submit(context, workstream, name)).job
 
     async def _known(self, job_id: str, fingerprint: str) -> JobHandle | None:
         """The job that has this id already. Raises JobExists if it is another one."""
@@ -304,15 +314,19 @@ class Runtime(RuntimeLife):
         self._check_open()
         return WorkerHandle(self, self._host, name)
 
-    async def start_worker(self, worker: Worker, *, request_id: str | None = None) -> list[WorkerHandle]:
+    async def start_worker(
+        self, worker: Worker, *, reason: str | None = None, by: str | None = None, request_id: str | None = None
+    ) -> list[WorkerHandle]:
         """Start one more worker, or an ended one again; it is not started again with the next runtime.
 
+        reason, by: why, and who says so; they are kept with its creation. request_id: as for `WorkerHandle.pause`.
         Returns its handle, or those of all that it stands for. Raises InvalidTransitionError if one of that name lives,
         SpecificationError for one that cannot be.
         """
         self._check_open()
         checked = check_worker(worker, self._engines, self.lifecycles)
-        await start(self, by_name(checked, self.lifecycles), request_id)
+        said = None if reason is None else reason_of(reason), None if by is None else name_of(by)
+        await start(self, by_name(checked, self.lifecycles), said, request_id)
         return [WorkerHandle(self, self._host, one.name) for one in worker.each()]
 
     def breakers(self) -> list[BreakerHandle]:

@@ -170,9 +170,15 @@ def named(name: str) -> Generator[None]:
         raise
 
 
-async def start(runtime: Runtime, worker: Worker, request_id: str | None) -> None:
-    """Start an incarnation of a worker; returns when that is durable."""
-    await runtime.input("start_worker", worker, lambda reply: StartWorkers((worker,), reply), request_id=request_id)
+async def start(runtime: Runtime, worker: Worker, said: tuple[str | None, str | None], request_id: str | None) -> None:
+    """Start an incarnation of a worker; returns when that is durable. said: why, and who says so."""
+    with named(worker.name):
+        await runtime.input(
+            "start_worker",
+            (worker, *said),
+            lambda reply: StartWorkers((worker,), reply, *said),
+            request_id=request_id,
+        )
 
 
 def check_worker(worker: object, engines: Collection[str], lifecycles: Lifecycles | None = None) -> Worker:

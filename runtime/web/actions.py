@@ -13,7 +13,8 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
@@ -23,10 +24,11 @@ from ...actors.machine_kind import FireFailed, MachineNotFound
 from ...actors.records import Acknowledged
 from ...actors.spec import Duration
 from ...actors.transitions import Transitioned
+from ...actors.validate import SpecificationError
 from ...machines import InvalidTransitionError
 from ..control.verbs import VERBS, target_of
 from ..journal.contract import JournalError
-from ..outcomes import RuntimeClosed
+from ..outcomes import JobExists, RuntimeClosed
 from ..requests import RequestIdReused
 from .allowed import actions_of
 from .idempotency import key_of
@@ -187,7 +189,7 @@ async def perform(
     with board.on_their_way.of(runtime, key):
         with anyio.move_on_after(WITHIN):
             await _do(runtime, action, target, {**arguments, "request_id": key})
-            return await _done(runtime, key)
+            return await done_of(runtime, key)
     text = f"this was not done within {WITHIN:g} s, and may be yet: send the same again with the request_id {key!r}"
     raise Problem(503, "unanswered", text, headers={"Retry-After": "5"})
 
@@ -211,22 +213,28 @@ def _arguments(action: Action, said: Say, caller: Caller) -> dict[str, Any]:
 
 
 async def _do(runtime: Runtime, action: Action, target: Target, arguments: dict[str, Any]) -> None:
-    handle: Any = None  # handles have their verbs in common only
-    try:
+    with trouble():
         if target.task is None:
             handle = await target_of(runtime, action.kind, target.name)
         else:
             handle = (await target_of(runtime, "job", target.name)).task(target.task)
-        await getattr(handle, action.method)(**arguments)
-    except InvalidTransitionError as refusal:
-        raise conflict(runtime, handle, refusal) from None
+        try:
+            await getattr(handle, action.method)(**arguments)
+        except InvalidTransitionError as refusal:
+            raise conflict(runtime, handle, refusal) from None
+
+
+@contextmanager
+def trouble() -> Generator[None]:
+    """Raises the Problem of what a verb raises."""
+    try:
+        yield
+    except (Problem, InvalidTransitionError, SpecificationError, JobExists, RequestIdReused, RuntimeClosed):
+        raise
     except (MachineNotFound, FireFailed) as refusal:
         raise Problem(409, "machine", str(refusal)) from None
     except LookupError as missing:
-        listed = "; the list of jobs says which there are" if handle is None and action.kind in {"job", "task"} else ""
-        raise Problem(404, "not-found", f"{missing.args[0]}{listed}") from None
-    except RequestIdReused:
-        raise
+        raise Problem(404, "not-found", str(missing.args[0])) from None
     except JournalError as error:
         raise Problem(503, "journal-unwritable", str(error), headers={"Retry-After": "5"}) from None
     except (ValueError, TypeError) as error:
@@ -240,7 +248,7 @@ def conflict(runtime: Runtime, handle: Any, refusal: InvalidTransitionError) -> 
     return problem
 
 
-async def _done(runtime: Runtime, key: str) -> Done:
+async def done_of(runtime: Runtime, key: str) -> Done:
     """What is kept under the key of a command that has taken effect."""
     record = await runtime.read(runtime.journal.request, key)
     if record is None:
@@ -248,6 +256,6 @@ async def _done(runtime: Runtime, key: str) -> Done:
     kept = msgspec.json.decode(record.answer, type=Acknowledged)
     state = kept.shown or kept.state
     return Done(
-        kind=kept.kind, id=kept.id.partition("#")[0] if kept.kind == "worker" else kept.id, state=state, status=state,
+        kind=kept.kind, id=kept.id.rpartition("#")[0] if kept.kind == "worker" else kept.id, state=state, status=state,
         phase=kept.state, workstream=kept.workstream or None, transition=kept.transition,
     )  # fmt: skip

@@ -37,7 +37,7 @@ async def list_jobs(
     wanted = Wanted(states=states or (), name=(name or "").lower(), older_than=older_than, newer_than=newer_than)
     runtime, before = board.runtime, place_of(cursor)
     found = await runtime.read(_jobs, board, limit + 1, before, wanted)
-    items = [await _view(board, job) for job in found[:limit]]
+    items = [await view_of(board, job) for job in found[:limit]]
     return Page(items, cursor_of(found[limit - 1].key) if len(found) > limit else None)
 
 
@@ -48,7 +48,7 @@ def _jobs(board: Board, limit: int, before: int | None, wanted: Wanted) -> list[
 @get("/api/jobs/{job:str}", operation_id="get_job")
 async def get_job(board: TheBoard, job: JobPath) -> JobView:
     """One job."""
-    return await _view(board, await board.job(job_id_of(job)))
+    return await view_of(board, await board.job(job_id_of(job)))
 
 
 @get("/api/jobs/{job:str}/workstreams", operation_id="list_workstreams")
@@ -59,7 +59,7 @@ async def list_workstreams(board: TheBoard, job: JobPath) -> Page[WorkstreamView
     return Page([workstream_view(run, actions_of(board.runtime, run)) for run in runs])
 
 
-async def _view(board: Board, job: JobRecord) -> JobView:
+async def view_of(board: Board, job: JobRecord) -> JobView:
     """A job as it is shown. Of one that lives, memory may be ahead of the record that was read."""
     live = await board.living(job.id, lambda actor: (actor.record, _stream(actor.stream), _counted(actor.stream)))
     runtime = board.runtime

@@ -1,0 +1,313 @@
+"""What is created over HTTP: jobs and workers, as Callboard's specifications say, or as document 002 does.
+
+Rules
+-----
+- Document 002's job has a `task_description`, and not a word on what carries it out: that is the function which the
+  application registers as `task_description` (`@runtime.task`), and finds the text under its `task.args`. Its worker
+  belongs to a workspace: it has that as a capability, "workspace:ID". Both run by the lifecycle `fleet`.
+- A job with a parent is submitted for the task of it that runs, and is cancelled with that.
+- Unless the board was opened with `commands`, what is submitted names registered functions: no commands, no import
+  paths, no folders and files of this machine. Whoever may submit could else run what they like.
+- The same key is the same job or worker: the id that is made, where none is said, is made of the key and the caller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import quote
+
+import msgspec
+from litestar import Response, post
+from litestar.params import JSONBody
+
+from ...actors.job import DEEPEST
+from ...actors.names import name_problem
+from ...actors.schema import Finding, beside, read, where
+from ...actors.spec import MOST_SLOTS, EngineName, Task, Worker, Workstream
+from ...actors.validate import SpecificationError, findings
+from ..outcomes import JobExists
+from ..requests import RequestIdReused
+from ..runtime import check_job_id
+from .access import Caller, TheCaller
+from .actions import Done, Say, done_of, trouble, writable
+from .context import Board, TheBoard, path_of
+from .idempotency import HEADER, key_of
+from .jobs import view_of
+from .posts import AnyRequest
+from .problems import FoundWrong, Problem
+from .said import Said, unfit
+from .shapes import JobView
+
+if TYPE_CHECKING:
+    from ...actors.job import JobActor
+    from ..handles import JobHandle
+    from ..runtime import Runtime
+
+DESCRIBED = "task_description"
+"""The name of the function that carries out what is described."""
+_DATA = frozenset({"args", "env"})
+"""What holds data and no settings."""
+_OF_THIS_MACHINE = frozenset({"command", "shell", "folder", "cwd", "file", "changed", "imports", "imports_js"})
+_FUNCTIONS = frozenset({"run", "members", "lifecycle"})
+_LONGEST = 200
+_ONLY_WITH = "only where the board is opened with `commands`"
+
+
+class NewWorker(Say, frozen=True, kw_only=True):
+    """A worker to be started. engine, capacity, capabilities, recycle_after, lifecycle: as in a specification.
+
+    workspace_id: document 002's; such a worker needs nothing else said.
+    """
+
+    name: str | None = None
+    engine: EngineName | None = None
+    capacity: int | None = None
+    capabilities: list[str] = msgspec.field(default_factory=list[str])
+    recycle_after: int | None = None
+    lifecycle: str | None = None
+    workspace_id: str | None = None
+
+
+class NewJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A job to be run. workstream: as a specification file in JSON has it; or document 002's `task_description`.
+
+    id: its id, which is its key as well; made unless given. worker_count: 1 to 10 slots, taken whole. parent_job_id:
+    the job for whose running task it is submitted; depth: one more than that of its parent, where it is said.
+    """
+
+    workstream: dict[str, Any] | None = None
+    id: str | None = None
+    by: str | None = None
+    request_id: str | None = None
+    task_description: str | None = None
+    worker_count: int | None = None
+    parent_job_id: str | None = None
+    depth: int | None = None
+
+
+# -- workers -----------------------------------------------------------------------------------------------------------
+
+
+@post("/api/workers", operation_id="start_worker_of", dto=Said, return_dto=None, tags=["workers"])
+async def create_worker(
+    *, board: TheBoard, caller: TheCaller, request: AnyRequest, data: JSONBody[NewWorker | None] = None
+) -> Response[Done]:
+    """Start a worker: of a specification, or of document 002's workspace."""
+    said = data or NewWorker()
+    runtime = board.runtime
+    given = key_of(request.headers.getall(HEADER, []), said.request_id)
+    key = runtime.new_id() if given is None else given
+    worker = _worker_of(board, said, _made("w_", caller, key))
+    by = caller.by(said.by)
+    writable(runtime)
+    with board.on_their_way.of(runtime, key), trouble():
+        try:
+            await runtime.start_worker(worker, reason=said.reason, by=by, request_id=key)
+        except SpecificationError as error:
+            found = [(one.where.removeprefix("workers[0]").lstrip("."), one) for one in error.findings]
+            raise unfit([FoundWrong(place, one.message, one.suggestion) for place, one in found]) from None
+        done = await done_of(runtime, key)
+    return Response(done, status_code=201, headers={"Location": f"workers/{quote(done.id, safe='')}"})
+
+
+def _worker_of(board: Board, said: NewWorker, made: str) -> Worker:
+    """The worker that is asked for. Raises Problem."""
+    name, engine, lifecycle = said.name, said.engine, said.lifecycle
+    capabilities = said.capabilities
+    wrong: list[FoundWrong] = []
+    if said.workspace_id is not None:
+        name, engine, lifecycle = name or made, engine or "loop", lifecycle or "fleet"
+        capabilities = [*capabilities, f"workspace:{said.workspace_id}"]
+        if not said.workspace_id.strip() or not said.workspace_id.isprintable() or len(said.workspace_id) > _LONGEST:
+            wrong.append(FoundWrong("workspace_id", f"it must be 1 to {_LONGEST} printable characters"))
+    for field, value in (("name", name), ("engine", engine)):
+        if value is None:
+            wrong.append(FoundWrong(field, f"{field!r} is missing", "every worker needs one, but one of a workspace"))
+    if lifecycle is not None and ":" in lifecycle and not board.commands:
+        wrong.append(FoundWrong("lifecycle", f"an import path is taken {_ONLY_WITH}"))
+    if wrong or name is None or engine is None:
+        raise unfit(wrong)
+    return Worker(
+        name, engine=engine, capacity=said.capacity, capabilities=capabilities, recycle_after=said.recycle_after,
+        lifecycle=lifecycle,
+    )  # fmt: skip
+
+
+# -- jobs --------------------------------------------------------------------------------------------------------------
+
+
+@post("/api/jobs", operation_id="submit_job", dto=Said, return_dto=None, tags=["jobs"])
+async def create_job(
+    *, board: TheBoard, caller: TheCaller, request: AnyRequest, data: JSONBody[NewJob | None] = None
+) -> Response[JobView]:
+    """Submit a job: 201, or 200 where it is there already."""
+    said = data or NewJob()
+    runtime = board.runtime
+    key = key_of(request.headers.getall(HEADER, []), said.request_id)
+    by = caller.by(said.by) if said.by is not None or caller.name is not None else None  # else nobody said so
+    workstream = _workstream_of(board, said)
+    job_id = said.id or (None if key is None else _made("j_", caller, key))
+    if job_id is not None:
+        _check_id(job_id, child=said.parent_job_id is not None)
+    writable(runtime)
+    with board.on_their_way.of(runtime, key or runtime.new_id()), trouble():
+        try:
+            if said.parent_job_id is None:
+                known = job_id is not None and await _is_there(runtime, job_id)
+                job = await runtime.submit(workstream, id=job_id, by=by)
+            else:
+                child = job_id or _made("j_", caller, runtime.new_id())
+                known, job = await _submit_child(runtime, said, workstream, child)
+        except JobExists as error:
+            if said.id is None:
+                raise RequestIdReused(
+                    f"The request id {key!r:.80} was given with another job before. {error}"
+                ) from None
+            raise
+    view = await view_of(board, await board.job(job.id))
+    headers = {"Location": f"jobs/{quote(path_of(job.id), safe=':')}"}
+    return Response(view, status_code=200 if known else 201, headers=headers)
+
+
+def _workstream_of(board: Board, said: NewJob) -> Workstream:
+    """What is to be run. Raises Problem with all that is wrong."""
+    if (said.workstream is None) == (said.task_description is None):
+        text = "say either a workstream, as a specification file has it, or a task_description"
+        raise unfit([FoundWrong("workstream", text)])
+    if said.workstream is None:
+        return _described(board, said)
+    for field in ("worker_count", "parent_job_id", "depth"):
+        if getattr(said, field) is not None:
+            raise unfit([FoundWrong(field, f"{field} goes with a task_description; a workstream says its own")])
+    runtime = board.runtime
+    given = {"name": said.id or "workstream", **said.workstream}
+    found = [] if board.commands else list(_of_this_machine(said.workstream, ("workstream",)))
+    workstream, mistyped = read(given, Workstream)
+    more = findings(workstream, bodies=runtime.bodies.finder, lifecycles=runtime.lifecycles) if not found else []
+    if not workstream.tasks:
+        more.append(Finding("tasks", "there are no tasks"))
+    wrong = [_placed(one) for one in [*mistyped, *beside(mistyped, more)]]
+    if wrong := [*found, *wrong]:
+        raise unfit(wrong)
+    return workstream
+
+
+def _placed(one: Finding) -> FoundWrong:
+    where = f"workstream.{one.where}" if one.where else "workstream"
+    return FoundWrong(where, one.message, one.suggestion)
+
+
+def _described(board: Board, said: NewJob) -> Workstream:
+    """Document 002's job."""
+    wrong: list[FoundWrong] = []
+    text = said.task_description or ""
+    if not text.strip():
+        wrong.append(FoundWrong("task_description", "it is empty"))
+    if said.worker_count is not None and not 1 <= said.worker_count <= MOST_SLOTS:
+        wrong.append(FoundWrong("worker_count", f"must be 1 to {MOST_SLOTS}, not {said.worker_count}"))
+    if said.depth is not None and not 0 <= said.depth <= DEEPEST:
+        wrong.append(FoundWrong("depth", f"must be 0 to {DEEPEST}, not {said.depth}"))
+    try:
+        board.runtime.bodies.callable_body(DESCRIBED)
+    except LookupError:
+        why = f"nothing carries it out: the application registers a function named {DESCRIBED!r} for that"
+        wrong.append(FoundWrong("task_description", why))
+    if wrong:
+        raise unfit(wrong)
+    if said.depth and said.parent_job_id is None:
+        raise unfit([FoundWrong("depth", f"a job without a parent is of depth 0, not {said.depth}")])
+    return Workstream(
+        DESCRIBED, tasks=[Task("task", run=DESCRIBED, args={DESCRIBED: text})], worker_count=said.worker_count,
+        lifecycle="fleet",
+    )  # fmt: skip
+
+
+async def _submit_child(runtime: Runtime, said: NewJob, workstream: Workstream, name: str) -> tuple[bool, JobHandle]:
+    """A job for the task of its parent that runs. Says whether it was there already."""
+    if (known := await _child_of(runtime, said.parent_job_id or "", workstream, name)) is not None:
+        return True, known
+    parent = runtime.living(said.parent_job_id or "")
+    if parent is None:
+        await runtime.job(said.parent_job_id or "")  # which says that there is none
+        raise Problem(409, "parent", f"job {said.parent_job_id!r:.80} has ended: it takes no child any more")
+    deeper = parent.record.depth + 1
+    if said.depth not in {None, deeper}:
+        raise unfit(
+            [FoundWrong("depth", f"a child of job {parent.record.id!r} is of depth {deeper}, not {said.depth}")]
+        )
+    if deeper > DEEPEST:
+        raise unfit([FoundWrong("depth", f"it would be of depth {deeper}, and {DEEPEST} is the deepest")])
+    return False, await runtime.submit_child(parent.record.id, _running(parent), workstream, name)
+
+
+async def _child_of(runtime: Runtime, parent: str, workstream: Workstream, name: str) -> JobHandle | None:
+    """The child of that name that there is. Raises JobExists where it was given another workstream."""
+    journal = runtime.journal
+    for record in await runtime.read(journal.children, parent):
+        if record.id.rpartition("/")[2] == name:
+            encoded = await runtime.read(journal.spec, record.stream)
+            before = None if encoded is None else msgspec.json.decode(encoded, type=Workstream)
+            if before is not None and (before.tasks[0].args, before.worker_count) != (
+                workstream.tasks[0].args,
+                workstream.worker_count,
+            ):
+                raise JobExists(f"there is a child job {record.id!r} already, with another workstream")
+            return await runtime.job(record.id)
+    return None
+
+
+def _running(parent: JobActor) -> str:
+    tasks = [] if parent.stream is None else [one.record for one in parent.stream.tasks]
+    running = [one.name for one in tasks if one.state == "running"]
+    if len(running) != 1:
+        what = "runs no task now" if not running else f"runs {len(running)} tasks now"
+        raise Problem(409, "parent", f"job {parent.record.id!r} {what}: a child is submitted for the one that runs")
+    return running[0]
+
+
+async def _is_there(runtime: Runtime, job_id: str) -> bool:
+    return runtime.living(job_id) is not None or await runtime.read(runtime.journal.job, job_id) is not None
+
+
+def _check_id(job_id: str, *, child: bool) -> None:
+    """Refuse what cannot be the id of a job, or the name of a child. Raises Problem."""
+    if child:
+        problem = name_problem(job_id)
+        if problem is not None:
+            raise unfit([FoundWrong("id", f"{job_id!r:.80} cannot be the name of a child job: it {problem}")])
+        return
+    try:
+        check_job_id(job_id)
+    except ValueError as error:
+        raise unfit([FoundWrong("id", str(error))]) from None
+
+
+def _made(prefix: str, caller: Caller, key: str) -> str:
+    """The id of what is created under a key: another caller's is another."""
+    text = msgspec.json.encode((caller.name, key))
+    return prefix + blake2b(text, digest_size=8).hexdigest()
+
+
+def _of_this_machine(value: object, at: tuple[str | int, ...], inside: str = "") -> Iterator[FoundWrong]:
+    """What a specification says of commands, import paths, folders and files."""
+    if isinstance(value, list):
+        for index, item in enumerate(cast("list[object]", value)):
+            yield from _of_this_machine(item, (*at, index), inside)
+    if not isinstance(value, dict):
+        return
+    for key, item in cast("dict[str, object]", value).items():
+        here = (*at, key)
+        if inside == "tools":  # where keys are names
+            yield from _of_this_machine(item, here)
+        elif key in _OF_THIS_MACHINE and item not in (None, False):
+            yield FoundWrong(where(here), f"{key} is taken {_ONLY_WITH}")
+        elif key in _FUNCTIONS or (key == "wait" and inside == "retry"):
+            if isinstance(item, str) and (":" in item or "#" in item):
+                yield FoundWrong(where(here), f"an import path is taken {_ONLY_WITH}: name a registered one")
+        elif key not in _DATA:
+            yield from _of_this_machine(item, here, key)
+
+
+HANDLERS = [create_worker, create_job]

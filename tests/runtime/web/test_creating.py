@@ -1,0 +1,199 @@
+"""Jobs and workers that are made over HTTP: by specifications, and as document 002 has it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import httpx
+import pytest
+from tests.runtime.web.conftest import client_of
+
+from callboard import Runtime, TaskContext, Worker
+
+pytestmark = pytest.mark.anyio
+LOOP = Worker("loop", engine="loop", capacity=100)
+
+
+async def task_description(task: TaskContext) -> Any:
+    """What carries out a described job: until it is cancelled, where it is told to wait."""
+    if task.args["task_description"] == "wait":
+        await anyio.sleep_forever()
+    return task.args
+
+
+@pytest.fixture
+async def runtime() -> AsyncIterator[Runtime]:
+    """A runtime that knows how to carry out what is described."""
+    async with Runtime(workers=(LOOP,), drain_deadline=0.0) as opened:
+        opened.task(task_description)
+        yield opened
+
+
+async def test_pause_running_worker(client: httpx.AsyncClient) -> None:
+    """The document's own test."""
+    response = await client.post("/api/workers", json={"workspace_id": "ws_test"})
+    worker_id = response.json()["id"]
+    assert (response.status_code, response.json()["status"]) == (201, "IDLE")
+    assert response.headers["location"] == f"workers/{worker_id}"
+    too_early = await client.post(f"/api/supervisor/workers/{worker_id}/pause")
+    assert too_early.status_code == 409  # "cannot pause worker that hasn't started"
+    await client.post(f"/api/workers/{worker_id}/start")
+    response = await client.post(f"/api/supervisor/workers/{worker_id}/pause", json={"reason": "Test pause"})
+    assert response.status_code == 200
+    assert response.json()["status"] == "PAUSED"
+
+
+async def test_idempotent_pause(runtime: Runtime, client: httpx.AsyncClient) -> None:
+    """The document's own test."""
+    await runtime.start_worker(Worker("w_test123", engine="loop", lifecycle="fleet"))
+    await runtime.worker("w_test123").start()
+    answers = [
+        await client.post("/api/supervisor/workers/w_test123/pause", json={"request_id": "req_abc123"})
+        for _ in range(2)
+    ]
+    assert [answer.status_code for answer in answers] == [200, 200]
+    assert answers[0].content == answers[1].content
+
+
+async def test_a_worker_of_a_workspace_is_made_once_for_a_key_and_serves_its_workspace(
+    runtime: Runtime, client: httpx.AsyncClient
+) -> None:
+    body = {"workspace_id": "ws", "reason": "more", "by": "ana", "request_id": "k"}
+    first, again = [await client.post("/api/workers", json=body) for _ in range(2)]
+    assert (first.status_code, first.content) == (again.status_code, again.content) == (201, again.content)
+    record = runtime.worker(first.json()["id"]).record
+    assert (record.capabilities, record.capacity, record.run) == (["workspace:ws"], 1, 1)
+    (born,) = [row for row in runtime.journal.transitions(entity_id=record.id) if row.event == "create"]
+    assert born.metadata is not None
+    assert (born.metadata["reason"], born.metadata["by"]) == ("more", "ana")
+    other = await client.post("/api/workers", json={**body, "workspace_id": "other"})
+    assert (other.status_code, other.json()["type"]) == (422, "/problems/request-id-reused")
+
+
+async def test_a_worker_of_a_specification_is_checked_whole(runtime: Runtime, client: httpx.AsyncClient) -> None:
+    made = await client.post("/api/workers", json={"name": "two", "engine": "loop", "capacity": 2})
+    assert (made.json()["id"], made.json()["status"], runtime.worker("two").record.capacity) == ("two", "idle", 2)
+    lives = await client.post("/api/workers", json={"name": "two", "engine": "loop", "capacity": 2})
+    assert (lives.status_code, lives.json()["state"]) == (409, "idle")
+    for body, places in (
+        ({}, {"name", "engine"}),
+        ({"name": "a/b", "engine": "loop", "capacity": 0}, {"name", "capacity"}),
+        ({"name": "a", "engine": "loopy"}, {"engine"}),
+        ({"name": "a", "engine": "loop", "lifecycle": "os:path"}, {"lifecycle"}),
+        ({"workspace_id": " "}, {"workspace_id"}),
+    ):
+        answer = await client.post("/api/workers", json=body)
+        assert answer.status_code == 422
+        assert {finding["where"] for finding in answer.json()["findings"]} == places
+
+
+async def test_a_described_job_runs_by_fleet_and_has_children(runtime: Runtime, client: httpx.AsyncClient) -> None:
+    body = {"task_description": "wait", "worker_count": 2, "depth": 0, "request_id": "k"}
+    made = await client.post("/api/jobs", json=body)
+    parent = made.json()["id"]
+    assert (made.status_code, made.json()["status"], made.json()["lifecycle"]) == (201, "RUNNING", "fleet")
+    again = await client.post("/api/jobs", json=body)
+    assert (again.status_code, again.json()["id"]) == (200, parent)
+    other = await client.post("/api/jobs", json={**body, "task_description": "else"})
+    assert (other.status_code, other.json()["type"]) == (422, "/problems/request-id-reused")
+
+    async for _ in (await runtime.job(parent)).events(task="task", to_state="running", notices=False):
+        break
+    deeper = {"task_description": "a part", "parent_job_id": parent, "request_id": "c"}
+    assert (await client.post("/api/jobs", json={**deeper, "depth": 3})).status_code == 422
+    child = await client.post("/api/jobs", json={**deeper, "depth": 1})
+    assert (child.status_code, child.json()["depth"], child.json()["parent_id"]) == (201, 1, parent)
+    await (await runtime.job(child.json()["id"])).wait()
+    shown = (await client.get("/api/" + child.headers["location"])).json()
+    assert (shown["id"], shown["status"]) == (child.json()["id"], "COMPLETED")
+    assert (await client.get(f"/api/jobs/{parent}")).json()["children"] == [shown["id"]]
+
+    await client.post(f"/api/jobs/{parent}/cancel")
+    await (await runtime.job(parent)).wait()
+    assert (await client.get(f"/api/jobs/{parent}")).json()["status"] == "CANCELED"
+    late = await client.post("/api/jobs", json=deeper)
+    assert (late.status_code, late.json()["id"]) == (200, shown["id"])  # the same again is the same, also then
+    another = await client.post("/api/jobs", json={**deeper, "request_id": "d"})
+    assert another.status_code == 409
+
+
+async def test_what_cannot_be_described_is_told_whole_and_journals_nothing(
+    runtime: Runtime, client: httpx.AsyncClient
+) -> None:
+    before = runtime.journal.tail
+    for body, places in (
+        ({"task_description": " ", "worker_count": 11, "depth": 6}, {"task_description", "worker_count", "depth"}),
+        ({"task_description": "x", "depth": 1}, {"depth"}),
+        ({}, {"workstream"}),
+        ({"task_description": "x", "workstream": {}}, {"workstream"}),
+        ({"workstream": {}, "depth": 0}, {"depth"}),
+        ({"task_description": 3, "worker_count": "2", "nope": 1}, {"task_description", "worker_count", "nope"}),
+        ({"task_description": "x", "id": "../../x"}, {"id"}),
+    ):
+        answer = await client.post("/api/jobs", json=body)
+        assert answer.status_code == 422, body
+        assert {finding["where"] for finding in answer.json()["findings"]} == places
+    assert (await client.post("/api/jobs", json={"task_description": "x", "parent_job_id": "none"})).status_code == 404
+    assert runtime.journal.tail == before
+    async with Runtime(workers=()) as unable, client_of(unable) as asking:
+        answer = await asking.post("/api/jobs", json={"task_description": "x"})
+        assert "registers a function named 'task_description'" in answer.json()["detail"]
+
+
+NAMED = {"tasks": [{"name": "a", "run": "task_description", "args": {"task_description": "x", "command": "data"}}]}
+
+
+async def test_a_workstream_is_submitted_as_its_file_would_be(runtime: Runtime, client: httpx.AsyncClient) -> None:
+    made = await client.post("/api/jobs", json={"workstream": NAMED, "id": "mine", "by": "ana"})
+    assert (made.status_code, made.headers["location"], made.json()["by"]) == (201, "jobs/mine", "ana")
+    outcome = await (await runtime.job("mine")).wait()
+    assert outcome.results == {"a": {"task_description": "x", "command": "data"}}
+    again = await client.post("/api/jobs", json={"workstream": NAMED, "id": "mine"})
+    assert (again.status_code, again.json()["state"]) == (200, "completed")
+    other = await client.post("/api/jobs", json={"workstream": {**NAMED, "max_parallel": 2}, "id": "mine"})
+    assert (other.status_code, other.json()["type"]) == (409, "/problems/job-exists")
+
+
+OF_THIS_MACHINE: list[tuple[dict[str, Any], str]] = [
+    ({"tasks": [{"name": "a", "command": ["true"]}]}, "tasks[0].command"),
+    ({"tasks": [{"name": "a", "run": "os:getcwd"}]}, "tasks[0].run"),
+    ({"tasks": [{"name": "a", "run": "test.<locals>.body#1"}]}, "tasks[0].run"),
+    ({**NAMED, "folder": "/srv"}, "folder"),
+    ({**NAMED, "cwd": "/srv"}, "cwd"),
+    ({**NAMED, "lifecycle": "os:path"}, "lifecycle"),
+    ({**NAMED, "checks": [{"imports": "antigravity"}]}, "checks[0].imports"),
+    ({**NAMED, "checks": [{"file": "/etc/shadow"}]}, "checks[0].file"),
+    ({**NAMED, "on_failed": [{"command": "id", "shell": True}]}, "on_failed[0].command"),
+    ({**NAMED, "alerts": [{"run": "os:abort"}]}, "alerts[0].run"),
+    ({**NAMED, "defaults": {"retry": {"wait": "os:nice"}}}, "defaults.retry.wait"),
+    ({**NAMED, "tools": {"args": {"retry": {"wait": "os:nice"}}}}, "tools.args.retry.wait"),
+    ({**NAMED, "hold": {"clauses": [{"people": 1, "team": "t", "members": "os:x"}]}}, "hold.clauses[0].members"),
+    ({"tasks": [{**NAMED["tasks"][0], "condition": {"command": "true"}}]}, "tasks[0].condition.command"),
+]
+
+
+async def test_nothing_of_this_machine_is_named_unless_commands_may_be(
+    runtime: Runtime, client: httpx.AsyncClient
+) -> None:
+    before = runtime.journal.tail
+    for workstream, place in OF_THIS_MACHINE:
+        answer = await client.post("/api/jobs", json={"workstream": workstream})
+        assert answer.status_code == 422, place
+        assert f"workstream.{place}" in {finding["where"] for finding in answer.json()["findings"]}
+    assert runtime.journal.tail == before
+
+
+async def test_commands_are_taken_where_the_operator_says_so(tmp_path: Path) -> None:
+    async with (
+        Runtime(workers=(LOOP, Worker("c", engine="command", capacity=1)), outputs=tmp_path) as runtime,
+        client_of(runtime, commands=True) as client,
+    ):
+        tasks = [{"name": "a", "command": ["true"]}, {"name": "b", "run": "os:getcwdb", "engine": "thread", "nope": 1}]
+        wrong = await client.post("/api/jobs", json={"workstream": {"tasks": tasks}})
+        assert [finding["where"] for finding in wrong.json()["findings"]] == ["workstream.tasks[1].nope"]
+        made = await client.post("/api/jobs", json={"workstream": {"tasks": tasks[:1]}})
+        assert made.status_code == 201
+        assert (await (await runtime.job(made.json()["id"])).wait()).state == "completed"
