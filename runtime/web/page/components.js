@@ -4,7 +4,7 @@
 //   Name {text}                     a name from elsewhere, in its own direction of writing
 //   Time {at}                       a moment; its title is the whole date     Ago {at}
 //   Since {from, to?}               how long it takes, ticking while to is null
-//   Countdown {to, over?}           how long until then, ticking
+//   Countdown {to, over?}           how long until then, ticking: "in" is said before it
 //   Progress {counts, total}        a run's tasks by phase, as a bar and in words
 //   Loaded {of, children}           what a resource has, or that it is being read, or why it cannot be
 //   useWindow(count, height)        which rows of a long list are to be there: see `views/runs.js`
@@ -95,7 +95,7 @@ export function Since({ from, to = null }) {
   return html`<span class="num">${to === null ? ticking(Math.floor(now.value - from)) : span(to - from)}</span>`;
 }
 
-export function Countdown({ to, over = "now" }) {
+export function Countdown({ to, over = "a moment" }) {
   if (to === null || to === undefined) return null;
   const left = to - now.value;
   return html`<time class="num" datetime=${iso(to)} title=${full(to)}>${left > 0 ? ticking(left) : over}</time>`;

@@ -60,7 +60,7 @@ function Summary({ id, job, model }) {
       ${TOLD.has(stream) && job.phase === "running" && html`<${State} state=${stream} />`}
       <span class="soft">${job.started_at ? html`${job.finished_at ? "took " : "for "}<${Since} from=${job.started_at} to=${job.finished_at} /> · begun ` : "submitted "}
         <${Ago} at=${job.started_at ?? job.created_at} />${job.by ? html` by <${Name} text=${job.by} />` : ""}</span>
-      ${job.retry_at && html`<span>next run in <${Countdown} to=${job.retry_at} over="a moment" /></span>`}
+      ${job.retry_at && html`<span>next run in <${Countdown} to=${job.retry_at} /></span>`}
     </div>
     <${Progress} counts=${job.counts} total=${job.total} />
     ${model && html`<${Attention} id=${id} model=${model} />`}

@@ -89,7 +89,7 @@ function Hold({ id, task }) {
     <ul class="clauses">${(task.decisions ?? []).map((one, at) => html`<li key=${at} class=${`tone-${one.verdict === "approved" ? "good" : "bad"}`}>
       <${Icon} name=${one.verdict === "approved" ? "check" : "cross"} />
       <span class="prose">${spoken(one.verdict)}${one.by ? html` by <b><${Name} text=${one.by} /></b>` : ""} <span class="soft"><${Time} at=${one.at} /></span>${one.reason ? html`: ${safe(one.reason)}` : ""}</span></li>`)}</ul>
-    ${task.phase === "held" && task.hold_until && html`<p class="soft">expires in <${Countdown} to=${task.hold_until} over="a moment" />, <${Time} at=${task.hold_until} /></p>`}
+    ${task.phase === "held" && task.hold_until && html`<p class="soft">expires in <${Countdown} to=${task.hold_until} />, <${Time} at=${task.hold_until} /></p>`}
   <//>`;
 }
 
@@ -100,7 +100,7 @@ function Next({ task, path }) {
   const step = ([words, state]) => html`${words} ${state && html`<${State} state=${state} />`}`;
   return html`<${Section} title="What can come next">
     <ul class="nexts">
-      ${itself && html`<li><span class="soft"><${Icon} name="clock" /> <span>by itself</span></span><span>in <${Countdown} to=${task.due_at} over="a moment" /> ${step(itself)}</span></li>`}
+      ${itself && html`<li><span class="soft"><${Icon} name="clock" /> <span>by itself</span></span><span>in <${Countdown} to=${task.due_at} /> ${step(itself)}</span></li>`}
       ${verbs.map((verb) => html`<li key=${verb}><span>${VERBS[verb].label}</span><span>${step(leadsTo(verb, task) ?? ["", null])}</span></li>`)}
     </ul>
     <${Actions} of=${task} at=${path} />
