@@ -46,6 +46,13 @@ def test_the_public_names_are_these() -> None:
     assert callboard.__all__ == PUBLIC
 
 
+def test_the_public_names_of_the_board_are_these() -> None:
+    pytest.importorskip("litestar", reason="the extra `web` is not installed")
+    from callboard import web
+
+    assert web.__all__ == ["Token", "board"]
+
+
 def test_the_public_names_for_tests_are_these() -> None:
     assert testing.__all__ == TESTING
     assert all(getattr(testing, name).__name__ == name for name in TESTING)

@@ -202,6 +202,13 @@ def writable(runtime: Runtime) -> None:
         raise Problem(503, "journal-unwritable", text, headers={"Retry-After": "5"})
 
 
+def accepting(runtime: Runtime) -> None:
+    """Raises Problem where no new job is taken: the journal cannot be written, or the runtime is about to end."""
+    writable(runtime)
+    if runtime.draining:
+        raise Problem(503, "draining", "the runtime is stopping, and takes nothing new", headers={"Retry-After": "30"})
+
+
 def _arguments(action: Action, said: Say, caller: Caller) -> dict[str, Any]:
     """What its method is given, but for the key."""
     given = {name: value for name in said.__struct_fields__ if (value := getattr(said, name)) is not None}

@@ -6,7 +6,7 @@ Rules
 -----
 - It opens and closes nothing: the runtime is the application's, which mounts this wherever it likes, at any prefix.
 - Nothing is served from elsewhere: the page and all that belongs to it lie in `page/`.
-- Where a handler is added: in the list of its module, and that in `_HANDLERS`. It asks for `board: TheBoard` and
+- Where a handler is added: in the list of its module, and that in `HANDLERS`. It asks for `board: TheBoard` and
   `caller: TheCaller`; one that speaks ASGI itself finds the board by `board_of(scope)`.
 """
 
@@ -24,6 +24,7 @@ from . import approvals, breakers, creating, events, health, jobs, machines, pos
 from .access import Caller, Token, Tokens, caller_of, scope_needed
 from .assets import serving
 from .context import Board
+from .described import describing
 from .gate import Application, Gate
 from .problems import answer
 
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 LARGEST = 1_000_000
 """Bytes of the largest body, but where a handler says otherwise."""
 _MODULES = (jobs, tasks, approvals, workers, breakers, machines, transitions, health, posts, creating, events)
-_HANDLERS = [handler for module in _MODULES for handler in module.HANDLERS]
+HANDLERS = [handler for module in _MODULES for handler in module.HANDLERS]
 
 
 def board(
@@ -61,12 +62,12 @@ def board(
         return caller_of(request.scope)
 
     app = Litestar(
-        [*_HANDLERS, *([serving()] if page else [])],
+        [*HANDLERS, describing(HANDLERS), *([serving()] if page else [])],
         dependencies={"board": Provide(the_board), "caller": Provide(the_caller)},
         state=State({"board": given}),
         guards=[scope_needed],
         exception_handlers={Exception: answer},
         request_max_body_size=LARGEST,
-        openapi_config=None,
+        openapi_config=None,  # it is made aside (`described.py`)
     )
     return Gate(app, Tokens(tokens, clock), hosts, given.streams.close)

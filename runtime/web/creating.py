@@ -13,13 +13,15 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sized
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote
 
 import msgspec
+from anyio import to_thread
 from litestar import Response, post
+from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import JSONBody
 
 from ...actors.job import DEEPEST
@@ -31,7 +33,7 @@ from ..outcomes import JobExists
 from ..requests import RequestIdReused
 from ..runtime import check_job_id
 from .access import Caller, TheCaller
-from .actions import Done, Say, done_of, trouble, writable
+from .actions import Done, Say, accepting, done_of, trouble, writable
 from .context import Board, TheBoard, path_of
 from .idempotency import HEADER, key_of
 from .jobs import view_of
@@ -47,9 +49,14 @@ if TYPE_CHECKING:
 
 DESCRIBED = "task_description"
 """The name of the function that carries out what is described."""
-_DATA = frozenset({"args", "env"})
+_DATA = frozenset({"args"})
 """What holds data and no settings."""
-_OF_THIS_MACHINE = frozenset({"command", "shell", "folder", "cwd", "file", "changed", "imports", "imports_js"})
+LARGEST = 20_000_000
+"""Bytes of the largest specification."""
+_LARGE = 200  # tasks that are looked at in a thread: the event loop turns meanwhile
+_OF_THIS_MACHINE = frozenset(
+    {"command", "shell", "folder", "cwd", "env", "secrets", "file", "changed", "imports", "imports_js"}
+)
 _FUNCTIONS = frozenset({"run", "members", "lifecycle"})
 _LONGEST = 200
 _ONLY_WITH = "only where the board is opened with `commands`"
@@ -138,7 +145,10 @@ def _worker_of(board: Board, said: NewWorker, made: str) -> Worker:
 # -- jobs --------------------------------------------------------------------------------------------------------------
 
 
-@post("/api/jobs", operation_id="submit_job", dto=Said, return_dto=None, tags=["jobs"])
+@post(
+    "/api/jobs", operation_id="submit_job", dto=Said, return_dto=None, tags=["jobs"], request_max_body_size=LARGEST,
+    responses={200: ResponseSpec(JobView, description="There was this job already.", generate_examples=False)},
+)  # fmt: skip
 async def create_job(
     *, board: TheBoard, caller: TheCaller, request: AnyRequest, data: JSONBody[NewJob | None] = None
 ) -> Response[JobView]:
@@ -147,11 +157,13 @@ async def create_job(
     runtime = board.runtime
     key = key_of(request.headers.getall(HEADER, []), said.request_id)
     by = caller.by(said.by) if said.by is not None or caller.name is not None else None  # else nobody said so
-    workstream = _workstream_of(board, said)
+    tasks: object = (said.workstream or {}).get("tasks")
+    large = isinstance(tasks, Sized) and len(tasks) > _LARGE
+    workstream = await (to_thread.run_sync(_workstream_of, board, said) if large else _at_once(board, said))
     job_id = said.id or (None if key is None else _made("j_", caller, key))
     if job_id is not None:
         _check_id(job_id, child=said.parent_job_id is not None)
-    writable(runtime)
+    accepting(runtime)
     with board.on_their_way.of(runtime, key or runtime.new_id()), trouble():
         try:
             if said.parent_job_id is None:
@@ -169,6 +181,10 @@ async def create_job(
     view = await view_of(board, await board.job(job.id))
     headers = {"Location": f"jobs/{quote(path_of(job.id), safe=':')}"}
     return Response(view, status_code=200 if known else 201, headers=headers)
+
+
+async def _at_once(board: Board, said: NewJob) -> Workstream:
+    return _workstream_of(board, said)
 
 
 def _workstream_of(board: Board, said: NewJob) -> Workstream:

@@ -23,6 +23,7 @@ from ...actors.protection import DecisionConflict
 from ...actors.validate import SpecificationError
 from ...machines import InvalidTransitionError
 from ..control.verbs import commands_of
+from ..logs import logger
 from ..outcomes import JobExists, RuntimeClosed
 from ..requests import RequestIdReused
 
@@ -136,6 +137,8 @@ def _of_framework(error: HTTPException) -> Problem:
 def answer(request: Request[Any, Any, Any], error: Exception) -> Response[ProblemDetails]:
     """The handler of every exception."""
     problem = problem_of(error)
+    if problem.status == 500:
+        logger("callboard").error("request_failed", path=request.scope["path"], exc_info=error)
     return Response(
         problem.details(request.scope["path"]), status_code=problem.status, media_type=MEDIA_TYPE,
         headers=problem.headers,

@@ -1,0 +1,35 @@
+"""The interface as it describes itself: every operation, and every answer that it gives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+
+from callboard.runtime.web.app import HANDLERS
+
+pytestmark = pytest.mark.anyio
+
+
+async def described(client: httpx.AsyncClient) -> Any:
+    return (await client.get("/api/openapi.json")).raise_for_status().json()
+
+
+async def test_every_operation_is_described_once(client: httpx.AsyncClient) -> None:
+    told = await described(client)
+    assert told["openapi"].startswith("3.1")
+    operations = [one for methods in told["paths"].values() for one in methods.values()]
+    ids = [one["operationId"] for one in operations]
+    assert len(set(ids)) == len(ids) == sum(len(handler.paths) for handler in HANDLERS)
+    for one in operations:
+        assert {"401", "403", "404", "421", "422", "429", "503"} <= one["responses"].keys(), one["operationId"]
+        assert one.get("description") or one.get("summary"), one["operationId"]
+
+
+async def test_problems_and_views_are_described_by_their_fields(client: httpx.AsyncClient) -> None:
+    schemas = (await described(client))["components"]["schemas"]
+    assert {"machine", "state", "event", "allowed", "findings"} <= schemas["ProblemDetails"]["properties"].keys()
+    for view in ("JobView", "TaskView", "WorkerView", "BreakerView", "MachineView", "NewJob"):
+        (found,) = [schema for name, schema in schemas.items() if name.endswith(view)]
+        assert found["properties"]
