@@ -16,7 +16,7 @@ from .jsonl import log_line
 if TYPE_CHECKING:
     from ..actors.records import JobRecord, MachineRecord, WorkstreamRecord
     from ..actors.task_record import TaskRecord
-    from .journal.contract import Reader
+    from .journal.contract import Asked, Reader
 
 
 class Examined(msgspec.Struct):
@@ -61,7 +61,7 @@ def examine(reader: Reader, *, lifecycles: Iterable[Lifecycle] = ()) -> Examined
     return Examined(found, count, len(records))
 
 
-def machine_of(reader: Reader, record: MachineRecord) -> Machine | None:
+def machine_of(reader: Asked, record: MachineRecord) -> Machine | None:
     """What an entity runs by, as the journal keeps it: its guards are never asked."""
     kept = [reader.spec(key) for key in record.definitions]
     return merged(msgspec.json.decode(spec, type=Definition) for spec in kept if spec is not None)

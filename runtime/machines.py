@@ -112,7 +112,7 @@ class MachineRef:
         nothing has changed; FireFailed where a guard or `on_event` raises; MachineNotFound while its machine is not
         there; RequestIdReused, AskTimeout (it may still take effect), RuntimeClosed.
         """
-        _check_type(message)
+        check_message(message)
         self._owner.host.go_ahead()
         with anyio.move_on_after(timeout), named(self.name):
             while self._sent is not None and not self._sent.is_set():
@@ -125,7 +125,7 @@ class MachineRef:
 
         False if it will not be taken: the runtime has closed, or its journal cannot write. It is a dead letter then.
         """
-        _check_type(message)
+        check_message(message)
         owner = self._owner
         if (reason := owner.refuses()) is not None:
             owner.host.dispatcher.dead_letters.add(self.name, message, reason)
@@ -406,7 +406,8 @@ def _kept(record: RequestRecord) -> Transitioned | None:
     return msgspec.json.decode(record.answer, type=Acknowledged).transition
 
 
-def _check_type(message: object) -> None:
+def check_message(message: object) -> None:
+    """Refuse what no machine takes. Raises TypeError, ValueError."""
     if not isinstance(message, Fire):
         raise TypeError(f"a MachineActor takes a Fire, not {message!r:.60}")
     if message.reason is not None:

@@ -97,7 +97,7 @@ class Runtime(RuntimeLife):
         that has another workstream, RuntimeClosed.
         """
         self._check_open()
-        _check_type(workstream, Workstream, "submit takes a Workstream")
+        check_type(workstream, Workstream, "submit takes a Workstream")
         if id is not None:
             check_job_id(id)
         if by is not None:
@@ -167,7 +167,7 @@ class Runtime(RuntimeLife):
     async def job(self, job_id: str) -> JobHandle:
         """The handle of a job, living or ended. Raises LookupError if there is none."""
         self._check_open()
-        _check_type(job_id, str, "a job's id is a str")
+        check_type(job_id, str, "a job's id is a str")
         actor = self._host.kernel.jobs.get(job_id)
         if actor is not None:
             return self._handle(actor)
@@ -447,7 +447,7 @@ class Runtime(RuntimeLife):
 
 def check_job_id(job_id: str) -> None:
     """Refuse an id that could not be a folder's name. Raises ValueError, and TypeError for what is no text."""
-    _check_type(job_id, str, "a job's id is a str")
+    check_type(job_id, str, "a job's id is a str")
     if not (0 < len(job_id) <= 128 and job_id.isascii() and all(c.isalnum() or c in "._-" for c in job_id)):
         raise ValueError(f"{job_id!r:.80} cannot be a job's id: use 1 to 128 of the characters A-Z a-z 0-9 . _ -")
     if job_id[0] in ".-":
@@ -456,6 +456,7 @@ def check_job_id(job_id: str) -> None:
         raise ValueError(f"{job_id!r:.80} cannot be a job's id: it {problem}")
 
 
-def _check_type(value: object, kind: type, expected: str) -> None:
+def check_type(value: object, kind: type, expected: str) -> None:
+    """Refuse what is of another type. Raises TypeError."""
     if not isinstance(value, kind):
         raise TypeError(f"{expected}, not {value!r:.60}")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import callboard
-from callboard import testing
+from callboard import client, testing
 
 PUBLIC = """
 Actor ActorError ActorStopped Alert Approval ApprovalExpired ApprovalRejected AskCycleError AskTimeout AttemptOver
@@ -31,7 +31,12 @@ Asked Dies Exits Fails Hangs Probe SimulatedBreaker SimulatedJob SimulatedTask S
 SimulationError Succeeds Trace VirtualRuntime
 """.split()  # noqa: SIM905 - a name a word is what a reader compares
 
-HEAVY = {"asyncio", "rich", "sqlite3", "structlog", "tenacity", "trio", "typer", "uvloop", "yaml"}
+CLIENT = """
+AccessRefused Client RemoteBreaker RemoteEvents RemoteJob RemoteMachine RemoteTask RemoteWorker ServerError
+ServerUnreachable
+""".split()  # noqa: SIM905 - a name a word is what a reader compares
+
+HEAVY = {"asyncio", "httpx", "rich", "sqlite3", "structlog", "tenacity", "trio", "typer", "uvloop", "yaml"}
 
 
 def modules_after(program: str) -> set[str]:
@@ -56,6 +61,11 @@ def test_the_public_names_of_the_board_are_these() -> None:
 def test_the_public_names_for_tests_are_these() -> None:
     assert testing.__all__ == TESTING
     assert all(getattr(testing, name).__name__ == name for name in TESTING)
+
+
+def test_the_public_names_for_programs_elsewhere_are_these() -> None:
+    assert client.__all__ == CLIENT
+    assert all(getattr(client, name).__name__ == name for name in CLIENT)
 
 
 KIT = ("callboard.testing", "callboard.runtime.testing")

@@ -5,6 +5,7 @@ Rules:
 - Where none has, it stays in the inbox and takes effect at the next start, before anything runs; that is told as such.
   (`cancel` does not come here then: it needs no worker, and is done at once, see `cancel.py`.)
   What the present state does not allow is refused at once: nothing changes it meanwhile.
+- A runtime behind a board is told over HTTP, by `overhttp.py`'s `BoardAct`: it answers when the command took effect.
 - What is printed can be pasted: a target is "JOB", or "JOB/TASK".
 """
 
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
     from ...actors.records import JobRecord
     from ...actors.task_record import TaskRecord
     from ..control.told import Answered
-    from ..journal.contract import InboxRow, Reader
+    from ..journal.contract import Asked, InboxRow
+    from .boards import Place
 
     Found = JobRecord | TaskRecord
 
@@ -55,14 +57,80 @@ def login() -> str:
 
 
 class Act:
-    """One command to one target of a journal."""
+    """One command to one target. place: what holds that: a journal, or a board."""
 
-    def __init__(self, journal: Path, verb: str, *, request_id: str | None, timeout: float, as_json: bool) -> None:
-        self.journal = journal
+    def __init__(self, place: Place, verb: str, *, request_id: str | None, timeout: float, as_json: bool) -> None:
+        self.place = place
         self.verb = verb
         self.timeout = timeout
         self.as_json = as_json
         self.request_id = request_id if request_id is not None else _new_id()
+
+    def who(self, by: str | None) -> str | None:
+        """Who says it."""
+        return by or login()
+
+    def on(self, kind: str, target: str, shown: str, arguments: dict[str, Any], *, told: str = "") -> None:
+        """Do it. `shown` is the target in words, `told` what is added to the line that says what came of it."""
+        raise NotImplementedError
+
+    def was_given(self, kind: str, target: str, arguments: dict[str, Any]) -> bool:
+        """Whether it was given before under the same key. Raises Trouble where that was another command."""
+        raise NotImplementedError
+
+    def check(self, shown: str, arguments: dict[str, Any]) -> None:
+        """Raises Trouble for a key, a name or a reason that no journal takes."""
+        from ..attribution import name_of, reason_of  # noqa: PLC0415
+        from ..requests import check_request_id  # noqa: PLC0415
+
+        try:
+            check_request_id(self.request_id)
+            if arguments.get("by") is not None:
+                name_of(arguments["by"])
+            if arguments.get("reason") is not None:
+                reason_of(arguments["reason"])
+        except ValueError as error:
+            raise Trouble(f"{shown}: {error}") from None
+
+    def tell(self, shown: str, answered: Answered, told: str = "") -> None:
+        """Print what came of it. Raises Trouble for what was refused."""
+        from .words import one_line  # noqa: PLC0415
+
+        code = 0 if answered.refused is None else _CODES.get(answered.refused, INTERNAL)
+        if self.as_json:
+            self._json(answered, code)
+            raise typer.Exit(code)
+        if answered.error is not None:
+            text = answered.error.removeprefix(f"{answered.kind}: ").removeprefix(f"{shown}: ")
+            raise Trouble(f"{shown}: {one_line(text, 2000)}", code)
+        told = f" ({one_line(told)})" if told else ""
+        if answered.id:
+            inner = answered.workstream if answered.workstream != answered.state else ""
+            state = f"{answered.state}{f', its workstream {inner}' if inner else ''}"
+            echo(f"{answered.kind} {answered.id} {state}{told}")
+        else:
+            echo(f"{shown}: done{told}")
+
+    def later(self, text: str) -> None:
+        """Say that it has not taken effect yet, or may not have. Ends the command."""
+        if self.as_json:
+            echo_json({"request_id": self.request_id, "verb": self.verb, "later": text})
+            raise typer.Exit(LATER)
+        raise Trouble(text, LATER)
+
+    def _json(self, answered: Answered, code: int) -> None:
+        import msgspec  # noqa: PLC0415
+
+        told = msgspec.to_builtins(answered)
+        echo_json({"request_id": self.request_id, "verb": self.verb, **told, "exit_code": code})
+
+
+class JournalAct(Act):
+    """One command to one target of a journal's file."""
+
+    def __init__(self, journal: Path, verb: str, *, request_id: str | None, timeout: float, as_json: bool) -> None:
+        super().__init__(journal, verb, request_id=request_id, timeout=timeout, as_json=as_json)
+        self.journal = journal
 
     def on(self, kind: str, target: str, shown: str, arguments: dict[str, Any], *, told: str = "") -> None:
         """Do it. `shown` is the target in words, `told` what is added to the line that says what came of it."""
@@ -76,7 +144,7 @@ class Act:
                 self.tell(shown, before, told)
                 return
             when = "the next start" if kind != "machine" else "the next start of a program that has its machine"
-            self._later(f"{self.verb} {shown}: nobody runs {self.journal} now. It will take effect at {when}.")
+            self.later(f"{self.verb} {shown}: nobody runs {self.journal} now. It will take effect at {when}.")
         answered = command(self.journal, self._row(kind, target, arguments), self.timeout)
         if answered is None:
             if owner_of(self.journal) is None:
@@ -84,7 +152,7 @@ class Act:
             else:
                 text = f"{owner} has not answered within {self.timeout:g} s. It stays in the inbox, and takes effect "
                 text += "when it gets to it"
-            self._later(f"{self.verb} {shown}: {text}, unless it has by then: `callboard status` shows.")
+            self.later(f"{self.verb} {shown}: {text}, unless it has by then: `callboard status` shows.")
         else:
             self.tell(shown, answered, told)
 
@@ -101,20 +169,6 @@ class Act:
         if before is None:
             put(self.journal, row)
         return before
-
-    def check(self, shown: str, arguments: dict[str, Any]) -> None:
-        """Raises Trouble for a key, a name or a reason that no journal takes."""
-        from ..attribution import name_of, reason_of  # noqa: PLC0415
-        from ..requests import check_request_id  # noqa: PLC0415
-
-        try:
-            check_request_id(self.request_id)
-            if arguments.get("by") is not None:
-                name_of(arguments["by"])
-            if arguments.get("reason") is not None:
-                reason_of(arguments["reason"])
-        except ValueError as error:
-            raise Trouble(f"{shown}: {error}") from None
 
     def was_given(self, kind: str, target: str, arguments: dict[str, Any]) -> bool:
         """Whether it was given before under the same key. Raises Trouble where that was another command."""
@@ -158,39 +212,18 @@ class Act:
         possible = f"possible there: {', '.join(sorted(can))}" if can else "nothing leaves that"
         raise Trouble(f"{row.verb} {shown} is not possible: {told}; {possible}.", FAILED)
 
-    def tell(self, shown: str, answered: Answered, told: str = "") -> None:
-        """Print what came of it. Raises Trouble for what was refused."""
-        from .words import one_line  # noqa: PLC0415
 
-        code = 0 if answered.refused is None else _CODES.get(answered.refused, INTERNAL)
-        if self.as_json:
-            self._json(answered, code)
-            raise typer.Exit(code)
-        if answered.error is not None:
-            text = answered.error.removeprefix(f"{answered.kind}: ").removeprefix(f"{shown}: ")
-            raise Trouble(f"{shown}: {one_line(text, 2000)}", code)
-        told = f" ({one_line(told)})" if told else ""
-        if answered.id:
-            inner = answered.workstream if answered.workstream != answered.state else ""
-            state = f"{answered.state}{f', its workstream {inner}' if inner else ''}"
-            echo(f"{answered.kind} {answered.id} {state}{told}")
-        else:
-            echo(f"{shown}: done{told}")
+def acting(place: Place, verb: str, *, request_id: str | None, timeout: float, as_json: bool) -> Act:
+    """A command at that place."""
+    common: dict[str, Any] = {"request_id": request_id, "timeout": timeout, "as_json": as_json}
+    if isinstance(place, Path):
+        return JournalAct(place, verb, **common)
+    from .overhttp import BoardAct  # noqa: PLC0415 - heavy
 
-    def _later(self, text: str) -> None:
-        if self.as_json:
-            echo_json({"request_id": self.request_id, "verb": self.verb, "later": text})
-            raise typer.Exit(LATER)
-        raise Trouble(text, LATER)
-
-    def _json(self, answered: Answered, code: int) -> None:
-        import msgspec  # noqa: PLC0415
-
-        told = msgspec.to_builtins(answered)
-        echo_json({"request_id": self.request_id, "verb": self.verb, **told, "exit_code": code})
+    return BoardAct(place, verb, **common)
 
 
-def states_of(reader: Reader, kind: str, target: str) -> list[tuple[str, str]]:
+def states_of(reader: Asked, kind: str, target: str) -> list[tuple[str, str]]:
     """The kinds and states of what a command to that target may be about: of a job also its workstream."""
     if kind == "breaker":
         return [("breaker", str(breaker.state)) for breaker in reader.breakers() if breaker.name == target]
@@ -210,7 +243,7 @@ def address(named: Found) -> str:
     return f"{named.job_id}/{named.name}" if isinstance(named, TaskRecord) else named.id
 
 
-def find(reader: Reader, target: str, task: str | None = None) -> Found:
+def find(reader: Asked, target: str, task: str | None = None) -> Found:
     """The job or task that "JOB", "JOB/TASK" or "JOB@RUN/TASK" means. Raises Trouble."""
     from .reading import find_job, find_task  # noqa: PLC0415
 

@@ -8,6 +8,7 @@ import typer
 
 from .archive import archive
 from .audit import audit
+from .boards import anywhere
 from .breaker import breaker
 from .cancel import cancel
 from .check import check
@@ -41,7 +42,8 @@ app = typer.Typer(
 )
 
 _OWN: tuple[Callable[..., None], ...] = (
-    run, serve, resume, status, history, top, stuck, cancel, *commands(), fire, check, audit, archive, diagram, init,
+    anywhere(run), serve, anywhere(resume), anywhere(status), anywhere(history), anywhere(top), anywhere(stuck),
+    anywhere(cancel), *commands(), anywhere(fire), check, audit, archive, diagram, init,
 )  # fmt: skip
 for command in _OWN:
     app.command(epilog=_CODES)(command)

@@ -7,14 +7,16 @@ from typing import Any
 import typer
 
 from .acting import AsJson
+from .boards import Place, anywhere
 from .control import commands
-from .options import JOURNAL, Journal
+from .options import JOURNAL
 
 breaker = typer.Typer(help="Show, reset and trip the circuit breakers of tools.", no_args_is_help=True)
 
 
 @breaker.command("list")
-def list_(journal: Journal = JOURNAL, as_json: AsJson = False) -> None:
+@anywhere
+def list_(journal: Place = JOURNAL, as_json: AsJson = False) -> None:
     """Show the breakers of a journal."""
     import time  # noqa: PLC0415
 

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .acting import TIMEOUT, Act, AsJson, By, Reason, RequestId, Target, Timeout, address, find, login
-from .options import JOURNAL, Journal, MaybeTask
+from .acting import TIMEOUT, AsJson, By, JournalAct, Reason, RequestId, Target, Timeout, acting, address, find
+from .boards import Place
+from .options import JOURNAL, MaybeTask
 from .trouble import FAILED, Trouble
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def cancel(
     task: MaybeTask = None,
     *,
     force: Force = False,
-    journal: Journal = JOURNAL,
+    journal: Place = JOURNAL,
     reason: Reason = "cancelled by the user",
     by: By = None,
     request_id: RequestId = None,
@@ -37,38 +38,37 @@ def cancel(
 ) -> None:
     """Cancel a job, or one task of it."""
     from ..journal.contract import JournalLocked  # noqa: PLC0415
-    from ..journal.lock import owner_of  # noqa: PLC0415
-    from .reading import reading  # noqa: PLC0415
+    from .reading import owner_of, reading  # noqa: PLC0415
     from .words import ENDED  # noqa: PLC0415
 
-    act = Act(journal, "cancel", request_id=request_id, timeout=timeout, as_json=as_json)
+    act = acting(journal, "cancel", request_id=request_id, timeout=timeout, as_json=as_json)
     with reading(journal) as reader:
         named = find(reader, target, task)
     if named.state in ENDED and request_id is None:
         raise Trouble(f"{named.kind} {named.id} has ended already: {named.state}.", FAILED)
-    said = {"reason": reason, "force": force, "by": by or login()}
+    said = {"reason": reason, "force": force, "by": act.who(by)}
     act.check(f"{named.kind} {named.id}", said)
-    if owner_of(journal) is None:
+    if isinstance(act, JournalAct) and owner_of(journal) is None:
         with suppress(JournalLocked):  # somebody may just have begun to run it
             _cancel_here(act, named, said)
             return
     act.on(named.kind, address(named), f"{named.kind} {named.id}", said, told=reason)
 
 
-def _cancel_here(act: Act, named: Found, said: dict[str, Any]) -> None:
+def _cancel_here(act: JournalAct, named: Found, said: dict[str, Any]) -> None:
     import anyio  # noqa: PLC0415 - heavy
 
     anyio.run(_cancel, act, named, said)
 
 
-async def _cancel(act: Act, named: Found, said: dict[str, Any]) -> None:
+async def _cancel(act: JournalAct, named: Found, said: dict[str, Any]) -> None:
     from ..runtime import Runtime  # noqa: PLC0415
 
     async with Runtime(act.journal, workers=()) as runtime:
         await _cancelled(runtime, act, named, said)
 
 
-async def _cancelled(runtime: Runtime, act: Act, named: Found, said: dict[str, Any]) -> None:
+async def _cancelled(runtime: Runtime, act: JournalAct, named: Found, said: dict[str, Any]) -> None:
     import anyio  # noqa: PLC0415
 
     from ...actors.task_record import TaskRecord  # noqa: PLC0415

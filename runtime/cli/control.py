@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from .acting import TIMEOUT, Act, AsJson, By, MaybeReason, RequestId, Target, Timeout, address, find, login
-from .options import JOURNAL, Journal, MaybeTask
+from .acting import TIMEOUT, Act, AsJson, By, MaybeReason, RequestId, Target, Timeout, acting, address, find
+from .boards import Place, anywhere
+from .options import JOURNAL, MaybeTask
 from .trouble import FAILED, Trouble
 
 if TYPE_CHECKING:
-    from ..journal.reader import SqliteReader
+    from ..journal.contract import Asked
 
     Named = tuple[str, str, str]  # the kind of the target, how a runtime is told of it, and how people are
 
@@ -52,7 +53,7 @@ _LONGEST = 300.0  # seconds that a check may take
 # -- what is named -----------------------------------------------------------------------------------------------------
 
 
-def job_or_task(reader: SqliteReader, verb: str, target: str, task: str | None = None) -> Named:
+def job_or_task(reader: Asked, verb: str, target: str, task: str | None = None) -> Named:
     """The job or task that is meant, which the verb must be able to take. Raises Trouble."""
     from ..control.verbs import VERBS  # noqa: PLC0415
 
@@ -62,17 +63,17 @@ def job_or_task(reader: SqliteReader, verb: str, target: str, task: str | None =
     return named.kind, address(named), f"{named.kind} {named.id}"
 
 
-def _worker(reader: SqliteReader, _: str, target: str) -> Named:
+def _worker(reader: Asked, _: str, target: str) -> Named:
     name = target.partition("#")[0]  # its last incarnation is meant
     return "worker", _known(name, (one.name for one in reader.workers()), "There is no worker"), f"worker {name}"
 
 
-def _tool(reader: SqliteReader, _: str, target: str) -> Named:
+def _tool(reader: Asked, _: str, target: str) -> Named:
     names = (one.name for one in reader.breakers())
     return "breaker", _known(target, names, "No workstream of this journal has used a tool"), f"breaker {target}"
 
 
-def _tool_or_task(reader: SqliteReader, verb: str, target: str) -> Named:
+def _tool_or_task(reader: Asked, verb: str, target: str) -> Named:
     return (job_or_task if "/" in target else _tool)(reader, verb, target)
 
 
@@ -172,13 +173,13 @@ def commands(group: str = "") -> Iterator[Callable[..., None]]:
 def _command(row: Row) -> Callable[..., None]:
     parameters = {
         **row.about.parameters, **{name: (_OPTIONS[name], None) for name in row.options},
-        "journal": (Journal, JOURNAL), "reason": (MaybeReason, row.reason), "by": (By, None),
+        "journal": (Place, JOURNAL), "reason": (MaybeReason, row.reason), "by": (By, None),
         "request_id": (RequestId, None), "timeout": (Timeout, TIMEOUT), "as_json": (AsJson, False),
     }  # fmt: skip
 
     def command(**given: Any) -> None:
         common = {name: given.pop(name) for name in ("request_id", "timeout", "as_json")}
-        _do(row, Act(given.pop("journal"), row.verb, **common), given)
+        _do(row, acting(given.pop("journal"), row.verb, **common), given)
 
     command.__name__, command.__doc__ = row.word, row.help
     command.__annotations__ = {name: annotation for name, (annotation, _) in parameters.items()}
@@ -186,7 +187,7 @@ def _command(row: Row) -> Callable[..., None]:
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
         for name, (annotation, default) in parameters.items()
     ])  # fmt: skip
-    return command
+    return anywhere(command)
 
 
 def _do(row: Row, act: Act, given: dict[str, Any]) -> None:
@@ -194,10 +195,10 @@ def _do(row: Row, act: Act, given: dict[str, Any]) -> None:
     from .spans import span  # noqa: PLC0415
 
     about = {part: given.pop(part) for part in row.about.parameters}
-    with reading(act.journal) as reader:
+    with reading(act.place) as reader:
         kind, name, shown = row.about.find(reader, row.verb, **about)
     if given["by"] is None:
-        given["by"] = login()
+        given["by"] = act.who(None)
     check = given.pop("check", None)
     for option in row.options:
         if option in given and given[option] is None:

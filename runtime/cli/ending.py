@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Protocol
 
+from ...actors.records import JobRecord
 from ...actors.task_record import TaskRecord
-from ..handles import JobHandle
 from ..outcomes import Outcome
 from . import words
 
@@ -16,7 +17,34 @@ _LAST_LINES = 15  # of a failed command's output
 _LAST_BYTES = 8192
 
 
-def ending(ended: Sequence[Outcome], unfinished: Sequence[JobHandle]) -> Iterator[str]:
+class Shown(Protocol):
+    """What views show of a job: its present state, and that of its tasks."""
+
+    @property
+    def id(self) -> str:
+        """Its id."""
+        ...
+
+    @property
+    def state(self) -> str:
+        """Its state."""
+        ...
+
+    @property
+    def record(self) -> JobRecord:
+        """Its record."""
+        ...
+
+    def tasks(self) -> list[TaskRecord]:
+        """The records of its tasks."""
+        ...
+
+    def output(self, name: str) -> str:
+        """The last line that the running command of a task has written; empty if it has none."""
+        ...
+
+
+def ending(ended: Sequence[Outcome], unfinished: Sequence[Shown]) -> Iterator[str]:
     """Lines for people."""
     for outcome in ended:
         tasks = list(outcome.tasks.values())

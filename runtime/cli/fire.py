@@ -6,8 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from .acting import TIMEOUT, Act, AsJson, By, MaybeReason, RequestId, Timeout, login
-from .options import JOURNAL, Journal
+from .acting import TIMEOUT, AsJson, By, MaybeReason, RequestId, Timeout, acting
+from .boards import Place
+from .options import JOURNAL
 from .trouble import Trouble
 
 Entity = Annotated[str, typer.Argument(metavar="ENTITY", help="The name that a MachineActor was spawned with.")]
@@ -23,7 +24,7 @@ def fire(
     event: Event,
     *,
     metadata: Metadata = None,
-    journal: Journal = JOURNAL,
+    journal: Place = JOURNAL,
     reason: MaybeReason = None,
     by: By = None,
     request_id: RequestId = None,
@@ -34,14 +35,16 @@ def fire(
     from ...actors.schema import did_you_mean  # noqa: PLC0415
     from .reading import reading  # noqa: PLC0415
 
-    act = Act(journal, "fire", request_id=request_id, timeout=timeout, as_json=as_json)
+    act = acting(journal, "fire", request_id=request_id, timeout=timeout, as_json=as_json)
     told = _values(metadata or [])
     with reading(journal) as reader:
         if reader.machine(entity) is None:
             names = [record.name for record in reader.machines(limit=10_000)]
             advice = did_you_mean(entity, names) or "`callboard status` lists them."
             raise Trouble(f"There is no machine {entity!r:.80} in this journal; {advice}")
-    arguments = {"event": event, "reason": reason, "metadata": {"by": by or login(), **told}}
+    who = act.who(by)
+    said = {} if who is None else {"by": who}
+    arguments = {"event": event, "reason": reason, "metadata": said | told}
     act.on("machine", entity, f"machine {entity}", arguments, told=reason or "")
 
 

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .options import JOURNAL, AsJson, Journal, MaybeJobId, MaybeTask
+from .boards import Place
+from .options import JOURNAL, AsJson, MaybeJobId, MaybeTask
 from .terminal import echo, echo_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ...actors.transitions import Transitioned
-    from ..journal.contract import Reader
+    from ..journal.contract import Asked
 
 
 def history(
-    job_id: MaybeJobId = None, task: MaybeTask = None, journal: Journal = JOURNAL, as_json: AsJson = False
+    job_id: MaybeJobId = None, task: MaybeTask = None, journal: Place = JOURNAL, as_json: AsJson = False
 ) -> None:
     """Print the transitions of a journal, of one job, of one task, or of one machine."""
     from ..jsonl import log_line  # noqa: PLC0415
@@ -29,7 +30,7 @@ def history(
                 echo(_line(event))
 
 
-def _events(reader: Reader, job_id: str | None, task: str | None) -> Iterator[Transitioned]:
+def _events(reader: Asked, job_id: str | None, task: str | None) -> Iterator[Transitioned]:
     from .machines import named  # noqa: PLC0415
     from .reading import find_job, find_task  # noqa: PLC0415
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncIterable, Sequence
 from typing import Any
 
 import msgspec
 
 from ...actors.transitions import Transitioned
-from ..handles import JobHandle
 from ..jsonl import log_line
-from ..observe import Dropped, Subscription
+from ..observe import Dropped
 from ..outcomes import Outcome
 from ..printable import printable_json
 from . import words
+from .ending import Shown
 from .trouble import tell
 
 
@@ -26,7 +26,7 @@ class JsonView:
         self._out = sys.stdout
         sys.stdout = sys.stderr  # what bodies print must not stand between the lines
 
-    async def follow(self, jobs: Sequence[JobHandle], events: Subscription[Transitioned]) -> None:
+    async def follow(self, jobs: Sequence[Shown], events: AsyncIterable[Transitioned | Dropped]) -> None:
         """Write each transition of the jobs."""
         wanted = {job.id for job in jobs}
         async for event in events:
@@ -43,7 +43,7 @@ class JsonView:
         """Give stdout back."""
         sys.stdout = self._out
 
-    def outcomes(self, ended: Sequence[Outcome], unfinished: Sequence[JobHandle], code: int) -> None:
+    def outcomes(self, ended: Sequence[Outcome], unfinished: Sequence[Shown], code: int) -> None:
         """Write the last line."""
         jobs = [_job(outcome.job_id, outcome.state, outcome.error, list(outcome.tasks.values())) for outcome in ended]
         for told, outcome in zip(jobs, ended, strict=True):

@@ -9,7 +9,7 @@ Rules:
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterable, Sequence
 
 import anyio
 from rich.console import Console
@@ -19,12 +19,11 @@ from rich.tree import Tree
 
 from ...actors.task_record import TaskRecord
 from ...actors.transitions import Transitioned
-from ..handles import JobHandle
-from ..observe import Subscription
+from ..observe import Dropped
 from ..outcomes import Outcome
 from ..printable import printable
 from . import words
-from .ending import ending, summary
+from .ending import Shown, ending, summary
 
 _FRAME = 0.125  # seconds
 _SHARE = 10  # a frame may take one part in so many of the time
@@ -52,9 +51,9 @@ class LiveView:
         self.console = console or Console(highlight=False)
         self._plain_signs = "utf" not in self.console.encoding.lower()
         self._live: Live | None = None
-        self._jobs: Sequence[JobHandle] = ()
+        self._jobs: Sequence[Shown] = ()
 
-    async def follow(self, jobs: Sequence[JobHandle], events: Subscription[Transitioned]) -> None:
+    async def follow(self, jobs: Sequence[Shown], events: AsyncIterable[Transitioned | Dropped]) -> None:
         """Draw the jobs until the events end."""
         self._jobs = jobs
         self._live = Live(self.drawn(), console=self.console, auto_refresh=False)
@@ -82,7 +81,7 @@ class LiveView:
             live.update(self.drawn(), refresh=True)
             live.stop()
 
-    def outcomes(self, ended: Sequence[Outcome], unfinished: Sequence[JobHandle], code: int) -> None:
+    def outcomes(self, ended: Sequence[Outcome], unfinished: Sequence[Shown], code: int) -> None:
         """Tell what came of the jobs."""
         del code
         for line in ending(ended, unfinished):
@@ -103,7 +102,7 @@ class LiveView:
                 branch.add(Text(f"… of {len(tasks):,}: {summary(tasks)}", style="dim"))
         return root
 
-    def _head(self, job: JobHandle, tasks: Sequence[TaskRecord], now: float) -> Text:
+    def _head(self, job: Shown, tasks: Sequence[TaskRecord], now: float) -> Text:
         done = sum(task.state in words.ENDED for task in tasks)
         started = min((task.first_queued_at for task in tasks if task.first_queued_at is not None), default=now)
         ended = max((task.finished_at or now for task in tasks), default=now)
@@ -122,7 +121,7 @@ class LiveView:
         first = [task for task in tasks if task.state in _FIRST]
         return sorted(first, key=lambda task: _FIRST.index(task.state))[: room - 1]
 
-    def _row(self, job: JobHandle, task: TaskRecord, width: int, now: float) -> Text:
+    def _row(self, job: Shown, task: TaskRecord, width: int, now: float) -> Text:
         style = words.COLOURS.get(task.state, "dim")
         sign = "*" if self._plain_signs else _SIGNS.get(task.state, "·")
         spent = words.duration(task, now)

@@ -13,15 +13,15 @@ from .terminal import echo, echo_json
 if TYPE_CHECKING:
     from ...actors.records import MachineRecord
     from ...machines import Machine, TransitionEvent
-    from ..journal.contract import InboxRow, Reader
+    from ..journal.contract import Asked, InboxRow
 
 
-def named(reader: Reader, name: str) -> MachineRecord | None:
+def named(reader: Asked, name: str) -> MachineRecord | None:
     """The machine of that name, unless there is a job of that id."""
     return None if reader.job(name) is not None else reader.machine(name)
 
 
-def waiting(reader: Reader) -> dict[str, list[InboxRow]]:
+def waiting(reader: Asked) -> dict[str, list[InboxRow]]:
     """The events that were left in the inbox and have not been taken, by the name of their machine, oldest first."""
     left: dict[str, list[InboxRow]] = {}
     for row in reader.inbox():
@@ -71,7 +71,7 @@ def _ours(path: object) -> Machine | None:
     return found if isinstance(found, Machine) else None
 
 
-def show(reader: Reader, records: list[MachineRecord]) -> None:
+def show(reader: Asked, records: list[MachineRecord]) -> None:
     """Print a table of them."""
     from . import words  # noqa: PLC0415
     from .status import table  # noqa: PLC0415
@@ -95,7 +95,7 @@ def _in_inbox(rows: Sequence[InboxRow] | None) -> str:
     return f"{listed(rows)} in the inbox" if rows else ""
 
 
-def show_one(reader: Reader, record: MachineRecord, *, as_json: bool) -> None:
+def show_one(reader: Asked, record: MachineRecord, *, as_json: bool) -> None:
     """Print one."""
     from . import words  # noqa: PLC0415
 

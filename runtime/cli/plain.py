@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterable, Iterator, Sequence
 
 from ...actors.attempts import TOOL
 from ...actors.transitions import Transitioned
-from ..handles import JobHandle
-from ..observe import Dropped, Subscription
+from ..observe import Dropped
 from ..outcomes import Outcome
 from . import words
-from .ending import ending
+from .ending import Shown, ending
 from .terminal import echo
 
 # What is said of a task that enters a state; states that follow at once, or that nobody waits for, are not here.
@@ -45,7 +44,7 @@ class PlainView:
         self._several = False  # jobs are told apart where there are more than one
         self._began: dict[str, float] = {}  # when the tasks that run began, by their ids
 
-    async def follow(self, jobs: Sequence[JobHandle], events: Subscription[Transitioned]) -> None:
+    async def follow(self, jobs: Sequence[Shown], events: AsyncIterable[Transitioned | Dropped]) -> None:
         """Write a line for each transition that people wait for."""
         wanted = {job.id: job for job in jobs}
         self._several = len(jobs) > 1
@@ -64,7 +63,7 @@ class PlainView:
     def close(self) -> None:
         """There is nothing to put in order."""
 
-    def outcomes(self, ended: Sequence[Outcome], unfinished: Sequence[JobHandle], code: int) -> None:
+    def outcomes(self, ended: Sequence[Outcome], unfinished: Sequence[Shown], code: int) -> None:
         """Tell what came of the jobs."""
         del code
         for line in ending(ended, unfinished):

@@ -22,10 +22,10 @@ from .trouble import Trouble
 if TYPE_CHECKING:
     from ...actors.records import JobRecord
     from ...actors.task_record import TaskRecord
-    from ..journal.contract import Reader
+    from ..journal.contract import Asked
 
 
-def show(reader: Reader, job: JobRecord, tasks: list[TaskRecord], *, as_json: bool) -> None:
+def show(reader: Asked, job: JobRecord, tasks: list[TaskRecord], *, as_json: bool) -> None:
     """Print the execution plan of a job. Raises Trouble where its specification is gone."""
     encoded = reader.spec(job.stream)
     if encoded is None:

@@ -1,30 +1,37 @@
-"""Questions of the command line to a journal, which may be in use by a runtime meanwhile."""
+"""Questions of the command line to a journal, which may be in use by a runtime meanwhile, or to a board."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
+from typing import overload
 
 from ...actors.records import ApprovalRecord, JobRecord
 from ...actors.task_record import TaskRecord
 from ...machines import JOB
-from ..journal.contract import JournalMissing, Reader
+from ..journal import lock
+from ..journal.contract import Asked, JournalMissing
 from ..journal.reader import SqliteReader
+from .boards import Place
 from .trouble import Trouble
 
 LIVING = tuple(str(name) for name, state in JOB.states.items() if not state.terminal)
 
 
-@contextmanager
-def reading(journal: Path) -> Generator[SqliteReader]:
-    """A journal, opened read-only. Raises JournalError."""
-    reader = SqliteReader(journal)
-    try:
-        yield reader
-    finally:
-        reader.close()
+@overload
+def reading(place: Path) -> AbstractContextManager[SqliteReader]: ...
+@overload
+def reading(place: Place) -> AbstractContextManager[Asked]: ...
+def reading(place: Place) -> AbstractContextManager[Asked]:
+    """A journal, opened read-only, or what a board shows. Raises JournalError, Trouble."""
+    return closing(SqliteReader(place) if isinstance(place, Path) else place.reader())
+
+
+def owner_of(place: Place) -> str | None:
+    """Who runs it, in words; None if nobody does."""
+    return lock.owner_of(place) if isinstance(place, Path) else place.owner
 
 
 @contextmanager
@@ -41,7 +48,7 @@ def reading_if_used(journal: Path) -> Generator[SqliteReader | None]:
         reader.close()
 
 
-def find_job(reader: Reader, text: str) -> JobRecord:
+def find_job(reader: Asked, text: str) -> JobRecord:
     """The job whose id is `text`, or begins with it. Raises Trouble if there is none, or more than one."""
     job = reader.job(text)
     if job is not None:
@@ -60,13 +67,13 @@ def find_job(reader: Reader, text: str) -> JobRecord:
     raise Trouble(f"There is no job {text!r:.80} in this journal. `callboard status` lists them.")
 
 
-def tasks_of(reader: Reader, job: JobRecord) -> list[TaskRecord]:
+def tasks_of(reader: Asked, job: JobRecord) -> list[TaskRecord]:
     """The tasks of a job's present run, in the order of its specification."""
     runs = reader.workstreams(job.id)
     return reader.tasks(runs[-1].key) if runs else []
 
 
-def find_task(reader: Reader, job: JobRecord, name: str) -> TaskRecord:
+def find_task(reader: Asked, job: JobRecord, name: str) -> TaskRecord:
     """The task of that name. Raises Trouble if there is none."""
     from ...actors.schema import did_you_mean  # noqa: PLC0415 - for the mistaken only
 
@@ -79,7 +86,7 @@ def find_task(reader: Reader, job: JobRecord, name: str) -> TaskRecord:
     raise Trouble(f"Job {job.id} has no task {name!r:.80}; {advice}")
 
 
-def approvals_of(reader: Reader, job: JobRecord) -> list[ApprovalRecord]:
+def approvals_of(reader: Asked, job: JobRecord) -> list[ApprovalRecord]:
     """The approvals that bodies of a job's present run have asked for."""
     runs = reader.workstreams(job.id)
     return reader.approvals(runs[-1].key) if runs else []

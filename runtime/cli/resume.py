@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from .acting import TIMEOUT, Act, By, Reason, RequestId, Timeout, address, find, login, states_of
+from .acting import TIMEOUT, Act, By, JournalAct, Reason, RequestId, Timeout, acting, address, find, states_of
+from .boards import Place
 from .control import job_or_task
-from .options import JOURNAL, AsJson, Journal, JsonLog, Plain
+from .options import JOURNAL, AsJson, JsonLog, Plain
 from .terminal import echo
 from .trouble import FAILED, Trouble
 
@@ -33,7 +34,7 @@ MaybeTarget = Annotated[
 def resume(
     target: MaybeTarget = None,
     *,
-    journal: Journal = JOURNAL,
+    journal: Place = JOURNAL,
     jsonl: JsonLog = None,
     as_json: AsJson = False,
     plain: Plain = False,
@@ -44,21 +45,22 @@ def resume(
 ) -> None:
     """Go on with a job that is paused, failed or was cancelled; without one, with all unfinished jobs of a journal."""
     if target is not None:
-        act = Act(journal, "resume", request_id=request_id, timeout=timeout, as_json=as_json)
+        act = acting(journal, "resume", request_id=request_id, timeout=timeout, as_json=as_json)
         if not _said(act, target, reason, by):
             return
+    if not isinstance(journal, Path):
+        raise Trouble("What is unfinished at a board, its runtime goes on with by itself: name a JOB to resume.")
     _see_all(journal, jsonl, as_json=as_json, plain=plain)
 
 
 def _said(act: Act, target: str, reason: str, by: str | None) -> bool:
     """Tell a runtime, or the next one, to go on with a job. Returns whether it is to be this one."""
-    from ..journal.lock import owner_of  # noqa: PLC0415
-    from .reading import reading  # noqa: PLC0415
+    from .reading import owner_of, reading  # noqa: PLC0415
     from .words import ENDED  # noqa: PLC0415
 
-    arguments = {"reason": reason, "by": login() if by is None else by}
-    if owner_of(act.journal) is not None:
-        with reading(act.journal) as reader:
+    arguments = {"reason": reason, "by": act.who(by)}
+    if not isinstance(act, JournalAct) or owner_of(act.place) is not None:
+        with reading(act.place) as reader:
             kind, name, shown = job_or_task(reader, "resume", target)
         act.on(kind, name, shown, arguments, told=reason)
         return False

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .options import JOURNAL, AsJson, Journal, JsonLog, Plain
+from .boards import Place
+from .options import JOURNAL, AsJson, JsonLog, Plain
 from .trouble import Trouble
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ Lifecycle = Annotated[
 def run(
     file: File,
     *,
-    journal: Journal = JOURNAL,
+    journal: Place = JOURNAL,
     jsonl: JsonLog = None,
     as_json: AsJson = False,
     job_id: Id = None,
@@ -44,7 +45,8 @@ def run(
     """Run a specification file, and show its progress.
 
     Ctrl+C stops claiming tasks and lets running ones end; a second one stops them, and their tries are given
-    back; a third one leaves at once. `callboard resume` goes on.
+    back; a third one leaves at once. `callboard resume` goes on. With --url the runtime there runs it, also beyond
+    Ctrl+C, which leaves.
     """
     from ..outcomes import JobExists  # noqa: PLC0415 - heavy
     from ..runtime import Runtime, check_job_id  # noqa: PLC0415 - heavy
@@ -57,6 +59,13 @@ def run(
             check_job_id(job_id)
         except ValueError as error:
             raise Trouble(str(error)) from None
+    if not isinstance(journal, Path):
+        from .follow import see_there  # noqa: PLC0415 - heavy
+
+        if jsonl is not None:
+            raise Trouble("--jsonl is for a runtime of this program: the one at --url writes its own log.")
+        asked = load(file, lifecycle=lifecycle)
+        raise typer.Exit(see_there(journal, asked, job_id, as_json=as_json, plain=plain))
     asked = load(file, functions=function, lifecycle=lifecycle)
     _refuse_a_second(asked, journal, job_id)
 

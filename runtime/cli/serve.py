@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import AsyncIterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import anyio
 import typer
 
 from .options import JOURNAL, Journal, JsonLog
@@ -19,12 +18,13 @@ if TYPE_CHECKING:
     from ...actors.spec import Worker
     from ...actors.transitions import Transitioned
     from ..handles import JobHandle
-    from ..observe import Subscription
+    from ..observe import Dropped
     from ..outcomes import Outcome
     from ..runtime import Runtime
     from ..specfile import RunFile
     from ..web.access import Token
     from ..web.gate import Application
+    from .ending import Shown
 
 PORT = 8470
 _NEEDS = {"litestar", "uvicorn"}
@@ -60,6 +60,8 @@ def serve(
     Ctrl+C stops claiming tasks and lets running ones end; a second one stops them, and their tries are given
     back; a third one leaves at once. What is unfinished goes on at the next start.
     """
+    import anyio  # noqa: PLC0415 - heavy
+
     try:
         from ..web.app import board  # noqa: PLC0415 - an extra
         from ..web.serve import Refused, listening, serving, url_of  # noqa: PLC0415
@@ -111,7 +113,7 @@ def serve(
 class ServeView:
     """Says on stderr what is no transition: the board shows the rest."""
 
-    async def follow(self, jobs: Sequence[JobHandle], events: Subscription[Transitioned]) -> None:
+    async def follow(self, jobs: Sequence[Shown], events: AsyncIterable[Transitioned | Dropped]) -> None:
         """Show nothing."""
 
     def notice(self, text: str) -> None:
@@ -121,7 +123,7 @@ class ServeView:
     def close(self) -> None:
         """Nothing is to be left."""
 
-    def outcomes(self, ended: Sequence[Outcome], unfinished: Sequence[JobHandle], code: int) -> None:
+    def outcomes(self, ended: Sequence[Outcome], unfinished: Sequence[Shown], code: int) -> None:
         """Say that it is over."""
         del ended, unfinished, code
         echo("stopped: what is unfinished goes on at the next start")

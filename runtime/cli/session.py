@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterable, Awaitable, Callable, Sequence
 from typing import NoReturn, Protocol
 
 import anyio
@@ -25,10 +25,11 @@ from ...actors.transitions import Transitioned
 from ..engines.lookout import kill_all
 from ..filters import Event
 from ..handles import JobHandle
-from ..observe import Subscription
+from ..observe import Dropped, Subscription
 from ..outcomes import Outcome, RuntimeClosed
 from ..parts import DRAIN_DEADLINE
 from ..runtime import Runtime
+from .ending import Shown
 from .signals import Signals, hear_children, is_gone, write_nowhere
 from .trouble import FAILED, INTERRUPTED, kept
 
@@ -41,7 +42,7 @@ _UNSAID = frozenset({"stale_message", *_JOURNAL})
 class View(Protocol):
     """How progress is shown."""
 
-    async def follow(self, jobs: Sequence[JobHandle], events: Subscription[Transitioned]) -> None:
+    async def follow(self, jobs: Sequence[Shown], events: AsyncIterable[Transitioned | Dropped]) -> None:
         """Show the jobs, from the transitions told or their present state, until the events end with the runtime."""
         ...
 
@@ -53,7 +54,7 @@ class View(Protocol):
         """Leave the terminal as it was. Called more than once."""
         ...
 
-    def outcomes(self, ended: Sequence[Outcome], unfinished: Sequence[JobHandle], code: int) -> None:
+    def outcomes(self, ended: Sequence[Outcome], unfinished: Sequence[Shown], code: int) -> None:
         """Tell what came of the jobs, and the exit code."""
         ...
 
@@ -87,13 +88,46 @@ def view(*, as_json: bool, plain: bool) -> View:
     return LiveView()
 
 
-class Session:
+class Showing:
+    """A view, of which nobody may see the rest: the terminal may go away."""
+
+    def __init__(self, view: View) -> None:
+        self.view = view
+
+    async def follow(self, jobs: Sequence[Shown], events: AsyncIterable[Transitioned | Dropped]) -> None:
+        """Show the jobs until the events end."""
+        try:
+            await self.view.follow(jobs, events)
+        except OSError as error:
+            if not is_gone(error):
+                raise
+            write_nowhere()
+            self.view.close()
+            async for _ in events:  # until the runtime ends
+                pass
+
+    def shown(self, show: Callable[[], None]) -> None:
+        """Have something shown, if anybody can see it."""
+        try:
+            show()
+        except OSError as error:
+            if not is_gone(error):
+                raise
+            write_nowhere()
+            show()
+
+    def say(self, text: str) -> None:
+        """Say something that is not about a task."""
+        self.shown(lambda: self.view.notice(text))
+
+
+class Session(Showing):
     """One runtime, from its opening to its end. follows: whether its view shows transitions."""
 
     follows = True
 
     def __init__(self, view: View) -> None:
-        self.view = view
+        super().__init__(view)
         self._interrupts = 0
         self._runtime: Runtime | None = None  # once it is open
         self._over = anyio.Event()  # all jobs have ended, or the runtime has drained
@@ -115,7 +149,7 @@ class Session:
                 following.start_soon(self._watch_journal, told)
                 jobs = await begin(runtime)
                 if events is not None:
-                    following.start_soon(self._follow, jobs, events)
+                    following.start_soon(self.follow, jobs, events)
                 await self._attend(runtime, jobs)
             self._group.cancel_scope.cancel()
         self.shown(self.view.close)
@@ -126,33 +160,9 @@ class Session:
                 ended.append(await job.wait())
             except RuntimeClosed:
                 unfinished.append(job)
-        code = _code(ended, unfinished)
+        code = code_of(ended, unfinished)
         self.shown(lambda: self.view.outcomes(ended, unfinished, code))
         return code
-
-    async def _follow(self, jobs: Sequence[JobHandle], events: Subscription[Transitioned]) -> None:
-        try:
-            await self.view.follow(jobs, events)
-        except OSError as error:
-            if not is_gone(error):
-                raise
-            write_nowhere()
-            self.view.close()
-            async for _ in events:  # until the runtime ends
-                pass
-
-    def shown(self, show: Callable[[], None]) -> None:
-        """Have something shown, if anybody can see it."""
-        try:
-            show()
-        except OSError as error:
-            if not is_gone(error):
-                raise
-            write_nowhere()
-            show()
-
-    def _say(self, text: str) -> None:
-        self.shown(lambda: self.view.notice(text))
 
     def leave_at_once(self) -> NoReturn:
         """End the program. Called in a signal's handler."""
@@ -166,10 +176,10 @@ class Session:
         self._runtime = runtime
         others = [job.id for job in runtime.recovered if job.id not in {mine.id for mine in jobs}]
         if others:
-            self._say(f"unfinished jobs of this journal go on beside it: {', '.join(others)}")
+            self.say(f"unfinished jobs of this journal go on beside it: {', '.join(others)}")
         for job in runtime.recovered:
             if [str(run.state) for run in runtime.journal.workstreams(job.id)[-1:]] == ["paused"]:
-                self._say(f"job {job.id} is paused: `callboard resume {job.id}` in another terminal goes on")
+                self.say(f"job {job.id} is paused: `callboard resume {job.id}` in another terminal goes on")
         if self._interrupts:
             await self._begin_drain(0.0)
         async with anyio.create_task_group() as waiting:
@@ -187,13 +197,13 @@ class Session:
     async def _watch_journal(self, told: Subscription[Event]) -> None:
         async for event in told:
             if isinstance(event, Notice):
-                self._say(event.text)
+                self.say(event.text)
 
     def _trouble(self, notice: Notice) -> None:
         """Something happened that no transition tells, or is wrong with the runtime: the journal has what it needs."""
         if notice.event in _UNSAID:
             return
-        self._say(notice.text if notice.error is None else f"{notice.text}; {kept(notice.error)}")
+        self.say(notice.text if notice.error is None else f"{notice.text}; {kept(notice.error)}")
 
     async def _watch_signals(self, taken: Signals) -> None:
         while True:
@@ -205,10 +215,10 @@ class Session:
         self._interrupts += 1
         if self._interrupts == 1:
             await self._begin_drain(DRAIN_DEADLINE)
-            self._say("stopping: nothing new starts, running tasks may end (Ctrl+C again stops them now)")
+            self.say("stopping: nothing new starts, running tasks may end (Ctrl+C again stops them now)")
         else:
             await self._begin_drain(0.0)
-            self._say("stopping running tasks now, their tries are given back (Ctrl+C again leaves at once)")
+            self.say("stopping running tasks now, their tries are given back (Ctrl+C again leaves at once)")
 
     async def _begin_drain(self, deadline: float) -> None:
         if self._runtime is not None and self._runtime.is_open:  # else it is about to end, or it has drained
@@ -222,7 +232,8 @@ class Session:
         self._over.set()
 
 
-def _code(ended: Sequence[Outcome], unfinished: Sequence[JobHandle]) -> int:
+def code_of(ended: Sequence[Outcome], unfinished: Sequence[Shown]) -> int:
+    """The exit code of jobs that ended so, or did not."""
     states = {outcome.state for outcome in ended}
     if "failed" in states:
         return FAILED

@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..printable import printable
-from .options import JOURNAL, AsJson, Journal, MaybeJobId
+from .boards import Place
+from .options import JOURNAL, AsJson, MaybeJobId
 from .terminal import echo, echo_json
 from .trouble import Trouble
 
 if TYPE_CHECKING:
     from ...actors.records import ApprovalRecord, JobRecord
     from ...actors.task_record import TaskRecord
-    from ..journal.contract import Reader
+    from ..journal.contract import Asked
 
 _MOST = 50  # jobs, and machines, listed: the newest
 
@@ -27,9 +28,7 @@ _MOST = 50  # jobs, and machines, listed: the newest
 Plan = Annotated[bool, typer.Option("--plan", help="Show in which order its tasks run, and what side by side.")]
 
 
-def status(
-    job_id: MaybeJobId = None, *, journal: Journal = JOURNAL, as_json: AsJson = False, plan: Plan = False
-) -> None:
+def status(job_id: MaybeJobId = None, *, journal: Place = JOURNAL, as_json: AsJson = False, plan: Plan = False) -> None:
     """Show the newest jobs and machines of a journal, or the tasks of one job, or one machine."""
     from . import machines  # noqa: PLC0415
     from .reading import approvals_of, find_job, reading, tasks_of  # noqa: PLC0415
@@ -72,7 +71,7 @@ def status(
             table(("approval", "state", "told"), rows)
 
 
-def _job_told(reader: Reader, job: JobRecord) -> None:
+def _job_told(reader: Asked, job: JobRecord) -> None:
     from . import words  # noqa: PLC0415
 
     runs = reader.workstreams(job.id)

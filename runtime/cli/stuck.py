@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .options import JOURNAL, AsJson, Journal
+from .boards import Place
+from .options import JOURNAL, AsJson
 from .terminal import echo, echo_json
 from .trouble import FAILED
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     )
     from ...actors.spec import Workstream
     from ...actors.task_record import TaskRecord
-    from ..journal.contract import Reader
+    from ..journal.contract import Asked
 
 OlderThan = Annotated[str, typer.Option("--older-than", metavar="SPAN", help="For how long: 90s, 15m, 2h, 1d.")]
 
@@ -71,10 +72,9 @@ _BREAKER = {
 }
 
 
-def stuck(older_than: OlderThan = "1h", journal: Journal = JOURNAL, as_json: AsJson = False) -> None:
+def stuck(older_than: OlderThan = "1h", journal: Place = JOURNAL, as_json: AsJson = False) -> None:
     """Show what has not changed for long, what it waits for, and the command that frees it."""
-    from ..journal.lock import owner_of  # noqa: PLC0415
-    from .reading import reading  # noqa: PLC0415
+    from .reading import owner_of, reading  # noqa: PLC0415
     from .spans import span  # noqa: PLC0415
 
     now = time.time()
@@ -116,7 +116,7 @@ def _told(found: list[dict[str, Any]], now: float, owner: str | None) -> None:
     echo(f"{len(found)} found; {runs}" if found else f"nothing is stuck; {runs}")
 
 
-def _found(reader: Reader) -> Iterator[dict[str, Any]]:
+def _found(reader: Asked) -> Iterator[dict[str, Any]]:
     from .machines import listed, waiting  # noqa: PLC0415
     from .reading import LIVING  # noqa: PLC0415
 
@@ -145,7 +145,7 @@ def _found(reader: Reader) -> Iterator[dict[str, Any]]:
         yield _one(machine, machine.name, what)
 
 
-def _machine(reader: Reader, record: MachineRecord) -> str:
+def _machine(reader: Asked, record: MachineRecord) -> str:
     """What a machine waits for: who is to fire which events, and those that come by themselves."""
     from ..consistency import machine_of  # noqa: PLC0415
     from .words import moment  # noqa: PLC0415
@@ -160,7 +160,7 @@ def _machine(reader: Reader, record: MachineRecord) -> str:
     return told + "".join(f"; {event} by itself at {moment(at)}" for event, at in due)
 
 
-def _tasks(reader: Reader, run: WorkstreamRecord, job_id: str) -> Iterator[dict[str, Any]]:
+def _tasks(reader: Asked, run: WorkstreamRecord, job_id: str) -> Iterator[dict[str, Any]]:
     from shlex import quote  # noqa: PLC0415
 
     from .words import ENDED  # noqa: PLC0415
@@ -194,7 +194,7 @@ def _tasks(reader: Reader, run: WorkstreamRecord, job_id: str) -> Iterator[dict[
 class _Spec:
     """A specification, read when it is asked for."""
 
-    def __init__(self, reader: Reader, key: int) -> None:
+    def __init__(self, reader: Asked, key: int) -> None:
         self._reader = reader
         self._key = key
         self._spec: Workstream | None = None

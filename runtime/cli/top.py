@@ -15,20 +15,20 @@ import signal
 import sys
 import time
 from collections.abc import Generator
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ..printable import printable
-from .options import JOURNAL, Journal
+from .boards import Place
+from .options import JOURNAL
 from .terminal import echo
 
 if TYPE_CHECKING:
     from anyio import CancelScope
 
     from ...actors.task_record import TaskRecord
-    from ..journal.reader import SqliteReader
+    from ..journal.contract import Asked
 
 Once = Annotated[bool, typer.Option("--once", help="Print one picture, and end.")]
 Every = Annotated[float, typer.Option("--every", metavar="SECONDS", min=0.1, help="Seconds between two looks.")]
@@ -38,7 +38,7 @@ _SHOWN_FIRST = ("running", "validating", "timed_out", "cancelling", "recovering"
 _THEN = ("held", "waiting", "circuit_open", "retrying", "queued")
 
 
-def top(*, once: Once = False, every: Every = 0.5, journal: Journal = JOURNAL) -> None:
+def top(*, once: Once = False, every: Every = 0.5, journal: Place = JOURNAL) -> None:
     """Show what the jobs of a journal are doing, live. q or Ctrl+C leaves; nothing is changed."""
     from .reading import reading  # noqa: PLC0415
 
@@ -51,7 +51,7 @@ def top(*, once: Once = False, every: Every = 0.5, journal: Journal = JOURNAL) -
             anyio.run(_live, reader, journal, every)
 
 
-async def _live(reader: SqliteReader, journal: Path, every: float) -> None:
+async def _live(reader: Asked, journal: Place, every: float) -> None:
     import anyio  # noqa: PLC0415 - heavy
     from rich.console import Console  # noqa: PLC0415
     from rich.live import Live  # noqa: PLC0415
@@ -124,10 +124,9 @@ def _has_gone(keys: int) -> bool:
     return any(event & ~select.POLLIN for _, event in look.poll(0))
 
 
-def _lines(reader: SqliteReader, journal: Path, now: float) -> list[str]:
-    from ..journal.lock import owner_of  # noqa: PLC0415
+def _lines(reader: Asked, journal: Place, now: float) -> list[str]:
     from . import words  # noqa: PLC0415
-    from .reading import LIVING, tasks_of  # noqa: PLC0415
+    from .reading import LIVING, owner_of, tasks_of  # noqa: PLC0415
 
     owner = owner_of(journal)
     lines = [f"{journal}  {words.clock(now)}  {f'run by {owner}' if owner else 'nobody runs it'}", ""]
@@ -177,7 +176,7 @@ def _tasks(tasks: dict[str, list[TaskRecord]], now: float) -> list[str]:
     return ["", *_columns(rows), *more]
 
 
-def _others(reader: SqliteReader, now: float) -> list[str]:
+def _others(reader: Asked, now: float) -> list[str]:
     from . import words  # noqa: PLC0415
 
     workers = [

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .acting import AsJson
+from .boards import Place, anywhere
 from .control import commands
-from .options import JOURNAL, Journal
+from .options import JOURNAL
 from .terminal import echo
 
 if TYPE_CHECKING:
@@ -23,7 +24,8 @@ workers = typer.Typer(help="Show, pause, stop and start what tasks run on.", no_
 
 
 @workers.command("list")
-def list_(every: All = False, journal: Journal = JOURNAL, as_json: AsJson = False) -> None:
+@anywhere
+def list_(every: All = False, journal: Place = JOURNAL, as_json: AsJson = False) -> None:
     """Show the workers of a journal."""
     from ...actors.transitions import iso  # noqa: PLC0415
     from . import words  # noqa: PLC0415

@@ -152,17 +152,15 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
         return self.name in record.name.lower()
 
 
-class Reader(Protocol):
-    """Read-only questions to a journal, also while a runtime is writing it. Newest committed records."""
+class Asked(Protocol):
+    """What commands ask a journal, or what shows one: newest committed records."""
 
     def job(self, job_id: str) -> JobRecord | None:
         """The job of that id, ended or not."""
         ...
 
-    def jobs(
-        self, *, states: Sequence[str] = (), limit: int = 100, before: int | None = None, wanted: Wanted | None = None
-    ) -> list[JobRecord]:
-        """Jobs, newest first; only those in `states` (phases) where given, with a key below `before`, and `wanted`."""
+    def jobs(self, *, states: Sequence[str] = (), limit: int = 100) -> list[JobRecord]:
+        """Jobs, newest first; only those in `states` (phases) where given."""
         ...
 
     def children(self, job_id: str) -> list[JobRecord]:
@@ -177,20 +175,8 @@ class Reader(Protocol):
         """The encoded specification of the workstream with that key, or what machines run by under it."""
         ...
 
-    def tasks(self, workstream: int, *, first: int = 0, limit: int | None = None) -> list[TaskRecord]:
-        """The tasks of the workstream with that key, in the order of its specification, from the one of that index."""
-        ...
-
-    def task(self, task_id: str) -> TaskRecord | None:
-        """The task of that id."""
-        ...
-
-    def states(self, workstream: int) -> list[tuple[str, str]]:
-        """State (as people are told) and phase of the tasks of the workstream with that key, in order."""
-        ...
-
-    def counts(self, workstream: int) -> dict[str, int]:
-        """How many tasks of the workstream with that key are in each phase."""
+    def tasks(self, workstream: int) -> list[TaskRecord]:
+        """The tasks of the workstream with that key, in the order of its specification."""
         ...
 
     def approvals(self, workstream: int) -> list[ApprovalRecord]:
@@ -213,24 +199,12 @@ class Reader(Protocol):
         """Every `MachineActor`, newest first; only those that have not ended, where asked for."""
         ...
 
-    def attempts(self, task_id: str) -> list[AttemptRecord]:
-        """The attempts of a task, oldest first."""
-        ...
-
-    def request(self, request_id: str) -> RequestRecord | None:
-        """What is kept of the command that was given that key. It may be past its time."""
-        ...
-
     def inbox(self) -> list[InboxRow]:
         """The commands of other processes that are not answered yet, oldest first."""
         ...
 
     def archived(self, job_id: str | None = None) -> list[ArchivedJob]:
         """The jobs that were moved out of it; only the one of that id, where given."""
-        ...
-
-    def archived_numbers(self) -> list[tuple[int, int]]:
-        """The numbers of the transitions that were moved out of it, as ranges from first to last."""
         ...
 
     def transitions(
@@ -246,6 +220,44 @@ class Reader(Protocol):
 
     def close(self) -> None:
         """Let go of the file."""
+        ...
+
+
+class Reader(Asked, Protocol):
+    """Read-only questions to a journal, also while a runtime is writing it. Newest committed records."""
+
+    def jobs(
+        self, *, states: Sequence[str] = (), limit: int = 100, before: int | None = None, wanted: Wanted | None = None
+    ) -> list[JobRecord]:
+        """Jobs, newest first; only those in `states` (phases) where given, with a key below `before`, and `wanted`."""
+        ...
+
+    def tasks(self, workstream: int, *, first: int = 0, limit: int | None = None) -> list[TaskRecord]:
+        """The tasks of the workstream with that key, in the order of its specification, from the one of that index."""
+        ...
+
+    def task(self, task_id: str) -> TaskRecord | None:
+        """The task of that id."""
+        ...
+
+    def states(self, workstream: int) -> list[tuple[str, str]]:
+        """State (as people are told) and phase of the tasks of the workstream with that key, in order."""
+        ...
+
+    def counts(self, workstream: int) -> dict[str, int]:
+        """How many tasks of the workstream with that key are in each phase."""
+        ...
+
+    def attempts(self, task_id: str) -> list[AttemptRecord]:
+        """The attempts of a task, oldest first."""
+        ...
+
+    def request(self, request_id: str) -> RequestRecord | None:
+        """What is kept of the command that was given that key. It may be past its time."""
+        ...
+
+    def archived_numbers(self) -> list[tuple[int, int]]:
+        """The numbers of the transitions that were moved out of it, as ranges from first to last."""
         ...
 
 

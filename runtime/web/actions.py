@@ -239,7 +239,7 @@ def trouble() -> Generator[None]:
     except (Problem, InvalidTransitionError, SpecificationError, JobExists, RequestIdReused, RuntimeClosed):
         raise
     except (MachineNotFound, FireFailed) as refusal:
-        raise Problem(409, "machine", str(refusal)) from None
+        raise problem_of(refusal) from None
     except LookupError as missing:
         raise Problem(404, "not-found", str(missing.args[0])) from None
     except JournalError as error:

@@ -19,10 +19,12 @@ from litestar.exceptions import HTTPException
 
 from ...actors.base_record import Decision
 from ...actors.errors import CircuitOpen
-from ...actors.protection import DecisionConflict
+from ...actors.machine_kind import FireFailed, MachineNotFound
+from ...actors.protection import DecisionConflict, DecisionRefused
 from ...actors.validate import SpecificationError
-from ...machines import InvalidTransitionError
+from ...machines import GuardRejected, InvalidTransitionError
 from ..control.verbs import commands_of
+from ..journal.contract import JournalError
 from ..logs import logger
 from ..outcomes import JobExists, RuntimeClosed
 from ..requests import RequestIdReused
@@ -43,8 +45,10 @@ class ProblemDetails(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """What went wrong. type: a relative reference, `/problems/<word>`.
 
     machine, state, event, allowed, commands: of a conflict, what was tried in which state, and what is possible there.
-    findings: of what was sent, all that is wrong at once. decision: the one that was taken before. retry_in: seconds
-    until the tool lets an attempt see whether it is healthy.
+    subject, advice: the name of what refused it, and what to do. why: of a decision that was not taken; decision: the
+    one that was taken before. guards: those of which none passed. tool, retry_in: what is not healthy, and the seconds
+    until it lets an attempt see whether it is.
+    findings: of what was sent, all that is wrong at once; source: what that is.
     """
 
     type: str
@@ -57,9 +61,15 @@ class ProblemDetails(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     event: str | None = None
     allowed: list[str] | None = None
     commands: list[str] | None = None
-    findings: list[FoundWrong] | None = None
+    subject: str | None = None
+    advice: str | None = None
+    why: str | None = None
     decision: Decision | None = None
+    guards: list[str] | None = None
+    tool: str | None = None
     retry_in: float | None = None
+    findings: list[FoundWrong] | None = None
+    source: str | None = None
 
 
 class Problem(Exception):  # noqa: N818 - the RFC's word
@@ -94,31 +104,51 @@ def problem_of(error: Exception) -> Problem:
         case Problem():
             return error
         case InvalidTransitionError():
-            kind = error.machine.rpartition(".")[2]
-            more: dict[str, Any] = {"decision": error.decision} if isinstance(error, DecisionConflict) else {}
-            later: dict[str, str] = {}
-            if isinstance(error, CircuitOpen):
-                more["retry_in"], later = error.retry_in, {"Retry-After": str(math.ceil(error.retry_in) or 1)}
-            return Problem(
-                409, "invalid-transition", str(error), machine=error.machine, state=str(error.state),
-                event=str(error.event), allowed=sorted(map(str, error.allowed)),
-                commands=commands_of(kind, error.allowed), headers=later, **more,
-            )  # fmt: skip
+            return _refusal(error)
         case SpecificationError():
             found = [FoundWrong(one.where, one.message, one.suggestion, one.line) for one in error.findings]
-            return Problem(422, "specification", str(error), findings=found)
+            return Problem(422, "specification", str(error), findings=found, source=error.source)
         case JobExists():
             return Problem(409, "job-exists", str(error))
         case RequestIdReused():
             return Problem(422, "request-id-reused", str(error))
         case RuntimeClosed():
             return Problem(503, "closed", str(error), headers={"Retry-After": "5"})
+        case JournalError():
+            return Problem(503, "journal-unwritable", str(error), headers={"Retry-After": "5"})
+        case MachineNotFound():
+            return Problem(409, "machine-missing", str(error))
+        case FireFailed():
+            return Problem(409, "fire-failed", str(error))
         case LookupError():
             return Problem(404, "not-found", str(error.args[0]) if error.args else "it is not there")
         case HTTPException():
             return _of_framework(error)
         case _:
             return Problem(500, "internal", "this is a mistake of Callboard's own; its log says more")
+
+
+def _refusal(error: InvalidTransitionError) -> Problem:
+    """What the present state does not allow, with all that whoever rebuilds the error needs."""
+    more: dict[str, Any] = {}
+    headers: dict[str, str] = {}
+    match error:
+        case DecisionConflict():
+            more = {"why": error.why, "decision": error.decision}
+        case DecisionRefused():
+            more = {"why": error.why}
+        case GuardRejected():
+            more = {"guards": list(error.guards)}
+        case CircuitOpen():
+            more = {"tool": error.tool, "retry_in": error.retry_in}
+            headers["Retry-After"] = str(math.ceil(error.retry_in) or 1)
+        case _:
+            pass
+    return Problem(
+        409, "invalid-transition", str(error), machine=error.machine, state=str(error.state), event=str(error.event),
+        allowed=sorted(map(str, error.allowed)), subject=error.subject, advice=error.advice or None,
+        commands=commands_of(error.machine.rpartition(".")[2], error.allowed), headers=headers, **more,
+    )  # fmt: skip
 
 
 _WORDS = {400: "bad-request", 404: "not-found", 405: "method-not-allowed", 413: "too-large", 415: "media-type"}

@@ -1,0 +1,60 @@
+"""One program, embedded or remote: the runtime is in its own process, or behind the board of another one.
+
+    python examples/remote.py                                  # a runtime of its own
+    callboard serve --allow-commands                           # in another terminal: a runtime with a board
+    python examples/remote.py http://127.0.0.1:8470            # the same program, on that
+
+The one line that differs is in `opened`. A token, where the board wants one, comes from the environment.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import anyio
+
+from callboard import Approval, DecisionConflict, Retry, Runtime, Task, Workstream
+from callboard.client import Client
+
+RELEASE = Workstream(
+    "release",
+    tasks=[
+        Task("build", command=["sh", "-c", "echo built"]),
+        Task("test", command=["sh", "-c", "echo tested"], depends_on=["build"], retry=Retry(max_attempts=3)),
+        Task("deploy", command=["sh", "-c", "echo deployed"], depends_on=["test"], hold=Approval(expires="1h")),
+    ],
+)
+
+
+async def release(runtime: Runtime | Client) -> str:
+    """Submit the release, approve it once it waits for that, and see it through. Returns how it ended."""
+    job = await runtime.submit(RELEASE, by="eve")
+    async for event in job.events(kind="task", notices=False):
+        print(event.entity_id.rpartition("/")[2], event.to_state)
+        if event.to_state == "held":
+            break
+    deploy = job.task("deploy")
+    await deploy.approve(by="ana", reason="tests are green")
+    try:
+        await deploy.approve(by="ana")
+    except DecisionConflict as conflict:
+        print(conflict.decision.by, "had", conflict.decision.verdict, "it")
+    outcome = await job.wait()
+    print("release", outcome.raise_for_state().state)
+    return outcome.state
+
+
+def opened(url: str | None) -> Runtime | Client:
+    """The runtime."""
+    return Runtime() if url is None else Client(url, token=os.environ.get("CALLBOARD_TOKEN"))
+
+
+async def main(url: str | None) -> None:
+    """Release once."""
+    async with opened(url) as runtime:
+        await release(runtime)
+
+
+if __name__ == "__main__":
+    anyio.run(main, sys.argv[1] if len(sys.argv) > 1 else None)

@@ -1,0 +1,170 @@
+"""`--url URL`: the commands that act or look, on the runtime behind a board, in place of a journal's file.
+
+Rules
+-----
+- What a command asks a journal, it asks the board's HTTP interface, through the same `Asked`; what it would put into
+  the inbox, it posts. So what is printed is the same, and so are the exit codes: 4 is what was not answered in time.
+- A token is read from a file (`--token-file`) or from the environment (`CALLBOARD_TOKEN`): what stands on a command
+  line is seen by everybody on the machine.
+- Who says something is whom the token is for; without one, the login name.
+- `anywhere` gives a command these options, and gives it the place in `journal`: a path, or a `Board`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar, get_type_hints
+
+import typer
+
+from .options import JOURNAL
+from .trouble import Trouble
+
+if TYPE_CHECKING:
+    from anyio.from_thread import BlockingPortal
+
+    from ..client.link import Link
+    from ..journal.contract import Asked
+
+T = TypeVar("T")
+TOKEN = "CALLBOARD_TOKEN"  # noqa: S105 - the name of a variable
+TRY = 10.0
+"""Seconds that one try of a request may take."""
+_AT_ONCE = 0.0  # seconds for which a server that does not answer is tried again, to look
+
+MaybeJournal = Annotated[
+    Path | None,
+    typer.Option("--journal", "-j", metavar="FILE", help="The journal: an SQLite file.", show_default=str(JOURNAL)),
+]
+Url = Annotated[
+    str | None,
+    typer.Option(
+        "--url", metavar="URL", help="The board of a running runtime, in place of its journal.", show_default=False
+    ),
+]
+TokenFile = Annotated[
+    Path | None,
+    typer.Option("--token-file", metavar="FILE", help=f"The token for --url (default: ${TOKEN}).", show_default=False),
+]
+
+
+class Board:
+    """The board of a runtime, by its address. Entered, it can be asked from this thread."""
+
+    def __init__(self, url: str, token: str | None) -> None:
+        self.url = url
+        self.token = token
+        self._link: Link | None = None
+        self._portal: BlockingPortal
+
+    def __str__(self) -> str:
+        return self.url
+
+    @property
+    def owner(self) -> str:
+        """Who runs it, in words."""
+        return f"the program at {self.url}"
+
+    @contextmanager
+    def asked(self) -> Generator[None]:
+        """Be ready to ask. Raises Trouble where httpx is not installed, or the address is none."""
+        from anyio.from_thread import start_blocking_portal  # noqa: PLC0415 - heavy
+
+        with start_blocking_portal() as self._portal:
+            try:
+                yield
+            finally:
+                self._portal.call(self._close)
+
+    def reader(self) -> Asked:
+        """What is asked there, as it would be asked of a journal."""
+        from .overhttp import RemoteReader  # noqa: PLC0415 - heavy
+
+        return RemoteReader(self)
+
+    def ask(self, question: Callable[[Link], Awaitable[T]], patience: float = _AT_ONCE) -> T:
+        """Ask it something. Raises Trouble where it does not answer, or has not what is asked for."""
+        return self._portal.call(partial(self._ask, question, patience))
+
+    async def _ask(self, question: Callable[[Link], Awaitable[T]], patience: float) -> T:
+        from ..client.link import Link  # noqa: PLC0415 - heavy
+
+        link = self._link
+        if link is None:
+            link = self._link = Link(self.url, token=self.token, timeout=TRY, patience=patience, transport=None)
+        link.patience = patience
+        return await question(link)
+
+    async def _close(self) -> None:
+        if self._link is not None:
+            await self._link.close()
+
+
+Place: TypeAlias = Path | Board
+"""What a command is about: a journal's file, or a board."""
+
+
+def anywhere(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with `--url` and `--token-file`, for one that takes its place as `journal`."""
+    signature, hints = inspect.signature(command), get_type_hints(command, include_extras=True)
+
+    def placed(**given: Any) -> None:
+        place = _place(given.pop("journal"), given.pop("url"), given.pop("token_file"))
+        with ExitStack() as stack:
+            if isinstance(place, Board):
+                stack.enter_context(place.asked())
+            command(**given, journal=place)
+
+    parameters = [parameter.replace(annotation=hints[name]) for name, parameter in signature.parameters.items()]
+    at = next(index for index, parameter in enumerate(parameters) if parameter.name == "journal")
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    parameters = [parameter.replace(kind=keyword) for parameter in parameters]
+    parameters[at : at + 1] = [
+        inspect.Parameter("journal", keyword, default=None, annotation=MaybeJournal),
+        inspect.Parameter("url", keyword, default=None, annotation=Url),
+        inspect.Parameter("token_file", keyword, default=None, annotation=TokenFile),
+    ]
+    placed.__name__, placed.__doc__ = command.__name__, command.__doc__
+    placed.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    placed.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined] # which is how it is given one
+    return placed
+
+
+def _place(journal: Path | None, url: str | None, token_file: Path | None) -> Place:
+    if url is None:
+        if token_file is not None:
+            raise Trouble("--token-file is for --url: a journal's file needs no token.")
+        return JOURNAL if journal is None else journal
+    if journal is not None:
+        raise Trouble("--url and --journal are two places: give one of them.")
+    return Board(_address(url), _token(token_file))
+
+
+def _address(url: str) -> str:
+    try:
+        from ..client.link import checked  # noqa: PLC0415 - heavy
+    except ModuleNotFoundError as error:
+        if error.name != "httpx":
+            raise
+        raise Trouble('--url needs httpx: install "callboard[client]".') from None
+    try:
+        return checked(url)
+    except ValueError as error:
+        raise Trouble(f"--url: {error}.") from None
+
+
+def _token(file: Path | None) -> str | None:
+    if file is None:
+        return os.environ.get(TOKEN, "").strip() or None
+    try:
+        text = file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise Trouble(f"--token-file {file} cannot be read: {getattr(error, 'strerror', None) or error}.") from None
+    if not text or not text.isprintable() or " " in text:
+        raise Trouble(f"--token-file {file} holds no token: one word, and nothing else.")
+    return text

@@ -1,0 +1,104 @@
+"""`callboard run FILE --url URL`: submit a specification to the runtime behind a board, and show its progress.
+
+Rules
+-----
+- The view is that of `callboard run`. It is drawn from what the event stream tells, over restarts of the server.
+- Ctrl+C leaves, and stops nothing: the job goes on there. The exit code is then 130.
+- What runs it is there: workers of the file are not, and functions are looked for there.
+"""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING
+
+import anyio
+
+from ...actors.task_record import TaskRecord
+from ...actors.validate import SpecificationError
+from ..client.client import Client
+from ..client.handles import RemoteJob
+from ..outcomes import JobExists, Outcome
+from ..specfile import read_table, with_lines
+from .overhttp import told_by
+from .session import Showing, code_of, view
+from .trouble import INTERRUPTED, Trouble
+
+if TYPE_CHECKING:
+    from ...actors.records import JobRecord
+    from ..specfile import RunFile
+    from .boards import Board
+
+_ENDS = ("SIGINT", "SIGTERM", "SIGHUP")
+
+
+class Followed:
+    """A job of a board, as views are shown it. What its commands write is not told by events, so no line of it is."""
+
+    def __init__(self, job: RemoteJob) -> None:
+        self.id = job.id
+        self._job = job
+
+    @property
+    def state(self) -> str:
+        """Its state, as it was last told."""
+        return self._job.state
+
+    @property
+    def record(self) -> JobRecord:
+        """Its record, as it was last told."""
+        return self._job.record
+
+    def tasks(self) -> list[TaskRecord]:
+        """The records of its tasks, as they were last told."""
+        return self._job.tasks()
+
+    def output(self, name: str) -> str:
+        """Nothing."""
+        del name
+        return ""
+
+
+def see_there(board: Board, asked: RunFile, job_id: str | None, *, as_json: bool, plain: bool) -> int:
+    """Have a board's runtime run a file, and show it until it ends or the user leaves. Gives the exit code."""
+    showing = Showing(view(as_json=as_json, plain=plain))
+    try:
+        return told_by(board, lambda: anyio.run(_see, showing, board, asked, job_id))
+    finally:
+        showing.shown(showing.view.close)
+
+
+async def _see(showing: Showing, board: Board, asked: RunFile, job_id: str | None) -> int:
+    ended: list[Outcome] = []
+    async with Client(board.url, token=board.token) as runtime:
+        job = await _submitted(runtime, asked, job_id)
+        if asked.workers is not None:
+            showing.say("the workers of the file are not started: the runtime there has its own")
+        async with anyio.create_task_group() as watching:
+            watching.start_soon(_until_told, watching.cancel_scope)
+            await showing.follow([Followed(job)], job.events(notices=False))
+            ended.append(await job.wait())
+            watching.cancel_scope.cancel()
+    showing.shown(showing.view.close)
+    code = code_of(ended, []) if ended else INTERRUPTED
+    if not ended:
+        showing.say(f"job {job.id} goes on at {board}: `callboard cancel {job.id} --url {board}` ends it")
+    showing.shown(lambda: showing.view.outcomes(ended, [], code))
+    return code
+
+
+async def _submitted(runtime: Client, asked: RunFile, job_id: str | None) -> RemoteJob:
+    try:
+        return await runtime.submit(asked.workstream, id=job_id)
+    except JobExists as error:
+        raise Trouble(str(error)) from None
+    except SpecificationError as error:
+        lines = read_table(asked.path)[1]
+        raise SpecificationError(with_lines(error.findings, lines), str(asked.path)) from None
+
+
+async def _until_told(scope: anyio.CancelScope) -> None:
+    """Leave at a signal."""
+    with anyio.open_signal_receiver(*(getattr(signal, name) for name in _ENDS if hasattr(signal, name))) as signals:
+        async for _ in signals:
+            scope.cancel()

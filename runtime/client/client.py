@@ -1,0 +1,273 @@
+"""The client of a runtime that another process has: what stands in the place of `Runtime`.
+
+    async with Client("http://127.0.0.1:8642") as runtime:
+        job = await runtime.submit(Workstream("release", tasks=[Task("build", run="steps:build")]))
+        outcome = await job.wait()
+
+Rules
+-----
+- Its verbs are those of `Runtime`, with the same words, answers and errors. What only makes sense inside of the process
+  is not here (`task`, `spawn`, `drain`); what the runtime answers from its memory is awaited here (docs/client.md has
+  the list).
+- Each verb is answered when it took effect there, durably, and is done once: without a `request_id` it makes its own.
+- Works on asyncio and trio. It opens its connections when it is first asked, and closes them when it is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
+
+import anyio
+import msgspec
+from anyio.abc import TaskGroup
+
+from ...actors.lifecycles import Lifecycles
+from ...actors.records import JobRecord
+from ...actors.schema import short
+from ...actors.spec import Duration, Worker, Workstream, seconds
+from ...actors.task_record import TaskRecord
+from ...actors.transitions import Transitioned
+from ...actors.validate import SpecificationError
+from ..approvals import PendingApproval
+from ..attribution import name_of
+from ..bodies import prepared
+from ..engines.paths import Paths
+from ..filters import Event, Filters, everything, wanted_by
+from ..journal.contract import Health
+from ..observe import BUFFER
+from ..requests import check_request_id
+from ..runtime import check_job_id, check_type
+from .handles import PAGE, RemoteJob
+from .link import Link, place
+from .named import RemoteBreaker, RemoteMachine, RemoteWorker
+from .stream import Last, Pump, RemoteEvents
+from .views import job_of, task_of
+
+if TYPE_CHECKING:
+    import httpx
+
+TIMEOUT = 30.0
+PATIENCE = 60.0
+
+
+class Client:
+    """A runtime of another process, by the address of its board.
+
+    url: as in "http://127.0.0.1:8642", with the prefix that the board is mounted at. token: what it wants, if it does.
+    timeout: the duration that one try of a request may take. patience: the duration for which a server that does not
+    answer is tried again, before ServerUnreachable is raised, and for which `wait` and `events` outlast its absence;
+    None: for ever. transport: an httpx transport in place of the network, for tests. Raises ValueError for what is no
+    address or duration. Entering raises ServerUnreachable, AccessRefused.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        timeout: Duration = TIMEOUT,
+        patience: Duration | None = PATIENCE,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        self.link = Link(
+            url, token=token, timeout=seconds(timeout), patience=None if patience is None else seconds(patience),
+            transport=transport,
+        )  # fmt: skip
+        self._group: TaskGroup
+        self._opening: set[Pump] = set()
+        self._open = False
+
+    def __repr__(self) -> str:
+        return f"<Client {self.link.url}>"
+
+    async def __aenter__(self) -> Self:
+        await self.link.client.__aenter__()
+        try:
+            await self.link.get("health")
+            self._group = anyio.create_task_group()
+            await self._group.__aenter__()
+        except BaseException:
+            await self.link.close()
+            raise
+        self._open = True
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._open = False
+        self._group.cancel_scope.cancel()
+        try:
+            await self._group.__aexit__(None, None, None)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self.link.close()
+
+    # -- jobs ----------------------------------------------------------------------------------------------------------
+
+    async def submit(
+        self,
+        workstream: Workstream,
+        *,
+        id: str | None = None,  # noqa: A002 - the field's word
+        by: str | None = None,
+    ) -> RemoteJob:
+        """As `Runtime.submit`. Functions are sent as their import paths, and looked for there."""
+        check_type(workstream, Workstream, "submit takes a Workstream")
+        if id is not None:
+            check_job_id(id)
+        if by is not None:
+            name_of(by)
+        _, encoded = await prepared(workstream, Paths(), durable=True, lifecycles=Lifecycles(resolve=None))
+        said = {"workstream": msgspec.Raw(encoded), "id": id, "by": by}
+        with _placed(_in_workstream, f"workstream {short(workstream.name)}"):
+            record = job_of(await self.act("jobs", said, None))
+        return RemoteJob(self, record, await self._tasks(record.id))
+
+    async def job(self, job_id: str) -> RemoteJob:
+        """The handle of a job, living or ended. Raises LookupError if there is none."""
+        check_type(job_id, str, "a job's id is a str")
+        return RemoteJob(self, *await self.look_at(job_id))
+
+    async def approvals(self) -> list[PendingApproval]:
+        """What waits for people now, of all jobs: for whom, and until when."""
+        return [msgspec.convert(view, PendingApproval) async for view in self.link.pages("approvals", limit=PAGE)]
+
+    # -- workers, breakers, machines -----------------------------------------------------------------------------------
+
+    async def workers(self) -> list[RemoteWorker]:
+        """All workers, in the order of their first start; those that have ended too."""
+        return [RemoteWorker(self, view["name"], view) async for view in self.link.pages("workers", limit=PAGE)]
+
+    def worker(self, name: str) -> RemoteWorker:
+        """A worker by its name. That there is none is told by its first verb."""
+        return RemoteWorker(self, name)
+
+    async def start_worker(self, worker: Worker, *, request_id: str | None = None) -> list[RemoteWorker]:
+        """As `Runtime.start_worker`."""
+        check_type(worker, Worker, "start_worker takes a Worker")
+        with _placed(lambda where: f"workers[0].{where}", "the runtime's workers"):
+            await self.act("workers", msgspec.to_builtins(worker), request_id)
+        started = [RemoteWorker(self, one.name) for one in worker.each()]
+        for one in started:
+            await one.refresh()
+        return started
+
+    async def breakers(self) -> list[RemoteBreaker]:
+        """The circuit breakers of all tools that any workstream has used, or that the runtime was given."""
+        return [RemoteBreaker(self, view["name"], view) async for view in self.link.pages("breakers", limit=PAGE)]
+
+    def breaker(self, tool: str) -> RemoteBreaker:
+        """The circuit breaker of a tool. That there is none is told by its first verb."""
+        return RemoteBreaker(self, tool)
+
+    async def machines(self) -> list[RemoteMachine]:
+        """The `MachineActor`s that have not ended, and those that have lately, in the order of their making."""
+        return [RemoteMachine(self, view["name"], view) async for view in self.link.pages("machines", limit=PAGE)]
+
+    def machine(self, name: str) -> RemoteMachine:
+        """The `MachineActor` of that name, ended or not. That there is none is told by its first verb."""
+        return RemoteMachine(self, name)
+
+    # -- looking -------------------------------------------------------------------------------------------------------
+
+    async def metrics(self) -> dict[str, Any]:
+        """What the runtime has done since it was opened, and what it looks like now: the series of its metrics."""
+        told: dict[str, Any] = await self.link.get("metrics")
+        return told
+
+    async def health(self) -> Health:
+        """Whether the runtime's journal can write, and if not, why not."""
+        told = await self.link.get("health")
+        return Health(told["status"] == "ok", told.get("reason"), told.get("since"))
+
+    @overload
+    def events(
+        self, *, notices: Literal[True] = True, size: int = BUFFER, **filters: Unpack[Filters]
+    ) -> RemoteEvents[Event]: ...
+    @overload
+    def events(
+        self, *, notices: Literal[False], size: int = BUFFER, **filters: Unpack[Filters]
+    ) -> RemoteEvents[Transitioned]: ...
+    def events(self, *, notices: bool = True, size: int = BUFFER, **filters: Unpack[Filters]) -> RemoteEvents[Any]:
+        """Every transition and notice from now on, over restarts of the server. The filters are `Runtime.events`'."""
+        return self.listen(filters, notices=notices, size=size)
+
+    # -- for the handles -----------------------------------------------------------------------------------------------
+
+    async def act(self, path: str, said: dict[str, Any], request_id: str | None) -> Any:
+        """Give a command, once, when all streams are open that were asked for before it. Returns the answer."""
+        if request_id is not None:
+            check_request_id(request_id)
+        await self.opened()
+        return await self.link.post(path, said, request_id)
+
+    async def opened(self) -> None:
+        """Wait until all streams that were asked for are open, or never will be."""
+        for pump in list(self._opening):
+            await pump.opened.wait()
+
+    def listen(
+        self,
+        filters: Filters,
+        *,
+        notices: bool = True,
+        size: int = BUFFER,
+        after: int | None = None,
+        seen: Callable[[Event], object] = everything,
+        last: Last | None = None,
+    ) -> RemoteEvents[Any]:
+        """A stream of what meets the filters. after: the number of the transition that it begins after, None for what
+        comes from now on. seen: is told each event as it comes. last: says of each whether it is the last. Raises
+        TypeError, ValueError.
+        """
+        if not self._open:
+            raise RuntimeError(f"{self!r} is not open: enter it with `async with`, and use it inside")
+        wanted = wanted_by(filters, notices=notices)
+        events: RemoteEvents[Any] = RemoteEvents(size)
+        given: dict[str, Any] = {name: value for name, value in filters.items() if value is not None}
+        params = {name: [value] if isinstance(value, str) else sorted(value) for name, value in given.items()}
+        pump = Pump(self.link, events, params, wanted, after, seen, last)
+        self._opening.add(pump)
+        self._group.start_soon(self._run, pump)
+        return events
+
+    async def _run(self, pump: Pump) -> None:
+        try:
+            await pump.run()
+        finally:
+            self._opening.discard(pump)
+
+    async def look_at(self, job_id: str) -> tuple[JobRecord, list[TaskRecord]]:
+        """A job's record and those of its tasks. Raises LookupError."""
+        record = job_of(await self.link.get(f"jobs/{place(job_id)}"))
+        return record, await self._tasks(job_id)
+
+    async def _tasks(self, job_id: str) -> list[TaskRecord]:
+        return [task_of(view) async for view in self.link.pages(f"jobs/{place(job_id)}/tasks", limit=PAGE)]
+
+    async def text(self, path: str) -> str:
+        """The last part of a text that stands there."""
+        answer = await self.link.ask("GET", path, headers={"Accept": "text/plain", "Range": f"bytes=-{TAIL}"})
+        return answer.content.decode(errors="replace")
+
+
+@contextmanager
+def _placed(place: Callable[[str], str], source: str) -> Generator[None]:
+    """Have what is wrong told where it stands in what the caller gave, and not in what was sent."""
+    try:
+        yield
+    except SpecificationError as error:
+        found = [msgspec.structs.replace(one, where=place(one.where)) for one in error.findings]
+        raise SpecificationError(found, source) from None
+
+
+def _in_workstream(where: str) -> str:
+    return where.removeprefix("workstream").removeprefix(".")
+
+
+TAIL = 8192
+"""Bytes of a command's output that are asked for to find its last line."""

@@ -1,0 +1,374 @@
+"""Handles of the jobs of another process: the verbs of `JobHandle` and `TaskHandle`.
+
+Rules
+-----
+- What a handle shows (`state`, `record`, `tasks()`) is what it was last told: by the answer to what it was made by, by
+  that to each of its own verbs, and by its event streams as they are read. `await refresh()` asks again.
+- A verb returns when it took effect there, durably, and raises what the runtime raises there.
+- A handle stays that of the run that it was made for, as in the runtime: what goes on in a next run has another one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
+
+import msgspec
+
+from ...actors.records import JobRecord
+from ...actors.task_record import TaskRecord
+from ...actors.transitions import Transitioned
+from ..approvals import PendingApproval
+from ..attribution import name_of, reason_of, words
+from ..filters import Event, Filters
+from ..observe import BUFFER
+from ..outcomes import Outcome, outcome_of
+from .link import place
+from .stream import RemoteEvents
+from .views import ENDED, job_of, moved, task_of, workstream_of
+
+if TYPE_CHECKING:
+    from .client import Client
+
+PAGE = 500
+"""Tasks that are asked for at once."""
+_SHOWN = 20  # names of tasks, at most, in an error
+
+
+class RemoteJob:
+    """A job of another process."""
+
+    def __init__(self, client: Client, record: JobRecord, tasks: list[TaskRecord]) -> None:
+        self._client = client
+        self._record = record
+        self._tasks = {task.name: task for task in tasks}
+        self._outcome: Outcome | None = None
+        self.id = record.id
+        self._take_outcome(record)
+
+    def __repr__(self) -> str:
+        return f"<RemoteJob {self.id} {self.state}>"
+
+    # -- what it was last told -----------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> str:
+        """The job's state, as it was last told."""
+        return self._record.state if self._outcome is None else self._outcome.state
+
+    @property
+    def record(self) -> JobRecord:
+        """The job's record, as it was last told. What is only the runtime's (keys, epochs) is 0 in it."""
+        return self._record
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has ended, so far as it was told."""
+        return self._outcome is not None
+
+    @property
+    def parent(self) -> str | None:
+        """The id of the job whose task submitted it; None if none did."""
+        return self.id.rsplit("/", 2)[0] if "/" in self.id else None
+
+    def tasks(self) -> list[TaskRecord]:
+        """The records of its tasks, as they were last told, in the order of the specification."""
+        return list(self._tasks.values())
+
+    def task(self, name: str) -> RemoteTask:
+        """One of its tasks. Raises LookupError if it has none of that name."""
+        return RemoteTask(self, self.task_record(name).name)
+
+    def task_record(self, name: str) -> TaskRecord:
+        """The record of one of its tasks, as it was last told. Raises LookupError if it has none of that name."""
+        found = self._tasks.get(name)
+        if found is None:
+            names = [*self._tasks]
+            more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+            known = ", ".join(names[:_SHOWN]) or "none"
+            raise LookupError(f"job {self.id!r} has no task {name!r}; it has: {known}{more}")
+        return found
+
+    async def refresh(self) -> None:
+        """Ask for it, and for its tasks, again."""
+        if self._outcome is None:
+            record, tasks = await self._client.look_at(self.id)
+            if record.run != self._record.run:
+                record, tasks = await self._earlier(record)
+            self.show(record, tasks)
+
+    async def _earlier(self, now: JobRecord) -> tuple[JobRecord, list[TaskRecord]]:
+        """Its last record, and those of its tasks, from what is kept of its runs: it goes on in a later one."""
+        runs = [workstream_of(view) async for view in self._client.link.pages(f"jobs/{place(self.id)}/workstreams")]
+        own = next(run for run in reversed(runs) if run.run < now.run)
+        path = f"jobs/{place(self.id)}/tasks"
+        tasks = [task_of(view) async for view in self._client.link.pages(path, run=own.run, limit=PAGE)]
+        last = msgspec.structs.replace(
+            self._record, state=own.state, published=own.published, error=own.error, reason=own.reason,
+            workstream=own.id, finished_at=own.finished_at, updated_at=own.updated_at,
+        )  # fmt: skip
+        return last, tasks
+
+    async def refresh_task(self, name: str) -> None:
+        """Ask for it, and for one of its tasks, again."""
+        if self._outcome is None:
+            record = job_of(await self._client.link.get(f"jobs/{place(self.id)}"))
+            if record.finished_at is not None or record.run != self._record.run:
+                await self.refresh()
+                return
+            told = task_of(await self._client.link.get(f"jobs/{place(self.id)}/tasks/{place(name)}"))
+            self.show(record, [told])
+
+    def show(self, record: JobRecord, tasks: list[TaskRecord]) -> None:
+        """For the client: what was told of it."""
+        if record.run == self._record.run:
+            self._record = record
+            self._tasks |= {task.name: task for task in tasks}
+            self._take_outcome(record)
+
+    def _take_outcome(self, record: JobRecord) -> None:
+        if self._outcome is None and record.state in ENDED:
+            self._outcome = outcome_of(record, self.tasks())
+
+    def see(self, event: Event) -> None:
+        """For an event stream: what it told."""
+        if not isinstance(event, Transitioned) or self._outcome is not None or event.job_id != self.id:
+            return
+        if event.kind == "job" and event.entity_id == self.id and event.phase not in ENDED:
+            self._record = moved(self._record, event)  # its end is told by the answer to a question, with its results
+        elif event.kind == "task":
+            record = self._tasks.get(event.entity_id.rpartition("/")[2])
+            if record is not None and record.id == event.entity_id:
+                self._tasks[record.name] = moved(record, event)
+
+    # -- verbs ---------------------------------------------------------------------------------------------------------
+
+    async def cancel(
+        self,
+        reason: str = "cancelled by the user",
+        *,
+        force: bool = False,
+        by: str | None = None,
+        request_id: str | None = None,
+    ) -> None:
+        """As `JobHandle.cancel`."""
+        await self._do(None, "cancel", request_id, **_cancel(reason, force, by))
+
+    async def pause(
+        self, reason: str = "paused by the user", *, by: str | None = None, request_id: str | None = None
+    ) -> None:
+        """As `JobHandle.pause`."""
+        await self._do(None, "pause", request_id, **_words(reason, by))
+
+    async def resume(
+        self, reason: str = "resumed by the user", *, by: str | None = None, request_id: str | None = None
+    ) -> RemoteJob:
+        """As `JobHandle.resume`."""
+        return await self._go_on(None, "resume", request_id, **_words(reason, by))
+
+    async def retry(
+        self,
+        task: str | None = None,
+        reason: str = "retried by the user",
+        *,
+        by: str | None = None,
+        request_id: str | None = None,
+    ) -> RemoteJob:
+        """As `JobHandle.retry`."""
+        return await self._go_on(task, "retry", request_id, **_words(reason, by))
+
+    async def skip(
+        self,
+        task: str,
+        reason: str = "skipped by an operator",
+        *,
+        by: str | None = None,
+        request_id: str | None = None,
+    ) -> RemoteJob:
+        """As `JobHandle.skip`."""
+        return await self._go_on(task, "skip", request_id, **_words(reason, by))
+
+    async def approve(self, *, by: str | None = None, reason: str | None = None, request_id: str | None = None) -> None:
+        """As `JobHandle.approve`. by: with a token nobody but who it is of, and so unless given."""
+        await self._do(None, "approve", request_id, **_decision(by, reason))
+
+    async def reject(self, *, by: str | None = None, reason: str | None = None, request_id: str | None = None) -> None:
+        """As `JobHandle.reject`. by: as for `approve`."""
+        await self._do(None, "reject", request_id, **_decision(by, reason))
+
+    async def command(self, task: str | None, verb: str, request_id: str | None, **said: Any) -> None:
+        """For its own verbs and those of its tasks: give it, or one of them, a command, and see what became of it."""
+        path = f"jobs/{place(self.id)}" if task is None else f"jobs/{place(self.id)}/tasks/{place(self._name(task))}"
+        await self._client.act(f"{path}/{verb}", said, request_id)
+
+    async def _do(self, task: str | None, verb: str, request_id: str | None, **said: Any) -> None:
+        await self.command(task, verb, request_id, **said)
+        await self.refresh()
+
+    async def _go_on(self, task: str | None, verb: str, request_id: str | None, **said: Any) -> RemoteJob:
+        """Do what may begin a next run. Returns the handle of the run that goes on."""
+        await self.command(task, verb, request_id, **said)
+        record, tasks = await self._client.look_at(self.id)
+        if self._outcome is None and record.run == self._record.run:
+            self.show(record, tasks)
+            return self
+        return RemoteJob(self._client, record, tasks)
+
+    def _name(self, task: object) -> str:
+        """What may be the name of a task. Which there are, only the server may know."""
+        if not isinstance(task, str):
+            raise LookupError(f"job {self.id!r} has no task {task!r:.60}: its name is a str")  # noqa: TRY004 - as others
+        return task
+
+    # -- looking -------------------------------------------------------------------------------------------------------
+
+    async def approvals(self) -> list[PendingApproval]:
+        """What of it waits for people now: for whom, and until when."""
+        return [one for one in await self._client.approvals() if one.job_id == self.id]
+
+    async def children(self) -> list[RemoteJob]:
+        """The jobs that its tasks have submitted, living and ended, oldest first."""
+        view = await self._client.link.get(f"jobs/{place(self.id)}")
+        return [await self._client.job(child) for child in view["children"]]
+
+    async def output(self, name: str) -> str:
+        """The last line that the command of a task has written so far; empty if it has none.
+
+        Raises LookupError if there is no such task.
+        """
+        told = await self._client.text(f"jobs/{place(self.id)}/tasks/{place(self.task_record(name).name)}/output")
+        return next((line for line in reversed(told.splitlines()) if line.strip()), "")
+
+    async def wait(self) -> Outcome:
+        """Wait for its end, over restarts of the server.
+
+        Raises ServerUnreachable where nothing answers for longer than `patience`.
+        """
+        if self._outcome is None:
+            moves = self._client.listen({"job": self.id, "kind": "job"})
+            try:
+                await self._client.opened()
+                await self.refresh()
+                while self._outcome is None:
+                    await anext(moves)
+                    await self.refresh()
+            finally:
+                moves.close()
+        return self._outcome
+
+    @overload
+    def events(
+        self, *, notices: Literal[True] = True, size: int = BUFFER, **filters: Unpack[Filters]
+    ) -> RemoteEvents[Event]: ...
+    @overload
+    def events(
+        self, *, notices: Literal[False], size: int = BUFFER, **filters: Unpack[Filters]
+    ) -> RemoteEvents[Transitioned]: ...
+    def events(self, *, notices: bool = True, size: int = BUFFER, **filters: Unpack[Filters]) -> RemoteEvents[Any]:
+        """Its transitions and those of all that is in it, from its submission until its end; its notices from now on.
+
+        As they are read, the handle shows what they tell. The filters are those of `Runtime.events`.
+        """
+        filters["job"] = self.id
+        return self._client.listen(filters, notices=notices, size=size, after=0, seen=self.see, last=self._is_its_end)
+
+    async def _is_its_end(self, event: Event) -> bool:
+        if not isinstance(event, Transitioned) or (event.kind, event.entity_id) != ("job", self.id):
+            return False
+        if event.run < self._record.run:
+            return False
+        if self._record.published is None:
+            return event.phase in ENDED
+        await self.refresh()  # what its state means, its lifecycle says, and that is there
+        return self.ended and event.to_state == self._record.shown
+
+
+class RemoteTask:
+    """A task of a job of another process."""
+
+    def __init__(self, job: RemoteJob, name: str) -> None:
+        self._job = job
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"<RemoteTask {self.record.id} {self.record.state}>"
+
+    @property
+    def record(self) -> TaskRecord:
+        """Its record, as it was last told."""
+        return self._job.task_record(self.name)
+
+    async def refresh(self) -> None:
+        """Ask for it again."""
+        await self._job.refresh_task(self.name)
+
+    async def cancel(
+        self,
+        reason: str = "cancelled by the user",
+        *,
+        force: bool = False,
+        by: str | None = None,
+        request_id: str | None = None,
+    ) -> None:
+        """As `TaskHandle.cancel`."""
+        await self._do("cancel", request_id, **_cancel(reason, force, by))
+
+    async def approve(
+        self,
+        *,
+        by: str | None = None,
+        reason: str | None = None,
+        approval: str | None = None,
+        request_id: str | None = None,
+    ) -> None:
+        """As `TaskHandle.approve`. by: with a token nobody but who it is of, and so unless given."""
+        await self._do("approve", request_id, approval=approval, **_decision(by, reason))
+
+    async def reject(
+        self,
+        *,
+        by: str | None = None,
+        reason: str | None = None,
+        approval: str | None = None,
+        request_id: str | None = None,
+    ) -> None:
+        """As `TaskHandle.reject`. by: as for `approve`."""
+        await self._do("reject", request_id, approval=approval, **_decision(by, reason))
+
+    async def reset(
+        self, *, by: str | None = None, reason: str = "reset by an operator", request_id: str | None = None
+    ) -> None:
+        """As `TaskHandle.reset`."""
+        await self._do("reset", request_id, **_words(reason, by))
+
+    async def retry(
+        self, reason: str = "retried by the user", *, by: str | None = None, request_id: str | None = None
+    ) -> RemoteJob:
+        """Run it again: `RemoteJob.retry` with its name."""
+        return await self._job.retry(self.name, reason, by=by, request_id=request_id)
+
+    async def skip(
+        self, reason: str = "skipped by an operator", *, by: str | None = None, request_id: str | None = None
+    ) -> RemoteJob:
+        """Do without it: `RemoteJob.skip` with its name."""
+        return await self._job.skip(self.name, reason, by=by, request_id=request_id)
+
+    async def _do(self, verb: str, request_id: str | None, **said: Any) -> None:
+        await self._job.command(self.name, verb, request_id, **said)
+        await self._job.refresh_task(self.name)
+
+
+def _words(reason: object, by: object) -> dict[str, Any]:
+    why, who = words(reason, by)
+    return {"reason": why, "by": who}
+
+
+def _cancel(reason: object, force: object, by: object) -> dict[str, Any]:
+    if not isinstance(force, bool):
+        raise TypeError(f"force is True or False, not {force!r:.60}")
+    return {**_words(reason, by), "force": force or None}
+
+
+def _decision(by: object, reason: object) -> dict[str, Any]:
+    return {
+        "by": None if by is None else name_of(by), "reason": None if reason is None else reason_of(reason)
+    }  # fmt: skip

@@ -1,0 +1,153 @@
+"""What goes over the wire, as the records that it was made from.
+
+Rules
+-----
+- A view has the fields of its record but for what is only the runtime's: keys are 0 here, epochs 1.
+- The state of a record is its phase; the word of another lifecycle stands in `published`, as in the runtime's own.
+- A field that this client does not know is left alone: the server may be newer.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import msgspec
+
+from ...actors.notices import Notice
+from ...actors.records import (
+    ApprovalRecord,
+    BreakerRecord,
+    JobRecord,
+    MachineRecord,
+    WorkerRecord,
+    WorkstreamRecord,
+)
+from ...actors.spec import Approval
+from ...actors.task_record import TaskRecord
+from ...actors.transitions import MachineTransition, PublishedTransition, Transitioned
+from ...machines.lifecycles import LIFECYCLES
+
+R = TypeVar("R", bound=msgspec.Struct)
+View = dict[str, Any]
+
+
+def job_of(view: View) -> JobRecord:
+    """A job's record."""
+    return _record(view, JobRecord)
+
+
+def task_of(view: View) -> TaskRecord:
+    """A task's record."""
+    facts: View = view.get("facts") or {}
+    granted = facts.get("granted") or 0
+    allowed = {
+        "max_attempts": view["max_attempts"] - granted, "max_losses": view["max_losses"],
+        "on_loss": facts.get("on_loss") or "rerun", "on_exhausted": facts.get("on_exhausted") or "fail",
+    }  # fmt: skip
+    more: View = {"workstream": 0, "allowed": allowed}
+    if view.get("last_error") is not None or view.get("error_count"):
+        more["trouble"] = {
+            "error": view.get("last_error"), "type": view.get("error_type"),
+            "category": view.get("error_category"), "count": view.get("error_count") or 0,
+        }  # fmt: skip
+    if view.get("exit_code") is not None or view.get("output_size") is not None:
+        more["produced"] = {"exit_code": view.get("exit_code"), "size": view.get("output_size")}
+    return _record({**facts, **view, **more}, TaskRecord)
+
+
+def workstream_of(view: View, key: int = 0) -> WorkstreamRecord:
+    """The record of a run of a job."""
+    more = {"job": 0, "first_task": 0, "task_count": view.get("total") or view.get("task_count") or 0}
+    return _record({**view, **more}, WorkstreamRecord, key)
+
+
+def worker_of(view: View) -> WorkerRecord:
+    """The record of an incarnation of a worker."""
+    return _record(view, WorkerRecord)
+
+
+def breaker_of(view: View) -> BreakerRecord:
+    """A breaker's record."""
+    return _record({name: value for name, value in view.items() if name != "probe"}, BreakerRecord)  # there: whether
+
+
+def machine_of(view: View) -> MachineRecord:
+    """The record of a `MachineActor`."""
+    return _record({"definitions": [], **view}, MachineRecord)
+
+
+def approval_of(view: View) -> ApprovalRecord:
+    """The record of what a running body asks for, as far as it is told while it waits."""
+    task_id = view["entity_id"].rpartition("/")[0]
+    return ApprovalRecord(
+        key=0, id=view["entity_id"], name=view["approval"], state="held", created_at=view["since"],
+        updated_at=view["since"], due_at=view["expires_at"], task=0, task_id=task_id, workstream=0,
+        workstream_id=task_id.rpartition("/")[0], job_id=view["job_id"], rule=Approval(),
+        hold_until=view["expires_at"], reason=f"waits for approval by {', '.join(view['missing'])}",
+    )  # fmt: skip
+
+
+def transition_of(told: View) -> Transitioned:
+    """A transition, as it was told there."""
+    kind: type[Transitioned] = Transitioned
+    if told.get("phases") is not None:
+        kind = PublishedTransition
+    elif told.get("machine"):
+        kind = MachineTransition
+    return msgspec.convert(told, kind)
+
+
+def notice_of(told: View) -> Notice:
+    """A notice. What was raised there is told by its text alone."""
+    return msgspec.convert({name: value for name, value in told.items() if name != "error"}, Notice)
+
+
+def _record(view: View, kind: type[R], key: int = 0) -> R:
+    given = _given(view)
+    given["key"] = key
+    if view.get("lifecycle") is not None:
+        given["published"] = {"lifecycle": view["lifecycle"], "state": view["state"]}
+    given["state"] = view.get("phase") or view["state"]
+    return _struct(given, kind)
+
+
+def _given(view: View) -> View:
+    """What a view says. What it says nothing of has a record's default."""
+    return {name: value for name, value in view.items() if value is not None}
+
+
+def _struct(given: View, kind: type[R]) -> R:
+    names = set(kind.__struct_fields__)
+    # by way of JSON: what a record keeps encoded (a result) is decoded in a view
+    return msgspec.json.decode(
+        msgspec.json.encode({name: value for name, value in given.items() if name in names}), type=kind
+    )
+
+
+def moved(record: Any, told: Transitioned) -> Any:
+    """A record (a job's or a task's) after a transition of its entity, so far as the transition tells."""
+    state, published = told.phase, record.published
+    if published is not None:
+        state = _phase(published.lifecycle, record.kind, told) or record.state
+        published = msgspec.structs.replace(published, state=told.to_state, previous=published.state)
+    changed: View = {
+        "state": state, "published": published, "previous_state": record.state, "reason": told.reason,
+        "updated_at": told.at, "finished_at": told.at if state in ENDED else None,
+    }  # fmt: skip
+    if state == "running" and record.started_at is None:
+        changed["started_at"] = told.at
+    if isinstance(record, TaskRecord):
+        changed |= {"attempt": told.attempt or record.attempt, "worker_id": told.worker_id}
+    return msgspec.structs.replace(record, **changed)
+
+
+def _phase(lifecycle: str, kind: str, told: Transitioned) -> str | None:
+    """What a state of a published lifecycle means; None of one that only the application has."""
+    if isinstance(told, PublishedTransition):
+        return told.phase
+    known = LIFECYCLES.get(lifecycle, {}).get(kind)
+    return None if known is None or told.to_state not in known.machine.states else str(known.phase(told.to_state))
+
+
+ENDED = frozenset({"completed", "failed", "cancelled", "skipped"})
+"""The phases in which a job or a task has ended."""

@@ -1,0 +1,25 @@
+"""For programs that use a runtime of another process, over its board: the same verbs as `Runtime`.
+
+Rules
+-----
+- The names are `__all__`, and a test pins them. It needs httpx: install "callboard[client]".
+"""
+
+from .runtime.client.client import Client
+from .runtime.client.handles import RemoteJob, RemoteTask
+from .runtime.client.named import RemoteBreaker, RemoteMachine, RemoteWorker
+from .runtime.client.stream import RemoteEvents
+from .runtime.client.trouble import AccessRefused, ServerError, ServerUnreachable
+
+__all__ = [
+    "AccessRefused",
+    "Client",
+    "RemoteBreaker",
+    "RemoteEvents",
+    "RemoteJob",
+    "RemoteMachine",
+    "RemoteTask",
+    "RemoteWorker",
+    "ServerError",
+    "ServerUnreachable",
+]

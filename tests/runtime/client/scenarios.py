@@ -1,0 +1,421 @@
+"""A program that uses a runtime: each function is a part of it, and none knows whether the runtime is in its process.
+
+`said` stands where the one is asked at once and the other is awaited: docs/client.md lists those.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+import msgspec
+import pytest
+
+from callboard import (
+    Approval,
+    CircuitOpen,
+    Clause,
+    DecisionConflict,
+    DecisionRefused,
+    Fire,
+    GuardRejected,
+    InvalidTransitionError,
+    JobExists,
+    JobFailed,
+    Machine,
+    MachineActor,
+    RequestIdReused,
+    SpecificationError,
+    State,
+    Task,
+    TaskContext,
+    Tool,
+    Transition,
+    Transitioned,
+    Worker,
+    Workstream,
+)
+from callboard.actors.spec import Breaker
+
+
+async def said(answer: Any) -> Any:
+    return await answer if inspect.isawaitable(answer) else answer
+
+
+# -- what runs ---------------------------------------------------------------------------------------------------------
+
+opened: dict[str, bool] = {}  # by job: whether its `gate` lets through
+
+
+async def one() -> int:
+    return 1
+
+
+async def add(task: TaskContext) -> int:
+    return sum(task.results.values()) + 1
+
+
+async def gate(task: TaskContext) -> str:
+    if not opened.get(task.job_id):
+        raise RuntimeError("shut")
+    return "through"
+
+
+async def forever() -> None:
+    await anyio.sleep_forever()
+
+
+async def parent(task: TaskContext) -> Any:
+    child = await task.submit(Workstream("inner", tasks=[Task("in", run=one)]), name="child")
+    return (await child.wait()).results["in"]
+
+
+class Facts(msgspec.Struct):
+    ready: bool = False
+    patience: float = 3600.0
+
+
+def is_ready(facts: Facts, _: object) -> bool:
+    return facts.ready
+
+
+DOOR = Machine(
+    "door", "shut",
+    states=(
+        State("shut", bounded_by="whoever opens it"), State("open", bounded_by="whoever shuts it"),
+        State("gone", terminal=True),
+    ),
+    transitions=(
+        Transition("shut", "open", "open"), Transition("shut", "lock", "gone", guard=is_ready),
+        Transition("open", "shut", "shut"), Transition("open", "remove", "gone"),
+    ),
+)  # fmt: skip
+DOORS = MachineActor(DOOR, facts=Facts())
+
+
+def graph(name: str = "graph") -> Workstream:
+    return Workstream(name, tasks=[Task("a", run=one), Task("b", run=one), Task("sum", run=add, depends_on=["a", "b"])])
+
+
+async def until(job: Any, task: str, state: str) -> None:
+    """Until a task of a job is in a state."""
+    async for event in job.events(kind="task", task=task, notices=False):
+        if event.to_state == state:
+            break
+    if hasattr(job, "refresh"):
+        await job.refresh()
+
+
+# -- jobs --------------------------------------------------------------------------------------------------------------
+
+
+async def a_job_is_done(runtime: Any, name: str) -> None:
+    job = await runtime.submit(graph(), id=name, by="ana")
+    assert (job.id, job.parent, [task.name for task in job.tasks()]) == (name, None, ["a", "b", "sum"])
+    outcome = await job.wait()
+    assert (outcome.ok, outcome.state, outcome.shown, outcome.error) == (True, "completed", "completed", None)
+    assert dict(outcome.results) == {"a": 1, "b": 1, "sum": 3}
+    assert (job.state, job.ended, job.record.by, job.record.name) == ("completed", True, "ana", "graph")
+    assert [(task.state, task.attempt) for task in job.tasks()] == [("completed", 1)] * 3
+    assert bytes(job.task("sum").record.result) == b"3"
+    again = await runtime.job(name)
+    assert (again.state, dict((await again.wait()).results)) == ("completed", dict(outcome.results))
+    assert outcome.raise_for_state() is outcome
+
+
+async def the_same_job_is_submitted_once(runtime: Any, name: str) -> None:
+    job = await runtime.submit(graph(), id=name)
+    await job.wait()
+    same = await runtime.submit(graph(), id=name)
+    assert (same.id, same.state) == (name, "completed")
+    with pytest.raises(JobExists, match="submitted with another workstream"):
+        await runtime.submit(graph("another"), id=name)
+
+
+async def what_cannot_be_run_is_refused_whole(runtime: Any, name: str) -> None:
+    wrong = Workstream(
+        "wrong", tasks=[Task("a", run=one, depends_on=["b", "nobody"]), Task("b", run=one, depends_on=["a"])]
+    )
+    with pytest.raises(SpecificationError) as refused:
+        await runtime.submit(wrong, id=name)
+    assert len(refused.value.findings) >= 2
+    assert "2 things are wrong in workstream 'wrong':" in str(refused.value)
+    assert refused.value.findings[0].where == "tasks[0].depends_on[1]"
+    with pytest.raises(SpecificationError, match="no_such_function"):
+        await runtime.submit(Workstream("lost", tasks=[Task("a", run=f"{__name__}:no_such_function")]))
+    with pytest.raises(LookupError, match="there is no job"):
+        await runtime.job(name)
+    with pytest.raises(ValueError, match="cannot be a job's id"):
+        await runtime.submit(graph(), id="a/b")
+    with pytest.raises(TypeError, match="submit takes a Workstream"):
+        await runtime.submit("graph")
+
+
+async def a_job_is_cancelled(runtime: Any, name: str) -> None:
+    job = await runtime.submit(
+        Workstream("long", tasks=[Task("a", run=forever, optional=True), Task("b", run=forever)]), id=name
+    )
+    await until(job, "a", "running")
+    await job.task("a").cancel("not needed", by="ana")
+    await until(job, "a", "cancelled")
+    assert job.task("a").record.reason == "not needed"
+    with pytest.raises(InvalidTransitionError) as refused:
+        await job.task("a").cancel()
+    told = refused.value
+    assert (told.machine, told.state, told.event, told.allowed) == ("task", "cancelled", "cancel_graceful", frozenset())
+    await job.cancel("enough", force=True)
+    outcome = await job.wait()
+    assert (outcome.state, outcome.ok) == ("cancelled", False)
+    with pytest.raises(JobFailed, match="enough"):
+        outcome.raise_for_state()
+    with pytest.raises(
+        InvalidTransitionError, match="'cancel' is not possible in state 'cancelled': nothing leaves it"
+    ):
+        await job.cancel()
+    with pytest.raises(LookupError, match="has no task 'nobody'; it has: a, b"):
+        job.task("nobody")
+
+
+async def a_job_is_paused(runtime: Any, name: str) -> None:
+    spec = Workstream("held", tasks=[Task("first", run=one), Task("a", run=one, depends_on=["first"], hold=Approval())])
+    job = await runtime.submit(spec, id=name)
+    await until(job, "a", "held")
+    await job.pause("lunch", by="ana")
+    with pytest.raises(InvalidTransitionError, match="'pause' is not possible in state 'paused'") as refused:
+        await job.pause()
+    assert "resume" in refused.value.allowed
+    assert (await job.resume(by="ana")).id == name
+    await job.task("a").approve(by="ben")
+    assert (await job.wait()).ok
+
+
+async def what_failed_goes_on_in_a_next_run(runtime: Any, name: str) -> None:
+    opened.pop(name, None)
+    spec = Workstream("gated", tasks=[Task("a", run=one), Task("gate", run=gate, depends_on=["a"]), Task("c", run=one)])
+    job = await runtime.submit(spec, id=name)
+    outcome = await job.wait()
+    assert (outcome.state, dict(outcome.results)) == ("failed", {"a": 1, "c": 1})
+    record = outcome.tasks["gate"]
+    assert (record.last_error, record.error_type, record.error_count) == (
+        job.task("gate").record.last_error,
+        "RuntimeError",
+        1,
+    )
+    assert str(record.last_error).startswith("RuntimeError: shut")
+    with pytest.raises(InvalidTransitionError):
+        await job.pause()
+    opened[name] = True
+    again = await job.retry(by="ana")
+    assert (await again.wait()).results["gate"] == "through"
+    assert (job.state, again.state, again.record.runs) == ("failed", "completed", 2)
+    with pytest.raises(InvalidTransitionError):
+        await again.retry()
+    more = await again.task("c").retry("once more")
+    assert (await more.wait()).tasks["c"].attempt == 1
+
+
+async def a_task_is_done_without(runtime: Any, name: str) -> None:
+    opened.pop(name, None)
+    spec = Workstream(
+        "gated", tasks=[Task("first", run=one, hold=Approval()), Task("then", run=one, depends_on=["first"])]
+    )
+    job = await runtime.submit(spec, id=name)
+    await until(job, "first", "held")
+    with pytest.raises(InvalidTransitionError, match="skipped only while it is pending") as refused:
+        await job.skip("first")
+    assert refused.value.event == "skip"
+    assert (await job.skip("then", "not today", by="ana")) is job
+    await job.task("first").approve(by="ben")
+    outcome = await job.wait()
+    assert {task: str(record.state) for task, record in outcome.tasks.items()} == {
+        "first": "completed",
+        "then": "skipped",
+    }
+    with pytest.raises(LookupError, match="no task 'nobody'"):
+        await job.skip("nobody")
+
+
+async def jobs_have_children(runtime: Any, name: str) -> None:
+    job = await runtime.submit(Workstream("outer", tasks=[Task("p", run=parent)]), id=name)
+    outcome = await job.wait()
+    assert outcome.results == {"p": 1}, outcome.error
+    (child,) = await job.children()
+    assert (child.parent, child.state, (await child.wait()).results["in"]) == (name, "completed", 1)
+    assert (await runtime.job(child.id)).record.parent_id == name
+
+
+# -- decisions ---------------------------------------------------------------------------------------------------------
+
+
+async def people_decide(runtime: Any, name: str) -> None:
+    rule = Approval(clauses=[Clause(person="ana"), Clause(person="ben")])
+    job = await runtime.submit(Workstream("decided", tasks=[Task("a", run=one, hold=rule)]), id=name, by="eve")
+    await until(job, "a", "held")
+    (pending,) = [one for one in await said(runtime.approvals()) if one.job_id == name]
+    assert (pending.kind, pending.task, pending.missing, pending.submitted_by) == ("task", "a", ["ana", "ben"], "eve")
+    assert [one.entity_id for one in await said(job.approvals())] == [f"{name}@1/a"]
+    task = job.task("a")
+    with pytest.raises(DecisionRefused, match="eve submitted it, and self-approval is off") as refused:
+        await task.approve(by="eve")
+    assert refused.value.why.startswith("eve submitted it")
+    await task.approve(by="ana", reason="fine")
+    assert [(one.by, one.reason, one.verdict) for one in task.record.decisions] == [("ana", "fine", "approved")]
+    with pytest.raises(DecisionConflict) as conflict:
+        await task.approve(by="ana")
+    assert (conflict.value.decision.by, conflict.value.decision.verdict) == ("ana", "approved")
+    assert "was approved by ana at" in str(conflict.value)
+    await task.reject(by="ben", reason="no")
+    assert (await job.wait()).tasks["a"].state == "cancelled"
+    with pytest.raises(DecisionConflict, match="was rejected by ben"):
+        await task.approve(by="ben")
+    assert await said(job.approvals()) == []
+
+
+async def a_workstream_is_held(runtime: Any, name: str) -> None:
+    job = await runtime.submit(Workstream("all", tasks=[Task("a", run=one)], hold=Approval()), id=name)
+    with pytest.raises(InvalidTransitionError):
+        await job.pause()
+    await job.approve(by="ana")
+    assert (await job.wait()).ok
+
+
+# -- keys --------------------------------------------------------------------------------------------------------------
+
+
+async def a_command_is_done_once(runtime: Any, name: str) -> None:
+    job = await runtime.submit(Workstream("held", tasks=[Task("a", run=one, hold=Approval(people=2))]), id=name)
+    await until(job, "a", "held")
+    for _ in range(2):
+        await job.task("a").approve(by="ana", request_id=f"{name}-1")
+    assert len(job.task("a").record.decisions) == 1
+    with pytest.raises(RequestIdReused, match="was given to another command before"):
+        await job.task("a").approve(by="ben", request_id=f"{name}-1")
+    with pytest.raises(ValueError, match="cannot be a request_id"):
+        await job.task("a").approve(by="ben", request_id="")
+    with pytest.raises(TypeError, match="the reason must be a str"):
+        await job.cancel(7)
+    with pytest.raises(TypeError, match="force is True or False"):
+        await job.cancel(force="yes")
+    await job.cancel()
+    await job.wait()
+
+
+# -- workers, breakers, machines ---------------------------------------------------------------------------------------
+
+
+async def workers_are_told(runtime: Any, name: str) -> None:
+    (worker,) = await runtime.start_worker(Worker(name, engine="loop", capacity=2, capabilities=["x"]))
+    assert (worker.name, worker.state, worker.engine, worker.capacity, worker.assigned) == (name, "idle", "loop", 2, 0)
+    assert (worker.capabilities, worker.missed, worker.last_seen > 0) == (["x"], 0, True)
+    assert name in [one.name for one in await said(runtime.workers())]
+    same = runtime.worker(name)
+    with pytest.raises(GuardRejected, match=f"worker {name}: 'pause' was refused in state 'idle'") as refused:
+        await same.pause()
+    assert refused.value.guards == ("told as running",)
+    await same.shut_down("done", deadline="1s", by="ana")
+    with pytest.raises(InvalidTransitionError, match="nothing leaves it"):
+        await same.terminate()
+    await same.start()
+    assert (same.state, same.record.run) == ("idle", 2)
+    await same.terminate("enough")
+    assert same.state == "terminated"
+    with pytest.raises(SpecificationError):
+        await runtime.start_worker(Worker("bad", engine="loop", capacity=0))
+    with pytest.raises(LookupError, match="no worker 'nobody'"):
+        await runtime.worker("nobody").pause()
+
+
+async def breakers_are_told(runtime: Any, name: str) -> None:
+    tool = Tool(breaker=Breaker(failure_threshold=1, cooldown=3600.0))
+    spec = Workstream("tools", tasks=[Task("a", run=one, tool=name, hold=Approval())], tools={name: tool})
+    job = await runtime.submit(spec, id=name)
+    breaker = runtime.breaker(name)
+    await breaker.trip(by="ana", cooldown="2h", reason="it hums")
+    assert (breaker.tool, breaker.state, breaker.parked, breaker.record.reason) == (name, "open", 0, "it hums")
+    assert 7000 < breaker.retry_in <= 7200
+    await until(job, "a", "held")
+    await job.task("a").approve(by="ana")
+    await until(job, "a", "circuit_open")
+    with pytest.raises(CircuitOpen, match=f"its tool '{name}' is not healthy") as refused:
+        await job.task("a").reset()
+    assert (refused.value.tool, refused.value.retry_in > 7000) == (name, True)
+    await breaker.reset()
+    assert (breaker.state, breaker.retry_in) == ("closed", 0.0)
+    assert (await job.wait()).ok
+    assert name in [one.tool for one in await said(runtime.breakers())]
+    with pytest.raises(LookupError, match="'nothing'"):
+        await runtime.breaker("nothing").reset()
+
+
+async def machines_are_told(runtime: Any, name: str) -> None:
+    door = runtime.machine(name)
+    done = await door.ask(Fire("open", reason="air", metadata={"n": 1}, request_id=f"{name}-1"))
+    assert isinstance(done, Transitioned)
+    assert (done.kind, done.entity_id, done.from_state, done.to_state, done.reason) == (
+        "machine",
+        name,
+        "shut",
+        "open",
+        "air",
+    )
+    assert (door.state, door.ended, door.record.machine) == ("open", False, "door")
+    assert (await door.ask(Fire("open", reason="air", metadata={"n": 1}, request_id=f"{name}-1"))).seq == done.seq
+    with pytest.raises(InvalidTransitionError, match=f"door {name}: 'open' is not possible in state 'open'") as refused:
+        await door.fire("open")
+    assert refused.value.allowed == {"shut", "remove"}
+    await door.fire("shut")
+    with pytest.raises(GuardRejected) as guarded:
+        await door.fire("lock")
+    assert guarded.value.guards == ("is ready",)
+    assert name in [one.name for one in await said(runtime.machines())]
+    with pytest.raises(TypeError, match="takes a Fire"):
+        await door.ask("open")
+    with pytest.raises(LookupError, match="'nobody'"):
+        await runtime.machine("nobody").fire("open")
+
+
+# -- looking -----------------------------------------------------------------------------------------------------------
+
+
+async def a_job_tells_of_itself(runtime: Any, name: str) -> None:
+    job = await runtime.submit(graph(), id=name)
+    told = [event async for event in job.events(notices=False)]
+    assert (told[0].kind, told[-1].entity_id, told[-1].to_state) == ("job", name, "completed")
+    assert [event.seq for event in told] == sorted({event.seq for event in told})
+    assert {event.entity_id for event in told} >= {f"{name}@1", f"{name}@1/a", f"{name}@1/b", f"{name}@1/sum"}
+    again = [event async for event in (await runtime.job(name)).events(kind="job", notices=False)]
+    assert [event.to_state for event in again] == [event.to_state for event in told if event.kind == "job"]
+
+
+async def what_is_done_is_told_to_whoever_listened(runtime: Any, name: str) -> None:
+    events = runtime.events(kind="task", to_state=["cancelled", "completed"], notices=False)
+    job = await runtime.submit(Workstream("w", tasks=[Task("a", run=one), Task("b", run=forever)]), id=name)
+    seen = []
+    async for event in events:
+        if event.job_id == name:
+            seen.append((event.entity_id, event.to_state))
+            if len(seen) == 2:
+                break
+            await job.cancel()
+    assert seen == [(f"{name}@1/a", "completed"), (f"{name}@1/b", "cancelled")]
+    events.close()
+    with pytest.raises(TypeError, match="there is no filter"):
+        runtime.events(colour="red")
+    with pytest.raises(ValueError, match="is no kind"):
+        runtime.events(kind="cat")
+
+
+async def it_says_how_it_is(runtime: Any, name: str) -> None:
+    health = runtime.health if not callable(runtime.health) else await runtime.health()
+    assert (health.ok, health.reason) == (True, None)
+    assert await said(runtime.metrics())
+
+
+SCENARIOS: list[Callable[[Any, str], Any]] = [
+    a_job_is_done, the_same_job_is_submitted_once, what_cannot_be_run_is_refused_whole, a_job_is_cancelled,
+    a_job_is_paused, what_failed_goes_on_in_a_next_run, a_task_is_done_without, jobs_have_children, people_decide,
+    a_workstream_is_held, a_command_is_done_once, workers_are_told, breakers_are_told, machines_are_told,
+    a_job_tells_of_itself, what_is_done_is_told_to_whoever_listened, it_says_how_it_is,
+]  # fmt: skip

@@ -1,0 +1,188 @@
+"""`--url`: each command says the same of a runtime, and does the same to it, whether by its journal or by its board."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from callboard import Approval, Task, Tool, Worker, Workstream
+from callboard.runtime.cli.app import app
+from callboard.runtime.cli.trouble import answer
+from callboard.runtime.web.access import Token
+
+from .scenarios import DOORS, forever, one
+from .serving import Served, serve
+
+pytestmark = pytest.mark.board
+COMMAND = get_command(app)  # made once: that takes longer than most commands
+Cli = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("url")
+
+
+@pytest.fixture(scope="module")
+def live(folder: Path) -> Iterator[Served]:
+    """A runtime on a journal, and served, with two of each: j... is acted on by its journal, u... by the URL."""
+    with serve(folder / "callboard.db") as served:
+        for letter in "ju":
+            tasks = [
+                Task("first", run=one), Task("held", run=one, depends_on=["first"], hold=Approval(people=2)),
+                Task("last", run=one, depends_on=["held"]), Task("tooled", run=one, tool="saw", depends_on=["held"]),
+                Task("long", run=forever, optional=True),
+            ]  # fmt: skip
+            served.submit(Workstream("work", tasks=tasks, tools={"saw": Tool()}), id=f"{letter}1")
+            served.submit(Workstream("done", tasks=[Task("a", run=one)]), id=f"{letter}2", until="completed")
+            served.call(lambda letter=letter: served.runtime.spawn(DOORS, name=f"{letter}-door"))
+            served.start_worker(Worker(f"{letter}-worker", engine="loop", capacity=1))
+        yield served
+
+
+@pytest.fixture
+def cli(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
+    """Run the command line in this process."""
+    monkeypatch.chdir(folder)
+
+    def run(*args: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        code = answer(lambda: COMMAND(list(args), prog_name="callboard"))
+        told = capsys.readouterr()
+        assert "Traceback" not in told.err
+        return code, told.out, told.err
+
+    return run
+
+
+def masked(text: str) -> str:
+    """A text without what may change from one look to the next: spans, and the columns that follow."""
+    text = text.replace("whoever opens it: lock, open", "an event")  # a board does not tell who
+    text = re.sub(r"\d+\.\d+ s\b|\b\d+ s\b", "SPAN", text)
+    return re.sub(r" +", " ", re.sub(r'"execution_ms":\d+', '"execution_ms":N', text))
+
+
+LOOKS = """
+status
+status --json
+status j1
+status j1 --json
+status j-door
+status nobody
+history
+history j1 held
+history j-door --json
+stuck --older-than 0s
+stuck --older-than 0s --json
+workers list
+breaker list --json
+""".strip().splitlines()
+
+
+@pytest.mark.parametrize("line", LOOKS)
+def test_it_shows_the_same(cli: Cli, live: Served, line: str) -> None:
+    code, out, err = cli(*line.split())
+    there = cli(*line.split(), "--url", live.url)
+    runs = re.sub(r"process \d+ runs it", f"the program at {live.url.rstrip('/')} runs it", out)
+    assert (there[0], masked(there[1]).splitlines()) == (code, masked(runs).splitlines())
+    assert there[2] == err
+
+
+def test_top_shows_the_same_below_its_first_line(cli: Cli, live: Served) -> None:
+    _, out, _ = cli("top", "--once")
+    _, there, _ = cli("top", "--once", "--url", live.url)
+    assert masked(there).splitlines()[1:] == masked(out).splitlines()[1:]
+    assert there.startswith(live.url.rstrip("/"))
+
+
+ACTS = """
+approve X1/held --by ana --reason fine
+approve X1/held --by ana
+approve X1/nothing
+skip X1/last --reason no
+skip X1/held
+pause X1 --reason lunch
+resume X1
+resume X1
+cancel X1/long --reason enough
+cancel X1/long
+retry X2/a --request-id X-key
+retry X2/a --request-id X-key
+cancel X1 --request-id X-key
+breaker trip saw --cooldown 1h
+breaker reset saw --check true
+workers shutdown X-worker --deadline 1s
+workers start X-worker
+fire X-door open --metadata n=1 --reason air
+fire X-door open
+reject X1/held --by ben --json --request-id X-r
+""".strip().splitlines()
+
+
+def test_it_does_the_same_in_the_same_words(cli: Cli, live: Served) -> None:
+    for line in ACTS:
+        here = cli(*line.replace("X", "j").split())
+        there = cli(*line.replace("X", "u").split(), "--url", live.url)
+        same = tuple(re.sub(r"\bu(\d|-)", r"j\1", part) if isinstance(part, str) else part for part in there)
+        assert timeless(same) == timeless(here), line
+
+
+def timeless(told: tuple[object, ...]) -> tuple[object, ...]:
+    """What was told, without moments, random keys, and the incarnation of a worker, which a board leaves out."""
+    moment = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+Z)?|\b[0-9a-f]{32}\b")
+    return tuple(
+        re.sub(r"-worker#\d", "-worker", moment.sub("T", part)) if isinstance(part, str) else part for part in told
+    )
+
+
+def test_a_file_is_run_there_and_shown_here(cli: Cli, live: Served, folder: Path) -> None:
+    (folder / "two.toml").write_text('[[tasks]]\nname = "a"\ncommand = ["sh", "-c", "echo hello; exit 3"]\n')
+    code, out, _ = cli("run", "two.toml", "--id", "f1", "--plain", "--url", live.url)
+    assert code == 1
+    lines = [re.sub(r"\d\d:\d\d:\d\d |\(\d+\.\d+ s\)", "", line) for line in out.splitlines()]
+    assert lines[:2] == ["job f1: two, 1 tasks", "a started"]
+    assert lines[2].startswith("a failed")
+    assert lines[-1].startswith("job f1 failed (1 failed)")
+    code, out, _ = cli("run", "two.toml", "--id", "f1", "--json", "--url", live.url)
+    outcome = json.loads(out.splitlines()[-1])
+    assert (code, outcome["exit_code"], outcome["jobs"][0]["tasks"]["a"]["exit_code"]) == (1, 1, 3)
+    (folder / "bad.toml").write_text('[[tasks]]\nname = "a"\nrun = "nowhere:nothing"\n')
+    code, _, err = cli("run", "bad.toml", "--url", live.url)
+    assert code == 2
+    assert "line 3: tasks[0].run" in err
+
+
+def test_places_are_one_or_the_other(cli: Cli, live: Served, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cli("status", "--url", live.url, "--journal", "x.db")[::2] == (
+        2, "callboard: --url and --journal are two places: give one of them.\n",
+    )  # fmt: skip
+    assert "--url: 'board'" in cli("status", "--url", "board")[2]
+    code, _, err = cli("status", "--url", "http://127.0.0.1:9")
+    assert (code, "Is a runtime served at http://127.0.0.1:9?" in err) == (2, True)
+    code, _, err = cli("cancel", "j1", "--url", "http://127.0.0.1:9")
+    assert (code, "Is a runtime served" in err) == (2, True)
+    assert "is for --url" in cli("status", "--token-file", "t")[2]
+    assert "cannot be read" in cli("status", "--url", live.url, "--token-file", "nowhere")[2]
+    assert "name a JOB to resume" in cli("resume", "--url", live.url)[2]
+    assert "needs the journal" in cli("status", "j1", "--plan", "--url", live.url)[2]
+
+
+def test_a_token_says_who_acts(cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = "0123456789abcdef0123456789abcdef"
+    tokens = [Token("ana", secret, ("read", "operate", "approve"))]
+    with serve(options={"tokens": tokens}) as served:
+        served.submit(Workstream("w", tasks=[Task("a", run=one, hold=Approval())]), id="t1")
+        code, _, err = cli("status", "--url", served.url)
+        assert (code, "Give a token by --token-file" in err) == (2, True)
+        (folder / "token").write_text(f"{secret}\n")
+        assert "t1" in cli("status", "--url", served.url, "--token-file", "token")[1]
+        monkeypatch.setenv("CALLBOARD_TOKEN", secret)
+        code, _, err = cli("approve", "t1/a", "--by", "ben", "--url", served.url)
+        assert (code, "this token acts as 'ana'" in err) == (1, True)
+        assert cli("approve", "t1/a", "--url", served.url)[0] == 0
+        assert "approved by ana" in cli("history", "t1", "a", "--url", served.url)[1]
