@@ -2,6 +2,7 @@
 
 const AT_ONCE = 60; // nodes and edges
 
+const library = Promise.all([import("../vendor/graph.js"), import("./layout.js")]); // while the graph is being read
 let worker = null;
 let asked = 0;
 const waiting = new Map();
@@ -16,8 +17,8 @@ function hired() {
 }
 
 async function here({ sizes, edges, direction, aspect }) {
-  const [library, { place }] = await Promise.all([import("../vendor/graph.js"), import("./layout.js")]);
-  return place(library, sizes, edges, direction, aspect);
+  const [dagre, { place }] = await library;
+  return place(dagre, sizes, edges, direction, aspect);
 }
 
 /** Where everything stands, as `place` in layout.js says it. */

@@ -22,15 +22,15 @@ export function View({ parts: [, id], query }) {
   const path = `api/jobs/${segments(id)}`;
   const job = useLive(path, { when: (event) => event.job_id === id });
   const told = job.data.value;
+  const graph = useGraph(id, told?.workstream);
   const title = told?.name || id;
   return html`<${Page} title=${title} heading=${html`<${Name} text=${title} />`} back=${html`<a class="back" href=${href(["runs"])}>Runs</a>`}
       aside=${told && html`<${Actions} of=${told} at=${path} />`}>
-    <${Loaded} of=${job} what="the run">${(read) => html`<${Run} id=${id} job=${read} query=${query} />`}<//>
+    <${Loaded} of=${job} what="the run">${(read) => html`<${Run} id=${id} job=${read} query=${query} graph=${graph} />`}<//>
   <//>`;
 }
 
-function Run({ id, job, query }) {
-  const { live, model } = useGraph(id, job.workstream);
+function Run({ id, job, query, graph: { live, model } }) {
   const show = TABS.some(([name]) => name === query.show) ? query.show : "graph";
   const chosen = model && query.task ? model.numbers.get(query.task) : null;
   return html`

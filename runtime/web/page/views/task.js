@@ -69,7 +69,7 @@ function Trouble({ task, attempts }) {
   const kind = task.phase === "failed" ? "bad" : "warn";
   if (task.phase === "completed") return html`<${Folded} title=${`What went wrong before (${number(task.error_count)})`}><pre>${safe(task.last_error, { lines: true })}</pre><//>`;
   return html`<div class=${`problem tone-${kind}`}>
-    <h3><${Icon} name=${kind === "bad" ? "cross" : "retry"} /> ${task.error_type ? html`<code>${safe(task.error_type)}</code>` : "What went wrong"}
+    <h3><${Icon} name=${kind === "bad" ? "cross" : "question"} /> ${task.error_type ? html`<code>${safe(task.error_type)}</code>` : "What went wrong"}
       ${task.error_category && html`<span class="tag">${spoken(task.error_category)}</span>`}${task.error_count > 1 && html`<span class="tag">${number(task.error_count)} times</span>`}</h3>
     <pre>${safe(task.last_error, { lines: true })}</pre>
     ${trace && html`<${Folded} title="Traceback"><pre tabindex="0" role="region" aria-label="Traceback">${safe(trace, { lines: true })}</pre><//>`}
