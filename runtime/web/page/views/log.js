@@ -14,7 +14,8 @@ import { useEvents } from "../store.js";
 import { clock, counted, iso, number, safe, spoken } from "../text.js";
 import { phaseOf } from "./live-graph.js";
 
-const ROW = 41; // px, as run.css has it with its line
+const ROW = 41; // px, as run.css has it with its line; on a phone
+const TALL = 61;
 const PAGE = 200;
 const KEPT = 20_000; // lines
 const SEVERITIES = ["info", "warning", "error", "critical"];
@@ -85,6 +86,8 @@ export function useLines(id, entity = null) {
   return { lines, older, ...state };
 }
 
+const phone = matchMedia("(max-width: 760px)");
+
 export function Log({ id, query }) {
   const log = useLines(id);
   const kinds = (query.kind ?? "").split(",").filter(Boolean);
@@ -98,7 +101,7 @@ export function Log({ id, query }) {
   );
   const from = upTo === null ? 0 : wanted.findIndex((line) => line.seq <= upTo);
   const listed = from > 0 ? wanted.slice(from) : from < 0 ? [] : wanted;
-  const shown = useWindow(listed.length, ROW);
+  const shown = useWindow(listed.length, phone.matches ? TALL : ROW);
 
   const away = shown.first > 0;
   useEffect(() => setUpTo(away ? (listed[0]?.seq ?? null) : null), [away]);

@@ -12,8 +12,8 @@ import { readRange, Tail } from "./tail.js";
 
 const EVERY = 1000; // ms between two looks at an output that is being written
 
-/** path: of the output; running: whether more is to come; written: bytes that were written, if known. */
-export function Output({ path, running, written = null }) {
+/** path: of the output; running: whether more is to come; written: bytes that were written, if known; onNone: there is none. */
+export function Output({ path, running, written = null, onNone }) {
   const [problem, setProblem] = useState(null);
   const [, drawn] = useState(0);
   const [following, setFollowing] = useState(true);
@@ -39,7 +39,8 @@ export function Output({ path, running, written = null }) {
         }
         setProblem(null);
       } catch (error) {
-        if (!(error instanceof Problem && error.status === 404)) setProblem(error instanceof Problem ? error : new Problem(0, { detail: String(error) }));
+        if (error instanceof Problem && error.status === 404) return over || onNone();
+        setProblem(error instanceof Problem ? error : new Problem(0, { detail: String(error) }));
       }
       if (over) return;
       drawn((count) => count + 1);

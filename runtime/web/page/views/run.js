@@ -5,7 +5,7 @@ import { Actions } from "../actions.js";
 import { Ago, Countdown, Empty, Icon, iconOf, Loaded, Name, Page, Progress, Since, State, Time, tone } from "../components.js";
 import { ask, href } from "../router.js";
 import { segments, useLive } from "../store.js";
-import { counted, number, safe, spoken } from "../text.js";
+import { counted, listed, number, safe, spoken } from "../text.js";
 import { Graph } from "./graph.js";
 import { useGraph } from "./live-graph.js";
 import { Log } from "./log.js";
@@ -104,8 +104,13 @@ function Attention({ id, model }) {
     for (let task = 0; task < model.names.length; task += 1) if (model.phases[task] === phase && (count += 1) <= NAMED) tasks.push(task);
     return { phase, tasks, count };
   }).filter(({ count }) => count);
-  if (!found.length) return null;
+  const held = useLive(`api/jobs/${segments(id)}/approvals`, { when: (event) => event.job_id === id && (event.kind === "approval" || event.kind === "workstream") });
+  const asked = (held.data.value?.items ?? []).filter((one) => one.approval || !one.task);
+  if (!found.length && !asked.length) return null;
   return html`<ul class="attention" aria-label="What needs somebody">
+    ${asked.map((one) => html`<li key=${one.entity_id} class="tone-wait"><${Icon} name="person" /><span>${one.task
+      ? html`<a href=${href(["runs", id], { task: one.task })} onClick=${(event) => { event.preventDefault(); ask({ task: one.task }, {}); }}><${Name} text=${one.task} /></a> asks for approval: <${Name} text=${one.approval} />`
+      : html`the run waits for ${listed(one.missing.map((clause) => safe(clause))) || "nobody"}`}</span></li>`)}
     ${found.map(({ phase, tasks, count }) => html`<li key=${phase} class=${`tone-${tone(phase)}`}><${Icon} name=${iconOf(phase)} />
       <span>${number(count)} ${spoken(phase)}: ${tasks.map((task, at) => html`${at ? ", " : ""}<a href=${href(["runs", id], { task: model.names[task] })}
         onClick=${(event) => { event.preventDefault(); ask({ task: model.names[task] }, {}); }}><${Name} text=${model.names[task]} /></a>`)}

@@ -12,6 +12,7 @@ import { Output } from "./output.js";
 import { bytes } from "./sizes.js";
 
 const LIVE = new Set(["running", "validating", "cancelling", "timed_out", "recovering"]);
+const ANSWERS = new Set(["approve", "reject"]);
 const LISTED = 12; // links of a kind that are shown before the rest is asked for
 
 export function Task({ id, name, model }) {
@@ -42,7 +43,7 @@ function Told({ id, path, model, task, attempts }) {
       ${task.optional && html`<span class="tag">optional</span>`}</p>
     ${task.reason && task.reason !== task.last_error && html`<p class="prose">${safe(task.reason)}</p>`}
     <${Trouble} task=${task} attempts=${tried} />
-    <${Hold} id=${id} task=${task} />
+    <${Hold} id=${id} task=${task} path=${path} />
     <${Next} task=${task} path=${path} />
     <${Outputs} path=${path} task=${task} attempts=${tried} />
     <${Attempts} attempts=${tried} />
@@ -70,13 +71,13 @@ function Trouble({ task, attempts }) {
   if (task.phase === "completed") return html`<${Folded} title=${`What went wrong before (${number(task.error_count)})`}><pre>${safe(task.last_error, { lines: true })}</pre><//>`;
   return html`<div class=${`problem tone-${kind}`}>
     <h3><${Icon} name=${kind === "bad" ? "cross" : "question"} /> ${task.error_type ? html`<code>${safe(task.error_type)}</code>` : "What went wrong"}
-      ${task.error_category && html`<span class="tag">${spoken(task.error_category)}</span>`}${task.error_count > 1 && html`<span class="tag">${number(task.error_count)} times</span>`}</h3>
+      ${task.error_category && task.error_category !== "unknown" && html`<span class="tag">${spoken(task.error_category)}</span>`}${task.error_count > 1 && html`<span class="tag">${number(task.error_count)} times</span>`}</h3>
     <pre>${safe(task.last_error, { lines: true })}</pre>
     ${trace && html`<${Folded} title="Traceback"><pre tabindex="0" role="region" aria-label="Traceback">${safe(trace, { lines: true })}</pre><//>`}
   </div>`;
 }
 
-function Hold({ id, task }) {
+function Hold({ id, task, path }) {
   const asking = task.phase === "held" || (task.actions ?? []).includes("approve");
   const held = useLive(asking ? `api/jobs/${segments(id)}/approvals` : null, { when: (event) => event.job_id === id });
   const mine = listOf(held?.data.value).filter((one) => one.task === task.name);
@@ -85,6 +86,8 @@ function Hold({ id, task }) {
     ${mine.map((one) => html`<ul class="clauses" key=${one.entity_id}>
       ${one.approval && html`<li><b><${Name} text=${one.approval} /></b></li>`}
       ${(one.missing ?? []).map((clause, at) => html`<li key=${at} class="tone-wait"><${Icon} name="person" /><span class="prose">missing: ${safe(clause)}</span></li>`)}
+      ${one.approval && (one.approved_by ?? []).map((who, at) => html`<li key=${`by ${at}`} class="tone-good"><${Icon} name="check" /><span class="prose">approved by <b><${Name} text=${who} /></b></span></li>`)}
+      ${one.approval && html`<li><${Actions} of=${{ kind: one.kind, id: one.entity_id, name: one.approval, state: "held", phase: "held", actions: one.actions ?? ["approve", "reject"] }} at=${path} body=${{ approval: one.approval }} /></li>`}
     </ul>`)}
     <ul class="clauses">${(task.decisions ?? []).map((one, at) => html`<li key=${at} class=${`tone-${one.verdict === "approved" ? "good" : "bad"}`}>
       <${Icon} name=${one.verdict === "approved" ? "check" : "cross"} />
@@ -94,7 +97,7 @@ function Hold({ id, task }) {
 }
 
 function Next({ task, path }) {
-  const verbs = verbsOf(task);
+  const verbs = verbsOf(task).filter((verb) => task.phase === "held" || !ANSWERS.has(verb)); // a body's questions have theirs
   const itself = byItself(task);
   if (!verbs.length && !itself) return null;
   const step = ([words, state]) => html`${words} ${state && html`<${State} state=${state} />`}`;
@@ -103,22 +106,25 @@ function Next({ task, path }) {
       ${itself && html`<li><span class="soft"><${Icon} name="clock" /> <span>by itself</span></span><span>in <${Countdown} to=${task.due_at} /> ${step(itself)}</span></li>`}
       ${verbs.map((verb) => html`<li key=${verb}><span>${VERBS[verb].label}</span><span>${step(leadsTo(verb, task) ?? ["", null])}</span></li>`)}
     </ul>
-    <${Actions} of=${task} at=${path} />
+    <${Actions} of=${task} at=${path} only=${verbs} />
   <//>`;
 }
 
 function Outputs({ path, task, attempts }) {
   const [chosen, choose] = useState(null);
+  const [none, setNone] = useState(null); // the attempt that has none: a function's
+  const shownOf = chosen ?? task.attempt;
   const written = attempts.filter((one) => one.output_size !== null && one.output_size !== undefined);
   const live = LIVE.has(task.phase);
-  if (!written.length && (task.output_size === null || task.output_size === undefined) && !live) return null;
+  const known = written.length > 0 || (task.output_size ?? null) !== null;
+  if (!known && (!live || none === shownOf)) return null;
   const past = chosen !== null && chosen !== task.attempt;
   return html`<${Section} title="Output">
     ${attempts.length > 1 && html`<label class="ofattempt"><span class="soft">of attempt</span>
-      <select value=${chosen ?? task.attempt} onChange=${(event) => choose(Number(event.target.value))}>
+      <select value=${shownOf} onChange=${(event) => choose(Number(event.target.value))}>
         ${attempts.map((one) => html`<option key=${one.attempt} value=${one.attempt}>${one.attempt}${one.end ? ` (${spoken(one.end)})` : ""}</option>`)}
       </select></label>`}
-    <${Output} key=${`${chosen ?? task.attempt}`} path=${past ? `${path}/attempts/${chosen}/output` : `${path}/output`} running=${live && !past} written=${past ? null : task.output_size} />
+    ${none === shownOf ? html`<p class="soft">Nothing of it was kept.</p>` : html`<${Output} key=${shownOf} onNone=${() => setNone(shownOf)} path=${past ? `${path}/attempts/${chosen}/output` : `${path}/output`} running=${live && !past} written=${past ? null : task.output_size} />`}
   <//>`;
 }
 
