@@ -13,6 +13,7 @@ Rules:
 from __future__ import annotations
 
 import argparse
+import ctypes
 import gc
 import os
 import random
@@ -25,7 +26,7 @@ from collections import Counter
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import anyio
 import msgspec
@@ -68,6 +69,8 @@ class Sample(msgspec.Struct, frozen=True):
     fds: int
     threads: int
     objects: int  # that the collector knows
+    blocks: int  # of memory that Python has handed out
+    used: int  # that C has of its allocator, and has not given back to it
     journal: int
     wal: int
     log: int
@@ -277,10 +280,39 @@ class Soak:
         sample = Sample(
             round(time.monotonic() - self._began, 1), self._ended, len(self._runtime._host.kernel.jobs),
             pages * os.sysconf("SC_PAGE_SIZE"), _count(Path("/proc/self/fd")), threading.active_count(),
-            len(gc.get_objects()), *(_size(self._place / name) for name in FILES),
+            len(gc.get_objects()), sys.getallocatedblocks(), _used(), *(_size(self._place / name) for name in FILES),
         )  # fmt: skip
         self.figures.samples.append(sample)
         return sample
+
+
+class _Mallinfo(ctypes.Structure):
+    _fields_: ClassVar[list[tuple[str, type]]] = [  # type: ignore[misc]
+        (name, ctypes.c_size_t)
+        for name in (
+            "arena",
+            "ordblks",
+            "smblks",
+            "hblks",
+            "hblkhd",
+            "usmblks",
+            "fsmblks",
+            "uordblks",
+            "fordblks",
+            "keepcost",
+        )
+    ]
+
+
+def _used() -> int:
+    """Bytes that the C library's allocator has handed out, 0 where it does not say so."""
+    try:
+        ask = ctypes.CDLL(None).mallinfo2
+    except (AttributeError, OSError):
+        return 0
+    ask.restype = _Mallinfo
+    told = ask()
+    return int(told.uordblks + told.hblkhd)
 
 
 def _count(folder: Path) -> int:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
-from contextlib import closing
+import sys
+from contextlib import closing, suppress
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from tests.reliability.kills.verdict import checked
-from tests.reliability.soak import Figures, soak
+from tests.reliability.soak import Echo, Figures, hook, quick, soak, stumbles
 
+from callboard import Approval, Hook, InvalidTransitionError, Retry, Runtime, Task, TaskContext, Worker, Workstream
 from callboard.machines.audit import audit_lines
 from callboard.runtime.journal.reader import SqliteReader
 
@@ -20,6 +24,8 @@ pytestmark = [
 ]
 HOURS = float(os.environ.get("CALLBOARD_LABORATORY", "0"))
 MB = 1 << 20
+MANY = 40
+"""Jobs between two looks at the memory."""
 
 
 def held(place: Path, figures: Figures) -> None:
@@ -40,6 +46,50 @@ def test_a_short_soak_leaves_nothing_behind(tmp_path: Path) -> None:
     held(tmp_path, figures)
     assert sum(figures.outcomes.values()) == 250
     assert figures.samples[-1].fds <= figures.samples[0].fds + 20  # of engines that were not used before
+
+
+async def has_a_child(task: TaskContext) -> int:
+    child = await task.submit(Workstream("sub", tasks=[Task("only", run=quick)]), name="sub")
+    return int((await child.wait()).ok)
+
+
+async def one_of_many(runtime: Runtime, number: int) -> None:
+    """A job with a bit of everything that goes by a name of its own; no threads but the loop and the writer."""
+    held = None if number % 2 else Approval()
+    tasks = [
+        Task("fails", run=stumbles, retry=Retry(max_attempts=2, base_delay=0), tool="press"),
+        Task("child", run=has_a_child, depends_on=["fails"]),
+        Task("last", run=quick, hold=held, cancel_hooks=[Hook(run=hook)]),
+    ]
+    spec = Workstream(f"flow-{number}", tasks=tasks, on_completed=[Hook(run=hook)], on_cancelled=[Hook(run=hook)])
+    job = await runtime.submit(spec, id=f"j-{number}")
+    with suppress(InvalidTransitionError):  # it may have ended by now
+        await job.pause(request_id=f"pause-{number}")
+        await job.resume(request_id=f"resume-{number}")
+    if held is not None:
+        await job.cancel(request_id=f"cancel-{number}")
+    await job.wait()
+    echo = runtime.spawn(Echo, name=f"echo-{number}")
+    await echo.ask(number)
+    echo.stop()
+
+
+def test_of_what_has_ended_nothing_is_held_in_memory(tmp_path: Path) -> None:
+    """Not two blocks a job, whatever it did: no entry of a dict, no name, no timer."""
+    blocks: list[int] = []
+
+    async def run() -> None:
+        async with Runtime(tmp_path / "state.db", workers=[Worker("loop", engine="loop", capacity=4)]) as runtime:
+            for number in range(5 * MANY):
+                await one_of_many(runtime, number)
+                if number % MANY == MANY - 1:
+                    await runtime._host.barrier()
+                    runtime._host.dispatcher.timers._compact()  # it does so by itself, once there are more of them
+                    gc.collect()
+                    blocks.append(sys.getallocatedblocks())
+
+    asyncio.run(run())
+    assert min(after - before for before, after in pairwise(blocks[1:])) < 2 * MANY, blocks
 
 
 @pytest.mark.skipif(not HOURS, reason="the long mode: CALLBOARD_LABORATORY=hours")
