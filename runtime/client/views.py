@@ -44,7 +44,7 @@ def task_of(view: View) -> TaskRecord:
         "max_attempts": view["max_attempts"] - granted, "max_losses": view["max_losses"],
         "on_loss": facts.get("on_loss") or "rerun", "on_exhausted": facts.get("on_exhausted") or "fail",
     }  # fmt: skip
-    more: View = {"workstream": 0, "allowed": allowed}
+    more: View = {"workstream": 0, "allowed": allowed, "first_queued_at": facts.get("queued_at")}
     if view.get("last_error") is not None or view.get("error_count"):
         more["trouble"] = {
             "error": view.get("last_error"), "type": view.get("error_type"),
@@ -138,6 +138,8 @@ def moved(record: Any, told: Transitioned) -> Any:
         changed["started_at"] = told.at
     if isinstance(record, TaskRecord):
         changed |= {"attempt": told.attempt or record.attempt, "worker_id": told.worker_id}
+        if state == "queued" and record.first_queued_at is None:
+            changed["first_queued_at"] = told.at
     return msgspec.structs.replace(record, **changed)
 
 

@@ -246,6 +246,15 @@ async def jobs_have_children(runtime: Any, name: str) -> None:
     assert (await runtime.job(child.id)).record.parent_id == name
 
 
+async def a_job_runs_by_a_lifecycle(runtime: Any, name: str) -> None:
+    job = await runtime.submit(Workstream("w", tasks=[Task("a", run=one)], lifecycle="fleet"), id=name)
+    told = [event async for event in job.events(notices=False)]
+    assert (told[-1].entity_id, told[-1].to_state) == (name, "COMPLETED")
+    outcome = await job.wait()
+    assert (outcome.state, outcome.shown, job.record.shown) == ("completed", "COMPLETED", "COMPLETED")
+    assert job.record.published.lifecycle == "fleet"
+
+
 # -- decisions ---------------------------------------------------------------------------------------------------------
 
 
@@ -415,7 +424,8 @@ async def it_says_how_it_is(runtime: Any, name: str) -> None:
 
 SCENARIOS: list[Callable[[Any, str], Any]] = [
     a_job_is_done, the_same_job_is_submitted_once, what_cannot_be_run_is_refused_whole, a_job_is_cancelled,
-    a_job_is_paused, what_failed_goes_on_in_a_next_run, a_task_is_done_without, jobs_have_children, people_decide,
-    a_workstream_is_held, a_command_is_done_once, workers_are_told, breakers_are_told, machines_are_told,
-    a_job_tells_of_itself, what_is_done_is_told_to_whoever_listened, it_says_how_it_is,
+    a_job_is_paused, what_failed_goes_on_in_a_next_run, a_task_is_done_without, jobs_have_children,
+    a_job_runs_by_a_lifecycle, people_decide, a_workstream_is_held, a_command_is_done_once, workers_are_told,
+    breakers_are_told, machines_are_told, a_job_tells_of_itself, what_is_done_is_told_to_whoever_listened,
+    it_says_how_it_is,
 ]  # fmt: skip

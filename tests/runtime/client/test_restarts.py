@@ -19,6 +19,12 @@ pytestmark = [pytest.mark.anyio, pytest.mark.board]
 HELD = Workstream("held", tasks=[Task("first", run=one), Task("a", run=one, depends_on=["first"], hold=Approval())])
 
 
+@pytest.fixture
+def anyio_backend() -> str:
+    """One will do: how a stream is opened again is tested on each (test_stream.py)."""
+    return "trio"
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
