@@ -5,7 +5,10 @@
 //   without gaps, from byte `start` to byte `end`; at most about KEPT bytes of it: the oldest blocks go first.
 // - Bytes that are no UTF-8 show as replacement characters; a character that is cut in two by a range is put together.
 // - What terminals take as orders (colours, titles, the carriage return of progress bars) is carried out as far as plain
-//   text can, or left out; nothing of an output is ever markup.
+//   text can, or left out; what would turn the direction of writing or hide is shown as what it is; nothing of an
+//   output is ever markup.
+
+import { safe } from "../text.js";
 
 export const FIRST = 64 * 1024; // bytes of the end that are read at first, and of each older piece
 export const KEPT = 1024 * 1024;
@@ -16,14 +19,12 @@ const ORDERS = /\u001b(?:\[[0-?]*[ -/]*[@-~]|\][^\u0007\u001b]*(?:\u0007|\u001b\
 /** Text as a terminal without colours would leave it. */
 export function plain(text) {
   const bare = text.replace(ORDERS, "").replace(/\u001b/g, "");
-  if (!bare.includes("\r")) return bare;
-  return bare
-    .split("\n")
-    .map((line) => {
-      const ended = line.endsWith("\r") ? line.slice(0, -1) : line;
-      return ended.slice(ended.lastIndexOf("\r") + 1);
-    })
-    .join("\n");
+  if (!bare.includes("\r")) return safe(bare, { lines: true });
+  const lines = bare.split("\n").map((line) => {
+    const ended = line.endsWith("\r") ? line.slice(0, -1) : line;
+    return ended.slice(ended.lastIndexOf("\r") + 1);
+  });
+  return safe(lines.join("\n"), { lines: true });
 }
 
 /** The bytes that an answer to a range has: {from, bytes, total}; bytes is null where there is nothing. */

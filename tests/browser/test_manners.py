@@ -1,0 +1,142 @@
+"""What holds for every view: names are text, a phone is wide enough, nobody is shut out, it is light."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Page, expect
+
+from .theatre import Theatre
+from .visitor import ask, confirm, run_at, task, there
+
+Visit = Callable[..., Page]
+LIGHT = 300_000
+"""Bytes of the whole page with all its views, as they are sent."""
+SIZES = """Object.fromEntries(performance.getEntries()
+    .filter((one) => "encodedBodySize" in one && !one.name.includes("/api/"))
+    .map((one) => [one.name, one.encodedBodySize]))"""
+PHONE = {"width": 390, "height": 844}
+RULES = {"runOnly": {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]}}
+
+MARKUP = "<img src=x onerror=alert(1)>"
+TURNED = "\u202egpj.exe"  # shown as exe.jpg by whoever obeys it
+NAME = "&lt;b&gt; 'q' %2F#x {{y}} ${z} \u05e9\u05dc\u05d5\u05dd"
+
+
+@pytest.fixture
+def varied(theatre: Theatre) -> tuple[Theatre, str]:
+    """A run with a task in most of the states that one sees."""
+    gate = theatre.gate()
+    at_it = f"echo at it; exec 3<>{gate}; read word <&3"
+    later = {"max_attempts": 3, "base_delay": "1h", "max_delay": "1h"}
+    tasks: list[dict[str, Any]] = [
+        {"name": "done", "command": ["sh", "-c", "echo all is well"]},
+        {"name": "works", "command": ["sh", "-c", at_it], "depends_on": ["done"]},
+        {"name": "asks", "command": ["true"], "hold": {"clauses": [{"person": "ana"}]}, "depends_on": ["done"]},
+        {"name": "waits", "command": ["true"], "wait": "1h", "depends_on": ["done"]},
+        {"name": "broke", "command": ["sh", "-c", "echo oh no; exit 3"], "optional": True, "tool": "printer"},
+        {"name": "tries", "command": ["false"], "retry": later, "tool": "printer"},
+        {"name": "left", "command": ["true"], "depends_on": ["broke"], "optional": True},
+        {"name": "to come", "command": ["true"], "depends_on": ["works", "asks"], "after": ["broke"]},
+    ]
+    return theatre, theatre.submit("varied", tasks)
+
+
+def views(theatre: Theatre, job: str) -> dict[str, str]:
+    """The main views by name, with their addresses."""
+    return {
+        "runs": f"{theatre.url}/#/runs",
+        "graph": run_at(theatre.url, job),
+        "timeline": run_at(theatre.url, job, show="timeline"),
+        "tasks": run_at(theatre.url, job, show="tasks"),
+        "log": run_at(theatre.url, job, show="log"),
+        "a task that failed": run_at(theatre.url, job, task="broke"),
+        "a task that is held": run_at(theatre.url, job, task="asks"),
+        "approvals": f"{theatre.url}/#/approvals",
+        "workers": f"{theatre.url}/#/workers",
+        "breakers": f"{theatre.url}/#/breakers",
+    }
+
+
+def test_names_reasons_people_and_output_are_text_whatever_they_hold(theatre: Theatre, visit: Visit) -> None:
+    script = f"printf '%s\\n' '{MARKUP}' '{TURNED}'; exit 4"
+    job = theatre.submit(
+        NAME,
+        [
+            {"name": NAME, "command": ["sh", "-c", script], "optional": True},
+            {"name": f"{NAME}2", "command": ["true"], "hold": {"clauses": [{"person": MARKUP}, {"person": "ana"}]}},
+        ],
+        by="<b>eve</b>",
+    )
+    page = visit(f"{theatre.url}/#/runs")
+    page.on("dialog", lambda dialog: pytest.fail(f"a script ran: {dialog.message}"))
+
+    page.get_by_role("link", name=NAME, exact=True).click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text(NAME)
+    page.goto(f"{theatre.url}/#/approvals")
+    dialog = ask(page, "Approve", f"{NAME}2")
+    confirm(dialog, "Approve", by=TURNED, reason=MARKUP)
+    expect(dialog.get_by_role("alert")).to_contain_text("\\u202egpj.exe")  # a name must be printable
+    confirm(dialog, "Approve", by=MARKUP, reason=f"{MARKUP} {TURNED}")
+    expect(dialog).to_be_hidden()
+    expect(page.get_by_role("main")).to_contain_text("<b>eve</b>")
+    expect(page.get_by_role("main")).to_contain_text(MARKUP)
+    for shown in ("graph", "timeline", "log", "tasks"):
+        page.goto(run_at(theatre.url, job, show=shown, task=NAME))
+        there(page)
+        said = task(page, NAME).get_by_role("region", name="Output")
+        expect(said).to_contain_text(MARKUP)
+        expect(said).to_contain_text("\\u202egpj.exe")
+
+    assert page.locator("img").count() == 0
+    (approved,) = (step for step in theatre.steps(job) if step.event == "approve")
+    assert (approved.by, approved.reason) == (MARKUP, f"{MARKUP} {TURNED}")
+
+
+def test_a_phone_shows_every_view_without_scrolling_sideways(varied: tuple[Theatre, str], visit: Visit) -> None:
+    theatre, job = varied
+    page = visit(theatre.url, viewport=PHONE, has_touch=True, is_mobile=True)
+    wide = []
+    for name, url in views(theatre, job).items():
+        page.goto(url)
+        there(page)
+        if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
+            wide.append(name)
+    assert not wide
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_in_any_view(varied: tuple[Theatre, str], visit: Visit, scheme: str) -> None:
+    theatre, job = varied
+    page = visit(theatre.url, color_scheme=scheme)
+    found = {}
+    for name, url in views(theatre, job).items():
+        page.goto(url)
+        there(page)
+        found[name] = _violations(page)
+    ask(page, "Trip", "printer")
+    found["a dialog"] = _violations(page)
+    assert not any(found.values()), "\n".join(f"{name}: {text}" for name, texts in found.items() for text in texts)
+
+
+def _violations(page: Page) -> list[str]:
+    result = Axe().run(page, options=RULES)
+    return [
+        f"{rule['id']} ({rule['help']}): {node['html']} {node['failureSummary']}"
+        for rule in result.response["violations"]
+        for node in rule["nodes"]
+    ]
+
+
+def test_the_whole_page_is_light(varied: tuple[Theatre, str], visit: Visit) -> None:
+    theatre, job = varied
+    page = visit(theatre.url)
+    for url in views(theatre, job).values():
+        page.goto(url)
+        there(page)
+    sizes: dict[str, int] = page.evaluate(SIZES)
+    assert len(sizes) > 10
+    assert sum(sizes.values()) < LIGHT, sizes

@@ -1,0 +1,111 @@
+"""People who decide in a browser: what they see, and what the journal says that they decided."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from playwright.sync_api import Page, expect
+
+from .theatre import ROOT, Theatre
+from .visitor import act, ask, confirm, run_at, run_is, tab_to, task
+
+Visit = Callable[..., Page]
+
+
+def held(theatre: Theatre, name: str, **hold: object) -> str:
+    """A job whose only task, of this name, waits for somebody."""
+    return theatre.submit(f"{name} run", [{"name": name, "command": ["true"], "hold": {"people": 1, **hold}}])
+
+
+def test_a_held_task_is_approved_among_the_approvals_and_goes_on(theatre: Theatre, visit: Visit) -> None:
+    job = held(theatre, "publish")
+    page = visit(f"{theatre.url}/#/approvals")
+
+    came = act(page, "Approve", "publish", by="ana", reason="tests are green")
+
+    expect(came).to_contain_text("approved")
+    expect(page.get_by_role("button", name="Approve publish", exact=True)).to_have_count(0)
+    page.goto(run_at(theatre.url, job))
+    run_is(page, "completed")
+    (approved,) = (step for step in theatre.steps(job, "publish") if step.event == "approve")
+    assert (approved.by, approved.reason) == ("ana", "tests are green")
+    assert theatre.path(job, "publish") == ["pending", "held", "queued", "running", "validating", "completed"]
+
+
+def test_a_rejected_task_is_cancelled_and_the_reason_is_shown(theatre: Theatre, visit: Visit) -> None:
+    job = held(theatre, "ship")
+    page = visit(run_at(theatre.url, job, task="ship"))
+
+    act(page, "Reject", "ship", by="bo", reason="not on a Friday")
+
+    expect(task(page, "ship")).to_contain_text("not on a Friday")
+    run_is(page, "failed")
+    assert theatre.path(job, "ship") == ["pending", "held", "cancelled"]
+    rejected = theatre.steps(job, "ship")[-1]
+    assert (rejected.event, rejected.by) == ("reject", "bo")
+
+
+def test_of_two_reviewers_at_once_the_second_is_told_what_the_first_has_done(theatre: Theatre, visit: Visit) -> None:
+    job = held(theatre, "merge")
+    ana, bo = (visit(f"{theatre.url}/#/approvals") for _ in range(2))
+    approving = ask(ana, "Approve", "merge")
+    rejecting = ask(bo, "Reject", "merge")  # both have decided before either has said so
+
+    confirm(approving, "Approve", by="ana", reason="good")
+    expect(approving).to_be_hidden()
+    confirm(rejecting, "Reject", by="bo", reason="bad")
+
+    expect(rejecting).to_contain_text("It has moved on")
+    expect(rejecting).to_contain_text("completed")
+    assert "reject" not in [step.event for step in theatre.steps(job)]
+    assert theatre.path(job, "merge")[-1] == "completed"
+
+
+def test_a_task_is_approved_without_a_mouse(theatre: Theatre, visit: Visit) -> None:
+    job = held(theatre, "release")
+    page = visit(theatre.url)
+    keys = page.keyboard
+
+    keys.press("Tab")
+    expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
+    tab_to(page, page.get_by_role("link", name="Approvals"))
+    keys.press("Enter")
+    expect(page.get_by_role("heading", name="Approvals", level=1)).to_be_focused()
+    tab_to(page, page.get_by_role("button", name="Approve release", exact=True))
+    keys.press("Enter")
+    dialog = page.get_by_role("dialog", name="Approve release", exact=True)
+    expect(dialog.get_by_label("Reason")).to_be_focused()
+    keys.type("by hand")
+    keys.press("Shift+Tab")
+    expect(dialog.get_by_label("Your name")).to_be_focused()
+    keys.type("ana")
+    keys.press("Enter")
+
+    expect(dialog).to_be_hidden()
+    assert page.evaluate("document.activeElement !== document.body"), "the focus is lost"
+    page.goto(run_at(theatre.url, job))
+    run_is(page, "completed")
+    (approved,) = (step for step in theatre.steps(job, "release") if step.event == "approve")
+    assert (approved.by, approved.reason) == ("ana", "by hand")
+
+
+def test_the_example_is_served_and_approved_by_its_two_reviewers(another: Callable[..., Theatre], visit: Visit) -> None:
+    theatre = another("--run", str(ROOT / "examples/deploy.toml"))
+    theatre.start()
+    page = visit(theatre.url)
+    page.get_by_role("link", name="deploy", exact=True).click()
+    expect(page.get_by_role("heading", name="deploy", level=1)).to_be_visible()
+    job = page.url.rpartition("/")[2].partition("?")[0]
+
+    page.get_by_role("link", name="Approvals").click()
+    expect(page.get_by_role("main")).to_contain_text("ana")
+    act(page, "Approve", "deploy", by="ben", reason="looks good")
+    expect(page.get_by_role("main")).to_contain_text("ben")  # one is not enough, and ana is missing still
+    act(page, "Approve", "deploy", by="ana", reason="tests are green")
+
+    page.goto(run_at(theatre.url, job))
+    run_is(page, "completed")
+    for name in ("build", "test", "deploy", "go-live"):
+        assert theatre.path(job, name)[-1] == "completed"
+    decided = [step.by for step in theatre.steps(job, "deploy") if step.event == "approve"]
+    assert decided == ["ben", "ana"]

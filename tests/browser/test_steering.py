@@ -1,0 +1,49 @@
+"""People who steer: what a button does is what the journal says that was done, and by whom."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from playwright.sync_api import Page, expect
+
+from .theatre import Theatre
+from .visitor import act, run_at, run_is
+
+Visit = Callable[..., Page]
+
+
+def working(theatre: Theatre, name: str) -> str:
+    """A job whose only task runs until it is stopped, and is rolled back when it is cancelled."""
+    gate = theatre.gate()
+    script = f"trap '' TERM; exec 3<>{gate}; echo at it; read word <&3"
+    undo = {"command": ["sh", "-c", "echo rolled back > $CALLBOARD_JOB.txt"]}
+    task = {"name": name, "command": ["sh", "-c", script], "kill_grace": "200ms", "cancel_hooks": [undo]}
+    return theatre.submit(f"{name} run", [task], cwd=str(theatre.folder))
+
+
+def test_a_run_is_cancelled_in_good_order(theatre: Theatre, visit: Visit) -> None:
+    job = working(theatre, "digging")
+    page = visit(run_at(theatre.url, job))
+    run_is(page, "running")
+
+    came = act(page, "Cancel", "digging run", by="op", reason="enough")
+
+    expect(came).to_contain_text("is being cancelled")
+    run_is(page, "cancelled")
+    assert (theatre.folder / f"{job}.txt").read_text() == "rolled back\n"
+    cancelled = next(step for step in theatre.steps(job) if step.event == "cancel_graceful")
+    assert (cancelled.entity, cancelled.reason) == (job, "enough")
+    assert theatre.path(job, "digging")[-2:] == ["cancelling", "cancelled"]
+
+
+def test_a_run_is_cancelled_by_force_and_nothing_is_rolled_back(theatre: Theatre, visit: Visit) -> None:
+    job = working(theatre, "drilling")
+    page = visit(run_at(theatre.url, job))
+    run_is(page, "running")
+
+    act(page, "Cancel", "drilling run", by="op", reason="at once", force=True)
+
+    run_is(page, "cancelled")
+    assert not (theatre.folder / f"{job}.txt").exists()
+    assert theatre.path(job, "drilling")[-1] == "cancelled"
+    assert "cancelling" not in theatre.path(job, "drilling")

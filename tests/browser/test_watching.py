@@ -1,0 +1,94 @@
+"""People who watch a run: its output as it comes, its retries, and what is shown while the server is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from playwright.sync_api import Page, expect
+
+from .theatre import Theatre
+from .visitor import logged, run_at, run_is, task, task_is
+
+Visit = Callable[..., Page]
+TALL = {"width": 1280, "height": 3000}
+"""Of a window in which the whole log is there."""
+
+
+def test_the_output_of_a_command_is_followed_as_it_comes(theatre: Theatre, visit: Visit) -> None:
+    gate = theatre.gate()
+    script = f"exec 3<>{gate}; echo first line; read word <&3; echo second $word; read word <&3; echo third $word"
+    job = theatre.submit("talking", [{"name": "talk", "command": ["sh", "-c", script]}])
+    page = visit(run_at(theatre.url, job, task="talk"))
+
+    shown = task(page, "talk").get_by_role("region", name="Output")
+    expect(shown).to_contain_text("first line")
+    expect(shown).not_to_contain_text("second")
+    gate.let("<b>&amp;")
+    expect(shown).to_contain_text("second <b>&amp;")
+    gate.let("and last")
+    expect(shown).to_contain_text("third and last")
+
+    run_is(page, "completed")
+    assert theatre.path(job, "talk")[-1] == "completed"
+
+
+def test_a_retry_is_watched_from_its_failure_over_its_backoff_to_its_success(theatre: Theatre, visit: Visit) -> None:
+    gate = theatre.gate()
+    script = f'exec 3<>{gate}; read word <&3; echo heard $word; [ "$word" = good ]'
+    flaky = {"name": "flaky", "command": ["sh", "-c", script], "retry": {"max_attempts": 3, "base_delay": "300ms"}}
+    job = theatre.submit("patient", [flaky])
+    page = visit(run_at(theatre.url, job, task="flaky"))
+    task_is(page, "flaky", "running")
+
+    gate.let("bad")
+    attempts = task(page, "flaky").get_by_role("region", name="Attempts")
+    expect(attempts).to_contain_text("failed")
+    gate.let("good")
+
+    run_is(page, "completed")
+    path = theatre.path(job, "flaky")
+    assert path == ["pending", "queued", "running", "retrying", "queued", "running", "validating", "completed"]
+
+
+def test_a_long_backoff_is_shown_with_the_time_that_is_left(theatre: Theatre, visit: Visit) -> None:
+    stubborn = {
+        "name": "stubborn",
+        "command": ["false"],
+        "retry": {"max_attempts": 3, "base_delay": "1h", "max_delay": "1h", "jitter": 0},
+    }
+    job = theatre.submit("stubborn run", [stubborn])
+    page = visit(run_at(theatre.url, job, task="stubborn"))
+
+    task_is(page, "stubborn", "retrying")
+    expect(task(page, "stubborn")).to_contain_text("59 min")
+    assert theatre.path(job, "stubborn")[-1] == "retrying"
+
+
+def test_the_page_outlives_a_killed_server_and_misses_nothing(another: Callable[..., Theatre], visit: Visit) -> None:
+    theatre = another("--allow-commands")
+    theatre.start()
+    gate = theatre.gate()
+    tasks = [
+        {"name": "before", "command": ["true"]},
+        {"name": "during", "command": ["sh", "-c", f"exec 3<>{gate}; read word <&3"], "depends_on": ["before"]},
+        {"name": "later", "command": ["true"], "depends_on": ["during"]},
+    ]
+    job = theatre.submit("lasting", tasks)
+    page = visit(run_at(theatre.url, job, show="log"), viewport=TALL)
+    page.evaluate("window.untouched = true")
+    expect(page.get_by_role("main")).to_contain_text("during")
+    expect(page.get_by_role("banner")).to_contain_text("Live")
+
+    theatre.kill()
+
+    stale = page.get_by_text("Stale since")
+    expect(stale).to_be_visible()
+    expect(page.get_by_role("main")).to_contain_text("during")  # what was known is shown still
+    theatre.start()
+    expect(stale).to_be_hidden()
+    expect(page.get_by_role("banner")).to_contain_text("Live")
+    gate.let()
+    run_is(page, "completed")
+    assert page.evaluate("window.untouched"), "the page was loaded again"
+    expect(page.get_by_text("transitions in all")).to_have_text(f"{len(theatre.steps(job))} transitions in all")
+    assert logged(page) == [step.event for step in theatre.steps(job)]
