@@ -93,7 +93,9 @@ def test_the_example_is_served_and_approved_by_its_two_reviewers(another: Callab
     theatre = another("--run", str(ROOT / "examples/deploy.toml"))
     theatre.start()
     page = visit(theatre.url)
-    page.get_by_role("link", name="deploy", exact=True).click()
+    row = page.get_by_role("table", name="Runs").get_by_role("row").filter(has_text="deploy")
+    expect(row.get_by_role("progressbar")).to_have_attribute("aria-valuetext", "2 of 4 tasks ended and 1 waiting")
+    row.get_by_role("link", name="deploy", exact=True).click()
     expect(page.get_by_role("heading", name="deploy", level=1)).to_be_visible()
     job = page.url.rpartition("/")[2].partition("?")[0]
 
