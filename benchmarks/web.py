@@ -5,6 +5,9 @@ disk and its board served in the same event loop. It is measured with no reader,
 `/api/events`, each over a socket of its own, in a process of their own; then with none again, since machines are
 shared. The figure is the processor time of the whole process of the runtime, per task. Each reader takes what it is
 sent as a browser does (by gzip, in the chunks of HTTP) and counts the events: what it was not told is lost.
+
+`task`: what a GET of a task costs the processor, beside an empty handler of the same framework, both called without a
+server. The best of several rounds counts.
 """
 
 from __future__ import annotations
@@ -20,13 +23,14 @@ import zlib
 from contextlib import AsyncExitStack
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "src"))
 
 from common import Figure, figures_table, on_disk, run_on
+from litestar import Litestar, get
 
-from callboard import Runtime, Task, Workstream
+from callboard import Approval, Runtime, Task, Workstream
 from callboard.runtime.web.serve import listening, serving
 from callboard.web import board
 
@@ -190,7 +194,62 @@ def streams(folder: Path, quick: bool) -> list[Figure]:
     ]
 
 
-ALL = {"streams": streams}
+@get("/empty")
+async def empty() -> None:
+    """Do nothing: the floor."""
+
+
+async def once(app: Any, path: str) -> None:
+    """One request, and its answer."""
+    asked = {
+        "type": "http", "method": "GET", "path": path, "raw_path": path.encode(), "query_string": b"", "state": {},
+        "headers": [(b"host", b"127.0.0.1"), (b"accept", b"*/*")], "http_version": "1.1", "scheme": "http",
+        "server": ("127.0.0.1", 80), "client": ("127.0.0.1", 1), "root_path": "",
+    }  # fmt: skip
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Any) -> None:
+        assert message.get("status", 200) == 200, message
+
+    await app(asked, receive, send)
+
+
+async def cost(app: Any, path: str, requests: int) -> float:
+    """Processor seconds of a request."""
+    began = time.process_time()
+    for _ in range(requests):
+        await once(app, path)
+    return (time.process_time() - began) / requests
+
+
+async def compare(folder: Path, rounds: int) -> tuple[float, float]:
+    floor = Litestar([empty], openapi_config=None)
+    runtime = Runtime(folder / "task.db", drain_deadline=0.0)
+    app = board(runtime)
+    async with runtime:
+        job = await runtime.submit(Workstream("w", tasks=[Task("held", run=nothing, hold=Approval())]), id="j")
+        async for _ in job.events(to_state="held"):
+            break
+        pairs = [
+            (await cost(floor, "/empty", 1_000), await cost(app, "/api/jobs/j/tasks/held", 1_000))
+            for _ in range(rounds)
+        ]
+    return min(one for one, _ in pairs), min(one for _, one in pairs)
+
+
+def task(folder: Path, quick: bool) -> list[Figure]:
+    """A GET of a task, beside an empty handler."""
+    least, told = run_on("asyncio", compare, folder, 3 if quick else 10)
+    share = least / told
+    return [
+        Figure("GET of a task, of the rate of an empty handler", f"{share:.2f}", "0.50", share >= 0.5),
+        Figure("processor time of one", f"{told * 1e6:.0f} us, the empty one {least * 1e6:.0f} us"),
+    ]
+
+
+ALL = {"task": task, "streams": streams}
 
 
 def main() -> None:

@@ -28,7 +28,7 @@ from ..attribution import name_of
 from .problems import Problem
 
 if TYPE_CHECKING:
-    from litestar.connection import ASGIConnection
+    from litestar import Request
     from litestar.handlers.base import BaseRouteHandler
 
 Scope: TypeAlias = Literal["read", "operate", "approve"]
@@ -157,9 +157,10 @@ def caller_of(scope: Any) -> Caller:  # Any: the framework's own type is not kno
     return caller
 
 
-def scope_needed(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
-    """The guard of every handler. Raises Problem."""
-    scope = cast("Mapping[str, Any]", connection.scope)
+async def scope_needed(request: Request[Any, Any, Any]) -> None:
+    """Asked before every handler. Raises Problem. (As a guard, the framework would copy the handler each time.)"""
+    scope = cast("Mapping[str, Any]", request.scope)
+    handler: BaseRouteHandler = scope["route_handler"]
     needed = handler.opt.get("scope") or ("read" if scope["method"] in {"GET", "HEAD", "OPTIONS"} else "operate")
     caller = caller_of(scope)
     if needed in caller.scopes or needed == PUBLIC:

@@ -65,7 +65,7 @@ def board(
         [*HANDLERS, describing(HANDLERS), *([serving()] if page else [])],
         dependencies={"board": Provide(the_board), "caller": Provide(the_caller)},
         state=State({"board": given}),
-        guards=[scope_needed],
+        before_request=scope_needed,
         exception_handlers={Exception: answer},
         request_max_body_size=LARGEST,
         openapi_config=None,  # it is made aside (`described.py`)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Awaitable, Callable, Collection, Iterable, MutableMapping
+from functools import lru_cache
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
@@ -41,6 +42,7 @@ _HEADERS: tuple[tuple[bytes, bytes], ...] = (
     (b"x-frame-options", b"DENY"),
 )
 _NOT_KEPT = (b"cache-control", b"no-store")
+_READ = frozenset({b"host", b"origin", b"authorization", b"content-length", b"content-type", b"transfer-encoding"})
 _BODIES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 
 
@@ -66,7 +68,7 @@ class Gate:
         async def answer(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = [*message.get("headers", ()), *_HEADERS]
-                if not any(name.lower() == b"cache-control" for name, _ in headers):
+                if not any(name == b"cache-control" for name, _ in headers):
                     headers.append(_NOT_KEPT)
                 message = {**message, "headers": headers}
             await send(message)
@@ -81,7 +83,7 @@ class Gate:
 
     def _let_in(self, scope: Any) -> None:
         """Raise the Problem of a request that goes no further."""
-        headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
+        headers = {name: value.decode("latin-1") for name, value in scope["headers"] if name in _READ}
         host = headers.get(b"host", "")
         address = scope["client"][0] if scope.get("client") else ""
         self._check_host(host, address)
@@ -118,6 +120,7 @@ def _path(scope: Any) -> str:
     return path or "/"
 
 
+@lru_cache(maxsize=256)
 def _name(host: str) -> str:
     """The name in a Host header, without its port."""
     try:
@@ -131,6 +134,7 @@ def is_local(names: Collection[str]) -> bool:
     return all(name in LOCAL or _is_local(name) for name in names)
 
 
+@lru_cache(maxsize=1024)
 def _is_local(address: str) -> bool:
     try:
         return ipaddress.ip_address(address.partition("%")[0]).is_loopback
