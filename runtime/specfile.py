@@ -119,7 +119,7 @@ def read_table(path: Path) -> tuple[dict[str, Any], Callable[[], speclines.Lines
     Raises SpecificationError for a file that cannot be read.
     """
     data, lines, found = _parse(path, _text(path))
-    problem = _unbearable(data)
+    problem = unbearable(data)
     if not isinstance(data, dict | None):
         raise _refused(path, "holds no table of settings", None)
     if problem is not None:
@@ -128,7 +128,7 @@ def read_table(path: Path) -> tuple[dict[str, Any], Callable[[], speclines.Lines
     return cast("dict[str, Any]", data or {}), lines, found
 
 
-def _unbearable(data: object) -> str | None:
+def unbearable(data: object) -> str | None:
     """Say what a file means too much of, or None: what follows takes memory and time for each value."""
     level, values, depth = [data], 0, 0
     while level:

@@ -110,10 +110,10 @@ class Tokens:
             return ANYBODY
         if authorization is None:
             return NO_TOKEN
-        self._check(address)
         scheme, _, secret = authorization.partition(" ")
         if scheme.lower() == "bearer" and (found := self._find(secret.strip())) is not None:
-            return found
+            return found  # whoever else comes from that address
+        self._check(address)
         self._count(address)
         raise unauthorized("the token is not known here")
 

@@ -95,7 +95,7 @@ class Trip(Say, frozen=True, kw_only=True):
     cooldown: Duration | None = None
 
 
-class FireEvent(Say, frozen=True, kw_only=True):
+class Fire(Say, frozen=True, kw_only=True):
     """Fire an event at a machine. metadata: what is kept with the transition."""
 
     event: str
@@ -141,7 +141,7 @@ ACTIONS = (
     Action("worker", "terminate", "terminate_worker"),
     Action("breaker", "reset", "reset"),
     Action("breaker", "trip", "trip", Trip),
-    Action("machine", "fire", "fire", FireEvent),
+    Action("machine", "fire", "fire", Fire),
 )
 TABLE: Mapping[tuple[str, str], Action] = {(one.kind, one.word): one for one in ACTIONS}
 

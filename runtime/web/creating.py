@@ -32,6 +32,7 @@ from ...actors.validate import SpecificationError, findings
 from ..outcomes import JobExists
 from ..requests import RequestIdReused
 from ..runtime import check_job_id
+from ..specfile import unbearable
 from .access import Caller, TheCaller
 from .actions import Done, Say, accepting, done_of, trouble, writable
 from .context import Board, TheBoard, path_of
@@ -198,6 +199,8 @@ def _workstream_of(board: Board, said: NewJob) -> Workstream:
         if getattr(said, field) is not None:
             raise unfit([FoundWrong(field, f"{field} goes with a task_description; a workstream says its own")])
     runtime = board.runtime
+    if (problem := unbearable(said.workstream)) is not None:
+        raise unfit([FoundWrong("workstream", f"it {problem}")])
     given = {"name": said.id or "workstream", **said.workstream}
     found = [] if board.commands else list(_of_this_machine(said.workstream, ("workstream",)))
     workstream, mistyped = read(given, Workstream)

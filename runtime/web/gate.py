@@ -43,6 +43,7 @@ _HEADERS: tuple[tuple[bytes, bytes], ...] = (
 )
 _NOT_KEPT = (b"cache-control", b"no-store")
 _READ = frozenset({b"host", b"origin", b"authorization", b"content-length", b"content-type", b"transfer-encoding"})
+"""The headers that decide something: each may be there once."""
 _BODIES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 
 
@@ -83,7 +84,8 @@ class Gate:
 
     def _let_in(self, scope: Any) -> None:
         """Raise the Problem of a request that goes no further."""
-        headers = {name: value.decode("latin-1") for name, value in scope["headers"] if name in _READ}
+        self._check_path(scope)
+        headers = _single(scope["headers"])
         host = headers.get(b"host", "")
         address = scope["client"][0] if scope.get("client") else ""
         self._check_host(host, address)
@@ -96,6 +98,12 @@ class Gate:
                     415, "media-type", f"what is sent must be application/json, not {kind or 'of no type'!r:.80}"
                 )
 
+    def _check_path(self, scope: Any) -> None:
+        """A slash that is written otherwise would lead where those who look at addresses before us do not see."""
+        raw: bytes = scope.get("raw_path") or b""
+        if any(sign in raw.lower() for sign in (b"%2f", b"%5c")) or "\\" in scope["path"]:
+            raise Problem(404, "not-found", "no name holds a slash or a backslash, so there is nothing there")
+
     def _check_host(self, host: str, address: str) -> None:
         if not self._tokens and address and not _is_local(address):
             raise Problem(403, "forbidden", "without tokens, only this machine itself is answered")
@@ -107,9 +115,21 @@ class Gate:
     def _check_origin(self, origin: str | None, host: str) -> None:
         if origin is None:
             return
-        parts = urlsplit(origin)
-        if parts.netloc.lower() != host.lower() and (parts.hostname or "") not in self._named:
+        _, _, netloc = origin.partition("://")
+        if netloc.lower() != host.lower() and _name(netloc) not in self._named:
             raise Problem(403, "origin", "requests from pages of other origins are not answered")
+
+
+def _single(sent: Iterable[tuple[bytes, bytes]]) -> dict[bytes, str]:
+    """The headers that decide something, by their names. Raises Problem where one is there twice."""
+    headers: dict[bytes, str] = {}
+    for name, value in sent:
+        if name not in _READ:
+            continue
+        if name in headers:
+            raise Problem(400, "bad-request", f"the header {name.decode('latin-1')} is there more than once")
+        headers[name] = value.decode("latin-1")
+    return headers
 
 
 def _path(scope: Any) -> str:

@@ -89,8 +89,13 @@ class Problem(Exception):  # noqa: N818 - the RFC's word
         """What is sent. instance: the path that was asked."""
         return ProblemDetails(
             type=f"/problems/{self.word}", title=HTTPStatus(self.status).phrase, status=self.status,
-            detail=self.detail, instance=instance, **self.more,
+            detail=_whole(self.detail), instance=_whole(instance), **self.more,
         )  # fmt: skip
+
+
+def _whole(text: str) -> str:
+    """A text that can be sent, though a path may hold half a character."""
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def not_found(kind: str, name: str, where: str = "this journal") -> Problem:
