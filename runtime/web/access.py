@@ -42,7 +42,9 @@ NOBODY = "operator"
 SHORTEST = 16
 """Characters of the shortest secret."""
 WRONG, PERIOD = 10, 60.0
-"""So many wrong tokens from one address within so many seconds: then it is not listened to for as long."""
+"""So many wrong tokens from one address within so many seconds: then more of them are a 429 for as long. Who shows the
+right one is heard all the same, since many may come from one address.
+"""
 _ADDRESSES = 1_000  # that wrong tokens are counted of
 _KEY = "callboard.caller"
 

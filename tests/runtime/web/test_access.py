@@ -85,16 +85,18 @@ async def test_a_token_acts_as_its_name_and_as_nobody_else(guarded: httpx.AsyncC
     assert type_of(await guarded.post("/api/jobs", headers=bearer("ops"), json=body)) == (403, "/problems/forbidden")
 
 
-async def test_after_many_wrong_tokens_an_address_waits(guarded: httpx.AsyncClient, clock: Clock) -> None:
+async def test_after_many_wrong_tokens_an_address_waits_but_for_who_has_the_right_one(
+    guarded: httpx.AsyncClient, clock: Clock
+) -> None:
     wrong = {"Authorization": "Bearer wrong"}
     for _ in range(10):
         assert (await guarded.get("/api/jobs", headers=wrong)).status_code == 401
-    for headers in (wrong, bearer("ops")):
-        answer = await guarded.get("/api/jobs", headers=headers)
-        assert type_of(answer) == (429, "/problems/too-many")
-        assert 0 < int(answer.headers["retry-after"]) <= 61
-    clock.now = 61.0
+    answer = await guarded.get("/api/jobs", headers=wrong)
+    assert type_of(answer) == (429, "/problems/too-many")
+    assert 0 < int(answer.headers["retry-after"]) <= 61
     assert (await guarded.get("/api/jobs", headers=bearer("ops"))).status_code == 200
+    clock.now = 61.0
+    assert (await guarded.get("/api/jobs", headers=wrong)).status_code == 401
 
 
 async def test_it_answers_to_its_own_names_only(runtime: Runtime, client: httpx.AsyncClient) -> None:
