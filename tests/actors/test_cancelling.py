@@ -187,6 +187,19 @@ def test_a_second_cancel_is_refused_and_disturbs_no_hook() -> None:
     assert stage.task("a").state == "cancelled"
 
 
+def test_nor_does_a_cancel_of_its_job_disturb_one() -> None:
+    stage = hooking(None, {}, {})
+    due, stops = stage.task("a").due_at, list(stage.stops)
+    assert stage.cancel(stage.kernel.jobs["job"]) is None
+    assert (str(stage.task("a").state), stage.task("a").due_at, stage.stops) == ("cancelling", due, stops)
+    assert not stage.kernel.stale
+    stage.end(the_hook(stage))
+    stage.settle()
+    assert hooks_of(stage) == [0, 1, 2]
+    assert (stage.task("a").state, stage.task("a").reason, stage.state()) == ("cancelled", "asked to", "cancelled")
+    assert not [notice for notice in stage.notices if notice.event == "turn_undone"]
+
+
 def test_force_kills_the_hook_that_runs_and_runs_no_other() -> None:
     stage = hooking(None, {}, {})
     token = the_hook(stage)
