@@ -6,13 +6,15 @@ Rules
   `CALLBOARD_BROWSER=required` makes that an error: so the pipeline, which has both, cannot leave them out in silence.
 - Every test is also one of the page's manners: nothing may be reported to the console that the test did not expect, no
   rule of its Content-Security-Policy be broken, nothing be asked of any other address.
-- Playwright's own event loop lives in this thread while the browser does, so no async test may be put into this folder.
+- Playwright's own event loop lives in this thread while the browser does. So no async test may be put into this folder,
+  and what has the browser is of the scope "package": it has ended before the tests of other folders begin.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -23,6 +25,7 @@ from .theatre import PATIENCE, Theatre
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Page
 
+PLAYWRIGHT = find_spec("playwright") is not None
 HERE = Path(__file__).parent
 WIDE = {"width": 1280, "height": 800}
 BROKEN_RULES = "addEventListener('securitypolicyviolation', e => (window.brokenRules ??= []).push(e.violatedDirective))"
@@ -36,15 +39,32 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.board)
 
 
+class Without(pytest.Module):
+    """A module of tests that cannot be imported here."""
+
+    def collect(self) -> NoReturn:
+        """Leave it out."""
+        _without("playwright is not installed (pip install playwright)")
+
+
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
+    """Leave out in words what has not its imports."""
+    return None if PLAYWRIGHT else Without.from_parent(parent, path=module_path)
+
+
+def _without(what: str) -> NoReturn:
+    if os.environ.get("CALLBOARD_BROWSER") == "required":
+        pytest.fail(what)
+    pytest.skip(what, allow_module_level=True)
+
+
 @pytest.fixture(scope="package")
 def chromium() -> Iterator[Browser]:
     """The browser."""
-    try:
-        from playwright.sync_api import expect
+    from playwright.sync_api import expect
 
-        from .chromium import Missing, launched
-    except ImportError:
-        _without("playwright is not installed (pip install playwright)")
+    from .chromium import Missing, launched
+
     expect.set_options(timeout=PATIENCE * 1000)
     try:
         with launched() as browser:
@@ -53,14 +73,8 @@ def chromium() -> Iterator[Browser]:
         _without(str(error))
 
 
-def _without(what: str) -> NoReturn:
-    if os.environ.get("CALLBOARD_BROWSER") == "required":
-        pytest.fail(what)
-    pytest.skip(what)
-
-
 @pytest.fixture(scope="package")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Theatre]:
+def house(chromium: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Theatre]:
     """The server that most tests share."""
     house = Theatre(tmp_path_factory.mktemp("theatre"), "--allow-commands")
     house.start()
@@ -76,7 +90,7 @@ def theatre(house: Theatre) -> Iterator[Theatre]:
 
 
 @pytest.fixture
-def another(tmp_path: Path) -> Iterator[Callable[..., Theatre]]:
+def another(chromium: Browser, tmp_path: Path) -> Iterator[Callable[..., Theatre]]:
     """Makes servers for one test alone, with the options that it names; not yet started."""
     made: list[Theatre] = []
 

@@ -29,7 +29,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PROGRAM = [sys.executable, "-c", "from callboard.runtime.cli import main; main()"]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-PATIENCE = 30.0
+PATIENCE = 60.0
 """Seconds that anything may take on a machine that has much else to do."""
 
 _numbers = count(1)
