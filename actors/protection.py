@@ -276,10 +276,13 @@ def text_of(clause: Clause, given: int = 0) -> str:
 
 def missing_of(clauses: Sequence[Clause], decisions: Sequence[Decision]) -> list[str]:
     """The clauses that are not met yet, in words."""
+    return [text_of(clause, so_far) for clause, so_far in unmet_of(clauses, decisions)]
+
+
+def unmet_of(clauses: Sequence[Clause], decisions: Sequence[Decision]) -> list[tuple[Clause, int]]:
+    """The clauses that are not met yet, each with how many of its people have approved."""
     given = [sum(index in one.met for one in decisions) for index in range(len(clauses))]
-    return [
-        text_of(clause, so_far) for clause, so_far in zip(clauses, given, strict=True) if so_far < (clause.people or 1)
-    ]
+    return [pair for pair in zip(clauses, given, strict=True) if pair[1] < (pair[0].people or 1)]
 
 
 @lru_cache(maxsize=64)

@@ -19,10 +19,11 @@ import anyio.to_thread
 import msgspec
 from msgspec.structs import replace
 
+from ..actors.base_record import Decision
 from ..actors.commands import Approve
 from ..actors.job import JobActor
 from ..actors.names import person
-from ..actors.protection import HELD, DecisionRefused, Protected, clauses_of, missing_of
+from ..actors.protection import HELD, DecisionRefused, Protected, clauses_of, text_of, unmet_of
 from ..actors.records import ApprovalRecord, WorkstreamRecord
 from ..actors.spec import seconds
 from ..actors.task import TaskActor
@@ -43,8 +44,10 @@ class PendingApproval(msgspec.Struct, frozen=True, kw_only=True):
     """Something that waits for people. Times are UTC epoch seconds.
 
     kind: "task", "workstream", or "approval": one that a running body of `task` asks for, by that name. missing: the
-    clauses that are not met yet, in words; approved_by: who has approved so far. wait_until: when its wait is over that
-    runs beside. submitted_by: who submitted the job, if that was said.
+    clauses that are not met yet, in words; those may be met by `people` of these names, by who is in one of these
+    `teams`, or by `anybody`. approved_by: who has approved so far; decisions: when, and with what reason. wait_until:
+    when its wait is over that runs beside. submitted_by: who submitted the job, if that was said; self_approval:
+    whether they may approve, too. job_name: the name of what was submitted.
     """
 
     kind: str
@@ -58,6 +61,25 @@ class PendingApproval(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: float
     wait_until: float | None = None
     submitted_by: str | None = None
+    self_approval: bool = False
+    job_name: str = ""
+    people: list[str] = []
+    teams: list[str] = []
+    anybody: bool = False
+    decisions: tuple[Decision, ...] = ()
+
+    def not_for(self, name: str) -> str | None:
+        """Why it does not wait for the person of that name, in words; None where it does, or where it does if they are
+        in one of its teams, which is asked when they decide.
+        """
+        asked = person(name)
+        if asked in map(person, self.approved_by):
+            return "you have approved it"
+        if self.submitted_by is not None and asked == person(self.submitted_by) and not self.self_approval:
+            return "you submitted it, and self-approval is off"
+        if self.anybody or self.teams or asked in map(person, self.people):
+            return None
+        return f"it waits for {', '.join(self.missing)}"
 
 
 def pending_of(job: JobActor) -> Iterator[PendingApproval]:
@@ -74,13 +96,20 @@ def pending_of(job: JobActor) -> Iterator[PendingApproval]:
         record: TaskRecord | WorkstreamRecord | ApprovalRecord = entity.record
         if record.state == HELD:
             expires = record.hold_until or 0.0
+            rule = entity.approval
+            unmet = unmet_of(clauses_of(rule), record.decisions)
+            left = [clause for clause, _ in unmet]
             yield PendingApproval(
                 kind=record.kind, entity_id=record.id, job_id=record.job_id,
                 task=_task_of(record), approval=record.name if isinstance(record, ApprovalRecord) else None,
-                missing=missing_of(clauses_of(entity.approval), record.decisions),
+                missing=[text_of(clause, given) for clause, given in unmet],
                 approved_by=[one.by for one in record.decisions if one.by is not None],
-                since=expires - seconds(entity.approval.expires), expires_at=expires,
-                wait_until=record.wait_until, submitted_by=entity.submitter,
+                since=expires - seconds(rule.expires), expires_at=expires, wait_until=record.wait_until,
+                submitted_by=entity.submitter, self_approval=rule.self_approval, job_name=job.record.name,
+                people=[clause.person for clause in left if clause.person is not None],
+                teams=[clause.team for clause in left if clause.team is not None],
+                anybody=any(clause.person is None and clause.team is None for clause in left),
+                decisions=record.decisions,
             )  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from litestar import Litestar, Request
 from litestar.datastructures import State
 from litestar.di import Provide
 
-from . import approvals, breakers, creating, events, health, jobs, machines, posts, tasks, transitions, workers
+from . import approvals, breakers, creating, events, health, jobs, machines, me, posts, tasks, transitions, workers
 from .access import Caller, Token, Tokens, caller_of, scope_needed
 from .assets import serving
 from .context import Board
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 LARGEST = 1_000_000
 """Bytes of the largest body, but where a handler says otherwise."""
-_MODULES = (jobs, tasks, approvals, workers, breakers, machines, transitions, health, posts, creating, events)
+_MODULES = (me, jobs, tasks, approvals, workers, breakers, machines, transitions, health, posts, creating, events)
 HANDLERS = [handler for module in _MODULES for handler in module.HANDLERS]
 
 

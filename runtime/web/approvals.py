@@ -1,30 +1,48 @@
-"""What waits for people, over HTTP."""
+"""What waits for people, over HTTP; and whether it waits for who asks."""
 
 from __future__ import annotations
 
 from litestar import get
 
+from ..approvals import PendingApproval
+from .access import Caller, TheCaller
 from .context import JobPath, TheBoard, job_id_of
 from .lists import Cursor, Limit, page_of
 from .shapes import ApprovalView, Page, approval_view
 
 
 @get("/api/approvals", operation_id="list_approvals")
-async def list_approvals(board: TheBoard, limit: Limit = 100, cursor: Cursor = None) -> Page[ApprovalView]:
-    """What waits for people now, of all jobs: for whom, and until when. What waits longest comes first."""
+async def list_approvals(
+    board: TheBoard, caller: TheCaller, limit: Limit = 100, cursor: Cursor = None
+) -> Page[ApprovalView]:
+    """What waits for people now, of all jobs: for whom, and until when. What waits for who asks comes first, and of
+    that what waits longest.
+    """
     found = await board.shown(board.runtime.approvals)
-    pending = sorted(found or [], key=lambda one: (one.since, one.entity_id))
-    return page_of(pending, limit, cursor, approval_view)
+    pending = sorted(found or [], key=lambda one: (_why_not(one, caller) is not None, one.since, one.entity_id))
+    return page_of(pending, limit, cursor, lambda one: _view(one, caller))
 
 
 @get("/api/jobs/{job:str}/approvals", operation_id="list_job_approvals")
 async def list_job_approvals(
-    board: TheBoard, job: JobPath, limit: Limit = 100, cursor: Cursor = None
+    board: TheBoard, caller: TheCaller, job: JobPath, limit: Limit = 100, cursor: Cursor = None
 ) -> Page[ApprovalView]:
     """What of a job waits for people now."""
     record = await board.job(job_id_of(job))
     found = await board.shown(board.runtime.approvals)
-    return page_of([one for one in found or [] if one.job_id == record.id], limit, cursor, approval_view)
+    pending = [one for one in found or [] if one.job_id == record.id]
+    return page_of(pending, limit, cursor, lambda one: _view(one, caller))
+
+
+def _view(one: PendingApproval, caller: Caller) -> ApprovalView:
+    why_not = _why_not(one, caller)
+    return approval_view(one, yours=None if caller.name is None else why_not is None, why_not=why_not)
+
+
+def _why_not(one: PendingApproval, caller: Caller) -> str | None:
+    if caller.name is None:
+        return None
+    return one.not_for(caller.name) if "approve" in caller.scopes else "your token may not decide"
 
 
 HANDLERS = [list_approvals, list_job_approvals]

@@ -28,6 +28,7 @@ from ..journal.contract import JournalError
 from ..logs import logger
 from ..outcomes import JobExists, RuntimeClosed
 from ..requests import RequestIdReused
+from .words import in_words
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -150,9 +151,10 @@ def _refusal(error: InvalidTransitionError) -> Problem:
         case _:
             pass
     return Problem(
-        409, "invalid-transition", str(error), machine=error.machine, state=str(error.state), event=str(error.event),
-        allowed=sorted(map(str, error.allowed)), subject=error.subject, advice=error.advice or None,
-        commands=commands_of(error.machine.rpartition(".")[2], error.allowed), headers=headers, **more,
+        409, "invalid-transition", in_words(error), machine=error.machine, state=str(error.state),
+        event=str(error.event), allowed=sorted(map(str, error.allowed)), subject=error.subject,
+        advice=error.advice or None, commands=commands_of(error.machine.rpartition(".")[2], error.allowed),
+        headers=headers, **more,
     )  # fmt: skip
 
 

@@ -144,10 +144,14 @@ class MachineView(View, frozen=True, kw_only=True):
 
 
 class ApprovalView(PendingApproval, frozen=True, kw_only=True):
-    """Something that waits for people: `PendingApproval`, and the verbs that it takes."""
+    """Something that waits for people: `PendingApproval`, and the verbs that it takes. yours: whether it waits for who
+    asks, too, null where nobody knows who that is; why_not: in words, where it does not.
+    """
 
     name: str
     actions: list[str]
+    yours: bool | None
+    why_not: str | None
 
 
 class TransitionPage(msgspec.Struct, frozen=True):
@@ -186,7 +190,9 @@ class Timeline(msgspec.Struct, frozen=True):
 
 
 class TaskView(View, frozen=True, kw_only=True):
-    """A task of a job's present run. output_size: bytes that its command wrote; facts: what else its record says."""
+    """A task of a job's present run. command: whether it is one, so that it has an output from its first attempt on;
+    output_size: bytes that its command wrote; facts: what else its record says.
+    """
 
     job_id: str
     workstream_id: str
@@ -202,6 +208,7 @@ class TaskView(View, frozen=True, kw_only=True):
     execution_ms: int | None
     worker_id: str | None
     tool: str | None
+    command: bool
     result: Any
     details: Any
     depends_on: list[str]
@@ -283,10 +290,11 @@ def machine_view(record: MachineRecord, *, events: list[str], actions: list[str]
     )
 
 
-def approval_view(one: PendingApproval) -> ApprovalView:
+def approval_view(one: PendingApproval, *, yours: bool | None, why_not: str | None) -> ApprovalView:
     """What waits for people as it is shown."""
     fields = {name: getattr(one, name) for name in PendingApproval.__struct_fields__}
-    return ApprovalView(**fields, name=one.approval or one.task or one.entity_id, actions=["approve", "reject"])
+    name = one.approval or one.task or one.job_name
+    return ApprovalView(**fields, name=name, actions=["approve", "reject"], yours=yours, why_not=why_not)
 
 
 def task_view(
@@ -294,6 +302,7 @@ def task_view(
     *,
     actions: list[str],
     tool: str | None = None,
+    command: bool = False,
     depends_on: Sequence[str] = (),
     after: Sequence[str] = (),
 ) -> TaskView:
@@ -303,9 +312,9 @@ def task_view(
         attempt=task.attempt, max_attempts=task.max_attempts + task.granted, max_losses=task.max_losses,
         last_error=task.last_error, error_type=task.error_type, error_category=task.error_category,
         error_count=task.error_count, exit_code=task.exit_code, execution_ms=task.execution_ms,
-        worker_id=task.worker_id, tool=tool, result=task.result, details=task.details, depends_on=list(depends_on),
-        after=list(after), optional=task.optional, hold_until=task.hold_until, wait_until=task.wait_until,
-        decisions=task.decisions, output_size=task.output_size,
+        worker_id=task.worker_id, tool=tool, command=command, result=task.result, details=task.details,
+        depends_on=list(depends_on), after=list(after), optional=task.optional, hold_until=task.hold_until,
+        wait_until=task.wait_until, decisions=task.decisions, output_size=task.output_size,
         facts={
             "failed_attempts": task.failed_attempts, "lost_attempts": task.lost_attempts, "granted": task.granted,
             "limit": task.limit, "routable": task.routable, "parked": task.parked, "standing": task.standing,

@@ -5,19 +5,22 @@
 //     html`<${ActionDialog} />`, html`<${Outcomes} />`            once each, in the shell
 //     announce("...")                                             said by a screen reader, shown to nobody
 //
-// `of` is a view of the API: {kind, id, name, state, actions}. What came of it is told beneath the page, and said.
+// `of` is a view of the API: {kind, id, name, state, actions}. What came of it is told beneath the page, and said. `refused`
+// are verbs that are not for who is here, each with the reason in words: {approve: "you submitted it"}.
 //
 // Rules:
 // - One key per dialog: pressing twice, or trying again where no answer came, does it once. What was asked for cannot be
 //   changed between such tries. A refusal did nothing, so that the next press has a key of its own.
 // - A conflict is shown in words, with what the thing takes now; each of those is a press away.
+// - What the scopes of who is here do not allow is not offered, and that is said where there is room.
 // - The focus goes back to where it was.
 
 import { html, signal, useEffect, useLayoutEffect, useRef, useState } from "./vendor/ui.js";
 import { Icon, Name, State, Trouble } from "./components.js";
+import { may, me, whyNot } from "./me.js";
 import { freshKey, json, Problem, storage, token } from "./net.js";
-import { refresh } from "./store.js";
-import { safe, spoken } from "./text.js";
+import { now as clockNow, refresh } from "./store.js";
+import { listed, safe, spoken, timed } from "./text.js";
 
 const number = (name, label, hint) => ({ name, label, hint, type: "number" });
 const FORCE = { name: "force", label: "By force", hint: "Ends what runs at once; its clean-up does not run.", type: "checkbox" };
@@ -56,6 +59,7 @@ export const VERBS = {
     label: "Cancel", done: "is being cancelled", weight: "danger", fields: [FORCE],
     does: { job: "Stops its tasks in good order, with their clean-up.", task: "Stops it in good order, with its clean-up." },
   },
+  fire: { label: "Fire", does: "Goes where its table leads from here; refused where no guard passes.", done: "has moved", weight: "" },
   terminate: { label: "Terminate", does: "Ends it at once: its attempts are lost, and tried elsewhere.", done: "terminated", weight: "danger" },
 };
 const ORDER = Object.keys(VERBS);
@@ -89,14 +93,20 @@ export const verbsOf = (thing) => known(thing.actions ?? []);
 /** Those of some words that the page knows, in its order; what is being cancelled is cancelled by force only. */
 const known = (words) => ORDER.filter((verb) => words.includes(verb) || (verb === "cancel" && words.includes("cancel_force")));
 
-export function Actions({ of, at, body = {}, only = null }) {
-  const verbs = verbsOf(of).filter((verb) => only === null || only.includes(verb));
-  if (!verbs.length) return null;
-  return html`<div class="actions" role="group" aria-label=${`Actions on ${safe(of.name || of.id)}`}>
-    ${verbs.map((verb) => html`<button key=${verb} type="button" class=${VERBS[verb].weight} onClick=${() => act({ verb, of, at, body })}>
-      ${wordsOf(verb, of).label}<span class="unseen"> ${safe(of.name || of.id)}</span>
-    </button>`)}
-  </div>`;
+export function Actions({ of, at, body = {}, only = null, refused = {}, brief = false }) {
+  const all = verbsOf(of).filter((verb) => verb !== "fire" && (only === null || only.includes(verb)));
+  const why = (verb) => may(verb) ? refused[verb] : whyNot(verb);
+  const verbs = all.filter((verb) => !why(verb));
+  const others = brief ? [] : all.filter(why);
+  if (!verbs.length && !others.length) return null;
+  return html`
+    ${verbs.length > 0 && html`<div class="actions" role="group" aria-label=${`Actions on ${safe(of.name || of.id)}`}>
+      ${verbs.map((verb) => html`<button key=${verb} type="button" class=${VERBS[verb].weight} onClick=${() => act({ verb, of, at, body })}>
+        ${wordsOf(verb, of).label}<span class="unseen"> ${safe(of.name || of.id)}</span>
+      </button>`)}
+    </div>`}
+    ${[...new Set(others.map(why))].map((reason) => html`<p key=${reason} class="soft notyours">
+      Not for you: ${listed(others.filter((verb) => why(verb) === reason).map((verb) => wordsOf(verb, of).label))}. ${safe(reason)}</p>`)}`;
 }
 
 const NAME = "callboard name";
@@ -111,7 +121,8 @@ function Asking({ verb, of, at, body, from }) {
   const box = useRef(null);
   const key = useRef(freshKey());
   const [step, setStep] = useState({ name: "asking", problem: null });
-  const { label, does, fields = [], weight, done } = wordsOf(verb, of);
+  const { label: word, does, fields = [], weight, done } = wordsOf(verb, of);
+  const label = body.event ? `${word} ${spoken(body.event)} at` : word;
   const sending = step.name === "sending";
   const locked = sending || step.name === "unanswered";
 
@@ -152,7 +163,7 @@ function Asking({ verb, of, at, body, from }) {
       <h2 id="ask-title">${label} <${Name} text=${of.name || of.id} /></h2>
       <p class="about"><span>${spoken(of.kind)}</span> <code><bdi>${safe(of.id)}</bdi></code> <${State} ...${standing({ ...of, workstream: of.workstream_state })} /></p>
       <p>${typeof does === "string" ? does : does[of.kind]}</p>
-      ${!token.value && html`<label class="field">
+      ${!token.value && !me.value?.name && html`<label class="field">
         <span>Your name</span>
         <input name="by" autocomplete="username" maxlength="200" defaultValue=${remembered()} readonly=${locked} placeholder="operator" />
       </label>`}
@@ -168,7 +179,7 @@ function Asking({ verb, of, at, body, from }) {
       <div class="buttons">
         <button type="button" onClick=${close}>${step.name === "refused" ? "Close" : "Back"}</button>
         <button type="submit" class=${weight || "main"} aria-disabled=${sending}>
-          ${sending ? "Asking …" : step.name === "unanswered" ? "Try again" : label}
+          ${sending ? "Asking …" : step.name === "unanswered" ? "Try again" : word}
         </button>
       </div>
     </form>
@@ -203,17 +214,19 @@ function asBody(form, fields) {
 function Refused({ problem, of, at, body, from }) {
   const { state, allowed, commands } = problem.said;
   if (problem.status === 409 && state) {
-    const now = known(commands ?? allowed ?? []);
+    const now = of.kind === "machine"
+      ? (may("fire") ? (allowed ?? []).filter((event) => event !== problem.said.event) : []).map((event) => ({ verb: "fire", body: { event }, label: spoken(event) }))
+      : known(commands ?? allowed ?? []).filter(may).map((verb) => ({ verb, body, label: wordsOf(verb, { actions: commands ?? allowed }).label }));
     return html`<div class="trouble conflict">
       <${Icon} name="question" />
       <div>
         <p><strong>${state === of.phase || state === of.state ? "Refused: it is" : "It has moved on: it is now"}</strong> <${State} state=${state} /></p>
-        <p class="prose">${safe(problem.said.detail)}</p>
+        <p class="prose">${timed(safe(problem.said.detail), clockNow.value)}</p>
         ${now.length
           ? html`<p>What it takes now:</p>
-              <div class="actions">${now.map((verb) => html`<button key=${verb} type="button"
-                onClick=${() => { act({ verb, of: { ...of, state, phase: state, actions: commands ?? allowed }, at, body }); open.value = { ...open.peek(), from }; }}>
-                ${wordsOf(verb, { actions: commands ?? allowed }).label}</button>`)}</div>`
+              <div class="actions">${now.map((one) => html`<button key=${one.label} type="button"
+                onClick=${() => { act({ verb: one.verb, of: { ...of, state, phase: state, actions: commands ?? allowed }, at, body: one.body }); open.value = { ...open.peek(), from }; }}>
+                ${one.label}</button>`)}</div>`
           : html`<p>It takes no action of this page now.</p>`}
       </div>
     </div>`;

@@ -19,7 +19,7 @@
 import { html, useEffect, useLayoutEffect, useRef, useState } from "./vendor/ui.js";
 import { arrival } from "./router.js";
 import { now } from "./store.js";
-import { ago, counted, full, iso, listed, moment, number, safe, span, spoken, ticking } from "./text.js";
+import { ago, counted, full, iso, listed, moment, number, safe, span, spoken, ticking, timed } from "./text.js";
 
 // ----------------------------------------------------------------------------------------------------------- states
 
@@ -64,6 +64,7 @@ export const ICONS = {
   search: "M7 2a5 5 0 1 0 0 10A5 5 0 0 0 7 2m3.75 8.75L14 14",
   close: "m3.5 3.5 9 9m0-9-9 9",
   child: "M3.5 2v6.5a2 2 0 0 0 2 2h7M10 8l2.5 2.5L10 13",
+  gear: "M8 5.5a2.5 2.5 0 1 0 0 5 2.5 2.5 0 0 0 0-5M8 1.75v2M8 12.25v2M1.75 8h2M12.25 8h2M3.6 3.6 5 5M11 11l1.4 1.4M3.6 12.4 5 11M11 5l1.4-1.4",
   runs: "M2 4h3m2 0h7M2 8h6m2 0h4M2 12h2m2 0h8",
   worker: "M2.5 3h11v4h-11zm0 6h11v4h-11zM5 5h.25M5 11h.25",
 };
@@ -182,7 +183,7 @@ export function Trouble({ problem, again = null }) {
     <${Icon} name="cross" />
     <div>
       <strong>${safe(problem.title)}.</strong>
-      ${" "}${problem.said.detail && problem.said.detail !== problem.title ? html`<span class="prose">${safe(problem.said.detail)}</span>` : null}
+      ${" "}${problem.said.detail && problem.said.detail !== problem.title ? html`<span class="prose">${timed(safe(problem.said.detail), now.value)}</span>` : null}
       ${problem.said.findings?.length ? html`<ul class="findings">
         ${problem.said.findings.map((one, index) => html`<li key=${index}><code>${safe(one.where)}</code> ${safe(one.text)}</li>`)}</ul>` : null}
     </div>

@@ -6,6 +6,7 @@
 import { html, render, useEffect, useLayoutEffect, useRef, useState } from "./vendor/ui.js";
 import { ActionDialog, announce, Outcomes, said } from "./actions.js";
 import { Icon, Page, Trouble } from "./components.js";
+import { me, Mine } from "./me.js";
 import { Problem, refused, token, useToken } from "./net.js";
 import { href, route } from "./router.js";
 import { link, now, reconnect, start, useList, useLive } from "./store.js";
@@ -17,8 +18,10 @@ const VIEWS = {
   approvals: [() => import("./views/approvals.js"), (parts) => parts.length === 1],
   workers: [() => import("./views/workers.js"), (parts) => parts.length === 1],
   breakers: [() => import("./views/breakers.js"), (parts) => parts.length === 1],
+  machines: [() => import("./views/machines.js"), (parts) => parts.length <= 2],
 };
 const PLACES = [["runs", "Runs", "runs"], ["approvals", "Approvals", "person"], ["workers", "Workers", "worker"], ["breakers", "Breakers", "bolt"]];
+const MACHINES = ["machines", "Machines", "gear"]; // a place only where there are any
 
 function viewAt(parts) {
   if (!parts.length) return "runs";
@@ -107,6 +110,7 @@ function TokenDialog() {
     <form onSubmit=${submit}>
       <h2 id="token-title">A token, please</h2>
       <p>This board is for those who have a token. It is kept for this tab only, and sent to this server only.</p>
+      <input class="unseen" name="name" type="text" autocomplete="username" value="token" readonly tabindex="-1" aria-hidden="true" />
       <label class="field"><span>Token</span>
         <input name="token" type="password" required autocomplete="current-password" autofocus aria-describedby="token-why" />
         <small id="token-why" role="alert" class="tone-bad">${why === "wrong" ? "The server does not know that token." : ""}</small>
@@ -118,15 +122,19 @@ function TokenDialog() {
 
 function Waiting() {
   const approvals = useList("api/approvals?limit=100", { when: (event) => event.event !== "start" && event.event !== "succeed" });
-  const items = approvals.data.value ?? [];
+  const items = (approvals.data.value ?? []).filter(({ yours }) => yours !== false);
   if (!items.length) return null;
   const count = approvals.next.value === null ? `${items.length}` : `${items.length}+`;
-  return html`<span class="count num"><span aria-hidden="true">${count}</span><span class="unseen">, ${count} waiting</span></span>`;
+  return html`<span class="count num"><span aria-hidden="true">${count}</span><span class="unseen">, ${count} waiting${me.value?.name ? " for you" : ""}</span></span>`;
 }
 
 function Shell() {
   const place = route.value.parts[0] ?? "runs";
   const main = useRef(null);
+  const any = useRef(false);
+  const machines = useLive("api/machines?limit=1", { when: ({ kind }) => kind === "machine" && !any.current });
+  any.current = machines.data.value?.items.length > 0;
+  const places = any.current || place === "machines" ? [...PLACES, MACHINES] : PLACES;
   const skip = (event) => {
     event.preventDefault(); // the address is the router's
     main.current.focus();
@@ -136,10 +144,11 @@ function Shell() {
     <header class="top">
       <a class="brand" href=${href(["runs"])}><svg viewBox="0 0 32 32" aria-hidden="true"><rect width="32" height="32" rx="7" /><path d="M7 9h18M7 16h11M7 23h14" /></svg>Callboard</a>
       <nav aria-label="Places">
-        ${PLACES.map(([part, word, icon]) => html`<a key=${part} href=${href([part])} aria-current=${place === part ? "page" : null}>
+        ${places.map(([part, word, icon]) => html`<a key=${part} href=${href([part])} aria-current=${place === part ? "page" : null}>
           <${Icon} name=${icon} /><span>${word}</span>${part === "approvals" && html`<${Waiting} />`}</a>`)}
       </nav>
       <div class="corner">
+        <${Mine} />
         <${Link} />
         ${token.value && html`<button type="button" class="quiet" onClick=${() => { useToken(null); location.reload(); }}>Leave</button>`}
       </div>

@@ -79,6 +79,11 @@ export function moment(at, now) {
   return day === today && Math.abs(now - at) < 86400 ? clock(at) : `${day} ${clock(at)}`;
 }
 
+const STAMP = /\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|\+00:00)(?![\w:])/g;
+
+/** A text with the times in it (ISO 8601, of UTC) as the reader's own clock has them. */
+export const timed = (text, now) => text.replace(STAMP, (stamp) => moment(Date.parse(stamp) / 1000, now));
+
 /** The whole date with its zone. */
 export const full = (at) => fulls.format(at * 1000);
 

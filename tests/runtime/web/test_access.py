@@ -69,6 +69,15 @@ async def test_nothing_but_the_page_and_whether_it_lives_is_told_without_a_token
         assert answer.headers["www-authenticate"].startswith("Bearer")
 
 
+async def test_who_asks_is_told_who_they_are_and_what_they_may(runtime: Runtime, guarded: httpx.AsyncClient) -> None:
+    told = (await guarded.get("/api/me", headers=bearer("ana"))).json()
+    assert told == {"name": "ana", "scopes": ["approve", "read"], "commands": False}
+    assert type_of(await guarded.get("/api/me")) == (401, "/problems/unauthorized")
+    async with client_of(runtime, commands=True) as client:
+        told = (await client.get("/api/me")).json()
+    assert told == {"name": None, "scopes": ["approve", "operate", "read"], "commands": True}
+
+
 async def test_a_token_may_what_its_scopes_say(guarded: httpx.AsyncClient) -> None:
     assert (await guarded.get("/api/jobs", headers=bearer("reader"))).status_code == 200
     for name, path, code in (

@@ -9,8 +9,9 @@ from typing import Any
 import httpx
 import pytest
 
-from callboard import Approval, JobHandle, MachineActor, Runtime, Task, Workstream
+from callboard import Approval, Clause, JobHandle, MachineActor, Runtime, Task, Workstream
 from callboard.machines import JOB
+from callboard.web import Token
 
 from .conftest import client_of
 
@@ -100,6 +101,7 @@ async def test_a_task_is_shown_with_what_its_specification_says(opened: Opened, 
     _, client = opened
     build = await get(client, f"/api/jobs/{job}/tasks/build")
     assert (build["state"], build["attempt"], build["exit_code"], build["tool"]) == ("completed", 1, 0, "compiler")
+    assert build["command"]
     deploy = await get(client, f"/api/jobs/{job}/tasks/deploy")
     assert (deploy["depends_on"], deploy["after"], deploy["optional"]) == (["test"], ["build"], False)
     (attempt,) = (await get(client, f"/api/jobs/{job}/tasks/build/attempts"))["items"]
@@ -147,16 +149,55 @@ async def test_output_is_told_whole_and_in_parts(opened: Opened) -> None:
     assert (await client.get("/api/jobs/new/tasks/build/attempts/1/output")).text == "0123456789"
     assert (await client.get("/api/jobs/new/tasks/build/attempts/2/output")).status_code == 404
     assert (await client.get("/api/jobs/new/tasks/deploy/output")).status_code == 404
+    nothing = await client.get("/api/jobs/new/tasks/test/output", headers={"Range": "bytes=-100"})
+    assert (nothing.status_code, nothing.text, nothing.headers["x-output-size"]) == (200, "", "0")
 
 
 async def test_what_waits_for_people_is_listed(opened: Opened) -> None:
     _, client = opened
     (one,) = (await get(client, "/api/approvals"))["items"]
     assert (one["job_id"], one["task"], one["name"], one["submitted_by"]) == ("new", "deploy", "deploy", "ana")
-    assert one["missing"]
-    assert one["actions"] == ["approve", "reject"]
+    assert (one["missing"], one["anybody"], one["job_name"]) == (["2 people"], True, "Release")
+    assert (one["yours"], one["why_not"], one["actions"]) == (None, None, ["approve", "reject"])
     assert (await get(client, "/api/jobs/new/approvals"))["items"] == [one]
     assert (await get(client, "/api/jobs/old/approvals"))["items"] == []
+
+
+async def test_what_waits_for_who_asks_comes_first_and_else_it_is_said_why_it_does_not(runtime: Runtime) -> None:
+    names = ("ana", "bo", "cy")
+    secrets = {name: f"{name}-0123456789abcdef" for name in names}
+    tokens = [Token(name, secrets[name], ["read", "approve"]) for name in names]
+    tokens.append(Token("ops", "ops-0123456789abcdef", ["read", "operate"]))
+    secrets["ops"] = "ops-0123456789abcdef"
+    for name, hold in {
+        "named": Approval(clauses=[Clause(person="bo"), Clause(person="cy")]),
+        "two": Approval(people=2), "team": Approval(clauses=[Clause(team="crew", people=1, members="json:dumps")]),
+        "self": Approval(self_approval=True),
+    }.items():  # fmt: skip
+        spec = Workstream(name, tasks=[Task("deploy", command=["true"], hold=hold)])
+        await until_held(await runtime.submit(spec, id=name, by="ana"))
+    bo = await runtime.job("named")
+    await bo.task("deploy").approve(by="Bo", reason="looks well")
+
+    async with client_of(runtime, tokens=tokens) as client:
+
+        async def seen_by(name: str) -> list[dict[str, Any]]:
+            answer = await client.get("/api/approvals", headers={"Authorization": f"Bearer {secrets[name]}"})
+            return list(answer.raise_for_status().json()["items"])
+
+        ana, bo_, cy, ops = [await seen_by(name) for name in ("ana", "bo", "cy", "ops")]
+    assert [(one["job_id"], one["yours"], one["why_not"]) for one in ana] == [
+        ("self", True, None),
+        ("named", False, "you submitted it, and self-approval is off"),
+        ("two", False, "you submitted it, and self-approval is off"),
+        ("team", False, "you submitted it, and self-approval is off"),
+    ]
+    assert [one["job_id"] for one in bo_] == ["two", "team", "self", "named"]
+    assert (bo_[3]["yours"], bo_[3]["why_not"]) == (False, "you have approved it")
+    assert [one["yours"] for one in cy] == [True] * 4
+    assert {one["why_not"] for one in ops} == {"your token may not decide"}
+    (told,) = bo_[3]["decisions"]
+    assert (told["by"], told["reason"], bo_[3]["people"]) == ("Bo", "looks well", ["cy"])
 
 
 async def test_workers_breakers_and_machines_are_shown(opened: Opened) -> None:

@@ -37,7 +37,7 @@ function Row({ breaker }) {
       ${breaker.reason && html`<span class="second" title=${safe(breaker.reason)}>${safe(breaker.reason)}</span>`}
     </span>
     <span role="cell" class="two"><${Next} breaker=${breaker} />${parked > 0 && html`<span class="second num">${counted(parked, "task")} parked</span>`}</span>
-    <span role="cell" class="end"><${Actions} of=${breaker} at=${`api/breakers/${segments(breaker.name)}`} /></span>
+    <span role="cell" class="end"><${Actions} brief of=${breaker} at=${`api/breakers/${segments(breaker.name)}`} /></span>
   </div>`;
 }
 

@@ -33,7 +33,7 @@ function Row({ worker }) {
     <span role="cell"><${State} state=${worker.state} phase=${worker.phase} /></span>
     <span role="cell" class="two">
       <b><${Name} text=${worker.name || worker.id} /></b>
-      <span class="second">${safe(worker.engine)}${worker.capabilities?.length ? html` · ${safe(worker.capabilities.join(", "))}` : null} · life ${number(worker.run)}</span>
+      <span class="second">${safe(worker.engine)}${worker.capabilities?.length ? html` · ${safe(worker.capabilities.join(", "))}` : null} · incarnation ${number(worker.run)}</span>
     </span>
     <span role="cell"><${Load} worker=${worker} /></span>
     <span role="cell" class="two">
@@ -42,7 +42,7 @@ function Row({ worker }) {
       ${worker.resume_at && html`<span class="second">resumes in <${Countdown} to=${worker.resume_at} /></span>`}
       ${worker.drain_until && html`<span class="second">stops what is left in <${Countdown} to=${worker.drain_until} /></span>`}
     </span>
-    <span role="cell" class="end"><${Actions} of=${worker} at=${`api/workers/${segments(worker.name)}`} /></span>
+    <span role="cell" class="end"><${Actions} brief of=${worker} at=${`api/workers/${segments(worker.name)}`} /></span>
   </div>`;
 }
 

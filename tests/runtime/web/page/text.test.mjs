@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { ago, counted, listed, safe, setting, span, ticking } from "./text.js";
+import { ago, counted, listed, safe, setting, span, ticking, timed } from "./text.js";
 
 test("characters that turn the direction of writing or hide are shown as what they are", () => {
   assert.equal(safe("a\u202eb\u0007c\u200bd\u{e0041}"), "a\\u202eb\\x07c\\u200bd\\ue0041");
@@ -28,4 +28,10 @@ test("numbers go with their words", () => {
   assert.equal(counted(1, "task"), "1 task");
   assert.equal(counted(20_000, "task"), "20,000 tasks");
   assert.equal(listed(["a", "b", "c"]), "a, b and c");
+});
+
+test("times in a text are told by the reader's own clock", () => {
+  const now = Date.parse("2026-11-28T12:00:00Z") / 1000;
+  const told = timed("held until 2026-11-28T13:05:09.25Z, and not 2026-11-28T13:05:09x", now);
+  assert.match(told, /^held until \d\d:05:09, and not 2026-11-28T13:05:09x$/);
 });
