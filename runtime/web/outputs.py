@@ -4,7 +4,9 @@ Rules
 -----
 - It is always told as plain text, never as anything that a browser would run.
 - One range is answered; several, or another unit than bytes, are as none, which the RFC allows. What lies behind the
-  end is a 416 that says how long it is.
+  end is a 416 that says how long it is; the last bytes of nothing are nothing, which is no mistake.
+- Who follows an output asks again with its ETag (`If-None-Match`) and for the last byte that they have: 304 while
+  nothing is new, else a 206.
 - A file is opened where the runtime made it, and not through a link. Reading happens in a thread, `MOST` bytes at once:
   what is longer, and not asked for in parts, is cut there with a 206.
 """
@@ -76,6 +78,8 @@ def part_of(wanted: str, length: int) -> tuple[int, int] | None:
         return None
     begin, end = match.groups()
     if not begin:
+        if not length and int(end):
+            return None
         first, last = max(0, length - int(end)), length
     else:
         first, last = int(begin), min(length, int(end) + 1) if end else length

@@ -31,6 +31,7 @@ class Plan(msgspec.Struct):
 
     names: list[str]
     tools: list[str | None]
+    commands: list[bool]
     depends_on: list[list[int]]
     after: list[list[int]]
     optional: list[bool]
@@ -93,7 +94,8 @@ def plan_of(tasks: Sequence[Task]) -> Plan:
     depends_on = [[number[name] for name in task.depends_on] for task in tasks]
     after = [[number[name] for name in task.after] for task in tasks]
     return Plan(
-        names=[task.name for task in tasks], tools=[task.tool for task in tasks], depends_on=depends_on, after=after,
+        names=[task.name for task in tasks], tools=[task.tool for task in tasks],
+        commands=[task.command is not None for task in tasks], depends_on=depends_on, after=after,
         optional=[task.optional for task in tasks], layers=layers_of(depends_on, after),
     )  # fmt: skip
 

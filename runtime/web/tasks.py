@@ -87,8 +87,9 @@ def _view(board: Board, task: TaskRecord, plan: Plan | None) -> TaskView:
         return task_view(task, actions=actions)
     index = task.index
     return task_view(
-        task, actions=actions, tool=plan.tools[index], depends_on=plan.depends_on_of(index), after=plan.after_of(index)
-    )
+        task, actions=actions, tool=plan.tools[index], command=plan.commands[index],
+        depends_on=plan.depends_on_of(index), after=plan.after_of(index),
+    )  # fmt: skip
 
 
 @get("/api/jobs/{job:str}/tasks/{task:str}", operation_id="get_task")

@@ -20,8 +20,9 @@ export function Output({ path, running, written = null, onNone }) {
   const box = useRef(null);
   const stuck = useRef(true);
   const size = useRef(null);
-  const tail = useMemo(() => new Tail(async (range) => {
-    const response = await ask("GET", path, { headers: { Range: range, Accept: "text/plain" } });
+  const tail = useMemo(() => new Tail(async (range, known) => {
+    const response = await ask("GET", path, { headers: { Range: range, Accept: "text/plain", ...(known ? { "If-None-Match": known } : {}) } });
+    if (response.status === 304) return response;
     if (!response.ok && response.status !== 416) throw await problemOf(response);
     size.current = Number(response.headers.get("X-Output-Size") ?? NaN);
     return response;
@@ -98,7 +99,7 @@ function Save({ path }) {
   const save = async () => {
     const parts = [];
     for (let from = 0, total = Infinity; from < total;) {
-      const response = await ask("GET", path, { headers: { Accept: "text/plain", Range: `bytes=${from}-` } });
+      const response = await ask("GET", path, { headers: { Accept: "text/plain", ...(from ? { Range: `bytes=${from}-` } : {}) } });
       const part = response.ok || response.status === 416 ? await readRange(response) : { bytes: null };
       if (!part.bytes?.length) break;
       parts.push(part.bytes);

@@ -1,8 +1,11 @@
 // The end of an output that may still be written, and may be huge: read by ranges, kept as text in blocks. Pure.
 //
 // Rules:
-// - `ask(range)` gives a response of `GET .../output` with that Range header. What is held is one piece of the output
-//   without gaps, from byte `start` to byte `end`; at most about KEPT bytes of it: the oldest blocks go first.
+// - `ask(range, known)` gives a response of `GET .../output` with that Range header, and with `known`, the ETag of what
+//   came last, as If-None-Match. What is held is one piece of the output without gaps, from byte `start` to byte `end`; at
+//   most about KEPT bytes of it: the oldest blocks go first.
+// - What follows is asked for from the last byte on that is held: there is always something to answer with, as long as
+//   the output has not begun anew, so that no question is a mistake.
 // - Bytes that are no UTF-8 show as replacement characters; a character that is cut in two by a range is put together.
 // - What terminals take as orders (colours, titles, the carriage return of progress bars) is carried out as far as plain
 //   text can, or left out; what would turn the direction of writing or hide is shown as what it is; nothing of an
@@ -49,14 +52,18 @@ export class Tail {
     this.start = null; // of what is held, in bytes; null while nothing was read
     this.end = 0;
     this.total = 0;
+    this.known = null; // the ETag of what was read last
     this.rest = ""; // of the last line, not yet ended, as it came
     this.decoder = new TextDecoder();
   }
 
   /** Read what is new; whether anything changed. */
   async follow() {
-    const first = this.start === null;
-    const { from, bytes, total } = await readRange(await this.ask(first ? `bytes=-${FIRST}` : `bytes=${this.end}-${this.end + 8 * FIRST - 1}`));
+    const first = this.end === 0;
+    const response = await this.ask(first ? `bytes=-${FIRST}` : `bytes=${this.end - 1}-${this.end + 8 * FIRST - 2}`, this.#all ? this.known : null);
+    if (response.status === 304) return false;
+    const { from, bytes, total } = await readRange(response);
+    this.known = response.headers.get("ETag");
     if (!first && total !== null && total < this.end) {
       this.clear(); // it begins anew
       return this.follow();
@@ -65,16 +72,21 @@ export class Tail {
       this.start ??= 0;
       return false;
     }
-    if (!first && from !== this.end) {
-      this.clear(); // the server knows no ranges
+    if (first || from !== this.end - 1) {
+      if (!first) this.clear(); // the server knows no ranges
       return this.#take(bytes, from, total);
     }
-    return this.#take(bytes, from, total);
+    return bytes.length > 1 && this.#take(bytes.subarray(1), this.end, total);
+  }
+
+  /** Whether all that was there is held. */
+  get #all() {
+    return this.start !== null && this.end >= this.total;
   }
 
   #take(bytes, from, total) {
     let skipped = 0;
-    if (this.start === null) {
+    if (this.end === 0) {
       if (from > 0) while (skipped < Math.min(4, bytes.length) && continues(bytes[skipped])) skipped += 1;
       this.start = from + skipped;
     }

@@ -115,7 +115,7 @@ function Outputs({ path, task, attempts }) {
   const [none, setNone] = useState(null); // the attempt that has none: a function's
   const shownOf = chosen ?? task.attempt;
   const written = attempts.filter((one) => one.output_size !== null && one.output_size !== undefined);
-  const live = LIVE.has(task.phase);
+  const live = task.command !== false && LIVE.has(task.phase);
   const known = written.length > 0 || (task.output_size ?? null) !== null;
   if (!known && (!live || none === shownOf)) return null;
   const past = chosen !== null && chosen !== task.attempt;

@@ -5,19 +5,25 @@ import { FIRST, KEPT, plain, Tail } from "./views/tail.js";
 
 /** An output that can grow, served by ranges as the server does. */
 function served(text, { ranges = true } = {}) {
-  const output = { data: new TextEncoder().encode(text), asked: [] };
+  const output = { data: new TextEncoder().encode(text), asked: [], refused: 0 };
   output.add = (more) => {
     output.data = new TextEncoder().encode(new TextDecoder().decode(output.data) + more);
   };
-  output.ask = async (range) => {
+  output.ask = async (range, known) => {
     output.asked.push(range);
     const { data } = output;
+    const etag = `"${new TextDecoder().decode(data).length}"`;
+    if (known === etag) return new Response(null, { status: 304, headers: { ETag: etag } });
     if (!ranges) return new Response(data, { status: 200 });
     const [, first, last] = /^bytes=(\d*)-(\d*)$/.exec(range);
     const from = first === "" ? Math.max(0, data.length - Number(last)) : Number(first);
     const to = first === "" || last === "" ? data.length - 1 : Math.min(Number(last), data.length - 1);
-    if (from >= data.length) return new Response(null, { status: 416, headers: { "Content-Range": `bytes */${data.length}` } });
-    return new Response(data.slice(from, to + 1), { status: 206, headers: { "Content-Range": `bytes ${from}-${to}/${data.length}` } });
+    if (first === "" && !data.length) return new Response(data, { status: 200, headers: { ETag: etag } });
+    if (from >= data.length) {
+      output.refused += 1;
+      return new Response(null, { status: 416, headers: { "Content-Range": `bytes */${data.length}` } });
+    }
+    return new Response(data.slice(from, to + 1), { status: 206, headers: { ETag: etag, "Content-Range": `bytes ${from}-${to}/${data.length}` } });
   };
   return output;
 }
@@ -33,7 +39,21 @@ test("an output is read from near its end, and then only what is new", async () 
   output.add("more");
   assert.equal(await tail.follow(), true);
   assert.ok(held(tail).endsWith("last line\nmore"));
-  assert.equal(output.asked.at(-1).startsWith(`bytes=${FIRST + 11}-`), true);
+  assert.equal(output.asked.at(-1).startsWith(`bytes=${FIRST + 10}-`), true);
+});
+
+test("following what does not grow, or has not begun, is never refused", async () => {
+  const output = served("");
+  const tail = new Tail(output.ask);
+  assert.deepEqual([await tail.follow(), await tail.follow()], [false, false]);
+  output.add("a\n");
+  assert.deepEqual([await tail.follow(), await tail.follow()], [true, false]);
+  tail.known = null; // as if it had been touched, and is the same
+  assert.equal(await tail.follow(), false);
+  output.add("b");
+  await tail.follow();
+  assert.equal(held(tail), "a\nb");
+  assert.equal(output.refused, 0);
 });
 
 test("earlier output is put before it, without a gap", async () => {
