@@ -8,6 +8,9 @@ sent as a browser does (by gzip, in the chunks of HTTP) and counts the events: w
 
 `task`: what a GET of a task costs the processor, beside an empty handler of the same framework, both called without a
 server. The best of several rounds counts.
+
+`approve`: the same steady work, and meanwhile one task after another is approved over HTTP (without a server, too), and
+as many, in turn with them, in the program. Both are answered when that is durable: what HTTP adds is the difference.
 """
 
 from __future__ import annotations
@@ -249,7 +252,69 @@ def task(folder: Path, quick: bool) -> list[Figure]:
     ]
 
 
-ALL = {"task": task, "streams": streams}
+APPROVALS, PAUSE, WARM = 400, 0.01, 20
+
+
+async def post(app: Any, path: str, body: bytes) -> None:
+    """One request with a body, and its answer."""
+    asked = {
+        "type": "http", "method": "POST", "path": path, "raw_path": path.encode(), "query_string": b"", "state": {},
+        "headers": [
+            (b"host", b"127.0.0.1"), (b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))
+        ],
+        "http_version": "1.1", "scheme": "http", "server": ("127.0.0.1", 80), "client": ("127.0.0.1", 1),
+        "root_path": "",
+    }  # fmt: skip
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(message: Any) -> None:
+        assert message.get("status", 200) == 200, message
+
+    await app(asked, receive, send)
+
+
+async def decide(folder: Path, count: int) -> tuple[list[float], list[float], Spent]:
+    """One over HTTP, one in the program, and so on, under load. Gives how long they took, the shortest first."""
+    runtime = Runtime(folder / "approve.db")
+    app = board(runtime)
+    http: list[float] = []
+    here: list[float] = []
+    async with runtime:
+        held = [Task(f"{way}-{n}", run=nothing, hold=Approval()) for way in ("http", "here") for n in range(count)]
+        job = await runtime.submit(Workstream("held", tasks=held), id="held")
+        load = asyncio.create_task(steady(runtime, count * 3 * PAUSE))
+        for number in range(count):
+            began = time.perf_counter()
+            body = b'{"by": "ana", "request_id": "http-%d"}' % number
+            await post(app, f"/api/jobs/held/tasks/http-{number}/approve", body)
+            http.append(time.perf_counter() - began)
+            await asyncio.sleep(PAUSE)
+            began = time.perf_counter()
+            await job.task(f"here-{number}").approve(by="ana", request_id=f"here-{number}")
+            here.append(time.perf_counter() - began)
+            await asyncio.sleep(PAUSE)
+        return sorted(http[WARM:]), sorted(here[WARM:]), await load
+
+
+def approve(folder: Path, quick: bool) -> list[Figure]:
+    """What HTTP adds to an approval under load."""
+    count = 100 if quick else APPROVALS
+    http, here, spent = run_on("asyncio", decide, folder, count)
+    last = int(len(http) * 0.99)
+    more = http[last] - here[last]
+    pairs = f"{http[last] * 1e3:.1f} ms, in the program {here[last] * 1e3:.1f} ms"
+    middle = f"{http[len(http) // 2] * 1e3:.1f} ms, in the program {here[len(here) // 2] * 1e3:.1f} ms"
+    rate = spent.transitions / (count * 3 * PAUSE)
+    return [
+        Figure("p99 of an approval over HTTP, beyond its commit", f"{more * 1e3:+.1f} ms", "50 ms", more <= 0.05),
+        Figure(f"p99 under {rate:,.0f} transitions/s", pairs),
+        Figure("the half of them within", middle),
+    ]
+
+
+ALL = {"task": task, "streams": streams, "approve": approve}
 
 
 def main() -> None:
