@@ -36,10 +36,14 @@ class Request(msgspec.Struct, frozen=True):
 
 
 class Reply(msgspec.Struct, gc=False, eq=False):
-    """Where the answer to a command goes. `answer` is the runtime's; actors only pass the reply on."""
+    """Where the answer to a command goes. `answer` is the runtime's; actors only pass the reply on.
+
+    kept: what is kept of it under its key, where it has one.
+    """
 
     answer: Any  # Callable[[value, error], None]; a Struct field of a callable type would be decoded by nobody
     request: Request | None = None
+    kept: bytes = b""
 
 
 class Command(Message, frozen=True):

@@ -54,11 +54,12 @@ class _Keeper:
         fired = value if isinstance(value, Transitioned) else None
         shown = "" if record.published is None else record.shown
         left = Acknowledged(record.kind, record.id, str(record.state), inner, fired, shown)
+        message.reply.kept = msgspec.json.encode(left)
         kernel.turn.extra.append(
             RequestRecord(
                 key=kernel.number(), request_id=request.id, operation=request.operation,
                 fingerprint=request.fingerprint, at=kernel.at, expires_at=kernel.at + request.keep,
-                owner=_owner(entity), row=request.row, answer=msgspec.Raw(msgspec.json.encode(left)),
+                owner=_owner(entity), row=request.row, answer=msgspec.Raw(message.reply.kept),
             )
         )  # fmt: skip
         kernel.effect(Answer(message.reply, value))

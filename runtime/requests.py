@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 KEEP_REQUESTS = 86_400.0
 """Seconds that the key of a command is kept, unless the runtime is told otherwise."""
 LONGEST_ID = 200
+_REMEMBERED = 256  # answers that are at hand, for who asks next
 
 
 class RequestIdReused(ValueError):  # noqa: N818 - it says what is the matter
@@ -43,6 +44,7 @@ class Requests:
 
     def __init__(self, host: Host, journal: Journal, read: Callable[..., Awaitable[Any]], keep: float) -> None:
         self.rows: dict[str, InboxRow] = {}  # by the keys of the commands that came by them and are in flight
+        self.answers: dict[str, bytes] = {}  # what is kept of the last of them, by their keys
         self.asked = 0  # commands that came with a key
         self.hits = 0  # commands that were answered from what is kept
         self._host = host
@@ -87,8 +89,16 @@ class Requests:
             row = self.rows.get(request_id)
             come = (0, 0.0) if row is None else (row.row, row.sent_at)
             request = Request(request_id, operation, fingerprint, self._keep, *come)
+            replies: list[Reply] = []
+
+            def made(reply: Reply) -> Message:
+                replies.append(reply)
+                return make(reply)
+
             sent = True
-            return await self._host.ask(make, request=request, over=over)
+            value = await self._host.ask(made, request=request, over=over)
+            self._remember(request_id, replies[0].kept)
+            return value
         finally:
             if not sent:
                 over()
@@ -105,7 +115,13 @@ class Requests:
                 "Use a new id for a new command, or send exactly what was sent under this one."
             )
         self.hits += 1
+        self._remember(request_id, bytes(record.answer))
         return record
+
+    def _remember(self, request_id: str, kept: bytes) -> None:
+        if len(self.answers) >= _REMEMBERED:
+            del self.answers[next(iter(self.answers))]
+        self.answers[request_id] = kept
 
     def _is_kept(self, record: RequestRecord) -> bool:
         """Whether it counts, though it may not be pruned yet."""

@@ -288,6 +288,13 @@ class Runtime(RuntimeLife):
         """For the board: whether the command with this key is on its way."""
         return self._requests.in_flight(request_id)
 
+    async def kept_of(self, request_id: str) -> bytes | None:
+        """For the board: what is kept of a command that has taken effect under this key, an encoded `Acknowledged`."""
+        if (kept := self._requests.answers.get(request_id)) is not None:
+            return kept
+        record: RequestRecord | None = await self.read(self.journal.request, request_id)
+        return None if record is None else bytes(record.answer)
+
     def new_id(self) -> str:
         """For the board: the key of a command that was given none."""
         return self._ids.new()

@@ -257,10 +257,10 @@ def conflict(runtime: Runtime, handle: Any, refusal: InvalidTransitionError) -> 
 
 async def done_of(runtime: Runtime, key: str) -> Done:
     """What is kept under the key of a command that has taken effect."""
-    record = await runtime.read(runtime.journal.request, key)
-    if record is None:
+    encoded = await runtime.kept_of(key)
+    if encoded is None:
         raise RuntimeClosed(f"what came of the command with the key {key!r:.80} is not known any more")
-    kept = msgspec.json.decode(record.answer, type=Acknowledged)
+    kept = msgspec.json.decode(encoded, type=Acknowledged)
     state = kept.shown or kept.state
     return Done(
         kind=kept.kind, id=kept.id.rpartition("#")[0] if kept.kind == "worker" else kept.id, state=state, status=state,
