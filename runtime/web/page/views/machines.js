@@ -78,7 +78,7 @@ function Events({ machine, path }) {
   if (!may("fire")) return html`<p>${machine.events.map(spoken).join(", ")}</p><p class="soft">${whyNot("fire")}</p>`;
   return html`<div class="actions" role="group" aria-label=${`Events of ${safe(machine.name)}`}>
     ${machine.events.map((event) => html`<button key=${event} type="button" onClick=${() => act({ verb: "fire", of: machine, at: path, body: { event } })}>
-      ${spoken(event)}<span class="unseen">: fire at ${safe(machine.name)}</span></button>`)}
+      ${spoken(event)}<span class="unseen"> at ${safe(machine.name)}</span></button>`)}
   </div>`;
 }
 
