@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
+from ..machines import WorkerState
 from .commands import StartWorkers
 from .lifecycles import OWN
 from .messages import TimerFired
@@ -167,9 +168,14 @@ class HealthWatch:
         policy = self.settings.restarts
         delay = count.next_delay(policy, kernel.port.monotonic())
         if delay is None:
+            often = (
+                f"was not ready after {policy.intensity} further starts"
+                if record.previous_state == WorkerState.INITIALIZING
+                else f"died more than {policy.intensity} times within {policy.period:g} s"
+            )
             text = (
-                f"worker {record.name!r} died more than {policy.intensity} times within {policy.period:g} s and is "
-                f"given up; the last reason: {record.reason}. Start it again when that is mended."
+                f"worker {record.name!r} {often} and is given up; the last reason: {record.reason}. "
+                "Start it again when that is mended."
             )
             kernel.notice("worker_given_up", "critical", text, worker, reason=record.reason, runs=record.run)
             return

@@ -14,7 +14,8 @@ Rules
 - More than `intensity` restarts within `period` seconds escalate. Before each restart there is a delay, doubled from
   one restart to the next: `backoff_min`, twice that, ... up to `backoff_max`.
 - The count that makes the delay grow, and the restarts counted within the period, are forgotten only when the
-  actor has been up for `stable_after` seconds.
+  actor has been up for `stable_after` seconds. One that was not up at all since its last restart is held to `intensity`
+  whatever the period: however long each try takes, it is not tried for ever.
 - What cannot be restarted (an instance, a temporary child) is stopped where the directive says restart.
 """
 
@@ -109,8 +110,9 @@ class RestartCount(Struct, gc=False):
         if self.in_a_row and now - self.up_since >= supervision.stable_after:
             self.in_a_row = 0
             recent.clear()
-        while recent and now - recent[0] >= supervision.period:
-            recent.popleft()
+        if self.up_since != math.inf:
+            while recent and now - recent[0] >= supervision.period:
+                recent.popleft()
         if len(recent) >= supervision.intensity:
             return None
         recent.append(now)

@@ -18,6 +18,7 @@ def check(journal: Journal = JOURNAL, lifecycle: Lifecycles = None) -> None:
 
     own = own_lifecycles(lifecycle)
     with reading(journal) as reader:
+        reader.check_pages()
         seen = examine(reader, lifecycles=own)
     echo(f"{journal}: {seen.transitions:,} transitions, {seen.records:,} records: {report(seen.found)}")
     if any(finding.severity == "error" for finding in seen.found):

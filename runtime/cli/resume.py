@@ -89,6 +89,8 @@ def _see_all(journal: Path, jsonl: Path | None, *, as_json: bool, plain: bool) -
         workers = last_workers(reader) if reader is not None else None
         if reader is not None and unfinished:
             refuse_unless_found(reader, journal)
+        elif reader is not None:
+            reader.check_pages()  # what is damaged may be what was unfinished
     if not unfinished:
         if not as_json:
             echo(f"Nothing is unfinished in {journal}.")

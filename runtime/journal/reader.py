@@ -35,7 +35,7 @@ from ...actors.task_record import AttemptRecord, TaskRecord
 from ...actors.transitions import Transitioned
 from .batch import TransitionRow
 from .contract import ArchivedJob, InboxRow, JournalCorrupt, JournalMissing, Wanted
-from .opening import SMALLEST, code_of, connect, damage, is_half_made, no_file, refusing, version_of
+from .opening import SMALLEST, check_pages, code_of, connect, damage, is_half_made, no_file, refusing, version_of
 
 PAGE = 64
 """Chunks of transitions read at a time."""
@@ -291,6 +291,11 @@ class SqliteReader:
             if row.seq > after and (entity_id is None or row.entity_id == entity_id)
         )
         return islice(rows, limit)
+
+    def check_pages(self) -> None:
+        """Look at every page, also those that no question reads. Raises JournalCorrupt."""
+        with self._one_at_a_time, refusing(self._path):
+            check_pages(self._connection, self._path)
 
     @contextlib.contextmanager
     def aside(self) -> Generator[None]:

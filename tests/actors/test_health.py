@@ -80,6 +80,23 @@ def test_one_that_does_not_start_in_time_has_failed_and_the_next_one_is_tried() 
     assert stage.audit() == []
 
 
+def test_one_that_never_gets_ready_is_given_up_and_what_waits_for_it_is_told() -> None:
+    from callboard.actors.commands import StartWorkers
+
+    stage = Stage(workers=())
+    stage.silent.add("p")
+    stage.send(StartWorkers(ONE))
+    stage.submit(flow(body("a")))
+    stage.advance(3600)
+    assert (stage.worker("p").record.run, stage.worker("p").record.state) == (6, "failed")
+    told = [notice for notice in stage.notices if notice.event == "worker_given_up"]
+    assert [notice.severity for notice in told] == ["critical"]
+    assert "was not ready after 5 further starts" in told[0].text
+    assert stage.state() == "failed"  # once nobody had come for the 10 minutes that it waits
+    assert stage.task("a").error_type == "unroutable_timeout"
+    assert stage.audit() == []
+
+
 # -- silence -------------------------------------------------------------------------------------------------------
 
 

@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -377,6 +378,21 @@ def test_resume_with_nothing_to_do(cli: Cli, files: Path) -> None:
     told = cli("resume")
     assert (told.code, told.out) == (0, "Nothing is unfinished in callboard.db.\n")
     assert cli("resume", "--json").out == ""
+
+
+def test_a_page_that_no_question_reads_is_looked_at_by_check_and_by_who_finds_nothing_to_resume(
+    cli: Cli, files: Path
+) -> None:
+    assert cli("run", "good.toml").code == 0
+    with closing(sqlite3.connect("callboard.db")) as connection:
+        page = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'jobs_to_archive'").fetchone()[0]
+        size = connection.execute("PRAGMA page_size").fetchone()[0]
+    with Path("callboard.db").open("r+b") as file:
+        file.seek((page - 1) * size)
+        file.write(b"\xa5" * size)
+    for command in ("check", "resume"):
+        told = cli(command)
+        assert (told.code, "is damaged" in told.everything) == (2, True)
 
 
 def test_check_finds_what_was_tampered_with(cli: Cli, files: Path) -> None:
