@@ -120,7 +120,7 @@ def main() -> None:
             "graph": (run_at(theatre.url, job), 730),
             "timeline": (run_at(theatre.url, job, show="timeline"), 980),
             "task": (run_at(theatre.url, job, task="integration-tests"), 940),
-            "approvals": (f"{theatre.url}/#/approvals", 475),
+            "approvals": (f"{theatre.url}/#/approvals", 525),
         }
         for name, (url, height) in shown.items():
             page.set_viewport_size({"width": WIDE, "height": height})
