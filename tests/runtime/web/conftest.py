@@ -18,7 +18,7 @@ from callboard.web import board
 URL = "http://127.0.0.1:8470"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def anyio_backend() -> Any:
     """The event loop of the board."""
     return "asyncio", {"use_uvloop": False}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import anyio
 import httpx
@@ -21,21 +22,54 @@ from callboard.runtime.web.problems import Problem
 pytestmark = pytest.mark.anyio
 HELD = Workstream("flow", tasks=[Task("held", command=["true"], hold=Approval(people=2)), Task("b", command=["true"])])
 FLEET = Worker("w", engine="loop", lifecycle="fleet")
-JOB, HOLD, WORKER = "/api/jobs/j", "/api/jobs/j/tasks/held", "/api/workers/w"
+WORKER = "/api/workers/w"
+IDS = count()
 
 
-@pytest.fixture
+class At(NamedTuple):
+    """Where a job of one test is, and its task that waits for people."""
+
+    id: str
+
+    @property
+    def job(self) -> str:
+        return f"/api/jobs/{self.id}"
+
+    @property
+    def hold(self) -> str:
+        return f"{self.job}/tasks/held"
+
+    @property
+    def key(self) -> str:
+        return f"k-{self.id}"
+
+
+@pytest.fixture(scope="module")
 async def runtime() -> AsyncIterator[Runtime]:
-    """A runtime without workers, with a job that waits for people."""
+    """A runtime without workers; to make a board takes a fifth of a second, so that all share one."""
     async with Runtime(workers=(), drain_deadline=0.0) as opened:
-        await opened.submit(HELD, id="j")
         yield opened
 
 
-def tail(runtime: Runtime) -> tuple[int, list[Any]]:
+@pytest.fixture(scope="module")
+async def client(runtime: Runtime) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of its board."""
+    async with client_of(runtime) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def at(runtime: Runtime) -> At:
+    """A job that waits for people."""
+    job = f"j{next(IDS)}"
+    await runtime.submit(HELD, id=job)
+    return At(job)
+
+
+def tail(runtime: Runtime, job_id: str) -> tuple[int, list[Any]]:
     """What is in the journal."""
     journal = runtime.journal
-    return journal.tail, [row.seq for row in journal.transitions(job_id="j")]
+    return journal.tail, [row.seq for row in journal.transitions(job_id=job_id)]
 
 
 def test_each_row_of_the_table_says_what_its_verb_takes() -> None:
@@ -47,30 +81,31 @@ def test_each_row_of_the_table_says_what_its_verb_takes() -> None:
         assert action.kind in verb.methods or action.word == "skip"
 
 
-async def test_the_answer_is_the_entity_as_the_command_left_it(client: httpx.AsyncClient) -> None:
-    first = await client.post(f"{HOLD}/approve", json={"by": "ana", "reason": "looks good"})
+async def test_the_answer_is_the_entity_as_the_command_left_it(client: httpx.AsyncClient, at: At) -> None:
+    first = await client.post(f"{at.hold}/approve", json={"by": "ana", "reason": "looks good"})
     assert (first.status_code, first.json()) == (
-        200, {"kind": "task", "id": "j@1/held", "state": "held", "status": "held", "phase": "held"},
+        200, {"kind": "task", "id": f"{at.id}@1/held", "state": "held", "status": "held", "phase": "held"},
     )  # fmt: skip
-    second = await client.post(f"{HOLD}/approve", json={"by": "bo"})
+    second = await client.post(f"{at.hold}/approve", json={"by": "bo"})
     assert second.json()["state"] == "queued"
-    paused = await client.post(f"{JOB}/cancel")
+    paused = await client.post(f"{at.job}/cancel")
     assert paused.json() == {
-        "kind": "job", "id": "j", "state": "cancelled", "status": "cancelled", "phase": "cancelled",
+        "kind": "job", "id": at.id, "state": "cancelled", "status": "cancelled", "phase": "cancelled",
         "workstream": "cancelled",
     }  # fmt: skip
 
 
 async def test_the_same_request_gets_the_same_bytes_also_after_a_restart(tmp_path: Path) -> None:
+    at = At("j")
     asked = [
         (f"{WORKER}/start", {"by": "ana", "request_id": "s"}),
         ("/api/supervisor/workers/w/pause", {"reason": "a while", "request_id": "p"}),
-        (f"{HOLD}/approve", {"by": "ana", "request_id": "a"}),
-        (f"{JOB}/cancel", {"reason": "no", "force": True, "request_id": "c"}),
-        (f"{JOB}/resume", {"request_id": "r"}),
+        (f"{at.hold}/approve", {"by": "ana", "request_id": "a"}),
+        (f"{at.job}/cancel", {"reason": "no", "force": True, "request_id": "c"}),
+        (f"{at.job}/resume", {"request_id": "r"}),
     ]
     async with Runtime(tmp_path / "state.db", workers=(), drain_deadline=0.0) as runtime, client_of(runtime) as client:
-        await runtime.submit(HELD, id="j")
+        await runtime.submit(HELD, id=at.id)
         await runtime.start_worker(FLEET)
         answers = [await client.post(path, json=body) for path, body in asked]
         assert [answer.status_code for answer in answers] == [200] * len(asked)
@@ -82,47 +117,47 @@ async def test_the_same_request_gets_the_same_bytes_also_after_a_restart(tmp_pat
             "phase": "paused",
         }
         again = [await client.post(path, json=body) for path, body in asked]
-        before = tail(runtime)
+        before = tail(runtime, at.id)
     async with Runtime(tmp_path / "state.db", workers=(), drain_deadline=0.0) as runtime, client_of(runtime) as client:
         later = [
             await client.post(path, json=body, headers={"Idempotency-Key": f'"{body["request_id"]}"'})
             for path, body in asked
         ]
         assert [one.content for one in answers] == [one.content for one in again] == [one.content for one in later]
-        assert tail(runtime)[1][: len(before[1])] == before[1]
+        assert tail(runtime, at.id)[1][: len(before[1])] == before[1]
         other = await client.post(f"{WORKER}/pause", json={"request_id": "p"})
         assert (other.status_code, other.json()["type"]) == (422, "/problems/request-id-reused")
         assert (await client.post(f"{WORKER}/pause")).status_code == 404
 
 
 async def test_a_key_with_another_payload_or_target_is_refused_and_changes_nothing(
-    runtime: Runtime, client: httpx.AsyncClient
+    runtime: Runtime, client: httpx.AsyncClient, at: At
 ) -> None:
-    assert (await client.post(f"{HOLD}/approve", json={"by": "ana", "request_id": "k"})).status_code == 200
-    before = tail(runtime)
+    assert (await client.post(f"{at.hold}/approve", json={"by": "ana", "request_id": at.key})).status_code == 200
+    before = tail(runtime, at.id)
     for path, body in (
-        (f"{HOLD}/approve", {"by": "bo", "request_id": "k"}),
-        (f"{HOLD}/approve", {"by": "ana", "reason": "other", "request_id": "k"}),
-        (f"{HOLD}/reject", {"by": "ana", "request_id": "k"}),
-        (f"{JOB}/tasks/b/cancel", {"by": "ana", "request_id": "k"}),
+        (f"{at.hold}/approve", {"by": "bo", "request_id": at.key}),
+        (f"{at.hold}/approve", {"by": "ana", "reason": "other", "request_id": at.key}),
+        (f"{at.hold}/reject", {"by": "ana", "request_id": at.key}),
+        (f"{at.job}/tasks/b/cancel", {"by": "ana", "request_id": at.key}),
     ):
         answer = await client.post(path, json=body)
         assert (answer.status_code, answer.json()["type"]) == (422, "/problems/request-id-reused")
-    assert tail(runtime) == before
+    assert tail(runtime, at.id) == before
 
 
-async def test_the_header_and_the_body_say_the_same_key_or_are_refused(client: httpx.AsyncClient) -> None:
+async def test_the_header_and_the_body_say_the_same_key_or_are_refused(client: httpx.AsyncClient, at: At) -> None:
     async def post(key: str, body: dict[str, Any]) -> httpx.Response:
-        return await client.post(f"{HOLD}/approve", json={"by": "ana", **body}, headers={"Idempotency-Key": key})
+        return await client.post(f"{at.hold}/approve", json={"by": "ana", **body}, headers={"Idempotency-Key": key})
 
-    assert (await post('"k"', {"request_id": "k"})).status_code == 200
-    assert (await post("k", {})).status_code == 200  # without quotes it is the same key
-    differs = await post('"k"', {"request_id": "l"})
+    assert (await post(f'"{at.key}"', {"request_id": at.key})).status_code == 200
+    assert (await post(at.key, {})).status_code == 200  # without quotes it is the same key
+    differs = await post(f'"{at.key}"', {"request_id": "l"})
     assert (differs.status_code, differs.json()["findings"][0]["where"]) == (422, "request_id")
     for key in ('"k', 'k"', '""', '"a";b', "a, b", "a b", '"a\\b"', f'"{"x" * 201}"', '"\t"'):
         malformed = await post(key, {})
         assert (malformed.status_code, malformed.json()["type"]) == (400, "/problems/bad-request"), key
-    twice = await client.post(f"{HOLD}/approve", headers=[("Idempotency-Key", '"a"'), ("Idempotency-Key", '"b"')])
+    twice = await client.post(f"{at.hold}/approve", headers=[("Idempotency-Key", '"a"'), ("Idempotency-Key", '"b"')])
     assert twice.status_code == 400
 
 
@@ -135,12 +170,14 @@ def test_quoted_keys_are_read_as_structured_strings() -> None:
         key_of(['"\xe9"'], None)
 
 
-async def test_a_second_one_is_told_that_the_first_is_on_its_way(runtime: Runtime) -> None:
-    async with client_of(runtime) as one, client_of(runtime) as another_board:
+async def test_a_second_one_is_told_that_the_first_is_on_its_way(
+    runtime: Runtime, client: httpx.AsyncClient, at: At
+) -> None:
+    async with client_of(runtime) as another_board:
         answers: list[int] = []
 
-        async def approve(client: httpx.AsyncClient) -> None:
-            answer = await client.post(f"{HOLD}/approve", json={"by": "ana", "request_id": "k"})
+        async def approve(asked: httpx.AsyncClient) -> None:
+            answer = await asked.post(f"{at.hold}/approve", json={"by": "ana", "request_id": at.key})
             answers.append(answer.status_code)
             if answer.status_code == 409:
                 assert answer.json()["type"] == "/problems/in-flight"
@@ -148,21 +185,21 @@ async def test_a_second_one_is_told_that_the_first_is_on_its_way(runtime: Runtim
 
         async with anyio.create_task_group() as group:
             for _ in range(3):
-                group.start_soon(approve, one)
+                group.start_soon(approve, client)
                 group.start_soon(approve, another_board)
         assert answers.count(200) >= 1
         assert set(answers) <= {200, 409}
         assert 409 in answers
-    decisions = (await runtime.job("j")).task("held").record.decisions
+    decisions = (await runtime.job(at.id)).task("held").record.decisions
     assert [decision.by for decision in decisions] == ["ana"]
 
 
 async def test_a_conflict_says_the_state_what_is_allowed_and_what_it_takes(
-    runtime: Runtime, client: httpx.AsyncClient
+    runtime: Runtime, client: httpx.AsyncClient, at: At
 ) -> None:
-    await client.post(f"{HOLD}/approve", json={"by": "ana"})
-    before = tail(runtime)
-    again = await client.post(f"{HOLD}/approve", json={"by": "ana"})
+    await client.post(f"{at.hold}/approve", json={"by": "ana"})
+    before = tail(runtime, at.id)
+    again = await client.post(f"{at.hold}/approve", json={"by": "ana"})
     told = again.json()
     assert again.status_code == 409
     assert again.headers["content-type"] == "application/problem+json"
@@ -171,14 +208,16 @@ async def test_a_conflict_says_the_state_what_is_allowed_and_what_it_takes(
     assert told["commands"] == ["approve", "cancel", "cancel_force", "reject"]
     assert (told["decision"]["verdict"], told["decision"]["by"]) == ("approved", "ana")
     assert "was approved by ana" in told["detail"]
-    assert tail(runtime) == before
+    assert tail(runtime, at.id) == before
 
 
-async def test_what_is_not_there_is_told_with_what_there_is(runtime: Runtime, client: httpx.AsyncClient) -> None:
-    before = tail(runtime)
+async def test_what_is_not_there_is_told_with_what_there_is(
+    runtime: Runtime, client: httpx.AsyncClient, at: At
+) -> None:
+    before = tail(runtime, at.id)
     for path, told in (
         ("/api/jobs/none/cancel", "there is no job 'none'"),
-        ("/api/jobs/j/tasks/none/cancel", "it has: held, b"),
+        (f"{at.job}/tasks/none/cancel", "it has: held, b"),
         ("/api/workers/none/pause", "there is no worker 'none'; there are: none"),
         ("/api/breakers/none/trip", "there are breakers of: none"),
     ):
@@ -187,35 +226,35 @@ async def test_what_is_not_there_is_told_with_what_there_is(runtime: Runtime, cl
         assert told in answer.json()["detail"]
     fired = await client.post("/api/machines/none/fire", json={"event": "x"})
     assert fired.status_code == 404
-    skipped = await client.post("/api/jobs/j/skip", json={"task": "none"})
+    skipped = await client.post(f"{at.job}/skip", json={"task": "none"})
     assert (skipped.status_code, "it has: held, b" in skipped.json()["detail"]) == (404, True)
-    assert tail(runtime) == before
+    assert tail(runtime, at.id) == before
 
 
-async def test_all_that_is_wrong_is_told_at_once(runtime: Runtime, client: httpx.AsyncClient) -> None:
-    before = tail(runtime)
+async def test_all_that_is_wrong_is_told_at_once(runtime: Runtime, client: httpx.AsyncClient, at: At) -> None:
+    before = tail(runtime, at.id)
     answer = await client.post(
-        f"{JOB}/cancel", json={"force": "yes", "by": " ", "reason": "x" * 10_001, "request_id": "\x07", "nope": 1}
+        f"{at.job}/cancel", json={"force": "yes", "by": " ", "reason": "x" * 10_001, "request_id": "\x07", "nope": 1}
     )
     told = answer.json()
     assert (answer.status_code, told["type"]) == (422, "/problems/specification")
     assert {finding["where"] for finding in told["findings"]} == {"force", "by", "reason", "request_id", "nope"}
-    assert tail(runtime) == before
+    assert tail(runtime, at.id) == before
 
 
-async def test_what_is_no_json_or_not_said_to_be_is_refused(client: httpx.AsyncClient) -> None:
+async def test_what_is_no_json_or_not_said_to_be_is_refused(client: httpx.AsyncClient, at: At) -> None:
     for body in (b"{", b"\xff", b"nan", b"[" * 100_000, b'{"by": "\\ud800"}', b'{"force": tru'):
-        answer = await client.post(f"{JOB}/cancel", content=body, headers={"Content-Type": "application/json"})
+        answer = await client.post(f"{at.job}/cancel", content=body, headers={"Content-Type": "application/json"})
         assert (answer.status_code, answer.json()["type"]) == (400, "/problems/bad-request"), body[:20]
     for kind in ("", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"):
         headers = {"Content-Type": kind} if kind else {}
-        answer = await client.post(f"{JOB}/cancel", content=b"{}", headers=headers)
+        answer = await client.post(f"{at.job}/cancel", content=b"{}", headers=headers)
         assert (answer.status_code, answer.json()["type"]) == (415, "/problems/media-type")
     for body in (b"[]", b"3", b'"x"', b"true"):
-        answer = await client.post(f"{JOB}/cancel", content=body, headers={"Content-Type": "application/json"})
+        answer = await client.post(f"{at.job}/cancel", content=body, headers={"Content-Type": "application/json"})
         assert answer.status_code == 422
     last = await client.post(
-        f"{JOB}/cancel", content=b" null ", headers={"Content-Type": "application/json; charset=utf-8"}
+        f"{at.job}/cancel", content=b" null ", headers={"Content-Type": "application/json; charset=utf-8"}
     )
     assert last.status_code == 200
 
@@ -226,9 +265,11 @@ BAD: tuple[Any, ...] = (
 )  # fmt: skip
 
 
-async def test_no_value_of_any_argument_is_more_than_a_refusal(runtime: Runtime, client: httpx.AsyncClient) -> None:
-    names = {"job": "j", "task": "j/tasks/held", "worker": "none", "breaker": "none", "machine": "none"}
-    before = tail(runtime)
+async def test_no_value_of_any_argument_is_more_than_a_refusal(
+    runtime: Runtime, client: httpx.AsyncClient, at: At
+) -> None:
+    names = {"job": at.id, "task": f"{at.id}/tasks/held", "worker": "none", "breaker": "none", "machine": "none"}
+    before = tail(runtime, at.id)
     for action in ACTIONS:
         base = f"/api/{'job' if action.kind == 'task' else action.kind}s/{names[action.kind]}/{action.word}"
         common = {*Say.__struct_fields__} if action.word in {"cancel", "start"} else set[str]()
@@ -241,7 +282,7 @@ async def test_no_value_of_any_argument_is_more_than_a_refusal(runtime: Runtime,
                     assert 400 <= answer.status_code < 500, (action, field, value, answer.text)
                     assert len(answer.json()["detail"]) < 1_000
                     assert answer.json()["detail"].isprintable(), answer.json()["detail"]
-    assert tail(runtime) == before
+    assert tail(runtime, at.id) == before
 
 
 def _fits(field: str, value: object) -> bool:

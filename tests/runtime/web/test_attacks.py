@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from itertools import count
 from typing import Any
 
 import httpx
@@ -26,38 +26,35 @@ TOKENS = (
     Token("operator", OPERATOR, ("operate",)),
     Token("approver", APPROVER, ("approve",)),
 )
-HELD = Workstream(
-    "flow", tasks=[Task("held", command=["true"], hold=Approval(people=3), tool="t")], tools={"t": Tool()}
-)
-PATHS = {
-    "job": "/api/jobs/j", "task": "/api/jobs/j/tasks/held", "worker": "/api/workers/w", "breaker": "/api/breakers/t",
-    "machine": "/api/machines/m",
-}  # fmt: skip
+IDS = count()
 
 
 async def noop() -> None:
     """A body."""
 
 
-@asynccontextmanager
-async def opened() -> AsyncIterator[tuple[Runtime, Any, httpx.AsyncClient]]:
-    """A runtime with one of each, its board, and a client of it."""
+@pytest.fixture(scope="module")
+async def all_three() -> AsyncIterator[tuple[Runtime, Any, httpx.AsyncClient]]:
+    """A runtime, its board with tokens, and a client of that, which all tests share."""
     async with Runtime(workers=(), drain_deadline=0.0) as runtime:
-        await runtime.submit(HELD, id="j")
-        await runtime.start_worker(Worker("w", engine="loop"))
-        runtime.spawn(MachineActor(FLEET_JOB), name="m")
         runtime.task(noop)
         app = board(runtime, tokens=TOKENS)
-        transport = httpx.ASGITransport(app=app)
-        async with httpx.AsyncClient(transport=transport, base_url=URL) as client:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url=URL) as client:
             yield runtime, app, client
 
 
 @pytest.fixture
-async def all_three() -> AsyncIterator[tuple[Runtime, Any, httpx.AsyncClient]]:
-    """The same, for a test."""
-    async with opened() as those:
-        yield those
+async def paths(all_three: tuple[Runtime, Any, httpx.AsyncClient]) -> dict[str, str]:
+    """Where one of each is, of this test."""
+    runtime, n = all_three[0], next(IDS)
+    held = Task("held", command=["true"], hold=Approval(people=3), tool=f"t{n}")
+    await runtime.submit(Workstream("flow", tasks=[held], tools={f"t{n}": Tool()}), id=f"j{n}")
+    await runtime.start_worker(Worker(f"w{n}", engine="loop"))
+    await runtime.spawn(MachineActor(FLEET_JOB), name=f"m{n}").fire("validate")
+    return {
+        "job": f"/api/jobs/j{n}", "task": f"/api/jobs/j{n}/tasks/held", "worker": f"/api/workers/w{n}",
+        "breaker": f"/api/breakers/t{n}", "machine": f"/api/machines/m{n}", "id": f"j{n}",
+    }  # fmt: skip
 
 
 def shows(secret: str) -> dict[str, str]:
@@ -86,11 +83,12 @@ async def raw(app: Any, path: str, *, method: str = "POST", raw_path: bytes | No
 
 async def test_each_action_needs_its_scope_and_no_other_will_do(
     all_three: tuple[Runtime, Any, httpx.AsyncClient],
+    paths: dict[str, str],
 ) -> None:
     runtime, _, client = all_three
     before = runtime.journal.tail
     others = [("/api/jobs", "operate"), ("/api/workers", "operate")]
-    for path, needed in [*((f"{PATHS[one.kind]}/{one.word}", one.scope) for one in ACTIONS), *others]:
+    for path, needed in [*((f"{paths[one.kind]}/{one.word}", one.scope) for one in ACTIONS), *others]:
         for secret, has in ((READER, "read"), (OPERATOR, "operate"), (APPROVER, "approve")):
             if has != needed:
                 answer = await client.post(path, headers=shows(secret), json={})
@@ -102,25 +100,27 @@ async def test_each_action_needs_its_scope_and_no_other_will_do(
     assert runtime.journal.tail == before
 
 
-async def test_nobody_acts_as_somebody_else(all_three: tuple[Runtime, Any, httpx.AsyncClient]) -> None:
+async def test_nobody_acts_as_somebody_else(
+    all_three: tuple[Runtime, Any, httpx.AsyncClient], paths: dict[str, str]
+) -> None:
     runtime, _, client = all_three
     before = runtime.journal.tail
     for by in ("bo", "Ana", "ana ", "ANA", "an\u0430", "operator"):
-        answer = await client.post(f"{PATHS['task']}/approve", headers=shows(ANA), json={"by": by})
+        answer = await client.post(f"{paths['task']}/approve", headers=shows(ANA), json={"by": by})
         assert answer.status_code == 403, by
         made = await client.post("/api/jobs", headers=shows(ANA), json={"by": by, "workstream": {"tasks": []}})
         assert made.status_code in {403, 422}
     fired = await client.post(
-        f"{PATHS['machine']}/fire", headers=shows(ANA), json={"event": "validate", "metadata": {"by": "bo"}}
+        f"{paths['machine']}/fire", headers=shows(ANA), json={"event": "allocate_resources", "metadata": {"by": "bo"}}
     )
     assert (fired.status_code, fired.json()["findings"][0]["where"]) == (422, "metadata")
     assert runtime.journal.tail == before
     names = {"X-Forwarded-User": "bo", "Remote-User": "bo", "By": "bo", "X-By": "bo"}
-    answer = await client.post(f"{PATHS['task']}/approve?by=bo", headers={**shows(ANA), **names}, json={"by": None})
+    answer = await client.post(f"{paths['task']}/approve?by=bo", headers={**shows(ANA), **names}, json={"by": None})
     assert answer.status_code == 200
-    assert [one.by for one in (await runtime.job("j")).task("held").record.decisions] == ["ana"]
+    assert [one.by for one in (await runtime.job(paths["id"])).task("held").record.decisions] == ["ana"]
     twice = await client.post(
-        f"{PATHS['job']}/cancel", headers={**shows(ANA), "Content-Type": "application/json"},
+        f"{paths['job']}/cancel", headers={**shows(ANA), "Content-Type": "application/json"},
         content=b'{"by": "ana", "by": "bo"}',
     )  # fmt: skip
     assert twice.status_code == 403
@@ -128,6 +128,7 @@ async def test_nobody_acts_as_somebody_else(all_three: tuple[Runtime, Any, httpx
 
 async def test_who_submits_with_a_token_cannot_approve_that(
     all_three: tuple[Runtime, Any, httpx.AsyncClient],
+    paths: dict[str, str],
 ) -> None:
     _, _, client = all_three
     tasks = [{"name": "t", "run": "noop", "hold": {"people": 1}}]
@@ -138,14 +139,16 @@ async def test_who_submits_with_a_token_cannot_approve_that(
     assert (await client.post(path, headers=shows(BO))).status_code == 200
 
 
-async def test_the_key_of_another_tells_and_does_nothing(all_three: tuple[Runtime, Any, httpx.AsyncClient]) -> None:
+async def test_the_key_of_another_tells_and_does_nothing(
+    all_three: tuple[Runtime, Any, httpx.AsyncClient], paths: dict[str, str]
+) -> None:
     runtime, _, client = all_three
     key = {"Idempotency-Key": '"secret-key"'}
     asked: list[tuple[str, dict[str, Any]]] = [
-        (f"{PATHS['task']}/approve", {"reason": "mine"}),
-        (f"{PATHS['breaker']}/trip", {"cooldown": 7}),
-        (f"{PATHS['machine']}/fire", {"event": "validate"}),
-        (f"{PATHS['worker']}/shut_down", {}),
+        (f"{paths['task']}/approve", {"reason": "mine"}),
+        (f"{paths['breaker']}/trip", {"cooldown": 7}),
+        (f"{paths['machine']}/fire", {"event": "allocate_resources"}),
+        (f"{paths['worker']}/shut_down", {}),
         ("/api/workers", {"name": "x", "engine": "loop"}),
     ]
     for number, (path, body) in enumerate(asked):
@@ -176,6 +179,9 @@ async def test_no_way_of_writing_a_path_leads_to_something_else(
     all_three: tuple[Runtime, Any, httpx.AsyncClient],
 ) -> None:
     runtime, app, client = all_three
+    held = Task("held", command=["true"], hold=Approval())
+    await runtime.submit(Workstream("w", tasks=[held]), id="j")
+    await runtime.start_worker(Worker("w", engine="loop"))
     before = runtime.journal.tail
     auth = f"Bearer {ANA}"
     for path in (
@@ -200,14 +206,15 @@ async def test_no_way_of_writing_a_path_leads_to_something_else(
         assert (status, msgspec.json.decode(body)["type"]) == (404, "/problems/not-found"), raw_path
     assert runtime.journal.tail == before
     odd = [Task(name, command=["true"], hold=Approval(), optional=True) for name in ("50%2F50", "ä b#c;d&e+f")]
-    await runtime.submit(Workstream("odd", tasks=odd), id="o")
+    await runtime.submit(Workstream("odd", tasks=odd), id="odd")
     for name in ("50%252F50", "%C3%A4%20b%23c%3Bd%26e%2Bf"):
-        answer = await client.post(f"/api/jobs/o/tasks/{name}/cancel", headers=shows(ANA))
+        answer = await client.post(f"/api/jobs/odd/tasks/{name}/cancel", headers=shows(ANA))
         assert answer.status_code == 200, name
 
 
 async def test_headers_that_are_none_are_refused_and_break_nothing(
     all_three: tuple[Runtime, Any, httpx.AsyncClient],
+    paths: dict[str, str],
 ) -> None:
     runtime, app, client = all_three
     before = runtime.journal.tail
@@ -219,7 +226,7 @@ async def test_headers_that_are_none_are_refused_and_break_nothing(
         "http://evil#127.0.0.1:8470",
         "\xff",
     ):
-        status, _ = await raw(app, f"{PATHS['job']}/cancel", origin=origin, authorization=f"Bearer {ANA}")
+        status, _ = await raw(app, f"{paths['job']}/cancel", origin=origin, authorization=f"Bearer {ANA}")
         assert status == 403, origin
     for shown in (
         "",
@@ -230,31 +237,33 @@ async def test_headers_that_are_none_are_refused_and_break_nothing(
         "Bearer \xff\xfe",
         f"Bearer {ANA.upper()}",
     ):
-        status, _ = await raw(app, f"{PATHS['job']}/cancel", authorization=shown)
+        status, _ = await raw(app, f"{paths['job']}/cancel", authorization=shown)
         assert status in {401, 429}, shown
-    status, _ = await raw(app, f"{PATHS['job']}/cancel", method="DELETE", authorization=f"Bearer {ANA}")
+    status, _ = await raw(app, f"{paths['job']}/cancel", method="DELETE", authorization=f"Bearer {ANA}")
     assert status == 405
     assert runtime.journal.tail == before
     for _ in range(12):
-        await client.post(f"{PATHS['job']}/pause", headers=shows("w" * 16))
-    locked = await client.post(f"{PATHS['job']}/pause", headers=shows("w" * 16))
+        await client.post(f"{paths['job']}/pause", headers=shows("w" * 16))
+    locked = await client.post(f"{paths['job']}/pause", headers=shows("w" * 16))
     assert locked.status_code == 429
-    mine = await client.post(f"{PATHS['task']}/approve", headers=shows(ANA))
+    mine = await client.post(f"{paths['task']}/approve", headers=shows(ANA))
     assert mine.status_code == 200  # who has the right one is not locked out by who has not
 
 
 async def test_two_headers_of_one_name_do_not_say_two_things(
     all_three: tuple[Runtime, Any, httpx.AsyncClient],
+    paths: dict[str, str],
 ) -> None:
     _, _, client = all_three
     for pair in ([READER, ANA], [ANA, READER]):
         headers = [("Authorization", f"Bearer {secret}") for secret in pair]
-        answer = await client.post(f"{PATHS['job']}/cancel", headers=headers)
+        answer = await client.post(f"{paths['job']}/cancel", headers=headers)
         assert answer.status_code in {400, 401, 403}, pair
 
 
 async def test_what_is_nested_too_deep_or_means_too_much_is_refused(
     all_three: tuple[Runtime, Any, httpx.AsyncClient],
+    paths: dict[str, str],
 ) -> None:
     runtime, _, client = all_three
     before = runtime.journal.tail
@@ -264,9 +273,9 @@ async def test_what_is_nested_too_deep_or_means_too_much_is_refused(
         for body in (
             b'{"workstream": {"tasks": %b}}' % nested,
             b'{"workstream": {"tasks": [{"name": "a", "run": "noop", "args": {"x": %b}}]}}' % nested,
-            b'{"event": "validate", "metadata": {"x": %b}}' % nested,
+            b'{"event": "allocate_resources", "metadata": {"x": %b}}' % nested,
         ):
-            path = f"{PATHS['machine']}/fire" if b"metadata" in body else "/api/jobs"
+            path = f"{paths['machine']}/fire" if b"metadata" in body else "/api/jobs"
             answer = await client.post(path, content=body, headers=headers)
             assert answer.status_code in {400, 422}, (depth, answer.text)
     assert runtime.journal.tail == before

@@ -24,11 +24,18 @@ async def task_description(task: TaskContext) -> Any:
     return task.args
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 async def runtime() -> AsyncIterator[Runtime]:
-    """A runtime that knows how to carry out what is described."""
+    """A runtime that knows how to carry out what is described; all tests share it, and its board."""
     async with Runtime(workers=(LOOP,), drain_deadline=0.0) as opened:
         opened.task(task_description)
+        yield opened
+
+
+@pytest.fixture(scope="module")
+async def client(runtime: Runtime) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of its board."""
+    async with client_of(runtime) as opened:
         yield opened
 
 
@@ -61,7 +68,7 @@ async def test_idempotent_pause(runtime: Runtime, client: httpx.AsyncClient) -> 
 async def test_a_worker_of_a_workspace_is_made_once_for_a_key_and_serves_its_workspace(
     runtime: Runtime, client: httpx.AsyncClient
 ) -> None:
-    body = {"workspace_id": "ws", "reason": "more", "by": "ana", "request_id": "k"}
+    body = {"workspace_id": "ws", "reason": "more", "by": "ana", "request_id": "w"}
     first, again = [await client.post("/api/workers", json=body) for _ in range(2)]
     assert (first.status_code, first.content) == (again.status_code, again.content) == (201, again.content)
     record = runtime.worker(first.json()["id"]).record
