@@ -12,6 +12,7 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 from typing import TYPE_CHECKING
 
 from ...actors.base_record import Record
@@ -33,11 +34,11 @@ _WORKER_WORDS = ("pause", "resume", "shut_down", "terminate")
 def actions_of(runtime: Runtime, record: Record) -> list[str]:
     """The words that an entity takes, by its record and what is in memory beside it."""
     match record:
+        case TaskRecord():
+            return _of_its_task(runtime, record)
         case JobRecord():
             living = runtime.living(record.id)
             return of_job(record, None if living is None or living.stream is None else living.stream.record)
-        case TaskRecord():
-            return _of_its_task(runtime, record)
         case WorkerRecord():
             return of_worker(record, runtime.lifecycles)
         case BreakerRecord():
@@ -68,13 +69,18 @@ def of_task(task: TaskRecord, *, job_ended: bool, asks: bool = False) -> list[st
     """The words of a task. asks: whether its running body waits for an approval."""
     if job_ended:
         return ["retry", "skip"]  # in a next run
-    events = TASK.valid_events(task.state)
+    return [*_words_of_task(task.state, task.parked == "tool", asks)]
+
+
+@cache
+def _words_of_task(state: str, tool_is_ill: bool, asks: bool) -> list[str]:
+    events = TASK.valid_events(state)
     words = _cancels(events)
     if E.APPROVE in events or asks:
         words.update(_DECISIONS)
     if E.SKIP in events:
         words.add("skip")
-    if E.RESET in events and task.parked != "tool":
+    if E.RESET in events and not tool_is_ill:
         words.update(("reset", "retry"))
     return sorted(words)
 

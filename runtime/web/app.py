@@ -27,6 +27,7 @@ from .context import Board
 from .described import describing
 from .gate import Application, Gate
 from .problems import answer
+from .sending import Told
 
 if TYPE_CHECKING:
     from ..runtime import Runtime
@@ -66,6 +67,7 @@ def board(
         dependencies={"board": Provide(the_board), "caller": Provide(the_caller)},
         state=State({"board": given}),
         before_request=scope_needed,
+        response_class=Told,
         exception_handlers={Exception: answer},
         request_max_body_size=LARGEST,
         openapi_config=None,  # it is made aside (`described.py`)

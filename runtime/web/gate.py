@@ -12,6 +12,7 @@ Rules
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, MutableMapping
 from functools import lru_cache
 from typing import Any, TypeAlias
@@ -41,9 +42,10 @@ _HEADERS: tuple[tuple[bytes, bytes], ...] = (
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
 )
-_NOT_KEPT = (b"cache-control", b"no-store")
+_HEADERS_NOT_KEPT = (*_HEADERS, (b"cache-control", b"no-store"))
 _READ = frozenset({b"host", b"origin", b"authorization", b"content-length", b"content-type", b"transfer-encoding"})
 """The headers that decide something: each may be there once."""
+_SLASH = re.compile(rb"%2f|%5c", re.IGNORECASE)
 _BODIES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 
 
@@ -68,10 +70,9 @@ class Gate:
 
         async def answer(message: Message) -> None:
             if message["type"] == "http.response.start":
-                headers = [*message.get("headers", ()), *_HEADERS]
-                if not any(name == b"cache-control" for name, _ in headers):
-                    headers.append(_NOT_KEPT)
-                message = {**message, "headers": headers}
+                sent = message.get("headers", ())
+                kept = any(name == b"cache-control" for name, _ in sent)
+                message = {**message, "headers": [*sent, *(_HEADERS if kept else _HEADERS_NOT_KEPT)]}
             await send(message)
 
         try:
@@ -101,7 +102,7 @@ class Gate:
     def _check_path(self, scope: Any) -> None:
         """A slash that is written otherwise would lead where those who look at addresses before us do not see."""
         raw: bytes = scope.get("raw_path") or b""
-        if any(sign in raw.lower() for sign in (b"%2f", b"%5c")) or "\\" in scope["path"]:
+        if (b"%" in raw and _SLASH.search(raw)) or "\\" in scope["path"]:
             raise Problem(404, "not-found", "no name holds a slash or a backslash, so there is nothing there")
 
     def _check_host(self, host: str, address: str) -> None:

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from litestar import Request, Response, get
 from litestar.params import PathParameter, QueryParameter
+from litestar.types import Scope
 
 from ...actors.task_record import AttemptRecord, TaskRecord
 from ..journal.contract import Wanted
 from .allowed import actions_of
-from .context import Board, JobPath, TaskPath, TheBoard, job_id_of, task_of
+from .context import Board, JobPath, TaskPath, TheBoard, board_of, job_id_of, task_of
 from .lists import LARGEST, Cursor, Limit, Named, Newer, Older, States, cursor_of, place_of
 from .outputs import Output, read_part
 from .plans import Plan
@@ -93,8 +94,9 @@ def _view(board: Board, task: TaskRecord, plan: Plan | None) -> TaskView:
 
 
 @get("/api/jobs/{job:str}/tasks/{task:str}", operation_id="get_task")
-async def get_task(board: TheBoard, job: JobPath, task: TaskPath) -> TaskView:
+async def get_task(scope: Scope, job: JobPath, task: TaskPath) -> TaskView:
     """One task of a job's present run."""
+    board = board_of(scope)  # not given by name: this is what is asked for most
     record = await board.task(job_id_of(job), task)
     return _view(board, record, await board.plans.of(record.job_id, record.workstream))
 
