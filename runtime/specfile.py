@@ -32,7 +32,7 @@ from ..actors.validate import SpecificationError, findings, worker_findings
 from . import speclines, specyaml
 from .bodies import look_in
 from .functions import find
-from .specwords import TaskLifecycle, ToolProfile, Words
+from .specwords import Sections, Words
 
 __all__ = ["RunFile", "load"]
 
@@ -58,12 +58,10 @@ class RunFile(msgspec.Struct, frozen=True):
     path: Path
 
 
-class _Layout(Workstream, frozen=True, kw_only=True):
+class _Layout(Sections, frozen=True, kw_only=True):
     """A file's top level."""
 
     workers: list[Worker] | None = None
-    task_lifecycle: TaskLifecycle | None = None
-    tool_profiles: list[ToolProfile] | None = None
 
 
 def load(path: str | Path, *, functions: Functions | None = None, lifecycle: str | None = None) -> RunFile:
@@ -77,14 +75,11 @@ def load(path: str | Path, *, functions: Functions | None = None, lifecycle: str
     data, lines, found = read_table(path)
     given = _with_times_as_text({"name": path.stem, **data})
     layout, mistyped = read(given, _Layout)
-    workstream = Workstream(**{name: getattr(layout, name) for name in Workstream.__struct_fields__})
     workers = layout.workers
     found += mistyped
     if len(found) >= MOST_FINDINGS:
         raise SpecificationError(with_lines(found, lines), str(path))
-    words = Words(workstream, given)
-    words.task_lifecycle(layout.task_lifecycle)
-    words.tool_profiles(layout.tool_profiles or [])
+    words = Words(layout, given)
     workstream = words.workstream
     if functions is not None:
         look_in(str(path.absolute().parent / (workstream.folder or "")))

@@ -87,14 +87,23 @@ class ToolProfile(Spec, frozen=True, kw_only=True):
     success_threshold: int | None = None
 
 
-class Words:
-    """The translation of one file: `workstream` as it is meant, and what was found to be wrong meanwhile."""
+class Sections(Workstream, frozen=True, kw_only=True):
+    """A workstream as it may be given from outside: with the two sections."""
 
-    def __init__(self, workstream: Workstream, given: Mapping[str, Any]) -> None:
-        self.workstream = workstream
+    task_lifecycle: TaskLifecycle | None = None
+    tool_profiles: list[ToolProfile] | None = None
+
+
+class Words:
+    """The translation of what was given: `workstream` as it is meant, and what was found to be wrong meanwhile."""
+
+    def __init__(self, said: Sections, given: Mapping[str, Any]) -> None:
+        self.workstream = Workstream(**{name: getattr(said, name) for name in Workstream.__struct_fields__})
         self.findings: list[Finding] = []
         self._given = given
         self._places: list[tuple[str, str]] = []  # where we would tell a finding, and where the file says it
+        self._task_lifecycle(said.task_lifecycle)
+        self._tool_profiles(said.tool_profiles or [])
 
     def renamed(self, found: Iterable[Finding]) -> list[Finding]:
         """Findings about the workstream, each where the file says what is wrong."""
@@ -104,7 +113,7 @@ class Words:
             told.setdefault((finding.where, finding.message), finding)
         return list(told.values())
 
-    def task_lifecycle(self, said: TaskLifecycle | None) -> None:
+    def _task_lifecycle(self, said: TaskLifecycle | None) -> None:
         """Take over a section `task_lifecycle`."""
         if said is None:
             return
@@ -118,7 +127,7 @@ class Words:
             self._default("checkpoint", checkpoint.enabled, f"{at}.checkpoint.enabled")
             self._states(checkpoint.save_on_states, f"{at}.checkpoint.save_on_states")
 
-    def tool_profiles(self, profiles: Sequence[ToolProfile]) -> None:
+    def _tool_profiles(self, profiles: Sequence[ToolProfile]) -> None:
         """Take over a section `tool_profiles`."""
         seen: set[str] = set()
         for index, profile in enumerate(profiles):

@@ -33,6 +33,7 @@ from ..outcomes import JobExists
 from ..requests import RequestIdReused
 from ..runtime import check_job_id
 from ..specfile import unbearable
+from ..specwords import Sections, Words
 from .access import Caller, TheCaller
 from .actions import Done, Say, accepting, done_of, trouble, writable
 from .context import Board, TheBoard, path_of
@@ -203,8 +204,11 @@ def _workstream_of(board: Board, said: NewJob) -> Workstream:
         raise unfit([FoundWrong("workstream", f"it {problem}")])
     given = {"name": said.id or "workstream", **said.workstream}
     found = [] if board.commands else list(_of_this_machine(said.workstream, ("workstream",)))
-    workstream, mistyped = read(given, Workstream)
-    more = findings(workstream, bodies=runtime.bodies.finder, lifecycles=runtime.lifecycles) if not found else []
+    sections, mistyped = read(given, Sections)
+    words = Words(sections, given)
+    workstream, more = words.workstream, words.findings
+    if not found:
+        more += words.renamed(findings(workstream, bodies=runtime.bodies.finder, lifecycles=runtime.lifecycles))
     if not workstream.tasks:
         more.append(Finding("tasks", "there are no tasks"))
     wrong = [_placed(one) for one in [*mistyped, *beside(mistyped, more)]]

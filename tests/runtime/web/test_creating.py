@@ -8,10 +8,11 @@ from typing import Any
 
 import anyio
 import httpx
+import msgspec
 import pytest
 from tests.runtime.web.conftest import client_of
 
-from callboard import Runtime, TaskContext, Worker
+from callboard import Runtime, TaskContext, Worker, Workstream
 
 pytestmark = pytest.mark.anyio
 LOOP = Worker("loop", engine="loop", capacity=100)
@@ -162,6 +163,46 @@ async def test_a_workstream_is_submitted_as_its_file_would_be(runtime: Runtime, 
     assert (again.status_code, again.json()["state"]) == (200, "completed")
     other = await client.post("/api/jobs", json={"workstream": {**NAMED, "max_parallel": 2}, "id": "mine"})
     assert (other.status_code, other.json()["type"]) == (409, "/problems/job-exists")
+
+
+async def test_a_workstream_may_be_set_in_the_words_of_the_documents_as_in_a_file(
+    runtime: Runtime, client: httpx.AsyncClient
+) -> None:
+    words = {
+        "task_lifecycle": {"default_timeout": 300, "max_attempts": 5, "jitter_percentage": 25},
+        "tool_profiles": [{"tool_id": "compiler", "failure_threshold": 4, "cooldown_seconds": 7}],
+    }
+    made = await client.post("/api/jobs", json={"workstream": {**NAMED, **words}, "id": "words"})
+    assert made.status_code == 201
+    outcome = await (await runtime.job("words")).wait()
+    assert outcome.state == "completed"
+    (task,) = (await client.get("/api/jobs/words/tasks")).json()["items"]
+    assert task["max_attempts"] == 5
+    encoded = runtime.journal.spec(runtime.journal.workstreams("words")[0].key)
+    assert encoded is not None
+    kept = msgspec.json.decode(encoded, type=Workstream)
+    assert kept.defaults.retry is not None
+    assert (kept.defaults.timeout, kept.defaults.retry.jitter) == (300, 0.25)
+    assert kept.tools["compiler"].breaker is not None
+    assert (kept.tools["compiler"].breaker.failure_threshold, kept.tools["compiler"].breaker.cooldown) == (4, 7)
+
+
+async def test_what_is_wrong_in_the_words_of_the_documents_is_told_in_them(client: httpx.AsyncClient) -> None:
+    wrong = {
+        **NAMED,
+        "defaults": {"timeout": 5},
+        "task_lifecycle": {"default_timeout": 300, "max_attempts": 0, "jitter_percentage": 101, "nope": 1},
+        "tool_profiles": [{"tool_id": "a", "failure_threshold": 0}, {"tool_id": "a"}],
+    }
+    answer = await client.post("/api/jobs", json={"workstream": wrong})
+    assert answer.status_code == 422
+    assert {finding["where"] for finding in answer.json()["findings"]} == {
+        f"workstream.{place}"
+        for place in (
+            "task_lifecycle.default_timeout", "task_lifecycle.max_attempts", "task_lifecycle.jitter_percentage",
+            "task_lifecycle.nope", "tool_profiles[0].failure_threshold", "tool_profiles[1].tool_id",
+        )
+    }  # fmt: skip
 
 
 OF_THIS_MACHINE: list[tuple[dict[str, Any], str]] = [
