@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -102,7 +102,7 @@ def _imported(path: str) -> list[Machine]:
         found = find(path)
     except BodyNotFound as error:
         raise Trouble(str(error)) from None
-    several = found if isinstance(found, list | tuple) else [found]
+    several = cast("list[object] | tuple[object, ...]", found) if isinstance(found, list | tuple) else [found]
     drawn = [one.machine if isinstance(one, Lifecycle) else one for one in several]
     machines = [one for one in drawn if isinstance(one, Machine)]
     if not machines or len(machines) < len(drawn):

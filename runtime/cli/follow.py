@@ -72,6 +72,7 @@ async def _see(showing: Showing, board: Board, asked: RunFile, job_id: str | Non
     ended: list[Outcome] = []
     async with Client(board.url, token=board.token) as runtime:
         job = await _submitted(runtime, asked, job_id)
+        await job.refresh()  # a view shows the tasks, however many there are
         if asked.workers is not None:
             showing.say("the workers of the file are not started: the runtime there has its own")
         async with anyio.create_task_group() as watching:

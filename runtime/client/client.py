@@ -40,7 +40,7 @@ from ..journal.contract import Health
 from ..observe import BUFFER
 from ..requests import check_request_id
 from ..runtime import check_job_id, check_type
-from .handles import PAGE, RemoteJob
+from .handles import FEW, RemoteJob
 from .link import Link, place
 from .named import RemoteBreaker, RemoteMachine, RemoteWorker
 from .stream import Last, Pump, RemoteEvents
@@ -51,6 +51,10 @@ if TYPE_CHECKING:
 
 TIMEOUT = 30.0
 PATIENCE = 60.0
+PAGE = 500
+"""Items of a list that are asked for at once."""
+MANY = 10_000
+"""Tasks that are asked for at once."""
 
 
 class Client:
@@ -124,13 +128,13 @@ class Client:
         _, encoded = await prepared(workstream, Paths(), durable=True, lifecycles=Lifecycles(resolve=None))
         said = {"workstream": msgspec.Raw(encoded), "id": id, "by": by}
         with _placed(_in_workstream, f"workstream {short(workstream.name)}"):
-            record = job_of(await self.act("jobs", said, None))
-        return RemoteJob(self, record, await self._tasks(record.id))
+            view = await self.act("jobs", said, None)
+        return RemoteJob(self, job_of(view), await self._few(view))
 
     async def job(self, job_id: str) -> RemoteJob:
         """The handle of a job, living or ended. Raises LookupError if there is none."""
         check_type(job_id, str, "a job's id is a str")
-        return RemoteJob(self, *await self.look_at(job_id))
+        return RemoteJob(self, *await self.look_at(job_id, whole=False))
 
     async def approvals(self) -> list[PendingApproval]:
         """What waits for people now, of all jobs: for whom, and until when."""
@@ -241,13 +245,18 @@ class Client:
         finally:
             self._opening.discard(pump)
 
-    async def look_at(self, job_id: str) -> tuple[JobRecord, list[TaskRecord]]:
-        """A job's record and those of its tasks. Raises LookupError."""
-        record = job_of(await self.link.get(f"jobs/{place(job_id)}"))
-        return record, await self._tasks(job_id)
+    async def look_at(self, job_id: str, *, whole: bool) -> tuple[JobRecord, list[TaskRecord] | None]:
+        """A job's record, and those of its tasks if they are few. whole: if they are many, too. Raises LookupError."""
+        view = await self.link.get(f"jobs/{place(job_id)}")
+        return job_of(view), await (self.tasks_of(job_id) if whole else self._few(view))
 
-    async def _tasks(self, job_id: str) -> list[TaskRecord]:
-        return [task_of(view) async for view in self.link.pages(f"jobs/{place(job_id)}/tasks", limit=PAGE)]
+    async def _few(self, view: dict[str, Any]) -> list[TaskRecord] | None:
+        return None if view["total"] > FEW else await self.tasks_of(view["id"])
+
+    async def tasks_of(self, job_id: str, run: int | None = None) -> list[TaskRecord]:
+        """The records of all tasks of a job's run, the present one unless said."""
+        given = {} if run is None else {"run": run}
+        return [task_of(view) async for view in self.link.pages(f"jobs/{place(job_id)}/tasks", limit=MANY, **given)]
 
     async def text(self, path: str) -> str:
         """The last part of a text that stands there."""

@@ -4,6 +4,8 @@ Rules
 -----
 - What a handle shows (`state`, `record`, `tasks()`) is what it was last told: by the answer to what it was made by, by
   that to each of its own verbs, and by its event streams as they are read. `await refresh()` asks again.
+- The tasks of a job of more than `FEW` are asked for only when they are wanted: by `await refresh()`, and by `wait()`
+  when it has ended. Until then `tasks()` raises LookupError, and a task's handle is made of its name, without asking.
 - A verb returns when it took effect there, durably, and raises what the runtime raises there.
 - A handle stays that of the run that it was made for, as in the runtime: what goes on in a next run has another one.
 """
@@ -29,21 +31,22 @@ from .views import ENDED, job_of, moved, task_of, workstream_of
 if TYPE_CHECKING:
     from .client import Client
 
-PAGE = 500
-"""Tasks that are asked for at once."""
+FEW = 500
+"""Tasks, at most, of a job that is told with them."""
 _SHOWN = 20  # names of tasks, at most, in an error
 
 
 class RemoteJob:
     """A job of another process."""
 
-    def __init__(self, client: Client, record: JobRecord, tasks: list[TaskRecord]) -> None:
+    def __init__(self, client: Client, record: JobRecord, tasks: list[TaskRecord] | None) -> None:
         self._client = client
         self._record = record
-        self._tasks = {task.name: task for task in tasks}
+        self._tasks = {task.name: task for task in tasks or ()}
+        self._knows_all = tasks is not None
         self._outcome: Outcome | None = None
         self.id = record.id
-        self._take_outcome(record)
+        self._take_outcome()
 
     def __repr__(self) -> str:
         return f"<RemoteJob {self.id} {self.state}>"
@@ -53,7 +56,7 @@ class RemoteJob:
     @property
     def state(self) -> str:
         """The job's state, as it was last told."""
-        return self._record.state if self._outcome is None else self._outcome.state
+        return self._record.state
 
     @property
     def record(self) -> JobRecord:
@@ -63,7 +66,7 @@ class RemoteJob:
     @property
     def ended(self) -> bool:
         """Whether it has ended, so far as it was told."""
-        return self._outcome is not None
+        return self._record.state in ENDED
 
     @property
     def parent(self) -> str | None:
@@ -71,16 +74,25 @@ class RemoteJob:
         return self.id.rsplit("/", 2)[0] if "/" in self.id else None
 
     def tasks(self) -> list[TaskRecord]:
-        """The records of its tasks, as they were last told, in the order of the specification."""
+        """The records of its tasks, as they were last told, in the order of the specification.
+
+        Raises LookupError for a job of more than `FEW` before its `await refresh()` or `await wait()`.
+        """
+        if not self._knows_all:
+            raise LookupError(f"the tasks of job {self.id!r} are many: `await refresh()` asks for them first")
         return list(self._tasks.values())
 
     def task(self, name: str) -> RemoteTask:
-        """One of its tasks. Raises LookupError if it has none of that name."""
-        return RemoteTask(self, self.task_record(name).name)
+        """One of its tasks. Raises LookupError if it is known to have none of that name."""
+        return RemoteTask(self, self.task_record(name).name if self._knows_all else self._name(name))
 
     def task_record(self, name: str) -> TaskRecord:
-        """The record of one of its tasks, as it was last told. Raises LookupError if it has none of that name."""
+        """The record of one of its tasks, as it was last told. Raises LookupError if nothing was told of such a one."""
         found = self._tasks.get(name)
+        if found is None and not self._knows_all:
+            raise LookupError(
+                f"nothing was told of task {name!r} of job {self.id!r} yet: its `await refresh()` asks for it"
+            )
         if found is None:
             names = [*self._tasks]
             more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
@@ -89,19 +101,26 @@ class RemoteJob:
         return found
 
     async def refresh(self) -> None:
-        """Ask for it, and for its tasks, again."""
+        """Ask for it, and for all of its tasks, again."""
         if self._outcome is None:
-            record, tasks = await self._client.look_at(self.id)
-            if record.run != self._record.run:
-                record, tasks = await self._earlier(record)
-            self.show(record, tasks)
+            await self._ask(whole=True)
 
-    async def _earlier(self, now: JobRecord) -> tuple[JobRecord, list[TaskRecord]]:
+    async def _look(self) -> None:
+        """Ask for it again, and for those tasks that it has told of already or that are few."""
+        if not self.ended:
+            await self._ask(whole=self._knows_all)
+
+    async def _ask(self, *, whole: bool) -> None:
+        record, tasks = await self._client.look_at(self.id, whole=whole)
+        if record.run != self._record.run:
+            record, tasks = await self._earlier(record, whole=whole)
+        self._show(record, tasks)
+
+    async def _earlier(self, now: JobRecord, *, whole: bool) -> tuple[JobRecord, list[TaskRecord] | None]:
         """Its last record, and those of its tasks, from what is kept of its runs: it goes on in a later one."""
         runs = [workstream_of(view) async for view in self._client.link.pages(f"jobs/{place(self.id)}/workstreams")]
         own = next(run for run in reversed(runs) if run.run < now.run)
-        path = f"jobs/{place(self.id)}/tasks"
-        tasks = [task_of(view) async for view in self._client.link.pages(path, run=own.run, limit=PAGE)]
+        tasks = await self._client.tasks_of(self.id, own.run) if whole else None
         last = msgspec.structs.replace(
             self._record, state=own.state, published=own.published, error=own.error, reason=own.reason,
             workstream=own.id, finished_at=own.finished_at, updated_at=own.updated_at,
@@ -112,26 +131,28 @@ class RemoteJob:
         """Ask for it, and for one of its tasks, again."""
         if self._outcome is None:
             record = job_of(await self._client.link.get(f"jobs/{place(self.id)}"))
-            if record.finished_at is not None or record.run != self._record.run:
+            if record.run != self._record.run or (record.finished_at is not None and self._knows_all):
                 await self.refresh()
                 return
             told = task_of(await self._client.link.get(f"jobs/{place(self.id)}/tasks/{place(name)}"))
-            self.show(record, [told])
+            self._tasks[told.name] = told
+            self._show(record, None)
 
-    def show(self, record: JobRecord, tasks: list[TaskRecord]) -> None:
-        """For the client: what was told of it."""
+    def _show(self, record: JobRecord, tasks: list[TaskRecord] | None) -> None:
+        """Take what was told of it. tasks: all of them; None if they were not told."""
         if record.run == self._record.run:
             self._record = record
-            self._tasks |= {task.name: task for task in tasks}
-            self._take_outcome(record)
+            if tasks is not None:
+                self._tasks, self._knows_all = {task.name: task for task in tasks}, True
+            self._take_outcome()
 
-    def _take_outcome(self, record: JobRecord) -> None:
-        if self._outcome is None and record.state in ENDED:
-            self._outcome = outcome_of(record, self.tasks())
+    def _take_outcome(self) -> None:
+        if self._outcome is None and self.ended and self._knows_all:
+            self._outcome = outcome_of(self._record, self.tasks())
 
     def see(self, event: Event) -> None:
         """For an event stream: what it told."""
-        if not isinstance(event, Transitioned) or self._outcome is not None or event.job_id != self.id:
+        if not isinstance(event, Transitioned) or self.ended or event.job_id != self.id:
             return
         if event.kind == "job" and event.entity_id == self.id and event.phase not in ENDED:
             self._record = moved(self._record, event)  # its end is told by the answer to a question, with its results
@@ -202,14 +223,15 @@ class RemoteJob:
 
     async def _do(self, task: str | None, verb: str, request_id: str | None, **said: Any) -> None:
         await self.command(task, verb, request_id, **said)
-        await self.refresh()
+        await self._look()
 
     async def _go_on(self, task: str | None, verb: str, request_id: str | None, **said: Any) -> RemoteJob:
         """Do what may begin a next run. Returns the handle of the run that goes on."""
         await self.command(task, verb, request_id, **said)
-        record, tasks = await self._client.look_at(self.id)
-        if self._outcome is None and record.run == self._record.run:
-            self.show(record, tasks)
+        whole = self._knows_all
+        record, tasks = await self._client.look_at(self.id, whole=whole)
+        if not self.ended and record.run == self._record.run:
+            self._show(record, tasks)
             return self
         return RemoteJob(self._client, record, tasks)
 
@@ -235,7 +257,7 @@ class RemoteJob:
 
         Raises LookupError if there is no such task.
         """
-        told = await self._client.text(f"jobs/{place(self.id)}/tasks/{place(self.task_record(name).name)}/output")
+        told = await self._client.text(f"jobs/{place(self.id)}/tasks/{place(self.task(name).name)}/output")
         return next((line for line in reversed(told.splitlines()) if line.strip()), "")
 
     async def wait(self) -> Outcome:
@@ -243,16 +265,18 @@ class RemoteJob:
 
         Raises ServerUnreachable where nothing answers for longer than `patience`.
         """
-        if self._outcome is None:
+        if not self.ended:
             moves = self._client.listen({"job": self.id, "kind": "job"})
             try:
                 await self._client.opened()
-                await self.refresh()
-                while self._outcome is None:
+                await self._look()
+                while not self.ended:
                     await anext(moves)
-                    await self.refresh()
+                    await self._look()
             finally:
                 moves.close()
+        while self._outcome is None:
+            await self.refresh()
         return self._outcome
 
     @overload
@@ -278,7 +302,7 @@ class RemoteJob:
             return False
         if self._record.published is None:
             return event.phase in ENDED
-        await self.refresh()  # what its state means, its lifecycle says, and that is there
+        await self._look()  # what its state means, its lifecycle says, and that is there
         return self.ended and event.to_state == self._record.shown
 
 

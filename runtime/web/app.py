@@ -14,11 +14,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from litestar import Litestar, Request
 from litestar.datastructures import State
 from litestar.di import Provide
+from litestar.exceptions import MissingDependencyException
 
 from . import approvals, breakers, creating, events, health, jobs, machines, me, posts, tasks, transitions, workers
 from .access import Caller, Token, Tokens, caller_of, scope_needed
@@ -34,6 +37,9 @@ if TYPE_CHECKING:
 
 LARGEST = 1_000_000
 """Bytes of the largest body, but where a handler says otherwise."""
+with suppress(MissingDependencyException):
+    # Where pydantic is installed, the making of an application imports it. That takes long, and a loop may be running.
+    import_module("litestar.plugins.pydantic")
 _MODULES = (me, jobs, tasks, approvals, workers, breakers, machines, transitions, health, posts, creating, events)
 HANDLERS = [handler for module in _MODULES for handler in module.HANDLERS]
 

@@ -22,6 +22,7 @@ V = TypeVar("V")
 
 LARGEST = 2**53
 Limit: TypeAlias = Annotated[int, QueryParameter(ge=1, le=500, description="How many at most.")]
+LargeLimit: TypeAlias = Annotated[int, QueryParameter(ge=1, le=10_000, description="How many at most.")]
 Cursor: TypeAlias = Annotated[
     str | None, QueryParameter(max_length=100, description="`next` of the part before; none for the first part.")
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
+import anyio.lowlevel
 from litestar import Request, Response, get
 from litestar.params import PathParameter, QueryParameter
 from litestar.types import Scope
@@ -12,7 +13,7 @@ from ...actors.task_record import AttemptRecord, TaskRecord
 from ..journal.contract import Wanted
 from .allowed import actions_of
 from .context import Board, JobPath, TaskPath, TheBoard, board_of, job_id_of, task_of
-from .lists import LARGEST, Cursor, Limit, Named, Newer, Older, States, cursor_of, place_of
+from .lists import LARGEST, Cursor, LargeLimit, Named, Newer, Older, States, cursor_of, place_of
 from .outputs import Output, read_part
 from .plans import Plan
 from .problems import not_found
@@ -21,8 +22,10 @@ from .shapes import AttemptView, Page, TaskView, attempt_view, task_view
 if TYPE_CHECKING:
     from ...actors.records import JobRecord, WorkstreamRecord
 
-_SOME = 500
+_SOME = 2_000
 """Tasks that are looked through at a time."""
+_AT_ONCE = 200
+"""Tasks that are made to be shown before others have their turn."""
 RunNumber = Annotated[int | None, QueryParameter(ge=1, le=LARGEST, description="Of which run; the present one else.")]
 AttemptPath = Annotated[int, PathParameter(ge=1, le=LARGEST, description="The number of an attempt.")]
 
@@ -32,7 +35,7 @@ async def list_tasks(
     board: TheBoard,
     job: JobPath,
     run: RunNumber = None,
-    limit: Limit = 100,
+    limit: LargeLimit = 100,
     cursor: Cursor = None,
     states: States = None,
     name: Named = None,
@@ -50,7 +53,10 @@ async def list_tasks(
         found += [task for task in some if wanted.holds(task)]
         place, more = place + len(some), len(some) == _SOME
     plan = await board.plans.of(record.id, stream)
-    items = [_view(board, task, plan) for task in found[:limit]]
+    items: list[TaskView] = []
+    for first in range(0, min(len(found), limit), _AT_ONCE):
+        items += [_view(board, task, plan) for task in found[first : min(first + _AT_ONCE, limit)]]
+        await anyio.lowlevel.checkpoint()
     return Page(items, cursor_of(found[limit].index) if len(found) > limit else None)
 
 

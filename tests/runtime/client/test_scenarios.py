@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from examples import remote
 
-from callboard import Runtime
+from callboard import Approval, Runtime, Task, Workstream
 from callboard.client import Client
+from callboard.runtime.client import client as module
 
-from .scenarios import DOORS, SCENARIOS, machines_are_told
+from .scenarios import DOORS, SCENARIOS, machines_are_told, one
 from .serving import Served
 
 pytestmark = pytest.mark.anyio
@@ -44,3 +45,33 @@ async def test_the_example_is_one_program(runtime: tuple[Any, Any], capsys: pyte
     assert await remote.release(runtime[0]) == "completed"
     told = capsys.readouterr().out.splitlines()
     assert told[-3:] == ["deploy held", "ana had approved it", "release completed"]
+
+
+async def test_the_tasks_of_a_large_job_are_asked_for_when_they_are_wanted(
+    served: Served, monkeypatch: pytest.MonkeyPatch, anyio_backend_name: str
+) -> None:
+    monkeypatch.setattr(module, "FEW", 3)
+    monkeypatch.setattr(module, "MANY", 2)
+    names = ["a", "b", "c", "d", "e"]
+    spec = Workstream("large", tasks=[Task(name, run=one) for name in names], hold=Approval())
+    async with Client(served.url) as client:
+        job = await client.submit(spec, id=f"large-{anyio_backend_name}")
+        with pytest.raises(LookupError, match="are many: `await refresh"):
+            job.tasks()
+        with pytest.raises(LookupError, match="nothing was told of task 'a'"):
+            _ = job.task("a").record
+        await job.task("a").refresh()
+        assert (job.task("a").record.name, job.ended) == ("a", False)
+        with pytest.raises(LookupError, match="nobody"):
+            await job.task("nobody").refresh()
+        again = await client.job(job.id)
+        await again.refresh()
+        assert [task.name for task in again.tasks()] == names
+        with pytest.raises(LookupError, match="has no task 'nobody'; it has: a, b"):
+            again.task("nobody")
+        await job.approve(by="ana")
+        assert dict((await job.wait()).results) == dict.fromkeys(names, 1)
+        assert ([task.name for task in job.tasks()], job.state) == (names, "completed")
+        late = await client.job(job.id)
+        assert (late.ended, late.state) == (True, "completed")
+        assert (await late.wait()).results.keys() == set(names)
