@@ -102,11 +102,12 @@ def _imported(path: str) -> list[Machine]:
         found = find(path)
     except BodyNotFound as error:
         raise Trouble(str(error)) from None
+    kind = type(found).__name__
     several = cast("list[object] | tuple[object, ...]", found) if isinstance(found, list | tuple) else [found]
     drawn = [one.machine if isinstance(one, Lifecycle) else one for one in several]
     machines = [one for one in drawn if isinstance(one, Machine)]
     if not machines or len(machines) < len(drawn):
-        raise Trouble(f"{path} is no machine and no lifecycle, but {type(found).__name__}.")
+        raise Trouble(f"{path} is no machine and no lifecycle, but {kind}.")
     return machines
 
 
