@@ -58,6 +58,10 @@ _OUTBOX = msgspec.json.Decoder(OutboxRow)
 _REQUEST = msgspec.json.Decoder(RequestRecord)
 _INBOX = msgspec.json.Decoder(InboxRow)
 _CHUNK: msgspec.json.Decoder[list[Any]] = msgspec.json.Decoder(list[TransitionRow])
+_ROW: msgspec.json.Decoder[Any] = msgspec.json.Decoder(TransitionRow)
+_ROWS = msgspec.json.Decoder(list[msgspec.Raw])
+LONG = 100_000
+"""Bytes of a chunk that is decoded row by row: at once, no other thread could go on meanwhile."""
 
 _RECORD = "CAST(record AS BLOB)"  # bytes, as the decoder wants them
 _LAST_INCARNATIONS = "(SELECT name, max(run) FROM worker_records GROUP BY name)"
@@ -426,7 +430,8 @@ def _where(wanted: Wanted) -> tuple[list[str], list[object]]:
 
 def _transitions(text: bytes, path: Path) -> list[Transitioned]:
     try:
-        return [Transitioned(*astuple(row)) for row in _CHUNK.decode(text)]
+        rows = _CHUNK.decode(text) if len(text) < LONG else (_ROW.decode(row) for row in _ROWS.decode(text))
+        return [Transitioned(*astuple(row)) for row in rows]
     except _UNREADABLE as error:
         raise damage(path, str(error)) from error
 

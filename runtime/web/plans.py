@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import anyio.to_thread
 import msgspec
 
-from ...actors.spec import Task, Workstream
+from ...actors.spec import Task
 from .bars import Bars
 
 if TYPE_CHECKING:
@@ -85,10 +85,30 @@ class Plans:
 
     def _read(self, stream: int) -> Plan | None:
         spec = self._runtime.journal.spec(stream)
-        return None if spec is None else plan_of(msgspec.json.decode(spec, type=Workstream).tasks)
+        if spec is None:
+            return None
+        read = msgspec.json.Decoder(_Planned).decode
+        return plan_of([read(task) for task in msgspec.json.decode(spec, type=_Tasks).tasks])
 
 
-def plan_of(tasks: Sequence[Task]) -> Plan:
+class _Tasks(msgspec.Struct):
+    """A specification whose tasks are decoded one by one: at once, the event loop could not turn meanwhile."""
+
+    tasks: list[msgspec.Raw]
+
+
+class _Planned(msgspec.Struct, gc=False):
+    """What a plan needs of a task."""
+
+    name: str
+    tool: str | None = None
+    command: str | list[str] | None = None
+    depends_on: Sequence[str] = ()
+    after: Sequence[str] = ()
+    optional: bool = False
+
+
+def plan_of(tasks: Sequence[Task | _Planned]) -> Plan:
     """The plan of these tasks, which are a graph without circles."""
     number = {task.name: place for place, task in enumerate(tasks)}
     depends_on = [[number[name] for name in task.depends_on] for task in tasks]

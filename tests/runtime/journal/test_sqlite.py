@@ -262,6 +262,17 @@ def test_an_empty_file_becomes_a_journal(path: Path) -> None:
 # -- readers beside a writer
 
 
+def test_a_long_chunk_is_read_row_by_row_and_as_a_short_one_is(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(path) as (journal, _):
+        for seq in range(1, 50):
+            journal.append(entry(job(1, seq=seq), seq=seq))
+    with closing(SqliteReader(path)) as reader:
+        at_once = list(reader.transitions())
+        monkeypatch.setattr("callboard.runtime.journal.reader.LONG", 0)
+        assert list(reader.transitions()) == at_once
+        assert len(at_once) == 49
+
+
 def test_a_reader_sees_what_is_committed_while_a_runtime_writes(path: Path) -> None:
     with opened(path) as (journal, loop):
         journal.append(entry(job(1), seq=1))
