@@ -21,7 +21,7 @@ from ..journal.contract import Reader
 _NONE = frozenset({"pending", "completed", "failed", "cancelled", "skipped"})
 
 
-class Bar(msgspec.Struct, rename={"since": "from", "until": "to"}):
+class Bar(msgspec.Struct, rename={"since": "from", "until": "to"}, gc=False):
     """A phase that a task was in, of that attempt. to: null while it is."""
 
     phase: str

@@ -14,7 +14,7 @@ from callboard.actors.backoff import delay
 from callboard.actors.limits import LimitsResolver, breaker_of, effective
 from callboard.actors.spec import Breaker, Defaults, Retry, Task, Workstream
 from callboard.actors.validate import SpecificationError
-from callboard.runtime import specfile
+from callboard.runtime import specfile, specwords
 
 # Document 003, "Configuration Options", as it stands there.
 PRINTED = """\
@@ -223,4 +223,4 @@ def test_no_retries_and_a_number_of_them_is_a_contradiction(tmp_path: Path) -> N
 
 
 def test_the_sections_hold_what_the_documents_print() -> None:
-    assert {field.name for field in msgspec.structs.fields(specfile.TaskLifecycle)} == set(DATA)
+    assert {field.name for field in msgspec.structs.fields(specwords.TaskLifecycle)} == set(DATA)
