@@ -3,7 +3,7 @@
 Rules:
 - Lines are written after the commit, by whoever tells of it (the journal's writer), in the order of the commits.
 - The journal is the truth. A line that is torn or missing is no loss: when the log is opened, a torn end is cut off and
-  what is missing is filled in from the journal.
+  what is missing is filled in from the journal, out of which nothing is moved before (`journal/archive.py`).
 - A place where no log can be is refused before anything is opened: somebody asked for a log that would not be there.
 - A log that cannot be written later never stops the journal. It is counted (`missed`), said once (`trouble` and a
   warning to structlog), and filled in as soon as it can be.
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from pathlib import Path
@@ -95,6 +96,38 @@ def _is_foreign(line: bytes) -> bool:
     return text[: len(_BEGINNING)] != _BEGINNING[: len(text)]
 
 
+def last_written(path: Path) -> int | None:
+    """The number of the last transition that a log has on its disk, 0 if it has none; None if there is no such file.
+
+    Raises JournalUnwritable if it cannot be read, LogConflict if it is none.
+    """
+    try:
+        if not path.is_file():
+            return None
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+            last, _ = _find_end(file, path)
+    except OSError as error:
+        raise JournalUnwritable(f"Cannot read the log {path}: {error.strerror}. Nothing was taken out.") from error
+    return 0 if last is None else last.seq
+
+
+def _find_end(file: BinaryIO, path: Path) -> tuple[_Last | None, int]:
+    """The last whole line of a log, looked for from the end, and where it ends. Raises LogConflict."""
+    end = _before_zeros(file, file.seek(0, os.SEEK_END))
+    foreign = False
+    while end:
+        line = _line_before(file, end)
+        if line.endswith(b"\n"):
+            with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                return msgspec.json.decode(line, type=_Last), end
+        end -= len(line)
+        foreign = foreign or _is_foreign(line)
+    if foreign:
+        raise LogConflict(f"{path} is no log of transitions. It was not touched: name another file.")
+    return None, 0
+
+
 class JsonlLog:
     """The log at `path`. Open it before the first line is written.
 
@@ -111,6 +144,7 @@ class JsonlLog:
         self._file: BinaryIO | None = None
         self._last = 0  # the number of the last line
         self._size = 0  # bytes up to the end of the last whole line
+        self._one_at_a_time = threading.Lock()  # the journal's writer, and who asks to catch up
 
     def check_place(self) -> None:
         """Refuse a place where no log can be. Nothing is made there. Raises JournalUnwritable."""
@@ -151,13 +185,22 @@ class JsonlLog:
 
     def write(self, rows: Sequence[Transitioned]) -> None:
         """Add the lines of transitions that have just become durable. A file that cannot be written is only told of."""
-        try:
-            if self.trouble is not None or self._file is None:
+        with self._one_at_a_time:
+            try:
+                if self.trouble is not None or self._file is None:
+                    self._mend()
+                else:
+                    self._add(rows)
+            except (OSError, JournalError) as error:
+                self._failed(error, len(rows))
+
+    def catch_up(self) -> None:
+        """Have all in it that is durable now, if it can be written. Blocks, in any thread."""
+        with self._one_at_a_time:
+            try:
                 self._mend()
-            else:
-                self._add(rows)
-        except (OSError, JournalError) as error:
-            self._failed(error, len(rows))
+            except (OSError, JournalError) as error:
+                self._failed(error, 0)
 
     def close(self) -> None:
         """Let go of the file."""
@@ -172,7 +215,7 @@ class JsonlLog:
             raise JournalError(f"The log {self.path} is not open.")
         self.close()
         self._file = self._open_file()
-        last = self._find_end(self._file)
+        last, self._size = _find_end(self._file, self.path)
         if last is not None:
             self._check(last, self._reader)
         self._last = 0 if last is None else last.seq
@@ -189,24 +232,6 @@ class JsonlLog:
     def _open_file(self) -> BinaryIO:
         handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0), 0o644)
         return open(handle, "r+b", buffering=0)  # noqa: PTH123 - a handle, kept open
-
-    def _find_end(self, file: BinaryIO) -> _Last | None:
-        """The last whole line, looked for from the end; `_size` is then where it ends."""
-        end = _before_zeros(file, file.seek(0, os.SEEK_END))
-        foreign = False
-        while end:
-            line = _line_before(file, end)
-            if line.endswith(b"\n"):
-                with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                    last = msgspec.json.decode(line, type=_Last)
-                    self._size = end
-                    return last
-            end -= len(line)
-            foreign = foreign or _is_foreign(line)
-        if foreign:
-            raise LogConflict(f"{self.path} is no log of transitions. It was not touched: name another file.")
-        self._size = 0
-        return None
 
     def _check(self, last: _Last, reader: Reader) -> None:
         """Raise LogConflict unless the journal has that last line too."""

@@ -64,6 +64,7 @@ from .watchdog import Watchdog
 from .workers import check_workers, default_workers
 
 if TYPE_CHECKING:
+    from .jsonl import JsonlLog
     from .runtime import Runtime
 
 DRAIN_DEADLINE = 30.0
@@ -104,6 +105,7 @@ class RuntimeParts(ABC):
         self._alerts = list(alerts)
         self._health_checks = health_checks or HealthChecks()
         self._jsonl_path = jsonl
+        self._log: JsonlLog | None = None
         self._outputs = outputs
         self._secrets = Secrets(secrets)
         self._drain_deadline = span("drain_deadline", drain_deadline)
@@ -196,7 +198,7 @@ class RuntimeParts(ABC):
             self._closing.callback(self._host.watchdog.close)
 
     async def _open_journal(self) -> Loaded:
-        log = None
+        log: JsonlLog | None = None
         if self._jsonl_path is not None:
             from .jsonl import JsonlLog  # noqa: PLC0415 - most runtimes keep no such log
 
@@ -214,8 +216,16 @@ class RuntimeParts(ABC):
         loaded = await anyio.to_thread.run_sync(opening) if self.journal.durable_medium else opening()
         self._closing.push_async_callback(self._shut_journal)
         if log is not None:
-            await anyio.to_thread.run_sync(log.open, self.journal)
+            self._log = log
+            await anyio.to_thread.run_sync(self._open_log, log)
         return loaded
+
+    def _open_log(self, log: JsonlLog) -> None:
+        from .journal.opening import note_log  # noqa: PLC0415 - as above
+
+        log.open(self.journal)
+        if self.journal.shared is not None:
+            note_log(self.journal.shared, log.path)
 
     def _log_unwritable(self, path: Path, text: str) -> None:
         """Called in the journal's writer."""
@@ -225,6 +235,8 @@ class RuntimeParts(ABC):
     async def _shut_journal(self) -> None:
         deadline = self._drain_deadline
         if self._archiving and self._settled and (shared := self.journal.shared) is not None:
+            if self._log is not None:
+                await anyio.to_thread.run_sync(self._log.catch_up)
             await archive_ended(self._host, shared, max(deadline, CLOSING))
         if self.journal.durable_medium:
             await anyio.to_thread.run_sync(self.journal.shut, deadline)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from .options import JOURNAL, AsJson, Journal
 from .terminal import echo, echo_json
+
+if TYPE_CHECKING:
+    from ...actors.records import JobRecord
 
 OlderThan = Annotated[str, typer.Option("--older-than", metavar="SPAN", help="How long ago they ended: 30d, 12h, 90m.")]
 Folder = Annotated[
@@ -29,9 +32,9 @@ def archive(
     """Move ended jobs out of a journal, each into a file of JSON lines that `callboard audit` reads.
 
     What workers and breakers did so long ago goes into files of its own. A runtime may use the journal meanwhile. The
-    ids of archived jobs are not given again.
+    ids of archived jobs are not given again. What the log of transitions has not got yet stays.
     """
-    from ..journal.archive import file_of, folder_of, is_movable, move, move_shared  # noqa: PLC0415
+    from ..journal.archive import Left, Logged, file_of, folder_of, is_movable, move, move_shared  # noqa: PLC0415
     from .reading import reading  # noqa: PLC0415
     from .spans import span  # noqa: PLC0415
     from .words import took  # noqa: PLC0415
@@ -39,14 +42,17 @@ def archive(
     now = time.time()
     ended_before = now - span(older_than)
     folder = to if to is not None else folder_of(journal)
-    moved = 0
+    moved, left = 0, Left()
     with reading(journal) as reader:
         busy = {row.owner for row in reader.outbox()}
-        jobs = (
-            job
-            for job in reversed(reader.jobs(states=("completed", "failed", "cancelled"), limit=2**31))
-            if job.finished_at is not None and job.finished_at <= ended_before and is_movable(job, reader, busy)
-        )
+        logged = Logged.of(reader)
+        jobs: list[JobRecord] = []
+        for job in reversed(reader.jobs(states=("completed", "failed", "cancelled"), limit=2**31)):
+            if job.finished_at is not None and job.finished_at <= ended_before and is_movable(job, reader, busy):
+                if logged.has(job, reader):
+                    jobs.append(job)
+                else:
+                    left.add(job.id, logged.reason)
         would = ((job, file_of(folder, job.id)) for job in jobs)
         for job, file in would if dry_run else move(journal, reader, jobs, folder, now):
             moved += 1
@@ -61,5 +67,7 @@ def archive(
                 echo_json({"file": str(file), "moved": True})
             else:
                 echo(f"what workers and breakers did: moved to {file}")
+    if left.jobs:
+        echo(f"{len(left.jobs)} {'job stays' if len(left.jobs) == 1 else 'jobs stay'}: {left.reason}", err=True)
     if not as_json:
         echo(f"{moved} {'job' if moved == 1 else 'jobs'} {'to move' if dry_run else 'moved'}")

@@ -10,6 +10,8 @@ Rules:
   grow together: they are no gaps. Keys of commands stay for their time.
 - Workers and breakers serve all jobs, and live for long: the older part of their history is moved by itself.
 - A job is moved only when all that belongs to it has ended, its hooks and those of its children too, and its parent.
+- Nothing is moved that the journal's log of transitions has not got on its disk: it is filled in from the journal.
+  That is the log which was kept last, also where a runtime since kept none. One that is gone holds nothing back.
 - What says `archive` is moved by its runtime when that is left. It stays where it cannot be moved, until the next time.
 """
 
@@ -18,6 +20,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
+import sys
 from collections.abc import Callable, Container, Generator, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -29,15 +32,13 @@ from ...actors.records import JobRecord, WorkstreamRecord
 from ...actors.task_record import AttemptRecord, TaskRecord
 from ...actors.transitions import Transitioned
 from ...machines.auditor import merged
-from ..jsonl import log_line
+from ..jsonl import last_written, log_line
 from .contract import JournalError, JournalUnwritable
 from .opening import connect, refusing
 from .reader import SqliteReader
 
 AT_ONCE = 10
 """Jobs that are taken out in one transaction."""
-NEWEST = 1_000
-"""Transitions at the end of a journal of which those of workers and breakers stay: a log may not have them yet."""
 SHARED_AT_ONCE = 2_000
 """Chunks of the history of workers and breakers that go into one file."""
 
@@ -73,6 +74,33 @@ class Left(msgspec.Struct):
         """One more."""
         self.jobs.append(job_id)
         self.reason = self.reason or reason
+
+
+class Logged(msgspec.Struct, frozen=True):
+    """How much of a journal its log has: up to the transition of that number, all of it where no log is kept."""
+
+    last: int = sys.maxsize
+    reason: str = ""  # why what is beyond stays
+
+    @classmethod
+    def of(cls, reader: SqliteReader) -> Logged:
+        """Look at it now. A log that is there and cannot be read has got nothing."""
+        path = reader.log()
+        try:
+            last = None if path is None else last_written(path)
+        except JournalError as error:
+            return cls(0, str(error))
+        if last is None:
+            return cls()
+        reason = (
+            f"the log {path} has got the transitions up to number {last} only. Start a runtime that keeps it, which "
+            "fills it in. If it is kept no more, move it away"
+        )
+        return cls(last, reason)
+
+    def has(self, job: JobRecord, reader: SqliteReader) -> bool:
+        """Whether it has all of a job that has ended."""
+        return reader.last_seq(job.id) <= self.last
 
 
 class _First(msgspec.Struct):
@@ -154,7 +182,8 @@ def move_shared(journal: Path, reader: SqliteReader, folder: Path, before: float
 
     Gives each file when it is done. Raises JournalError.
     """
-    while chunks := reader.shared_chunks(before, NEWEST, SHARED_AT_ONCE):
+    last = Logged.of(reader).last
+    while chunks := reader.shared_chunks(before, last, SHARED_AT_ONCE):
         rows = sorted((row for _, chunk in chunks for row in chunk), key=lambda row: row.seq)
         _make(folder)
         file = folder.absolute() / f"+shared-{rows[0].seq}-{rows[-1].seq}.jsonl"
@@ -200,7 +229,14 @@ def move_all(journal: Path, *, living: Container[str], now: float, may_go_on: Ca
     try:
         with contextlib.closing(SqliteReader(journal)) as reader:
             busy = {row.owner for row in reader.outbox()}
-            jobs = [job for job in reader.to_archive() if job.id not in living and is_movable(job, reader, busy)]
+            ended = [job for job in reader.to_archive() if job.id not in living and is_movable(job, reader, busy)]
+            logged = Logged.of(reader)
+            jobs: list[JobRecord] = []
+            for job in ended:
+                if logged.has(job, reader):
+                    jobs.append(job)
+                else:
+                    left.add(job.id, logged.reason)
             for first in range(0, len(jobs), AT_ONCE):
                 some = jobs[first : first + AT_ONCE]
                 reasons = _moved(journal, reader, some, now) if may_go_on() else _all(some, "there was no time left")

@@ -134,6 +134,15 @@ def claim(path: Path) -> tuple[int, int]:
         return owner, entry
 
 
+def note_log(path: Path, log: Path) -> None:
+    """Have the journal know which log is kept of it. Raises JournalError."""
+    folder, place = path.absolute().parent, log.absolute()
+    kept = place.relative_to(folder) if place.is_relative_to(folder) else place
+    with refusing(path), contextlib.closing(connect(path, "rw")) as connection:
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("UPDATE meta SET log = ?1 WHERE log IS NOT ?1", (os.fsencode(kept),))
+
+
 def code_of(error: BaseException) -> int:
     """SQLite's primary result code of an error, 0 if it has none."""
     if isinstance(error, UnicodeDecodeError):  # its text repeats what is damaged

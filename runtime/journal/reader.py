@@ -10,6 +10,7 @@ Rules:
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 import threading
 from collections.abc import Generator, Iterator, Sequence
@@ -255,18 +256,29 @@ class SqliteReader:
         """The numbers of the transitions that were moved out of it, as ranges from first to last."""
         return self._rows("SELECT first, last FROM archived_numbers ORDER BY first")
 
-    def shared_chunks(self, before: float, newest: int, most: int) -> list[tuple[int, list[Transitioned]]]:
+    def log(self) -> Path | None:
+        """The log of transitions that was kept of it, the last one if there were several."""
+        kept = self._rows("SELECT log FROM meta")[0][0]
+        return None if kept is None else self._path.absolute().parent / os.fsdecode(kept)
+
+    def last_seq(self, job_id: str) -> int:
+        """The number of the last transition of a job and all that is in it, 0 if it has none."""
+        sql = "SELECT CAST(transitions AS BLOB) FROM transition_chunks WHERE owner = ? ORDER BY seq DESC LIMIT 1"
+        rows = self._rows(sql, job_id)
+        return _transitions(rows[0][0], self._path)[-1].seq if rows else 0
+
+    def shared_chunks(self, before: float, last: int, most: int) -> list[tuple[int, list[Transitioned]]]:
         """The oldest chunks of what workers and breakers did, up to the first that ends at `before` or later.
 
-        Each with its key. (No job's id holds a "#" or ":".) None is among the `newest` transitions of all.
+        Each with its key. (No job's id holds a "#" or ":".) None goes beyond the transition numbered `last`.
         """
         sql = (
             "SELECT seq, CAST(transitions AS BLOB) FROM transition_chunks"
             " WHERE (owner LIKE '%#%' OR owner LIKE 'breaker:%') AND owner NOT LIKE 'machine:%'"
-            " AND seq + ? <= (SELECT last_seq FROM meta) ORDER BY seq LIMIT ?"
+            " AND seq <= ? ORDER BY seq LIMIT ?"
         )
-        chunks = ((key, _transitions(text, self._path)) for key, text in self._rows(sql, newest, most))
-        return list(takewhile(lambda one: one[1][-1].at < before, chunks))
+        chunks = ((key, _transitions(text, self._path)) for key, text in self._rows(sql, last, most))
+        return list(takewhile(lambda one: one[1][-1].at < before and one[1][-1].seq <= last, chunks))
 
     def outbox(self) -> list[OutboxRow]:
         """The hooks of ended entities that are still to run."""

@@ -179,9 +179,10 @@ CREATE TABLE meta (
   owner INTEGER NOT NULL,     -- a random number of its present or last owner: who has it too is a copy
   entry INTEGER NOT NULL,     -- the last entry committed, counted over all sessions
   last_key INTEGER NOT NULL,  -- the highest key or token ever written
-  last_seq INTEGER NOT NULL   -- the highest transition number ever written
+  last_seq INTEGER NOT NULL,  -- the highest transition number ever written
+  log BLOB                    -- the path of its log, of the last one that was kept; from its folder, if it lies in that
 );
-INSERT INTO meta VALUES (1, 0, 0, 0, 0, 0);
+INSERT INTO meta VALUES (1, 0, 0, 0, 0, 0, NULL);
 
 CREATE TABLE names (name TEXT PRIMARY KEY, key INTEGER NOT NULL) WITHOUT ROWID;  -- "kind:id" of every entity
 

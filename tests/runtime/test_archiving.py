@@ -165,6 +165,66 @@ async def test_a_file_that_cannot_be_written_keeps_its_job_only(place: Folder) -
     assert (place.archive / "b.jsonl").exists()
 
 
+async def test_what_a_log_has_not_got_yet_is_not_moved_until_it_has(place: Folder, tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    async with place.runtime(jsonl=log) as runtime:
+        await (await runtime.submit(flow(), id="a")).wait()
+        log.rename(tmp_path / "aside")  # it goes on there, as on a disk that keeps no more of it
+        log.write_bytes(b"".join((tmp_path / "aside").read_bytes().splitlines(keepends=True)[:3]))
+        runtime._log = None
+    (told,) = place.troubles
+    assert told.event == "not_archived"
+    assert told.facts["jobs"] == ["a"]
+    assert f"the log {log} has got the transitions up to number 3 only" in told.text
+    assert (place.kept(), place.moved()) == (["a"], {})
+    async with place.runtime():  # one that keeps no log: that is no reason for a gap in it
+        pass
+    assert (place.kept(), len(place.troubles)) == (["a"], 2)
+    async with place.runtime(jsonl=log):
+        pass
+    assert (place.kept(), place.moved()) == ([], {"a.jsonl": "completed"})
+    with log.open("rb") as lines:
+        assert audit_lines(lines) == []
+
+
+async def test_a_log_that_is_written_late_is_waited_for(place: Folder, tmp_path: Path) -> None:
+    async with place.runtime(jsonl=tmp_path / "log.jsonl") as runtime:
+        assert runtime._log is not None
+        runtime._host.journal._writer._after_commit = lambda rows: None  # type: ignore[attr-defined]
+        await (await runtime.submit(flow(), id="a")).wait()
+    assert (place.kept(), place.troubles) == ([], [])
+    with (tmp_path / "log.jsonl").open("rb") as lines:
+        assert audit_lines(lines) == []
+
+
+@pytest.mark.parametrize("kind", ["gone", "no log"])
+async def test_a_log_that_is_gone_holds_nothing_back_and_one_that_is_none_does(
+    place: Folder, tmp_path: Path, kind: str
+) -> None:
+    async with place.runtime(jsonl=tmp_path / "log.jsonl") as runtime:
+        await (await runtime.submit(Workstream("w", tasks=[Task("b", run=one)]), id="b")).wait()
+    (tmp_path / "log.jsonl").unlink()
+    if kind == "no log":
+        (tmp_path / "log.jsonl").write_text("something else\n")
+    async with place.runtime() as runtime:
+        await (await runtime.submit(flow(), id="a")).wait()
+    assert place.kept() == (["b"] if kind == "gone" else ["b", "a"])
+    assert [told.facts["jobs"] for told in place.troubles] == ([] if kind == "gone" else [["a"]])
+
+
+async def test_a_journal_that_is_moved_with_its_log_finds_it(place: Folder, tmp_path: Path) -> None:
+    (tmp_path / "before").mkdir()
+    async with Folder(tmp_path / "before").runtime(jsonl=tmp_path / "before" / "log.jsonl"):
+        pass
+    (tmp_path / "before").rename(tmp_path / "after")
+    with closing(SqliteReader(tmp_path / "after" / "state.db")) as reader:
+        assert reader.log() == tmp_path / "after" / "log.jsonl"
+    async with place.runtime(jsonl=tmp_path / "after" / "another.jsonl"):
+        pass
+    with closing(SqliteReader(place.journal)) as reader:
+        assert reader.log() == tmp_path / "after" / "another.jsonl"
+
+
 async def test_a_further_run_is_archived_too(place: Folder) -> None:
     async with place.runtime() as runtime:
         job = await runtime.submit(flow(raises), id="a")

@@ -13,7 +13,6 @@ from tests.reliability.kills.verdict import checked
 from callboard import Runtime, Task, Tool, Worker, Workstream
 from callboard.machines.audit import audit_lines
 from callboard.runtime.cli.archive import archive
-from callboard.runtime.journal import archive as archives
 from callboard.runtime.journal.archive import move, move_shared
 from callboard.runtime.journal.reader import SqliteReader
 
@@ -38,18 +37,22 @@ async def run(runtime: Runtime, *names: str) -> None:
         await (await runtime.submit(flow(), id=name)).wait()
 
 
+def logged(runtime: Runtime) -> None:
+    """Have its log hold all that is durable: a moment ago that was only told of."""
+    assert runtime._log is not None
+    runtime._log.catch_up()
+
+
 def owners(folder: Path) -> set[str]:
     with closing(sqlite3.connect(folder / "state.db")) as connection:
         return {row[0] for row in connection.execute("SELECT DISTINCT owner FROM transition_chunks")}
 
 
-async def test_archiving_while_a_runtime_goes_on_leaves_nothing_of_what_was_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(archives, "NEWEST", 0)
+async def test_archiving_while_a_runtime_goes_on_leaves_nothing_of_what_was_before(tmp_path: Path) -> None:
     async with runtime_in(tmp_path) as runtime:
         await run(runtime, "press", "x")  # a job may be called as a tool is
         assert owners(tmp_path) == {"press", "x", "loop#1", "breaker:press"}
+        logged(runtime)
         archive(older_than="0s", journal=tmp_path / "state.db")
         assert owners(tmp_path) == set()
         with closing(SqliteReader(tmp_path / "state.db")) as reader:
@@ -79,9 +82,23 @@ async def test_only_what_is_older_is_moved(tmp_path: Path) -> None:
     async with runtime_in(tmp_path) as runtime:
         await run(runtime, "x")
         with closing(SqliteReader(tmp_path / "state.db")) as reader:
-            for before in (time.time() - 60, time.time()):  # too new; among the newest, which a log may not have yet
-                assert list(move_shared(tmp_path / "state.db", reader, tmp_path, before, time.time())) == []
+            assert list(move_shared(tmp_path / "state.db", reader, tmp_path, time.time() - 60, time.time())) == []
             assert reader.archived_numbers() == []
+
+
+async def test_what_a_log_has_not_got_stays(tmp_path: Path) -> None:
+    async with runtime_in(tmp_path) as runtime:
+        await run(runtime, "x")
+    whole = (tmp_path / "log.jsonl").read_bytes()
+    lines = whole.splitlines(keepends=True)
+    worker = [number for number, line in enumerate(lines) if b'"loop#1"' in line]
+    with closing(SqliteReader(tmp_path / "state.db")) as reader:
+        (tmp_path / "log.jsonl").write_bytes(b"".join(lines[: worker[-1]]))
+        list(move_shared(tmp_path / "state.db", reader, tmp_path, time.time(), time.time()))
+        assert reader.archived_numbers()[-1][1] <= worker[-1]
+    async with runtime_in(tmp_path):
+        pass
+    assert (tmp_path / "log.jsonl").read_bytes().startswith(whole)
 
 
 async def test_a_job_that_runs_again_meanwhile_is_not_taken_out(tmp_path: Path) -> None:

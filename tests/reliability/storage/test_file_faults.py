@@ -15,6 +15,7 @@ from tests.reliability.storage.scene import LIMIT, RESULTS, Scene, fill, gates, 
 
 from callboard import HealthChecks, Runtime, Task, Workstream
 from callboard.machines.audit import audit_lines
+from callboard.runtime.cli.archive import archive
 from callboard.runtime.journal.reader import SqliteReader
 
 pytestmark = [pytest.mark.anyio, pytest.mark.laboratory]
@@ -77,6 +78,30 @@ async def test_a_log_on_a_full_disk_is_filled_in_by_the_next_start(tmp_path: Pat
     async with Runtime(path, jsonl=log):
         pass
     assert numbers(log) == len(transitions(path))
+
+
+async def test_jobs_that_a_full_disk_keeps_out_of_the_log_are_not_archived_before_it_has_them(
+    tmp_path: Path, disk: Path
+) -> None:
+    log, path = disk / "log.jsonl", tmp_path / "state.db"
+    spec = Workstream("w", tasks=[Task("only", command=["true"])], archive=True)
+    async with Runtime(path, jsonl=log) as runtime:
+        ballast = fill(disk)
+        await (await runtime.submit(spec, id="w")).wait()
+    last = len(transitions(path))
+    assert jobs(path) == ["w"]
+    archive(older_than="0s", journal=path)
+    assert jobs(path) == ["w"]
+    ballast.unlink()
+    async with Runtime(path, jsonl=log):
+        pass
+    assert jobs(path) == []
+    assert numbers(log) > last
+
+
+def jobs(path: Path) -> list[str]:
+    with contextlib.closing(SqliteReader(path)) as reader:
+        return [job.id for job in reader.jobs()]
 
 
 @pytest.mark.parametrize("harm", ["torn", "cut", "removed"])

@@ -251,6 +251,21 @@ def test_a_log_goes_on_after_its_last_job_was_archived(cli: Cli, folder: Path) -
     assert cli("audit", "log").out == "log: consistent\n"
 
 
+def test_what_the_log_has_not_got_yet_stays(cli: Cli, folder: Path) -> None:
+    Path("w.toml").write_text('name = "w"\n[[tasks]]\nname = "a"\ncommand = ["true"]\n')
+    assert cli("run", "w.toml", "--id", "a", "--jsonl", "log").code == 0
+    whole = Path("log").read_bytes()
+    Path("log").write_bytes(b"".join(whole.splitlines(keepends=True)[:2]))
+    for dry in ((), ("--dry-run",)):
+        told = cli("archive", "--older-than", "0", *dry)
+        assert told.out.splitlines()[-1] == f"0 jobs {'to move' if dry else 'moved'}"
+        assert " ".join(told.err.split()).startswith("1 job stays: the log ")
+        assert "up to number 2 only" in " ".join(told.err.split())
+    assert cli("run", "w.toml", "--id", "b", "--jsonl", "log").code == 0
+    assert cli("archive", "--older-than", "0").out.splitlines()[-1] == "2 jobs moved"
+    assert Path("log").read_bytes().startswith(whole)
+
+
 def test_what_is_not_archived(cli: Cli, live: Live) -> None:
     live.end(live.submit("a"))
     with contextlib.closing(sqlite3.connect("callboard.db", isolation_level=None)) as connection:
