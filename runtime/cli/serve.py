@@ -107,7 +107,8 @@ def serve(
             await _submit(runtime, asked)
         return []
 
-    raise typer.Exit(see_through(opened, begin, Serving(ServeView())))
+    with listener:  # which may have been stopped before it was served on
+        raise typer.Exit(see_through(opened, begin, Serving(ServeView())))
 
 
 class ServeView:

@@ -180,8 +180,10 @@ class Session(Showing):
         for job in runtime.recovered:
             if [str(run.state) for run in runtime.journal.workstreams(job.id)[-1:]] == ["paused"]:
                 self.say(f"job {job.id} is paused: `callboard resume {job.id}` in another terminal goes on")
-        if self._interrupts:
+        if self._interrupts:  # before it was open
             await self._begin_drain(0.0)
+            await self._over.wait()
+            return
         async with anyio.create_task_group() as waiting:
             waiting.start_soon(self.wait, runtime, jobs)
             await self._over.wait()

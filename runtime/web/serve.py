@@ -88,8 +88,8 @@ async def serving(app: Application, listener: socket.socket) -> AsyncGenerator[N
     server.ready = anyio.Event()
     async with anyio.create_task_group() as group:
         group.start_soon(_serve, server, listener)
-        await server.ready.wait()
         try:
+            await server.ready.wait()  # who is cancelled here has it stopped as well: it stops by nothing else
             yield
         finally:
             server.should_exit = True
