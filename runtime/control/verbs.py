@@ -67,14 +67,20 @@ def commands_of(kind: str, events: Iterable[str]) -> list[str]:
 
 async def perform(runtime: Runtime, row: InboxRow) -> None:
     """Do what a row of the inbox asks. Raises what the verb is refused with; LookupError for no such target."""
+    verb = check_row(row)
+    target = await target_of(runtime, row.kind, row.target)
+    await getattr(target, verb.methods[row.kind])(**row.arguments, request_id=row.request_id)
+
+
+def check_row(row: InboxRow) -> Verb:
+    """The verb of a row of the inbox. Raises ValueError if that kind has none, or it has no such argument."""
     verb = VERBS.get(row.verb)
     if verb is None or row.kind not in verb.methods:
         raise ValueError(f"this runtime knows no command {row.verb!r:.40} for a {row.kind!r:.40}")
     unknown = row.arguments.keys() - verb.arguments
     if unknown:
         raise ValueError(f"{row.verb} takes no {', '.join(sorted(unknown))}; it takes {', '.join(verb.arguments)}")
-    target = await target_of(runtime, row.kind, row.target)
-    await getattr(target, verb.methods[row.kind])(**row.arguments, request_id=row.request_id)
+    return verb
 
 
 async def target_of(runtime: Runtime, kind: str, name: str) -> Any:  # Any: handles have their verbs in common only

@@ -47,8 +47,8 @@ class TaskContext:
     """
 
     __slots__ = (
-        "_beat", "_cancelled", "_desk", "_family", "_log", "_raises", "_waiters", "_when_cancelled", "args",
-        "attempt", "details", "job_id", "mask", "results", "saved", "secrets", "task", "token", "workstream_id",
+        "_beat", "_cancelled", "_cannot_wait", "_desk", "_family", "_log", "_raises", "_waiters", "_when_cancelled",
+        "args", "attempt", "details", "job_id", "mask", "results", "saved", "secrets", "task", "token", "workstream_id",
     )  # fmt: skip
 
     def __init__(
@@ -84,6 +84,7 @@ class TaskContext:
         self._desk = desk
         self._beat: Callable[[Any], None] = _nowhere
         self._raises = False
+        self._cannot_wait: str | None = None
         self._log: Any = None
         self._family = family
         self._when_cancelled: Callable[[], object] | None = None
@@ -141,11 +142,7 @@ class TaskContext:
     def _known_family(self, *, blocking: bool) -> Family:
         if self._family is None:
             raise RuntimeError(f"{self.task!r} cannot submit jobs here: the body of a task can")
-        if blocking != self._raises:
-            better = "await task.submit(...)" if blocking else "task.submit_blocking(...)"
-            raise RuntimeError(
-                f"this body runs {'on the loop' if blocking else 'in a thread or process'}: use {better}"
-            )
+        self._check_place(blocking, "await task.submit(...)", "task.submit_blocking(...)")
         return self._family
 
     def when_cancelled(self, do: Callable[[], object]) -> None:
@@ -213,10 +210,16 @@ class TaskContext:
     def _asked(self, *, thread: bool) -> Desk:
         if self._desk is None:
             raise RuntimeError("approvals can be asked for by bodies of tasks, and nowhere else")
-        if thread != self._raises:
-            better = "await task.approval(...)" if thread else "task.wait_for_approval(...)"
-            raise RuntimeError(f"this body runs {'on the loop' if thread else 'in a thread or process'}: use {better}")
+        self._check_place(thread, "await task.approval(...)", "task.wait_for_approval(...)")
         return self._desk
+
+    def _check_place(self, blocks: bool, on_loop: str, in_thread: str) -> None:
+        """Refuse the way to ask for something that is not the one of where the body runs."""
+        if self._cannot_wait is not None:
+            raise RuntimeError(self._cannot_wait)
+        if blocks != self._raises:
+            place, better = ("on the loop", on_loop) if blocks else ("in a thread or process", in_thread)
+            raise RuntimeError(f"this body runs {place}: use {better}")
 
     @property
     def log(self) -> Any:
@@ -234,10 +237,13 @@ class TaskContext:
         """The fields that log lines of this attempt carry."""
         return {"workstream_id": self.workstream_id, "task": self.task, "attempt": self.attempt}
 
-    def attach(self, beat: Callable[[Any], None], *, raises: bool) -> None:
-        """For engines: where heartbeats go from now on, and whether they raise when the task is cancelled."""
+    def attach(self, beat: Callable[[Any], None], *, raises: bool, cannot_wait: str | None = None) -> None:
+        """For engines: where heartbeats go from now on, and whether they raise when the task is cancelled. cannot_wait:
+        why the body can wait for nothing, where it cannot.
+        """
         self._beat = beat
         self._raises = raises
+        self._cannot_wait = cannot_wait
 
     def detach(self) -> None:
         """For engines: the attempt is over; heartbeats go nowhere."""

@@ -23,7 +23,7 @@ import msgspec
 from ...actors.spec import seconds
 from ..clock import VirtualClock
 from ..engines.base import BaseEngine, Run
-from ..engines.bodies import bind
+from ..engines.bodies import bind, is_async
 from ..engines.contract import Beat, Call, Ended, ErrorInfo, Outcome
 from ..engines.failures import describe
 from ..engines.values import checked
@@ -34,6 +34,12 @@ from .scripts import Dies, Exits, Fails, Hangs, Script, Scripted, Scripts, Succe
 if TYPE_CHECKING:
     from .happenings import Happening
     from .scripted import ScriptedRuntime
+
+
+CANNOT_WAIT = (
+    "a plain function cannot wait in a simulation, where it is called on the loop: give it a script "
+    "(sim.body(name, returns=...)), or an async function in its place, which awaits it"
+)
 
 
 class Scene(Protocol):
@@ -113,7 +119,8 @@ class SimulatedEngine(BaseEngine[SimulatedRun]):
         if function is not None:
             context = call.context or self._runtime.context_of(call)
             if context is not None:
-                context.attach(partial(beat, call.token), raises=False)
+                cannot = None if is_async(function) else CANNOT_WAIT
+                context.attach(partial(beat, call.token), raises=False, cannot_wait=cannot)
             run.call = msgspec.structs.replace(call, func=function, context=context)
             run.running = self._runtime.runners.submit(partial(self._body, run), partial(self._done, run))
             return

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ...actors.records import BreakerRecord, JobRecord, WorkerRecord, WorkstreamRecord
 from ...actors.schema import did_you_mean
-from ...actors.spec import Duration, seconds
+from ...actors.spec import Duration
 from ...actors.task_record import TaskRecord
 from ...machines import BREAKER, JOB, TASK, WORKER, Machine
+from .arguments import known, limit, text
 from .world import PATIENCE
 
 if TYPE_CHECKING:
@@ -94,8 +95,7 @@ class SimulatedJob:
 
     def task(self, name: str) -> SimulatedTask:
         """One of its tasks. Raises LookupError if it has none of that name."""
-        if name not in self.tasks():
-            raise LookupError(f"job {self.id!r} has no task {name!r}; it has: {', '.join(self.tasks()) or 'none'}")
+        known(name, list(self.tasks()), f"job {self.id!r} has no task")
         return SimulatedTask(self, name)
 
     def run(self, *, within: Duration | None = None) -> Outcome:
@@ -306,12 +306,11 @@ class SimulatedBreaker:
     @property
     def record(self) -> BreakerRecord:
         """Its present record. Raises LookupError while no workstream has used the tool."""
-        known = self._simulation.runtime.host.kernel.breakers
-        if self.tool not in known:
-            raise LookupError(
-                f"no workstream has used a tool {self.tool!r} yet; there are: {', '.join(known) or 'none'}"
-            )
-        return known[self.tool].record
+        breakers = self._simulation.runtime.host.kernel.breakers
+        if self.tool not in breakers:
+            there = f"used are: {', '.join(breakers)}" if breakers else "none has used any"
+            raise LookupError(f"no workstream has used a tool {self.tool!r:.60} yet; {there}")
+        return breakers[self.tool].record
 
     @property
     def state(self) -> str:
@@ -335,17 +334,19 @@ class SimulatedBreaker:
 class _Stateful(Protocol):
     @property
     def state(self) -> str: ...
+    @property
+    def record(self) -> object: ...
 
 
 def _until(  # noqa: PLR0917 - as `until`, of whatever it is
     simulation: Simulation, entity: _Stateful, name: str, machine: Machine, state: str, within: Duration | None
 ) -> None:
     """Have time pass until it is in that state, and the journal has it: as one hears of it from a runtime."""
-    if state not in machine.states:
+    if text(state, "a state") not in machine.states:
         known = [str(one) for one in machine.states]
         advice = did_you_mean(state, known) or f"it may be {', '.join(known)}"
         raise ValueError(f"{name} is never {state!r}; {advice}")
-    end = None if within is None else simulation.now + seconds(within)
+    end = limit(within, simulation.now)
     seen = [entity.state]
 
     def there() -> bool:
@@ -360,7 +361,9 @@ def _until(  # noqa: PLR0917 - as `until`, of whatever it is
             left = None if end is None else max(end - simulation.now, 0.0)
             simulation.run_until(there, within=left, what=f"{name} to be {state}")
     except AssertionError as error:
-        error.add_note(f"{name} was {' -> '.join(seen)}")
+        record = entity.record
+        why = next(filter(None, (getattr(record, fact, None) for fact in ("last_error", "error", "reason"))), None)
+        error.add_note(f"{name} was {' -> '.join(seen)}{f': {why}' if why else ''}")
         raise
 
 

@@ -32,14 +32,14 @@ class ProbeActor(Actor):
         self.all: list[Any] = []
         self.answers: list[tuple[Any, Any]] = []
 
-    def receive(self, message: Any, ctx: Context) -> Any:  # noqa: ARG002
-        """Keep it. Answered with what `Probe.answer` has for it, if somebody asks."""
+    def receive(self, message: Any, ctx: Context) -> Any:
+        """Keep it. Who asks is answered with what `Probe.answer` has for it, and else not at all."""
         self.came.append(message)
         self.all.append(message)
         for expected, value in self.answers:
             if fits(expected, message):
                 return value(message) if callable(value) else value
-        return None
+        return ctx.reply_later()
 
 
 class Probe:
@@ -59,7 +59,9 @@ class Probe:
         return list(self._actor.all)
 
     def answer(self, expected: Any, value: Any) -> None:
-        """Have asks that fit answered with `value`, or what it returns for the message. The first one given holds."""
+        """Have asks that fit answered with `value`, or what it returns for the message. The first one given holds;
+        asks that none fits time out.
+        """
         self._actor.answers.append((expected, value))
 
     @overload

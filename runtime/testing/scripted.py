@@ -51,6 +51,10 @@ class Stage(Scene, Protocol):
     clock: VirtualClock
     random: Random
 
+    def turned(self, turn: Turn) -> None:
+        """The actors have decided something."""
+        ...
+
     def noticed(self, notice: Notice) -> None:
         """The runtime has noticed something."""
         ...
@@ -79,8 +83,7 @@ class SimulatedHost(Host):
 
     def commit(self, turn: Turn) -> None:
         """Take a turn that is over."""
-        if turn.transitions:
-            self._stage.note("turn", turn.transitions)
+        self._stage.turned(turn)
         super().commit(turn)
 
     def tell_notice(self, notice: Notice) -> None:

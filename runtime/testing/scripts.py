@@ -26,8 +26,13 @@ from typing import Any, cast
 
 import msgspec
 
+from ...actors.schema import did_you_mean
 from ...actors.spec import Duration, seconds
+from ...actors.turn import Turn
+from .arguments import advice, duration, text
 
+PARTS = ("condition", "check", "cancel_hook", "hook")
+"""What stands behind a task's name for what belongs to it."""
 Takes = Duration | tuple[Duration, Duration]
 """How long something takes; of a pair, the seed says how long between the two."""
 
@@ -106,19 +111,59 @@ def script_of(
     *,
     returns: Any = None,
     outcomes: Sequence[Scripted] | Scripted | None = None,
+    takes: Takes = 0.0,
+    heartbeat: Duration | None = None,
+    stops_in: Duration = 0.0,
     **more: Any,
 ) -> Script:
-    """A script as tests write it. Raises ValueError for one that says nothing, TypeError for what is no outcome."""
+    """A script as tests write it. Raises TypeError and ValueError for what nothing could do."""
+    text(name, "the name of what a script is for")
+    said = [word for word, value in (("run", run), ("returns", returns), ("outcomes", outcomes)) if value is not None]
+    if len(said) > 1:
+        raise TypeError(f"the script of {name!r} says by {' and by '.join(said)} what comes of it: give one of them")
+    if run is not None and not callable(cast("object", run)):
+        raise TypeError(f"what stands for {name!r} is a function, not {run!r:.60}; what it returns is returns=")
+    _check_takes(takes, "takes")
+    duration(stops_in, "stops_in")
+    if heartbeat is not None and not duration(heartbeat, "heartbeat"):
+        raise ValueError("heartbeat is the time between two of them, and more than 0; None is none")
+    return Script(
+        name=name, run=run, outcomes=_outcomes(name, returns, outcomes), takes=takes, heartbeat=heartbeat,
+        stops_in=stops_in, **more,
+    )  # fmt: skip
+
+
+def _outcomes(name: str, returns: Any, outcomes: object) -> Sequence[Scripted]:
     if outcomes is None:
-        outcomes = [Succeeds(returns)]
-    elif not isinstance(outcomes, Sequence):
-        outcomes = [outcomes]
-    if not outcomes:
+        return [Succeeds(returns)]
+    several = cast("Sequence[object]", outcomes) if isinstance(outcomes, list | tuple) else [outcomes]
+    if not several:
         raise ValueError(f"the script of {name!r} needs at least one outcome")
-    for one in outcomes:
-        if not isinstance(cast("object", one), Scripted):
+    for one in several:
+        if not isinstance(one, Scripted):
             raise TypeError(f"an outcome is Succeeds, Fails, Exits, Hangs or Dies, not {one!r:.60}")
-    return Script(name=name, run=run, outcomes=outcomes, **more)
+        if one.takes is not None:
+            _check_takes(one.takes, f"takes of {type(one).__name__}")
+        if isinstance(one, Fails) and not isinstance(cast("object", one.error), Exception | str):
+            raise TypeError(f"what Fails fails by is an exception or a text, not {one.error!r:.60}")
+        if isinstance(one, Exits) and not (_is(one.code, int) and _is(one.output, str)):
+            raise TypeError(f"Exits is a code and a text, not {one.code!r:.40} and {one.output!r:.40}")
+    return cast("Sequence[Scripted]", several)
+
+
+def _is(value: object, kind: type) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool)
+
+
+def _check_takes(takes: object, what: str) -> None:
+    if not isinstance(takes, tuple):
+        duration(takes, what)
+        return
+    pair = cast("tuple[object, ...]", takes)
+    if len(pair) != 2:
+        raise ValueError(f"{what} is a duration, or the shortest and the longest one, not {len(pair)}: {pair!r:.60}")
+    if duration(pair[0], what) > duration(pair[1], what):
+        raise ValueError(f"{what} is the shortest and the longest duration, in this order, not {pair!r:.60}")
 
 
 class Scripts:
@@ -127,6 +172,7 @@ class Scripts:
     def __init__(self) -> None:
         self._exact: dict[str, Script] = {}
         self._patterns: list[Script] = []  # the last given first
+        self._names: dict[str, None] = {}  # of all that there was, with and without its job, in order
 
     def add(self, script: Script) -> None:
         """Have what runs under that name do so from now on."""
@@ -134,6 +180,27 @@ class Scripts:
             self._patterns.insert(0, script)
         else:
             self._exact[script.name] = script
+
+    def saw(self, turn: Turn) -> None:
+        """These entities there are: scripts may be for them, with their job's id in front or without."""
+        for entity in (*turn.created, *turn.before):
+            record = entity.record
+            for name in (getattr(record, "name", None), getattr(record, "tool", None)):
+                if name and name not in self._names:
+                    self._names[name] = None
+                if name and (job := getattr(record, "job_id", None)):
+                    self._names[f"{job}/{name}"] = None
+
+    def for_nothing(self) -> list[str]:
+        """What is wrong with the scripts whose names nothing had, in words. Patterns are for whatever there is."""
+        named = [*self._names, *(f"{name}.{part}" for name in self._names for part in PARTS)]
+        there = set(named)
+        return [
+            f"the script sim.body({one.name!r}, ...) was for nothing: nothing in this simulation had that name; "
+            f"{advice(one.name, named if did_you_mean(one.name, named) else list(self._names))}"
+            for one in self._exact.values()
+            if not one.used and one.name not in there
+        ]
 
     def find(self, job: str, name: str) -> Script | None:
         """The script for what is called so in that job."""

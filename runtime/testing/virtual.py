@@ -17,6 +17,7 @@ Rules
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
@@ -27,10 +28,12 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from ...actors.notices import Notice
-from ...actors.spec import Duration, seconds
+from ...actors.spec import Duration
+from ...actors.turn import Turn
 from ..clock import TimeOrderedIds, VirtualClock
 from ..journal.contract import Journal
 from ..timers import Timer
+from .arguments import amount, duration, limit, not_awaited, plain
 from .happenings import Happening
 from .scripted import START, WORKERS, ScriptedRuntime
 from .scripts import Script, Scripted, Scripts, Takes, script_of
@@ -62,6 +65,12 @@ class _Scene:
         happening = Happening(what, action, args)
         self.arm(self.clock.monotonic() + delay, happening.happen)
         return happening
+
+    def turned(self, turn: Turn) -> None:
+        """The actors have decided something."""
+        self.scripts.saw(turn)
+        if turn.transitions:
+            self.note("turn", turn.transitions)
 
     def note(self, what: str, *facts: Any) -> None:
         """Write into the trace."""
@@ -137,7 +146,7 @@ class VirtualRuntime(ScriptedRuntime):
     async def advance(self, span: Duration) -> None:
         """Have that much time pass, with all that happens in it; returns when that has settled."""
         clock = self._scene.clock
-        until = clock.monotonic() + seconds(span)
+        until = clock.monotonic() + duration(span, "what advance takes")
         await self.settle()
         while (due := self._dispatcher.timers.next_due()) is not None and due <= until:
             clock.advance(max(0.0, due - clock.monotonic()))
@@ -151,9 +160,11 @@ class VirtualRuntime(ScriptedRuntime):
         Raises AssertionError where it does not within that duration, or nothing is left to happen.
         """
         clock = self._scene.clock
-        until = None if within is None else clock.monotonic() + seconds(within)
+        instead = "read in it what is: job.ended, job.state"
+        condition = plain(condition, "a condition", instead)
+        until = limit(within, clock.monotonic())
         await self.settle()
-        while not condition():
+        while not (holds := condition()):
             due = self._dispatcher.timers.next_due()
             if due is None or (until is not None and due > until):
                 if until is not None:
@@ -162,6 +173,7 @@ class VirtualRuntime(ScriptedRuntime):
                 raise AssertionError(f"waited for the condition to hold, and {why}; {self.told()}")
             clock.advance(max(0.0, due - clock.monotonic()))
             await self.settle()
+        not_awaited(holds, "a condition", instead)
 
     async def settle(self) -> None:
         """Wait until all that was caused so far has happened. No virtual time passes."""
@@ -186,12 +198,12 @@ class VirtualRuntime(ScriptedRuntime):
     async def sleep(self, span: Duration) -> None:
         """Wait for that much virtual time to pass."""
         over = anyio.Event()
-        self._arm(self._scene.clock.monotonic() + seconds(span), over.set)
+        self._arm(self._scene.clock.monotonic() + duration(span, "what sleep takes"), over.set)
         await over.wait()
 
-    def jump_utc(self, span: float) -> None:
+    def jump_utc(self, seconds: float) -> None:
         """Set the wall clock forward or back by so many seconds; what is due by it then is noticed at once."""
-        self._scene.clock.jump_utc(span)
+        self._scene.clock.jump_utc(amount(seconds, "what the wall clock is set by"))
         self.look_at_clock()
 
     @property
@@ -240,3 +252,6 @@ class VirtualRuntime(ScriptedRuntime):
         if error is not None and isinstance(error, Exception):
             error.add_note(self.told())
         await super().__aexit__(kind, error, traceback)
+        if error is None:
+            for told in self._scene.scripts.for_nothing():
+                warnings.warn(told, stacklevel=2)

@@ -26,9 +26,10 @@ from random import Random
 from typing import Any
 
 from ...actors.notices import Notice
+from ...actors.turn import Turn
 from ..bodies import Bodies
 from ..clock import TimeOrderedIds, VirtualClock
-from .errors import SimulationError
+from .circles import Circles
 from .happenings import Happening
 from .journal import SimulatedJournal
 from .loop import SimulatedLoop
@@ -40,8 +41,6 @@ REMEMBERED = 1_000
 """Results that may be told once more."""
 PATIENCE = 86_400.0
 """Simulated seconds that a command may take to be answered, and the journal to write what was seen."""
-LONGEST_INSTANT = 1_000_000
-"""Steps at one moment after which the simulation is taken to go round in circles."""
 
 
 class World:
@@ -66,10 +65,11 @@ class World:
         self.runs_functions = runs_functions
         self.trace = Trace(trace)
         self.closing = False
+        self.closed = False
         self.frozen: set[str] = set()  # names of workers that do nothing and answer nothing
         self.down: set[str] = set()  # names of workers that do not come up
         self.journal = SimulatedJournal(self)
-        self.steps = 0
+        self.circles = Circles(self)
         self.crashes = 0
         self.notices: list[Notice] = []
         self.started: list[tuple[str, str, int]] = []  # (kind, owner's id, token) of all that really began
@@ -107,7 +107,6 @@ class World:
         count = len(ready) + actors + turn
         if not count:
             return False
-        self.steps += 1
         chosen = int(self.random.random() * count) if count > 1 else 0
         if chosen < len(ready):
             happening = ready.pop(chosen)
@@ -118,6 +117,7 @@ class World:
                 runtime.step()
         else:
             loop.turn()
+        self.circles.stepped()
         return True
 
     def next_due(self) -> float | None:
@@ -134,14 +134,9 @@ class World:
 
     def settle(self) -> None:
         """Have everything happen that is due now."""
-        steps = 0
         while True:
             while self.step():
-                steps += 1
-                if steps > LONGEST_INSTANT:
-                    raise SimulationError(
-                        f"after {LONGEST_INSTANT:,} steps at one moment there is more to do: it goes round in circles"
-                    )
+                pass
             if not self.loop.wait_for_threads():
                 return
 
@@ -150,6 +145,7 @@ class World:
         ahead = due - self.clock.monotonic()
         if ahead > 0:
             self.clock.advance(ahead)
+            self.circles.moved()
 
     def go_on(self, until: float | None = None) -> bool:
         """Move to the next moment at which something happens, and have all of it happen. False if there is none, or
@@ -196,6 +192,7 @@ class World:
 
     def close(self) -> None:
         """Let go of everything."""
+        self.closed = True
         if self.runtime is not None:
             self.runtime.crash()
             self.runtime = None
@@ -208,8 +205,16 @@ class World:
         """Write into the trace."""
         self.trace.add(self.clock.monotonic(), what, facts)
 
+    def turned(self, turn: Turn) -> None:
+        """The actors have decided something."""
+        self.scripts.saw(turn)
+        if turn.transitions:
+            self.note("turn", turn.transitions)
+            self.circles.turned(turn.transitions)
+
     def began(self, kind: str, owner: str, token: int) -> None:
         """Something really runs."""
+        self.circles.began()
         self.started.append((kind, owner, token))
 
     def noticed(self, notice: Notice) -> None:

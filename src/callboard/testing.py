@@ -6,11 +6,12 @@ Rules
 - pytest finds its fixtures by itself (`callboard.runtime.testing.plugin`); it is not needed otherwise.
 """
 
+from .runtime.testing.asked import Asked
 from .runtime.testing.errors import SimulationError
 from .runtime.testing.handles import SimulatedBreaker, SimulatedJob, SimulatedTask, SimulatedWorker
 from .runtime.testing.probes import Probe
 from .runtime.testing.scripts import Dies, Exits, Fails, Hangs, Succeeds
-from .runtime.testing.simulation import Asked, Simulation
+from .runtime.testing.simulation import Simulation
 from .runtime.testing.trace import Trace
 from .runtime.testing.virtual import VirtualRuntime
 

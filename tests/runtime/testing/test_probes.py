@@ -12,6 +12,7 @@ import pytest
 from callboard import (
     Actor,
     Approval,
+    AskTimeout,
     Context,
     Fire,
     Machine,
@@ -105,7 +106,11 @@ def test_a_probe_answers_what_it_is_asked(sim: Simulation) -> None:
     probe = sim.probe()
     probe.answer(int, lambda number: number + 1)
     probe.answer("name", "ana")
-    assert (sim.ask(probe.ref, 2), sim.ask(probe.ref, "name"), sim.ask(probe.ref, "else")) == (3, "ana", None)
+    assert (sim.ask(probe.ref, 2), sim.ask(probe.ref, "name")) == (3, "ana")
+    with pytest.raises(AskTimeout, match="no answer within 5"):
+        sim.ask(probe.ref, "else")
+    probe.answer(object, None)
+    assert sim.ask(probe.ref, "else") is None
 
 
 def test_a_coroutine_receive_runs_in_virtual_time(sim: Simulation) -> None:
@@ -162,6 +167,6 @@ def test_waiting_for_a_state_says_which_ones_came(sim: Simulation) -> None:
     job = sim.submit(Workstream("flow", tasks=[Task("deploy", command=["x"], hold=Approval(expires="2h"))]), id="job")
     with pytest.raises(AssertionError, match="waited for task job/deploy to be running, and nothing is left") as raised:
         job.task("deploy").until("running", within="3h")
-    assert "task job/deploy was held -> cancelled" in raised.value.__notes__
+    assert "task job/deploy was held -> cancelled: no approval in time by 1 person" in raised.value.__notes__
     assert job.until("failed").state == "failed"
     assert sim.worker("loop").until("idle").state == "idle"

@@ -1,0 +1,154 @@
+"""What happened in a simulation, and what a test expects of it.
+
+Rules
+-----
+- An entity is named as in the journal: "job", "job@1", "job@1/task", "worker#1"; "job/task" is the task in any run.
+- What there is not is refused, with the name that is most like it. What there is not *yet* may be expected.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from ...actors.notices import Notice
+from ...actors.spec import Duration
+from ...actors.transitions import Transitioned
+from ...machines import BREAKER, CREATE, JOB, TASK, WORKER, WORKSTREAM, Machine
+from ...machines.lifecycles import LIFECYCLES
+from ..consistency import examine
+from .arguments import advice, duration, text
+from .passing import Passing
+from .trace import Trace
+
+_RUN = re.compile(r"@\d+")
+_MACHINES: dict[str, Machine] = {
+    "task": TASK, "workstream": WORKSTREAM, "worker": WORKER, "job": JOB, "breaker": BREAKER,
+}  # fmt: skip
+
+
+class History(Passing):
+    """What a `Simulation` is by its past."""
+
+    _expected: dict[str, int]  # the last transition of each entity that was expected, by its number
+
+    @property
+    def transitions(self) -> list[Transitioned]:
+        """All transitions that are durable, in order."""
+        return list(self.world.journal.transitions())
+
+    def path(self, entity: str) -> list[str]:
+        """The states that an entity went through, durably: "job", "job@1", "job@1/task", "worker#1"; "job/task" in its
+        last run. Raises LookupError where nothing has that name.
+        """
+        rows = self._rows(text(entity, "an entity's name"))
+        if not rows:
+            raise LookupError(
+                f"there is no entity {entity!r:.80} in what is durable; {advice(entity, self._entities())}"
+            )
+        return [row.to_state for row in rows if row.entity_id == rows[-1].entity_id]
+
+    def expect_transition(
+        self,
+        entity: str,
+        *,
+        to: str | None = None,
+        event: str | None = None,
+        within: Duration = 0.0,
+    ) -> Transitioned:
+        """Have time pass until an entity takes that transition, durably; returns it. Each is expected once, in order.
+
+        entity: its id, or "job/task" for whatever run. to, event: the state that it comes to, by which event; one of
+        them is needed. within: none unless said: what is due now. Raises AssertionError where it does not come, with
+        what came instead; ValueError for states and events that such an entity does not have.
+        """
+        if to is None and event is None:
+            raise ValueError(f"say which transition of {entity!r:.80} is expected: to=..., event=..., or both")
+        duration(within, "within")
+        self.settle()
+        rows = self._rows(text(entity, "an entity's name"))
+        self._check_words(entity, rows, to, event)
+        found: list[Transitioned] = []
+
+        def came() -> bool:
+            for row in self.world.journal.transitions(after=self._expected.get(entity, 0)):
+                fits = to in {None, row.to_state} and event in {None, row.event}
+                if fits and entity in {row.entity_id, _without_run(row.entity_id)}:
+                    found.append(row)
+                    return True
+            return False
+
+        wanted = " ".join(filter(None, [event, to and f"-> {to}"]))
+        path = " -> ".join(row.to_state for row in rows)
+        if not path:
+            path = f"nowhere; {advice(entity, self._entities())}"
+        self.run_until(came, within=within, what=f"{entity} to take {wanted} (it went: {path})")
+        self._expected[entity] = found[0].seq
+        return found[0]
+
+    def _rows(self, entity: str) -> list[Transitioned]:
+        return [
+            row for row in self.world.journal.transitions() if entity in {row.entity_id, _without_run(row.entity_id)}
+        ]
+
+    def _entities(self) -> list[str]:
+        """The names of all that there is, as tests write them: tasks without their runs."""
+        rows = self.world.journal.transitions()
+        return list(dict.fromkeys(_without_run(row.entity_id) if row.kind == "task" else row.entity_id for row in rows))
+
+    def _check_words(self, entity: str, rows: list[Transitioned], to: str | None, event: str | None) -> None:
+        kind = rows[0].kind if rows else "task" if "/" in entity else "worker" if "#" in entity else ""
+        if kind not in _MACHINES:
+            return  # nothing is known of it yet, or it runs by a machine of the test's own
+        for word, what, names in (
+            (to, "state", [str(one) for one in _MACHINES[kind].states]),
+            (event, "event", _events(_MACHINES[kind])),
+        ):
+            if word is not None and word not in names and word not in self._published(kind, what):
+                raise ValueError(f"a {kind} has no {what} {word!r:.60}; {advice(word, names)}")
+
+    def _published(self, kind: str, what: str) -> set[str]:
+        """The words of other lifecycles: the published ones, and those of the test's own."""
+        runtime = self.world.runtime
+        others: list[Any] = [kinds[kind] for kinds in LIFECYCLES.values() if kind in kinds]
+        others += [] if runtime is None else [one for one in runtime.lifecycles.own if one.kind == kind]
+        return {
+            str(word) for one in others for word in (one.machine.states if what == "state" else _events(one.machine))
+        }
+
+    @property
+    def notices(self) -> list[Notice]:
+        """What the runtime has noticed, in order."""
+        return self.world.notices
+
+    @property
+    def started(self) -> list[tuple[str, str, int]]:
+        """What really began to run, in order: (kind, id of its task or workstream, fencing token)."""
+        return self.world.started
+
+    @property
+    def trace(self) -> Trace:
+        """Everything that happened."""
+        return self.world.trace
+
+    def findings(self) -> list[str]:
+        """What is wrong with all that is durable, as `callboard check` finds it, in words; none if it is in order."""
+        lifecycles = [] if self.world.runtime is None else self.world.runtime.lifecycles.own
+        found = examine(self.world.journal, lifecycles=lifecycles).found
+        return [f"{one.kind}: {one.entity_id or ''} {one.text}" for one in found if one.severity == "error"]
+
+    def check(self) -> None:
+        """Raise AssertionError where the transitions break a rule or an invariant, or an actor has failed in a turn."""
+        with self._telling():
+            found = [*self.findings(), *(one.text for one in self.world.notices if one.event == "turn_undone")]
+            if found:
+                raise AssertionError("the journal is not in order:\n" + "\n".join(found))
+
+
+def _events(machine: Machine) -> list[str]:
+    known = {str(event) for state in machine.states for event in machine.valid_events(state)}
+    return [*sorted(known), CREATE]
+
+
+def _without_run(entity_id: str) -> str:
+    return _RUN.sub("", entity_id)

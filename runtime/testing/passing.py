@@ -1,0 +1,165 @@
+"""How time passes in a simulation, and what is told where it does not bring what a test waits for.
+
+Rules
+-----
+- Whoever waits for something waits as long as anything happens, or for the duration that is said. Where it is not said,
+  nobody waits for what goes round in circles (`circles.py`).
+- A failure says the seed, and shows the end of the trace, once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+from ...actors.spec import Duration
+from .arguments import amount, duration, in_words, limit, not_awaited, plain
+from .errors import SimulationError
+from .world import World
+
+
+class Passing:
+    """What a `Simulation` is by its time."""
+
+    seed: int
+    world: World
+
+    @property
+    def now(self) -> float:
+        """Seconds that have passed since the beginning."""
+        return self.world.clock.monotonic()
+
+    @property
+    def time(self) -> float:
+        """UTC epoch seconds."""
+        return self.world.clock.time()
+
+    def step(self) -> bool:
+        """Have one thing happen that is due now. False if nothing is: then only time brings something."""
+        self._refuse_closed()
+        with self._telling():
+            return self.world.step()
+
+    def settle(self) -> None:
+        """Have everything happen that is due now, commits too, unless the journal is slow. No time passes."""
+        self._refuse_closed()
+        with self._telling():
+            self.world.settle()
+
+    def advance(self, span: Duration) -> None:
+        """Have that much time pass, with all that happens in it."""
+        self._refuse_closed()
+        world = self.world
+        until = world.clock.monotonic() + duration(span, "what advance takes")
+        with self._telling():
+            world.settle()
+            while world.go_on(until):
+                pass
+            world.move_to(until)
+            world.settle()
+
+    def run(self, *, within: Duration | None = None) -> None:
+        """Have time pass until nothing is left to happen, or for that duration at most.
+
+        Raises AssertionError where no duration is said, and things go round in circles.
+        """
+        self._refuse_closed()
+        world = self.world
+        until = limit(within, world.clock.monotonic())
+        with self._telling():
+            world.circles.began()
+            world.settle()
+            while world.go_on(until):
+                if until is None and (why := world.circles.told):
+                    raise AssertionError(f"waited until nothing would be left to happen, and {why}")
+
+    def run_until(self, condition: Callable[[], object], *, within: Duration | None = None, what: str = "") -> None:
+        """Have time pass, moment by moment, until the condition holds. It is asked after each step, so what it saw may
+        not be durable yet: `settle` has it be.
+
+        Raises AssertionError where it does not within that duration, or nothing is left to happen; without a duration,
+        also where things go round in circles.
+        """
+        self._refuse_closed()
+        world = self.world
+        said = what or "the condition to hold"
+        instead = "read in it what is: job.state, sim.worker(name).state"
+        condition = plain(condition, "a condition", instead)
+        until = limit(within, world.clock.monotonic())
+        with self._telling():
+            world.circles.began()
+            while not (holds := condition()):
+                if world.step() or world.loop.wait_for_threads():
+                    continue
+                due = world.next_due()
+                if due is None:
+                    raise AssertionError(f"waited for {said}, and nothing is left to happen{self._waiting()}")
+                if until is not None and due > until:
+                    world.move_to(until)
+                    raise AssertionError(f"waited {in_words(within)} for {said}: it did not come{self._waiting()}")
+                if until is None and (why := world.circles.told):
+                    raise AssertionError(f"waited for {said}, and {why}")
+                world.move_to(due)
+            not_awaited(holds, "a condition", instead)
+
+    def _waiting(self) -> str:
+        """What runs and has no end of its own."""
+        runtime = self.world.runtime
+        if runtime is None:
+            return "; the runtime crashed, and was not restarted"
+        waiting = [run.owner for engine in runtime.engines.values() for run in engine.runs if run.running is not None]
+        if not waiting:
+            return ""
+        return (
+            f"; these bodies run on, and wait for what no simulation has (a socket, another process): "
+            f"{', '.join(waiting)}. Give them a script: sim.body(name, returns=...)"
+        )
+
+    def jump_utc(self, seconds: float) -> None:
+        """Set the wall clock forward or back by so many seconds, as somebody who corrects it; no time passes. It is
+        noticed within a minute, as the runtime does.
+        """
+        world = self.world
+        by = amount(seconds, "what the wall clock is set by")
+        world.clock.jump_utc(by)
+        world.note("wall clock", f"{by:+g} s")
+        world.later(world.random.uniform(0, 60), "fault", self._look_at_clock)
+
+    def _look_at_clock(self) -> None:
+        if (runtime := self.world.runtime) is not None:
+            runtime.look_at_clock()
+
+    # -- what is told --------------------------------------------------------------------------------------------------
+
+    def note(self, what: str, *facts: Any) -> None:
+        """Write something into the trace."""
+        self.world.note(what, *facts)
+
+    def fail(self, text: str) -> NoReturn:
+        """Raise AssertionError, with the seed and the end of the trace."""
+        with self._telling():
+            raise AssertionError(text)
+
+    def told(self) -> str:
+        """The seed, and the end of the trace, as failures show them."""
+        unused = ", ".join(map(repr, self.world.scripts.unused))
+        scripts = f"; by these scripts nothing ran: {unused}" if unused else ""
+        return f"seed {self.seed}{scripts}; the end of the trace:\n{self.world.trace.excerpt()}"
+
+    @contextmanager
+    def _telling(self) -> Generator[None]:
+        try:
+            yield
+        except Exception as error:
+            self._tell(error)
+            raise
+
+    def _tell(self, error: BaseException) -> None:
+        """Have a failure show the trace, unless it does already."""
+        if not any("the end of the trace:" in note for note in getattr(error, "__notes__", ())):
+            error.add_note(self.told())
+
+    def _refuse_closed(self) -> None:
+        if self.world.closed:
+            raise SimulationError("this simulation is closed: what it is to do belongs inside of its `with`")
