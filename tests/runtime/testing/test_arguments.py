@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from callboard import Actor, Approval, Context, Ref, Task, TaskContext, Workstream
-from callboard.testing import Exits, Fails, Simulation, SimulationError, Succeeds, VirtualRuntime
+from callboard.testing import Exits, Fails, SimulatedJob, Simulation, SimulationError, Succeeds, VirtualRuntime
 
 NAN, INF = float("nan"), float("inf")
 
@@ -261,15 +261,28 @@ def test_nobody_waits_for_ever_for_what_only_timers_go_on_with(monkeypatch: pyte
             sim.run_until(lambda: False, within="1h")
 
 
+def without_its_worker(sim: Simulation, fate: str) -> SimulatedJob:
+    sim.body("build", takes="4m")
+    job = sim.submit(flow(Task("build", run=body, engine="process", timeout="1h")), id="r")
+    job.task("build").until("running")
+    worker = sim.worker("processes")
+    _ = worker.die(for_good=True) if fate == "die" else worker.freeze()
+    return job
+
+
 @pytest.mark.parametrize("fate", ["die", "freeze"])
-def test_a_job_whose_worker_does_not_come_back_is_not_waited_for_for_ever(fate: str) -> None:
+def test_a_job_whose_worker_does_not_come_back_comes_to_its_end(fate: str) -> None:
     with Simulation() as sim:
-        sim.body("build", takes="4m")
-        job = sim.submit(flow(Task("build", run=body, engine="process", timeout="1h")), id="r")
-        job.task("build").until("running")
-        worker = sim.worker("processes")
-        _ = worker.die(for_good=True) if fate == "die" else worker.freeze()
-        with pytest.raises(AssertionError, match="waited for job 'r' to end, and nothing"):
+        job = without_its_worker(sim, fate)
+        assert job.run().tasks["build"].error_type == "unroutable_timeout"
+        assert sim.now < 3_600
+
+
+def test_nobody_waits_while_workers_are_started_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("callboard.runtime.testing.circles.MOST_RESTARTS", 4)
+    with Simulation() as sim:
+        job = without_its_worker(sim, "die")
+        with pytest.raises(AssertionError, match=r"waited for job 'r' to end, and .* started again \('processes'\)"):
             job.run()
 
 
