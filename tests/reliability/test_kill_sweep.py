@@ -102,6 +102,13 @@ def whole(place: Path) -> tuple[set[str], set[str]]:
     return kept, moved
 
 
+def counted(kills: int, death: Death) -> int:
+    """One more. The long mode says now and then how far it has come: each of hundreds takes half a second or more."""
+    if HOURS and (kills + 1) % 50 == 0:
+        print(f"{kills + 1} kills, the last by {death}", flush=True)
+    return kills + 1
+
+
 JOBS = {"one", "two", "one/b/sub", "two/b/sub", "stays"}
 STRIDE = 1 if HOURS else 30
 """Of so many lines, and steps of SQLite, one is tried."""
@@ -127,7 +134,7 @@ def test_killed_while_it_archives_every_job_is_whole_in_the_journal_or_in_its_fi
             assert not kept & moved
             if not killed:
                 break  # it has done with fewer
-            kills += 1
+            kills = counted(kills, death)
             assert live(zygote, Order(str(place), play="archive")) == 0
             assert whole(place) == ({"stays"}, JOBS - {"stays"})
             assert live(zygote, Order(str(place), play="open")) == 0
@@ -157,7 +164,7 @@ def test_killed_while_its_file_is_made_or_migrated_the_next_start_makes_it_whole
             killed = killed_copy(zygote, prepared, place, Order(str(place), death, play=play))
             half_made(place, new=play == "open")
             if killed:
-                kills += 1
+                kills = counted(kills, death)
                 assert live(zygote, Order(str(place), play=play)) == 0, (place / "stderr").read_text()
             assert list(checked(place)) == []
             shutil.rmtree(place)
