@@ -15,18 +15,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from litestar import Litestar, Request
-from litestar.datastructures import State
 from litestar.di import Provide
 from litestar.exceptions import MissingDependencyException
 
 from . import approvals, breakers, creating, events, health, jobs, machines, me, posts, tasks, transitions, workers
 from .access import Caller, Token, Tokens, caller_of, scope_needed
 from .assets import serving
-from .context import Board
+from .context import Board, board_of
 from .described import describing
 from .gate import Application, Gate
 from .problems import answer
@@ -60,22 +60,26 @@ def board(
     and name functions by their import paths: whoever may submit then runs what they like. page: whether the page is
     served, too. clock: monotonic seconds.
     """
-    given = Board(runtime, commands=commands)
+    return Gate(_application(page), Board(runtime, commands=commands), Tokens(tokens, clock), hosts)
 
-    async def the_board() -> Board:
-        return given
 
-    async def the_caller(request: Request[Any, Any, Any]) -> Caller:
-        return caller_of(request.scope)
+async def _the_board(request: Request[Any, Any, Any]) -> Board:
+    return board_of(request.scope)
 
-    app = Litestar(
+
+async def _the_caller(request: Request[Any, Any, Any]) -> Caller:
+    return caller_of(request.scope)
+
+
+@cache
+def _application(page: bool) -> Litestar:
+    """What answers requests, of any board: the gate says of which. To make one takes a tenth of a second."""
+    return Litestar(
         [*HANDLERS, describing(HANDLERS), *([serving()] if page else [])],
-        dependencies={"board": Provide(the_board), "caller": Provide(the_caller)},
-        state=State({"board": given}),
+        dependencies={"board": Provide(_the_board), "caller": Provide(_the_caller)},
         before_request=scope_needed,
         response_class=Told,
         exception_handlers={Exception: answer},
         request_max_body_size=LARGEST,
         openapi_config=None,  # it is made aside (`described.py`)
     )
-    return Gate(app, Tokens(tokens, clock), hosts, given.streams.close)

@@ -10,7 +10,7 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 
 from litestar.di import NamedDependency
 from litestar.params import PathParameter
@@ -21,8 +21,6 @@ from .problems import not_found
 from .stream import Streams
 
 if TYPE_CHECKING:
-    from litestar.types import Scope
-
     from ...actors.job import JobActor
     from ...actors.records import JobRecord
     from ...actors.task import TaskActor
@@ -93,9 +91,17 @@ JobPath: TypeAlias = Annotated[str, PathParameter(description='A job (in the id 
 TaskPath: TypeAlias = Annotated[str, PathParameter(description="A task's name.")]
 
 
-def board_of(scope: Scope) -> Board:
-    """The board, for a handler that speaks ASGI itself."""
-    board: Board = scope["litestar_app"].state.board
+_BOARD = "callboard.board"
+
+
+def asked_of(scope: Any, board: Board) -> None:
+    """Keep in a request of which board it is asked."""
+    scope[_BOARD] = board
+
+
+def board_of(scope: Any) -> Board:
+    """The board that a request is about, for a handler that speaks ASGI itself."""
+    board: Board = scope[_BOARD]
     return board
 
 

@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from .access import Tokens, came_as
+from .context import Board, asked_of
 from .problems import MEDIA_TYPE, Problem
 
 Message: TypeAlias = MutableMapping[str, Any]
@@ -50,14 +51,15 @@ _BODIES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 
 
 class Gate:
-    """Lets requests through to `app`. hosts: the names that it is asked by, beside this machine's own.
+    """Lets requests to `board` through to `app`. hosts: the names that it is asked by, beside this machine's own.
 
     stop: for the server, ends the answers that have no end of their own.
     """
 
-    def __init__(self, app: Application, tokens: Tokens, hosts: Iterable[str], stop: Callable[[], None]) -> None:
+    def __init__(self, app: Application, board: Board, tokens: Tokens, hosts: Iterable[str]) -> None:
         self._app = app
-        self.stop = stop
+        self._board = board
+        self.stop = board.streams.close
         self._tokens = tokens
         self._named = frozenset(host.lower() for host in hosts)
         self._hosts = LOCAL | self._named
@@ -78,6 +80,7 @@ class Gate:
         try:
             inner = {**scope, "path": _path(scope), "root_path": ""}
             self._let_in(inner)
+            asked_of(inner, self._board)
         except Problem as problem:
             await _refuse(problem, scope, answer)
             return
