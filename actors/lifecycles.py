@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from ..machines.lifecycle import Lifecycle
 from ..machines.lifecycles import LIFECYCLES
+from ..machines.own import MACHINES
 from ..machines.refinement import Refinement
 from ..machines.workable import faults
 from .base_record import Published
@@ -106,6 +107,14 @@ class Lifecycles:
 
     def _by_kind(self, name: str) -> Kinds:
         return self._more.get(name) or LIFECYCLES[name]
+
+    def states(self, kind: str) -> list[str]:
+        """The states of the runtime's own machine of a kind, then those of all lifecycles that are known for it."""
+        known = dict.fromkeys(map(str, MACHINES[kind].states))
+        for name in (*LIFECYCLES, *self._more):
+            if (one := self._by_kind(name).get(kind)) is not None:
+                known.update(dict.fromkeys(map(str, one.machine.states)))
+        return list(known)
 
     def of(self, kind: str, *said: str | None) -> str | None:
         """The name of the lifecycle of an entity of that kind: the first said that has one; None for the own."""

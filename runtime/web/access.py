@@ -159,7 +159,7 @@ def caller_of(scope: Any) -> Caller:  # Any: the framework's own type is not kno
     return caller
 
 
-async def scope_needed(request: Request[Any, Any, Any]) -> None:
+def scope_needed(request: Request[Any, Any, Any]) -> None:
     """Asked before every handler. Raises Problem. (As a guard, the framework would copy the handler each time.)"""
     scope = cast("Mapping[str, Any]", request.scope)
     handler: BaseRouteHandler = scope["route_handler"]
@@ -203,6 +203,8 @@ def tokens_from(environment: Mapping[str, str]) -> list[Token]:
 
 
 def _tokens(told: object, where: str) -> list[Token]:
+    for one in cast("list[object]", told) if isinstance(told, list) else ():
+        _check_scopes(one, where)
     try:
         tokens = msgspec.convert(told, list[Token])
     except ValueError as error:
@@ -211,3 +213,12 @@ def _tokens(told: object, where: str) -> list[Token]:
     if not tokens or len(set(names)) < len(names):
         raise ValueError(f"{where}: there must be tokens, each with a name of its own")
     return tokens
+
+
+def _check_scopes(table: object, where: str) -> None:
+    given = cast("dict[str, object]", table if isinstance(table, dict) else {})
+    scopes = given.get("scopes")
+    for scope in cast("list[object]", scopes) if isinstance(scopes, list) else ():
+        if not isinstance(scope, str) or scope not in SCOPES:
+            there = ", ".join(sorted(SCOPES))
+            raise ValueError(f"{where}: token {given.get('name')!r:.200} has {scope!r:.60}; the scopes are: {there}")

@@ -32,8 +32,7 @@ from ..outcomes import JobExists, RuntimeClosed
 from ..requests import RequestIdReused
 from .allowed import actions_of
 from .idempotency import key_of
-from .problems import FoundWrong, Problem, problem_of
-from .said import unfit
+from .problems import FoundWrong, Problem, problem_of, unfit
 
 if TYPE_CHECKING:
     from ..runtime import Runtime

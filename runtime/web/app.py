@@ -30,6 +30,7 @@ from .context import Board, board_of
 from .described import describing
 from .gate import Application, Gate
 from .problems import answer
+from .queries import check_query
 from .sending import Told
 
 if TYPE_CHECKING:
@@ -71,13 +72,18 @@ async def _the_caller(request: Request[Any, Any, Any]) -> Caller:
     return caller_of(request.scope)
 
 
+async def _before(request: Request[Any, Any, Any]) -> None:
+    scope_needed(request)
+    check_query(request)
+
+
 @cache
 def _application(page: bool) -> Litestar:
     """What answers requests, of any board: the gate says of which. To make one takes a tenth of a second."""
     return Litestar(
         [*HANDLERS, describing(HANDLERS), *([serving()] if page else [])],
         dependencies={"board": Provide(_the_board), "caller": Provide(_the_caller)},
-        before_request=scope_needed,
+        before_request=_before,
         response_class=Told,
         exception_handlers={Exception: answer},
         request_max_body_size=LARGEST,

@@ -42,6 +42,10 @@ class Board:
         self.on_their_way = OnTheirWay()
         self.plans = Plans(runtime)
 
+    def states(self, kind: str) -> list[str]:
+        """The states that an entity of that kind may be shown in, as far as anybody here knows: and its phases."""
+        return self.runtime.lifecycles.states(kind)
+
     async def shown(self, look: Callable[[], T | None]) -> T | None:
         """What `look` sees in memory, once that is durable; None if the journal has to be asked."""
         seen = look()

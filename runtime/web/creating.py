@@ -40,8 +40,8 @@ from .context import Board, TheBoard, path_of
 from .idempotency import HEADER, key_of
 from .jobs import view_of
 from .posts import AnyRequest
-from .problems import FoundWrong, Problem
-from .said import Said, unfit
+from .problems import FoundWrong, Problem, unfit
+from .said import Said
 from .shapes import JobView
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ _OF_THIS_MACHINE = frozenset(
 )
 _FUNCTIONS = frozenset({"run", "members", "lifecycle"})
 _LONGEST = 200
-_ONLY_WITH = "only where the board is opened with `commands`"
+_ONLY_WITH = "only where the board is opened with `commands` (`callboard serve --allow-commands`)"
 
 
 class NewWorker(Say, frozen=True, kw_only=True):

@@ -13,6 +13,7 @@ from litestar.types import ASGIApp
 from ...actors.notices import SEVERITIES
 from ..filters import KINDS
 from .context import TheBoard
+from .queries import OWN
 
 _STREAM = ResponseSpec(
     str,
@@ -27,7 +28,7 @@ def _several(text: str) -> Any:  # Any: what Litestar's parameters are
     return QueryParameter(description=text)
 
 
-@get("/api/events", operation_id="events", responses={200: _STREAM}, media_type="text/event-stream")
+@get("/api/events", operation_id="events", responses={200: _STREAM}, media_type="text/event-stream", opt={"query": OWN})
 async def events(
     board: TheBoard,
     request: Request[Any, Any, Any],

@@ -19,7 +19,21 @@ from ...machines import JOB
 from ..journal.contract import Wanted
 from .allowed import actions_of
 from .context import Board, JobPath, TheBoard, job_id_of
-from .lists import LARGEST, Cursor, Limit, Named, Newer, Number, Older, States, cursor_of, place_of
+from .lists import (
+    Cursor,
+    LargeLimit,
+    Limit,
+    Named,
+    Newer,
+    Number,
+    Older,
+    States,
+    cursor_of,
+    page_of,
+    place_of,
+    wanted_of,
+)
+from .queries import LARGEST
 from .shapes import Graph, JobView, Page, Row, Timeline, WorkstreamView, job_view, workstream_view
 
 
@@ -34,7 +48,7 @@ async def list_jobs(
     newer_than: Newer = None,
 ) -> Page[JobView]:
     """The jobs of the journal, newest first."""
-    wanted = Wanted(states=states or (), name=(name or "").lower(), older_than=older_than, newer_than=newer_than)
+    wanted = wanted_of("job", board.states("job"), states, name, older_than, newer_than)
     runtime, before = board.runtime, place_of(cursor)
     found = await runtime.read(_jobs, board, limit + 1, before, wanted)
     items = [await view_of(board, job) for job in found[:limit]]
@@ -52,11 +66,13 @@ async def get_job(board: TheBoard, job: JobPath) -> JobView:
 
 
 @get("/api/jobs/{job:str}/workstreams", operation_id="list_workstreams")
-async def list_workstreams(board: TheBoard, job: JobPath) -> Page[WorkstreamView]:
+async def list_workstreams(
+    board: TheBoard, job: JobPath, limit: LargeLimit = 10_000, cursor: Cursor = None
+) -> Page[WorkstreamView]:
     """The runs of a job, oldest first."""
     record = await board.job(job_id_of(job))
     runs: list[WorkstreamRecord] = await board.runtime.read(board.runtime.journal.workstreams, record.id)
-    return Page([workstream_view(run, actions_of(board.runtime, run)) for run in runs])
+    return page_of(runs, limit, cursor, lambda run: workstream_view(run, actions_of(board.runtime, run)))
 
 
 async def view_of(board: Board, job: JobRecord) -> JobView:

@@ -8,10 +8,9 @@ from litestar import get
 from litestar.params import PathParameter
 
 from ...actors.records import MachineRecord
-from ..journal.contract import Wanted
 from .allowed import actions_of
 from .context import Board, TheBoard
-from .lists import Cursor, Limit, Named, Newer, Older, States, page_of
+from .lists import Cursor, Limit, Named, Newer, Older, States, page_of, wanted_of
 from .problems import not_found
 from .shapes import MachineView, Page, machine_view
 
@@ -31,7 +30,7 @@ async def list_machines(
     newer_than: Newer = None,
 ) -> Page[MachineView]:
     """The machines, newest first; those that have ended, too."""
-    wanted = Wanted(states=states or (), name=(name or "").lower(), older_than=older_than, newer_than=newer_than)
+    wanted = wanted_of("machine", None, states, name, older_than, newer_than)  # whose machines are anybody's
     found: list[MachineRecord] = await board.runtime.read(_read, board)
     return page_of([one for one in found if wanted.holds(one)], limit, cursor, lambda one: _view(board, one))
 

@@ -31,6 +31,7 @@ from ..requests import RequestIdReused
 from .words import in_words
 
 MEDIA_TYPE = "application/problem+json"
+_SHOWN = 200  # characters of what the framework says, which repeats what was sent
 
 
 class FoundWrong(msgspec.Struct, frozen=True):
@@ -97,6 +98,13 @@ class Problem(Exception):  # noqa: N818 - the RFC's word
 def _whole(text: str) -> str:
     """A text that can be sent, though a path may hold half a character."""
     return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def unfit(wrong: list[FoundWrong]) -> Problem:
+    """What was sent is not what the operation takes."""
+    text = "; ".join(f"{one.where}: {one.text}" if one.where else one.text for one in wrong[:3])
+    more = f"; and {len(wrong) - 3} more" if len(wrong) > 3 else ""
+    return Problem(422, "specification", f"{text}{more}", findings=wrong)
 
 
 def not_found(kind: str, name: str, where: str = "this journal") -> Problem:
@@ -166,8 +174,8 @@ def _of_framework(error: HTTPException) -> Problem:
     headers = error.headers or {}
     if status == 400:  # what was sent is not what the operation takes
         extra: Any = error.extra or []
-        found = [FoundWrong(str(one.get("key", "")), str(one.get("message", ""))) for one in extra]
-        return Problem(422, "specification", error.detail, findings=found)
+        found = [FoundWrong(str(one.get("key", ""))[:_SHOWN], str(one.get("message", ""))[:_SHOWN]) for one in extra]
+        return unfit(found or [FoundWrong("", error.detail[:_SHOWN])])
     return Problem(status, _WORDS.get(status, "refused"), error.detail, headers=headers)
 
 

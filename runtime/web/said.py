@@ -20,7 +20,7 @@ from ...actors.schema import plain_problem, read
 from ...actors.spec import seconds
 from ..attribution import name_of, reason_of
 from ..requests import check_request_id
-from .problems import FoundWrong, Problem
+from .problems import FoundWrong, Problem, unfit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,13 +67,6 @@ def read_whole(body: bytes, kind: type[S]) -> S:
     if wrong:
         raise unfit(wrong)
     return said
-
-
-def unfit(wrong: list[FoundWrong]) -> Problem:
-    """What was sent is not what the operation takes."""
-    text = "; ".join(f"{one.where}: {one.text}" if one.where else one.text for one in wrong[:3])
-    more = f"; and {len(wrong) - 3} more" if len(wrong) > 3 else ""
-    return Problem(422, "specification", f"{text}{more}", findings=wrong)
 
 
 def _json(body: bytes) -> object:

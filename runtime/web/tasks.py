@@ -10,13 +10,13 @@ from litestar.params import PathParameter, QueryParameter
 from litestar.types import Scope
 
 from ...actors.task_record import AttemptRecord, TaskRecord
-from ..journal.contract import Wanted
 from .allowed import actions_of
 from .context import Board, JobPath, TaskPath, TheBoard, board_of, job_id_of, task_of
-from .lists import LARGEST, Cursor, LargeLimit, Named, Newer, Older, States, cursor_of, place_of
+from .lists import Cursor, LargeLimit, Named, Newer, Older, States, cursor_of, page_of, place_of, wanted_of
 from .outputs import Output, read_part
 from .plans import Plan
 from .problems import not_found
+from .queries import LARGEST
 from .shapes import AttemptView, Page, TaskView, attempt_view, task_view
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _SOME = 2_000
 _AT_ONCE = 200
 """Tasks that are made to be shown before others have their turn."""
 RunNumber = Annotated[int | None, QueryParameter(ge=1, le=LARGEST, description="Of which run; the present one else.")]
-AttemptPath = Annotated[int, PathParameter(ge=1, le=LARGEST, description="The number of an attempt.")]
+AttemptPath = Annotated[int, PathParameter(description="The number of an attempt.")]
 
 
 @get("/api/jobs/{job:str}/tasks", operation_id="list_tasks")
@@ -45,7 +45,7 @@ async def list_tasks(
     """The tasks of a job's run, in the order of its specification."""
     record = await board.job(job_id_of(job))
     stream = record.stream if run in {None, record.runs} else await _stream_of(board, record, run)
-    wanted = Wanted(states=states or (), name=(name or "").lower(), older_than=older_than, newer_than=newer_than)
+    wanted = wanted_of("task", board.states("task"), states, name, older_than, newer_than)
     found: list[TaskRecord] = []
     place, more = place_of(cursor) or 0, True
     while more and len(found) <= limit:
@@ -111,10 +111,12 @@ async def get_task(scope: Scope, job: JobPath, task: TaskPath) -> TaskView:
 
 
 @get("/api/jobs/{job:str}/tasks/{task:str}/attempts", operation_id="list_attempts")
-async def list_attempts(board: TheBoard, job: JobPath, task: TaskPath) -> Page[AttemptView]:
+async def list_attempts(
+    board: TheBoard, job: JobPath, task: TaskPath, limit: LargeLimit = 10_000, cursor: Cursor = None
+) -> Page[AttemptView]:
     """The attempts of a task in the job's present run, oldest first."""
     record = await board.task(job_id_of(job), task)
-    return Page([attempt_view(one) for one in await _attempts(board, record)])
+    return page_of(await _attempts(board, record), limit, cursor, attempt_view)
 
 
 async def _attempts(board: Board, task: TaskRecord) -> list[AttemptRecord]:

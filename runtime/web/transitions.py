@@ -18,8 +18,11 @@ from litestar import get
 from litestar.params import QueryParameter
 
 from ...actors.transitions import Transitioned
+from ..filters import KINDS
 from .context import Board, JobPath, TheBoard, job_id_of
-from .lists import LARGEST, Limit
+from .lists import Limit
+from .problems import FoundWrong, unfit
+from .queries import LARGEST
 from .shapes import TransitionPage
 
 LOOKED_AT = 20_000
@@ -34,7 +37,10 @@ Before: TypeAlias = Annotated[
 ]
 _Job: TypeAlias = Annotated[str | None, QueryParameter(description="Only those of this job and all that is in it.")]
 _Entity: TypeAlias = Annotated[str | None, QueryParameter(description="Only those of the entity of this id.")]
-_Kind: TypeAlias = Annotated[str | None, QueryParameter(description="Only those of this kind of entity.")]
+_KINDS = tuple(kind for kind in KINDS if kind != "runtime")  # of which there are notices, and no transitions
+_Kind: TypeAlias = Annotated[
+    str | None, QueryParameter(description=f"Only those of this kind of entity: {', '.join(_KINDS)}.")
+]
 
 
 @get("/api/transitions", operation_id="list_transitions")
@@ -69,6 +75,8 @@ async def list_job_transitions(
 async def _page(
     board: Board, job: str | None, entity: str | None, kind: str | None, after: int, before: int | None, limit: int
 ) -> TransitionPage:
+    if kind is not None and kind not in _KINDS:
+        raise unfit([FoundWrong("kind", f"{kind[:60]!r} is no kind; there are: {', '.join(_KINDS)}")])
     page: TransitionPage
     if before is None:
         page = await board.runtime.read(_read, board, job, entity, kind, after, limit)

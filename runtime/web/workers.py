@@ -7,11 +7,10 @@ from typing import Annotated, TypeAlias
 from litestar import get
 from litestar.params import PathParameter
 
-from ..journal.contract import Wanted
 from ..workers import WorkerHandle
 from .allowed import actions_of
 from .context import Board, TheBoard
-from .lists import Cursor, Limit, Named, States, page_of
+from .lists import Cursor, Limit, Named, States, page_of, wanted_of
 from .problems import not_found
 from .shapes import Page, WorkerView, worker_view
 
@@ -23,7 +22,7 @@ async def list_workers(
     board: TheBoard, limit: Limit = 100, cursor: Cursor = None, states: States = None, name: Named = None
 ) -> Page[WorkerView]:
     """All workers, in the order of their first start; those that have ended too."""
-    wanted = Wanted(states=states or (), name=(name or "").lower())
+    wanted = wanted_of("worker", board.states("worker"), states, name)
     views = await board.shown(
         lambda: [_view(board, one) for one in board.runtime.workers() if wanted.holds(one.record)]
     )

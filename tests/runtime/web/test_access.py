@@ -210,6 +210,7 @@ def test_tokens_come_from_a_file_that_nobody_else_reads(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="tokens") as refused:
             tokens_from_file(file)
         assert "0123456789abcdef" not in str(refused.value)
+        assert "all" not in text or "token 'a' has 'all'; the scopes are: approve, operate, read" in str(refused.value)
 
 
 def test_tokens_come_from_the_environment() -> None:

@@ -116,7 +116,9 @@ async def test_nobody_acts_as_somebody_else(
     assert (fired.status_code, fired.json()["findings"][0]["where"]) == (422, "metadata")
     assert runtime.journal.tail == before
     names = {"X-Forwarded-User": "bo", "Remote-User": "bo", "By": "bo", "X-By": "bo"}
-    answer = await client.post(f"{paths['task']}/approve?by=bo", headers={**shows(ANA), **names}, json={"by": None})
+    beside = await client.post(f"{paths['task']}/approve?by=bo", headers=shows(ANA), json={})
+    assert (beside.status_code, beside.json()["findings"][0]["where"]) == (422, "by")
+    answer = await client.post(f"{paths['task']}/approve", headers={**shows(ANA), **names}, json={"by": None})
     assert answer.status_code == 200
     assert [one.by for one in (await runtime.job(paths["id"])).task("held").record.decisions] == ["ana"]
     twice = await client.post(
