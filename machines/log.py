@@ -18,7 +18,7 @@ CREATE: Final = "create"  # the trigger of an entity's first line; no machine ha
 _SUFFIX: Final = "_state_transition"
 
 Text = Annotated[str, msgspec.Meta(min_length=1)]
-Number = Annotated[int, msgspec.Meta(ge=1)]
+Number = Annotated[int, msgspec.Meta(ge=1, le=(1 << 63) - 1)]  # what a journal can hold
 Timestamp = Annotated[str, msgspec.Meta(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$")]
 EventType = Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z_]*_state_transition$")]
 

@@ -25,6 +25,7 @@ from ..actors.messages import Message, Registered
 from ..actors.names import name_problem
 from ..actors.records import JobRecord, RequestRecord
 from ..actors.ref import Ref
+from ..actors.schema import short
 from ..actors.spec import Worker, Workstream
 from ..actors.task import TaskActor
 from ..actors.transitions import Transitioned
@@ -456,11 +457,11 @@ def check_job_id(job_id: str) -> None:
     """Refuse an id that could not be a folder's name. Raises ValueError, and TypeError for what is no text."""
     check_type(job_id, str, "a job's id is a str")
     if not (0 < len(job_id) <= 128 and job_id.isascii() and all(c.isalnum() or c in "._-" for c in job_id)):
-        raise ValueError(f"{job_id!r:.80} cannot be a job's id: use 1 to 128 of the characters A-Z a-z 0-9 . _ -")
+        raise ValueError(f"{short(job_id)} cannot be a job's id: use 1 to 128 of the characters A-Z a-z 0-9 . _ -")
     if job_id[0] in ".-":
-        raise ValueError(f"{job_id!r:.80} cannot be a job's id: it must not begin with '.' or '-'")
+        raise ValueError(f"{short(job_id)} cannot be a job's id: it must not begin with '.' or '-'")
     if problem := name_problem(job_id):
-        raise ValueError(f"{job_id!r:.80} cannot be a job's id: it {problem}")
+        raise ValueError(f"{short(job_id)} cannot be a job's id: it {problem}")
 
 
 def check_type(value: object, kind: type, expected: str) -> None:

@@ -265,7 +265,10 @@ def _yaml(path: Path, text: str) -> tuple[Any, Callable[[], speclines.Lines], li
 
 
 def _plainly(error: Exception) -> str:
-    return "nested too deep" if isinstance(error, RecursionError) else str(error)
+    if isinstance(error, RecursionError):
+        return "nested too deep"
+    text = str(error)  # the interpreter's own, of a number beyond its limit, advises to raise that
+    return "a number in it has thousands of digits" if "integer string conversion" in text else text
 
 
 def _refused(path: Path, message: str, line: int | None) -> SpecificationError:

@@ -34,6 +34,9 @@ def audit(file: Log, lifecycle: Lifecycles = None, machine: Machines = None) -> 
     own, declared = own_lifecycles(lifecycle), Declared(machine or [])
     try:
         with file.open("rb") as opened:
+            if not opened.peek(1):
+                echo(f"{file}: empty, it tells of no transition")
+                return
             found = audit_lines(_lines(file, opened), lifecycles=own, machine_of=declared.machine_of)
     except OSError as error:
         raise Trouble(f"{file} cannot be read: {error.strerror}.") from None

@@ -93,7 +93,8 @@ def _see_all(journal: Path, jsonl: Path | None, *, as_json: bool, plain: bool) -
             reader.check_pages()  # what is damaged may be what was unfinished
     if not unfinished:
         if not as_json:
-            echo(f"Nothing is unfinished in {journal}.")
+            unused = f"{journal} is empty: no runtime has kept anything in it."
+            echo(unused if reader is None else f"Nothing is unfinished in {journal}.")
         return
 
     async def begin(runtime: Runtime) -> list[JobHandle]:

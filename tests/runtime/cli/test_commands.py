@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -425,6 +426,33 @@ def test_audit(cli: Cli, files: Path) -> None:
     assert told.code == 0
     assert "warning: " in told.out
     assert "torn" in told.out
+
+
+def test_audit_of_an_empty_log_says_so_and_a_number_beyond_all_is_not_repeated(cli: Cli, files: Path) -> None:
+    log = Path("log.jsonl")
+    log.touch()
+    told = cli("audit", "log.jsonl")
+    assert (told.code, told.out) == (0, "log.jsonl: empty, it tells of no transition\n")
+    log.unlink()
+    cli("run", "good.toml", "--jsonl", "log.jsonl")
+    log.write_text(re.sub(r'"seq":7,', f'"seq":{"9" * 4_000},', log.read_text()))
+    told = cli("audit", "log.jsonl")
+    assert told.code == 1
+    assert "bad_schema" in told.out
+    assert "999999" not in told.out
+
+
+def test_resume_of_an_empty_file_says_so(cli: Cli, files: Path) -> None:
+    Path("empty.db").touch()
+    told = cli("resume", "--journal", "empty.db")
+    assert (told.code, told.out) == (0, "empty.db is empty: no runtime has kept anything in it.\n")
+
+
+def test_a_number_of_too_many_digits_in_a_file_is_told_without_advice_for_programmers(cli: Cli, files: Path) -> None:
+    Path("num.json").write_text(f'{{"name": {"9" * 5_000}}}')
+    told = cli("run", "num.json")
+    assert "is no JSON: a number in it has thousands of digits" in told.err
+    assert "set_int_max" not in told.err
 
 
 def test_audit_of_what_is_no_log(cli: Cli, files: Path) -> None:
