@@ -37,6 +37,7 @@ _TEXTS = {
 _PARTS = {
     "206": "A part of the output.", "304": "It is still the same.",
 }  # fmt: skip
+_CREATING = frozenset({"/api/jobs", "/api/workers"})  # of nothing, nothing is made
 _REF = "#/components/schemas/{name}"
 _PROBLEM = {"content": {MEDIA_TYPE: {"schema": {"$ref": _REF.format(name="ProblemDetails")}}}}
 
@@ -67,10 +68,13 @@ def _description(handlers: Sequence[HTTPRouteHandler]) -> bytes:
     schema.setdefault("components", {}).setdefault("schemas", {}).update(components)
     schema["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
     schema["security"] = [{}, {"token": []}]
+    schemas = schema["components"]["schemas"]
     for path, operations in schema["paths"].items():
         for method, operation in operations.items():
             if isinstance(operation, dict):
                 _complete(path, method, cast("dict[str, Any]", operation))
+                if path not in _CREATING:
+                    _optional_body(cast("dict[str, Any]", operation), schemas)
     return msgspec.json.encode(schema)
 
 
@@ -84,3 +88,10 @@ def _complete(path: str, method: str, operation: dict[str, Any]) -> None:
         responses["304"] = {"description": _PARTS["304"]}
     for code in codes:
         responses[str(code)] = {"description": _TEXTS[code], **_PROBLEM}
+
+
+def _optional_body(operation: dict[str, Any], schemas: dict[str, Any]) -> None:
+    """Say that a body may be left out which has to say nothing: nothing at all is an empty table."""
+    if (body := operation.get("requestBody")) is not None:
+        said: str = body["content"]["application/json"]["schema"].get("$ref", "")
+        body["required"] = bool(schemas.get(said.rpartition("/")[2], {"required": True}).get("required"))

@@ -5,6 +5,7 @@ Rules
 - Without tokens only this machine is answered, by its own names: a page elsewhere whose name was made to lead here (DNS
   rebinding) comes with another `Host`.
 - A browser's request from a page that is not ours comes with another `Origin`, and is refused. No answer allows one.
+- HEAD is answered as GET without what that tells; a stream, which has no end, is not asked so.
 - What has a body says that it is JSON. How large one may be is said at the handlers.
 - Every answer carries headers that keep browsers from guessing, framing and fetching more than they should.
 """
@@ -14,9 +15,8 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, MutableMapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, TypeAlias
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -44,9 +44,14 @@ _HEADERS: tuple[tuple[bytes, bytes], ...] = (
     (b"x-frame-options", b"DENY"),
 )
 _HEADERS_NOT_KEPT = (*_HEADERS, (b"cache-control", b"no-store"))
-_READ = frozenset({b"host", b"origin", b"authorization", b"content-length", b"content-type", b"transfer-encoding"})
+_READ = frozenset(
+    {b"host", b"origin", b"sec-fetch-site", b"authorization", b"content-length", b"content-type", b"transfer-encoding"}
+)
 """The headers that decide something: each may be there once."""
+_JSON = re.compile(r'application/json\s*(;\s*charset="?utf-?8"?\s*)?;?', re.IGNORECASE)
+_HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^\s/\\?#@:\[\]]+)(:[0-9]{0,5})?", re.IGNORECASE)
 _SLASH = re.compile(rb"%2f|%5c", re.IGNORECASE)
+_ENDLESS = "/api/events"
 _BODIES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 
 
@@ -84,6 +89,9 @@ class Gate:
         except Problem as problem:
             await _refuse(problem, scope, answer)
             return
+        if scope["method"] == "HEAD" and inner["path"] != _ENDLESS:
+            await self._app({**inner, "method": "GET"}, receive, partial(_without_body, answer))
+            return
         await self._app(inner, receive, answer)
 
     def _let_in(self, scope: Any) -> None:
@@ -94,13 +102,16 @@ class Gate:
         address = scope["client"][0] if scope.get("client") else ""
         self._check_host(host, address)
         self._check_origin(headers.get(b"origin"), host)
+        if scope["method"] in _BODIES and headers.get(b"sec-fetch-site", "none").endswith("-site"):
+            self._check_origin(headers.get(b"origin", ""), host)  # a browser that hides which page it is
         came_as(scope, self._tokens.caller(headers.get(b"authorization"), address))
         if scope["method"] in _BODIES and headers.get(b"content-length", "1" * (b"transfer-encoding" in headers)) > "0":
-            kind = headers.get(b"content-type", "").partition(";")[0].strip().lower()
-            if kind != "application/json":
+            kind = headers.get(b"content-type", "")
+            if not _JSON.fullmatch(kind.strip()):
                 raise Problem(
-                    415, "media-type", f"what is sent must be application/json, not {kind or 'of no type'!r:.80}"
-                )
+                    415, "media-type",
+                    f"what is sent must be application/json, in UTF-8, not {kind or 'of no type'!r:.80}",
+                )  # fmt: skip
 
     def _check_path(self, scope: Any) -> None:
         """A slash that is written otherwise would lead where those who look at addresses before us do not see."""
@@ -122,6 +133,10 @@ class Gate:
         _, _, netloc = origin.partition("://")
         if netloc.lower() != host.lower() and _name(netloc) not in self._named:
             raise Problem(403, "origin", "requests from pages of other origins are not answered")
+
+
+async def _without_body(send: Send, message: Message) -> None:
+    await send({**message, "body": b""} if message["type"] == "http.response.body" else message)
 
 
 def _single(sent: Iterable[tuple[bytes, bytes]]) -> dict[bytes, str]:
@@ -146,11 +161,9 @@ def _path(scope: Any) -> str:
 
 @lru_cache(maxsize=256)
 def _name(host: str) -> str:
-    """The name in a Host header, without its port."""
-    try:
-        return urlsplit(f"//{host}").hostname or ""
-    except ValueError:
-        return ""
+    """The name in a Host header, without its port; "" where it is none."""
+    found = _HOST.fullmatch(host)
+    return found[1].strip("[]").lower() if found else ""
 
 
 def is_local(names: Collection[str]) -> bool:

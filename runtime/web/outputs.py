@@ -27,7 +27,7 @@ from .problems import Problem, not_found
 
 MOST = 4 * 1024 * 1024
 """Bytes of one answer."""
-_RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
+_RANGE = re.compile(r"bytes=([0-9]{0,1000})-([0-9]{0,1000})")
 _LINK = frozenset({errno.ELOOP, errno.ENOENT, errno.ENOTDIR})
 
 

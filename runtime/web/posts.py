@@ -85,10 +85,11 @@ def _handlers(action: Action) -> Iterator[HTTPRouteHandler]:
     for prefix, path in paths.items():
         act = make(action)
         act.__annotations__["data"] = cast("Any", JSONBody)[action.takes | None]
-        act.__doc__ = f"{action.word.replace('_', ' ').capitalize()} a {action.kind}."
+        does = f"{action.word.replace('_', ' ').capitalize()} a {action.kind}"
+        act.__doc__ = f"{does}."
         yield post(
-            f"{path}/{action.word}", operation_id=f"{prefix}{action.word}_{action.kind}", status_code=200, dto=Said,
-            return_dto=None, opt={"scope": action.scope}, tags=[f"{action.kind}s"],
+            f"{path}/{action.word}", operation_id=f"{prefix}{action.word}_{action.kind}", summary=does, status_code=200,
+            dto=Said, return_dto=None, opt={"scope": action.scope}, tags=[f"{action.kind}s"],
         )(act)  # fmt: skip
 
 

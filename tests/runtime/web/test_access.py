@@ -111,7 +111,10 @@ async def test_after_many_wrong_tokens_an_address_waits_but_for_who_has_the_righ
 async def test_it_answers_to_its_own_names_only(runtime: Runtime, client: httpx.AsyncClient) -> None:
     for host in ("localhost", "127.0.0.1:8470", "[::1]:8470", "LOCALHOST:1"):
         assert (await client.get("/health/live", headers={"Host": host})).status_code == 200, host
-    for host in ("evil.example", "127.0.0.1.evil.example", "localhost.", "", "[", "evil.example:8470"):
+    for host in (
+        "evil.example", "127.0.0.1.evil.example", "localhost.", "", "[", "evil.example:8470", "127.0.0.1:8470.evil.com",
+        "evil@127.0.0.1", "127.0.0.1/evil", "127.0.0.1:8470:8470", "[::1].evil.com", "localhost:99999999",
+    ):  # fmt: skip
         assert type_of(await client.get("/api/jobs", headers={"Host": host})) == (421, "/problems/host"), host
     async with client_of(runtime, tokens=TOKENS, hosts=["board.example"]) as named:
         asked = {**bearer("reader"), "Host": "board.example"}
@@ -231,3 +234,30 @@ def test_another_address_is_not_listened_at_without_tokens() -> None:
             listening(host, 0)
     with listening("127.0.0.1", 0) as first, pytest.raises(Refused, match="cannot listen"):
         listening("127.0.0.1", first.getsockname()[1])
+
+
+async def test_head_is_answered_as_get_is_without_what_that_tells(client: httpx.AsyncClient) -> None:
+    for path in ("/", "/api/jobs", "/health/live", "/api/openapi.json"):
+        told = await client.get(path)
+        head = await client.head(path)
+        assert (head.status_code, head.content) == (200, b""), path
+        assert head.headers["content-type"] == told.headers["content-type"]
+    assert (await client.head("/api/jobs/none")).status_code == 404
+    assert (await client.head("/api/jobs/none/cancel")).status_code == 405
+    assert (await client.head("/api/events")).status_code == 405
+
+
+async def test_what_is_sent_is_json_in_utf_8(client: httpx.AsyncClient) -> None:
+    for kind, status in {
+        "application/json": 404, "Application/JSON; Charset=UTF-8": 404, 'application/json;charset="utf-8"': 404,
+        "application/json; charset=utf-16": 415, "application/jsonp": 415, "text/plain; x=application/json": 415,
+    }.items():  # fmt: skip
+        answer = await client.post("/api/jobs/none/cancel", content=b"{}", headers={"Content-Type": kind})
+        assert answer.status_code == status, kind
+
+
+async def test_a_browser_that_hides_which_page_it_is_changes_nothing(client: httpx.AsyncClient) -> None:
+    path = "/api/jobs/none/cancel"
+    for site, status in {"cross-site": 403, "same-site": 403, "same-origin": 404, "none": 404}.items():
+        assert (await client.post(path, headers={"Sec-Fetch-Site": site})).status_code == status, site
+    assert (await client.get("/", headers={"Sec-Fetch-Site": "cross-site"})).status_code == 200  # who follows a link

@@ -33,3 +33,12 @@ async def test_problems_and_views_are_described_by_their_fields(client: httpx.As
     for view in ("JobView", "TaskView", "WorkerView", "BreakerView", "MachineView", "NewJob"):
         (found,) = [schema for name, schema in schemas.items() if name.endswith(view)]
         assert found["properties"]
+
+
+async def test_a_body_that_need_not_say_anything_may_be_left_out(client: httpx.AsyncClient) -> None:
+    posted = {
+        path: methods["post"] for path, methods in (await described(client))["paths"].items() if "post" in methods
+    }
+    needed = {path for path, one in posted.items() if one["requestBody"]["required"]}
+    assert needed == {"/api/jobs", "/api/workers", "/api/jobs/{job}/skip", "/api/machines/{machine}/fire"}
+    assert posted["/api/jobs/{job}/cancel"]["summary"] == "Cancel a job"
