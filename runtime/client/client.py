@@ -44,6 +44,7 @@ from .handles import FEW, RemoteJob
 from .link import Link, place
 from .named import RemoteBreaker, RemoteMachine, RemoteWorker
 from .stream import Last, Pump, RemoteEvents
+from .trouble import ServerError
 from .views import job_of, task_of
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class Client:
     timeout: the duration that one try of a request may take. patience: the duration for which a server that does not
     answer is tried again, before ServerUnreachable is raised, and for which `wait` and `events` outlast its absence;
     None: for ever. transport: an httpx transport in place of the network, for tests. Raises ValueError for what is no
-    address or duration. Entering raises ServerUnreachable, AccessRefused.
+    address or duration. Entering raises ServerUnreachable, AccessRefused, and ServerError where there is no board.
     """
 
     def __init__(
@@ -90,7 +91,7 @@ class Client:
     async def __aenter__(self) -> Self:
         await self.link.client.__aenter__()
         try:
-            await self.link.get("health")
+            await self._meet()
             self._group = anyio.create_task_group()
             await self._group.__aenter__()
         except BaseException:
@@ -98,6 +99,13 @@ class Client:
             raise
         self._open = True
         return self
+
+    async def _meet(self) -> None:
+        try:
+            await self.link.get("health")
+        except (LookupError, msgspec.DecodeError):
+            text = f"there is no board at {self.link.url}: is that its address, with the prefix that it is mounted at?"
+            raise ServerError(text, 404) from None
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

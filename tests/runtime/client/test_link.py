@@ -187,3 +187,10 @@ def test_what_is_no_problem_is_told_by_its_status() -> None:
     assert isinstance(error_of(503, b"<html>"), ServerUnreachable)
     assert isinstance(error_of(403, b""), AccessRefused)
     assert isinstance(error_of(302, b""), ServerError)
+
+
+async def test_where_there_is_no_board_it_is_said_when_it_is_entered() -> None:
+    for answer in (httpx.Response(404, json={"type": "/problems/not-found"}), httpx.Response(200, text="<html>")):
+        client = Client("http://there/nope", transport=httpx.MockTransport(lambda _, answer=answer: answer))
+        with pytest.raises(ServerError, match="there is no board at http://there/nope: is that its address, with the"):
+            await client.__aenter__()

@@ -6,6 +6,7 @@ import { Ago, Countdown, Empty, Icon, iconOf, Loaded, Name, Page, Progress, Sinc
 import { ask, href } from "../router.js";
 import { segments, useLive } from "../store.js";
 import { counted, listed, number, safe, spoken } from "../text.js";
+import { notFor } from "./approvals.js";
 import { Graph } from "./graph.js";
 import { useGraph } from "./live-graph.js";
 import { Log } from "./log.js";
@@ -23,9 +24,11 @@ export function View({ parts: [, id], query }) {
   const job = useLive(path, { when: (event) => event.job_id === id });
   const told = job.data.value;
   const graph = useGraph(id, told?.workstream);
+  const held = useLive(told?.actions?.includes("approve") ? `${path}/approvals` : null, { when: (event) => event.job_id === id });
+  const whole = (held?.data.value?.items ?? []).filter((one) => !one.task);
   const title = told?.name || id;
   return html`<${Page} title=${title} heading=${html`<${Name} text=${title} />`} back=${html`<a class="back" href=${href(["runs"])}>Runs</a>`}
-      aside=${told && html`<${Actions} of=${told} at=${path} />`}>
+      aside=${told && html`<${Actions} of=${told} at=${path} refused=${Object.assign({}, ...whole.map(notFor))} />`}>
     <${Loaded} of=${job} what="the run">${(read) => html`<${Run} id=${id} job=${read} query=${query} graph=${graph} />`}<//>
   <//>`;
 }

@@ -6,6 +6,7 @@ import { Countdown, Icon, Loaded, Name, Since, State, Time } from "../components
 import { ask, href } from "../router.js";
 import { segments, useLive } from "../store.js";
 import { number, safe, span, spoken } from "../text.js";
+import { notFor } from "./approvals.js";
 import { byItself, leadsTo } from "./leads.js";
 import { History } from "./log.js";
 import { Output } from "./output.js";
@@ -36,6 +37,7 @@ export function Task({ id, name, model }) {
 
 function Told({ id, path, model, task, attempts }) {
   const tried = listOf(attempts.data.value);
+  const held = useHeld(id, task);
   return html`
     <p class="standing"><${State} state=${task.state} phase=${task.phase} />
       ${task.attempt > 0 && html`<span class="soft">attempt ${number(task.attempt)}${task.max_attempts > 1 ? ` of ${number(task.max_attempts)}` : ""}</span>`}
@@ -43,8 +45,8 @@ function Told({ id, path, model, task, attempts }) {
       ${task.optional && html`<span class="tag">optional</span>`}</p>
     ${task.reason && task.reason !== task.last_error && html`<p class="prose">${safe(task.reason)}</p>`}
     <${Trouble} task=${task} attempts=${tried} />
-    <${Hold} id=${id} task=${task} path=${path} />
-    <${Next} task=${task} path=${path} />
+    <${Hold} task=${task} path=${path} held=${held} />
+    <${Next} task=${task} path=${path} refused=${Object.assign({}, ...held.mine.filter((one) => !one.approval).map(notFor))} />
     <${Outputs} path=${path} task=${task} attempts=${tried} />
     <${Attempts} attempts=${tried} />
     <${Value} title="Result" value=${task.result} />
@@ -77,17 +79,21 @@ function Trouble({ task, attempts }) {
   </div>`;
 }
 
-function Hold({ id, task, path }) {
+/** What of a task waits for people now: its own hold, and what its body asks for. */
+function useHeld(id, task) {
   const asking = task.phase === "held" || (task.actions ?? []).includes("approve");
   const held = useLive(asking ? `api/jobs/${segments(id)}/approvals` : null, { when: (event) => event.job_id === id });
-  const mine = listOf(held?.data.value).filter((one) => one.task === task.name);
+  return { asking, mine: listOf(held?.data.value).filter((one) => one.task === task.name) };
+}
+
+function Hold({ task, path, held: { asking, mine } }) {
   if (!asking && !task.decisions?.length) return null;
   return html`<${Section} title="Approval">
     ${mine.map((one) => html`<ul class="clauses" key=${one.entity_id}>
       ${one.approval && html`<li><b><${Name} text=${one.approval} /></b></li>`}
       ${(one.missing ?? []).map((clause, at) => html`<li key=${at} class="tone-wait"><${Icon} name="person" /><span class="prose">missing: ${safe(clause)}</span></li>`)}
       ${one.approval && (one.approved_by ?? []).map((who, at) => html`<li key=${`by ${at}`} class="tone-good"><${Icon} name="check" /><span class="prose">approved by <b><${Name} text=${who} /></b></span></li>`)}
-      ${one.approval && html`<li><${Actions} of=${{ kind: one.kind, id: one.entity_id, name: one.approval, state: "held", phase: "held", actions: one.actions ?? ["approve", "reject"] }} at=${path} body=${{ approval: one.approval }} /></li>`}
+      ${one.approval && html`<li><${Actions} of=${{ kind: one.kind, id: one.entity_id, name: one.approval, state: "held", phase: "held", actions: one.actions ?? ["approve", "reject"] }} at=${path} body=${{ approval: one.approval }} refused=${notFor(one)} /></li>`}
     </ul>`)}
     <ul class="clauses">${(task.decisions ?? []).map((one, at) => html`<li key=${at} class=${`tone-${one.verdict === "approved" ? "good" : "bad"}`}>
       <${Icon} name=${one.verdict === "approved" ? "check" : "cross"} />
@@ -96,7 +102,7 @@ function Hold({ id, task, path }) {
   <//>`;
 }
 
-function Next({ task, path }) {
+function Next({ task, path, refused }) {
   const verbs = verbsOf(task).filter((verb) => task.phase === "held" || !ANSWERS.has(verb)); // a body's questions have theirs
   const itself = byItself(task);
   if (!verbs.length && !itself) return null;
@@ -106,7 +112,7 @@ function Next({ task, path }) {
       ${itself && html`<li><span class="soft"><${Icon} name="clock" /> <span>by itself</span></span><span>in <${Countdown} to=${task.due_at} /> ${step(itself)}</span></li>`}
       ${verbs.map((verb) => html`<li key=${verb}><span>${VERBS[verb].label}</span><span>${step(leadsTo(verb, task) ?? ["", null])}</span></li>`)}
     </ul>
-    <${Actions} of=${task} at=${path} only=${verbs} />
+    <${Actions} of=${task} at=${path} only=${verbs} refused=${refused} />
   <//>`;
 }
 
