@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 from playwright.sync_api import Page, expect
 
@@ -111,3 +112,24 @@ def test_the_example_is_served_and_approved_by_its_two_reviewers(another: Callab
         assert theatre.path(job, name)[-1] == "completed"
     decided = [step.by for step in theatre.steps(job, "deploy") if step.event == "approve"]
     assert decided == ["ben", "ana"]
+
+
+def test_a_task_says_to_whom_its_approval_is_not_and_why(
+    another: Callable[..., Theatre], visit: Visit, tmp_path: Path
+) -> None:
+    file, tokens = tmp_path / "named.toml", tmp_path / "tokens.toml"
+    file.write_text('name="named"\n[[tasks]]\nname="go"\ncommand=["true"]\nhold={clauses=[{person="cy"}]}\n')
+    tokens.write_text('[[tokens]]\nname="bo"\nsecret="bo-0123456789abcdef"\nscopes=["read", "approve"]\n')
+    tokens.chmod(0o600)
+    theatre = another("--run", str(file), "--tokens", str(tokens))
+    theatre.start()
+    page = visit(theatre.url)
+    page.get_by_role("textbox", name="Token").fill("bo-0123456789abcdef")
+    page.keyboard.press("Enter")
+    page.get_by_role("table", name="Runs").get_by_role("link", name="named", exact=True).click()
+    page.get_by_role("link", name="Tasks", exact=True).click()
+    page.get_by_role("main").get_by_role("link", name="go", exact=True).last.click()
+
+    expect(task(page, "go")).to_contain_text("Not for you: Approve.")
+    expect(task(page, "go").get_by_role("button", name="Reject go", exact=True)).to_be_visible()
+    expect(task(page, "go").get_by_role("button", name="Approve go", exact=True)).to_have_count(0)

@@ -96,7 +96,7 @@ class Theatre:
 
     def _answers(self) -> bool:
         try:
-            with urllib.request.urlopen(f"{self.url}/api/health", timeout=PATIENCE) as answer:
+            with urllib.request.urlopen(f"{self.url}/health/ready", timeout=PATIENCE) as answer:
                 return bool(answer.status == 200)
         except OSError:
             return False
