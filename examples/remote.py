@@ -1,8 +1,10 @@
 """One program, embedded or remote: the runtime is in its own process, or behind the board of another one.
 
-    python examples/remote.py                                  # a runtime of its own
-    callboard serve --allow-commands                           # in another terminal: a runtime with a board
-    python examples/remote.py http://127.0.0.1:8470            # the same program, on that
+    python examples/remote.py
+
+With a runtime behind a board in another terminal (`callboard serve --allow-commands`), the same program on that:
+
+    python examples/remote.py http://127.0.0.1:8470
 
 The one line that differs is in `opened`. A token, where the board wants one, comes from the environment.
 """

@@ -54,7 +54,7 @@ def products_are_whole(checkout: Path) -> bool:
 def test_every_example_is_run_here() -> None:
     assert PROGRAMS == [
         "actors.py", "agent_runs.py", "agents.py", "deploy.py", "deploy.toml", "fleet.py", "own_lifecycle.py",
-        "pipeline.yaml", "quickstart.py", "release.toml", "test_release.py", "wfcommons.py",
+        "pipeline.yaml", "quickstart.py", "release.toml", "remote.py", "test_release.py", "wfcommons.py",
     ]  # fmt: skip
 
 
@@ -138,6 +138,21 @@ def test_a_pipeline_makes_one_report_of_fifty_files(run: Run, checkout: Path) ->
     means = [float(row[2]) for row in rows]
     assert len(rows) == 50
     assert means == sorted(means, reverse=True)
+
+
+def test_one_program_runs_in_its_own_process_and_behind_a_board(run: Run, checkout: Path) -> None:
+    command = command_of("remote.py")
+    embedded = run(command).stdout
+    assert embedded.endswith("deploy held\nana had approved it\nrelease completed\n")
+    serve = ["callboard", "serve", "--allow-commands", "--port", "0"]
+    with subprocess.Popen(serve, cwd=checkout, env=environment(), text=True, stdout=subprocess.PIPE) as server:
+        try:
+            assert server.stdout is not None
+            address = next(line.split()[-1] for line in server.stdout if line.startswith("serving"))
+            assert run(f"{command} {address}").stdout == embedded
+        finally:
+            server.send_signal(signal.SIGINT)
+    assert server.returncode == 0
 
 
 def test_the_quickstart_embeds_a_runtime(run: Run) -> None:
