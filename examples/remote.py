@@ -16,7 +16,7 @@ import sys
 
 import anyio
 
-from callboard import Approval, DecisionConflict, Retry, Runtime, Task, Workstream
+from callboard import Approval, DecisionConflict, Retry, Runtime, Task, Transitioned, Workstream
 from callboard.client import Client
 
 RELEASE = Workstream(
@@ -33,9 +33,10 @@ async def release(runtime: Runtime | Client) -> str:
     """Submit the release, approve it once it waits for that, and see it through. Returns how it ended."""
     job = await runtime.submit(RELEASE, by="eve")
     async for event in job.events(kind="task", notices=False):
-        print(event.entity_id.rpartition("/")[2], event.to_state)
-        if event.to_state == "held":
-            break
+        if isinstance(event, Transitioned):
+            print(event.entity_id.rpartition("/")[2], event.to_state)
+            if event.to_state == "held":
+                break
     deploy = job.task("deploy")
     await deploy.approve(by="ana", reason="tests are green")
     try:

@@ -152,6 +152,7 @@ def test_one_program_runs_in_its_own_process_and_behind_a_board(run: Run, checko
             assert run(f"{command} {address}").stdout == embedded
         finally:
             server.send_signal(signal.SIGINT)
+            server.communicate(timeout=60)
     assert server.returncode == 0
 
 
