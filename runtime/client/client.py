@@ -52,10 +52,13 @@ if TYPE_CHECKING:
 
 TIMEOUT = 30.0
 PATIENCE = 60.0
+"""Seconds, where nothing else was said: of one try of a request, and of all."""
 PAGE = 500
 """Items of a list that are asked for at once."""
 MANY = 10_000
 """Tasks that are asked for at once."""
+TAIL = 8192
+"""Bytes of a command's output that are asked for to find its last line."""
 
 
 class Client:
@@ -194,7 +197,7 @@ class Client:
     async def health(self) -> Health:
         """Whether the runtime's journal can write, and if not, why not."""
         told = await self.link.get("health")
-        return Health(told["status"] == "ok", told.get("reason"), told.get("since"))
+        return Health(told["status"] != "degraded", told.get("reason"), told.get("since"))  # one that drains can write
 
     @overload
     def events(
@@ -284,7 +287,3 @@ def _placed(place: Callable[[str], str], source: str) -> Generator[None]:
 
 def _in_workstream(where: str) -> str:
     return where.removeprefix("workstream").removeprefix(".")
-
-
-TAIL = 8192
-"""Bytes of a command's output that are asked for to find its last line."""

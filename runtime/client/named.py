@@ -151,9 +151,11 @@ class RemoteWorker(Named[WorkerRecord]):
         """As `WorkerHandle.terminate`."""
         await self._do("terminate", request_id, **_words(reason, by))
 
-    async def start(self, *, request_id: str | None = None) -> None:
+    async def start(
+        self, reason: str = "started by an operator", *, by: str | None = None, request_id: str | None = None
+    ) -> None:
         """As `WorkerHandle.start`."""
-        await self._do("start", request_id)
+        await self._do("start", request_id, **_words(reason, by))
 
 
 class RemoteBreaker(Named[BreakerRecord]):

@@ -326,7 +326,7 @@ async def workers_are_told(runtime: Any, name: str) -> None:
     await same.shut_down("done", deadline="1s", by="ana")
     with pytest.raises(InvalidTransitionError, match="nothing leaves it"):
         await same.terminate()
-    await same.start()
+    await same.start("back to work", by="ana")
     assert (same.state, same.record.run) == ("idle", 2)
     await same.terminate("enough")
     assert same.state == "terminated"

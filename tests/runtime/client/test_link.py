@@ -141,6 +141,13 @@ async def test_what_is_no_address_is_refused(url: str) -> None:
         Client(url)
 
 
+@pytest.mark.parametrize(("status", "ok"), [("ok", True), ("draining", True), ("degraded", False)])
+async def test_health_is_that_of_the_journal_also_while_the_runtime_drains(status: str, ok: bool) -> None:
+    transport = httpx.MockTransport(lambda _: httpx.Response(200, json={**HEALTH, "status": status}))
+    async with Client("http://board", transport=transport) as runtime:
+        assert (await runtime.health()).ok == ok
+
+
 async def test_a_client_is_used_inside_of_its_block() -> None:
     runtime = Client("http://board")
     with pytest.raises(RuntimeError, match="is not open"):
