@@ -1,13 +1,14 @@
 // Server-Sent Events out of the text of a response, as the HTML standard has them. Pure: text in, messages out.
 //
-// EventSource would do this, but sends no Authorization header; so the store reads the stream with fetch.
+// EventSource would do this, but sends no Authorization header; so the store reads the stream with fetch. `retry:` is not
+// heeded: the store's own pauses grow.
 
 /** A parser: `feed(text)` gives the messages that are complete, as {event, data}; `id` is the last id, also without data. */
 export function sseParser() {
   let rest = "";
   let first = true;
   let [event, data] = ["", []];
-  let [id, next, retry] = [null, null, null];
+  let [id, next] = [null, null];
 
   function line(text, messages) {
     if (text === "") {
@@ -24,17 +25,12 @@ export function sseParser() {
     if (field === "data") data.push(value);
     else if (field === "event") event = value;
     else if (field === "id" && !value.includes("\0")) next = value;
-    else if (field === "retry" && /^\d+$/.test(value)) retry = Number(value);
   }
 
   return {
     /** The last id of a message, or of a blank one. null: none came yet. */
     get id() {
       return id;
-    },
-    /** How long the server wants its readers to wait before they come back, in milliseconds, if it said so. */
-    get retry() {
-      return retry;
     },
     feed(text) {
       rest += first && text.startsWith("\ufeff") ? text.slice(1) : text;

@@ -13,7 +13,7 @@
 //     jobs.more()          read one page more; jobs.next.value is null where there is none
 //
 //     useEvents({ events(batch) {...}, reset() {...} }, [id]);     // every transition, in batches, in order of seq
-//     now.value            the server's time in UTC epoch seconds, once a second; useNow() in a component
+//     now.value            the server's time in UTC epoch seconds, once a second
 //     link.value           {state: "live" | "opening" | "cut" | "asleep", heard, retryAt, why}
 //
 // `reset` means that transitions may have been missed (the server was away for long, or has another journal): drop what was
@@ -45,14 +45,11 @@ const WAITS = [500, 1000, 2000, 4000, 8000, 15_000];
 
 // ----------------------------------------------------------------------------------------------------------- time
 
-/** The server's time, once a second. */
+/** The server's time, once a second: a component that reads its value is drawn again then. */
 export const now = signal(serverTime());
 setInterval(() => {
   now.value = serverTime();
 }, 1000);
-
-/** The server's time; the component is drawn again each second. */
-export const useNow = () => now.value;
 
 // ------------------------------------------------------------------------------------------------------ the stream
 

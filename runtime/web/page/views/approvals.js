@@ -46,10 +46,10 @@ export function answering({ job_id: job, task, approval }) {
 }
 
 /** The answers that are not for who is here, with the reason. Whoever may decide may reject, but for what they submitted. */
-export const notFor = ({ yours, why_not: why }) => yours === false ? { approve: `${why.charAt(0).toUpperCase()}${why.slice(1)}.` } : {};
+const notFor = ({ yours, why_not: why }) => yours === false ? { approve: `${why.charAt(0).toUpperCase()}${why.slice(1)}.` } : {};
 
 /** Who has decided, when and why. */
-export const Decisions = ({ of }) => html`<ul class="clauses">
+const Decisions = ({ of }) => html`<ul class="clauses">
   ${of.map((one, index) => html`<li key=${index} class=${`tone-${one.verdict === "approved" ? "good" : "bad"}`}>
     <${Icon} name=${one.verdict === "approved" ? "check" : "cross"} />
     <span class="prose">${spoken(one.verdict)}${one.by ? html` by <b><${Name} text=${one.by} /></b>` : ""} <span class="soft"><${Time} at=${one.at} /></span>${one.reason ? html`: ${safe(one.reason)}` : ""}</span></li>`)}

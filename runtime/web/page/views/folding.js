@@ -11,13 +11,13 @@
 // - Time: O(tasks + edges), but for the sorting of what one task waits for.
 
 export const LIMIT = 150;
-export const DENSE = 700; // edges between single tasks; of more the layout takes too long, and no eye follows one
-export const EDGES = 450; // edges between groups
+const DENSE = 700; // edges between single tasks; of more the layout takes too long, and no eye follows one
+const EDGES = 450; // edges between groups
 export const CHILDREN = 36; // parts at most that a group opens into
 export const SHOWN = 220; // items at most when groups are opened; the ones opened first close again
 
 /** The first name and the last, without what both begin with: "render-0001 … 0360". */
-export function rangeLabel(names, tasks) {
+function rangeLabel(names, tasks) {
   const first = names[tasks[0]];
   const last = names[tasks[tasks.length - 1]];
   let same = 0;
@@ -27,7 +27,7 @@ export function rangeLabel(names, tasks) {
 }
 
 /** What all the names begin with, if that says anything; else the first and the last. */
-export function groupLabel(names, tasks) {
+function groupLabel(names, tasks) {
   const first = names[tasks[0]];
   let size = first.length;
   for (const task of tasks) {
@@ -240,11 +240,4 @@ export function edgesOf(graph, items, owners) {
     for (const other of graph.after[task]) add(other, task, false);
   }
   return [...edges.values()];
-}
-
-/** How many tasks of an item are in each state: Map of state to number, the most frequent first. */
-export function countsOf(states, tasks) {
-  const counts = new Map();
-  for (const task of tasks) counts.set(states[task], (counts.get(states[task]) ?? 0) + 1);
-  return new Map([...counts].sort((a, b) => b[1] - a[1]));
 }

@@ -11,7 +11,7 @@ import { segments, useEvents, useLive } from "../store.js";
 const REFRESH = 250; // ms
 
 /** What was read, with what is made of it: numbers (by name), changed (a signal), dependents (made when asked for). */
-export function modelOf(read) {
+function modelOf(read) {
   const numbers = new Map(read.names.map((name, number) => [name, number]));
   return { ...read, states: [...read.states], phases: [...read.phases], numbers, changed: signal(0), timer: null };
 }

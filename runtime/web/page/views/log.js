@@ -36,13 +36,13 @@ export function merged(lines, more) {
 }
 
 /** What a transition is about, by its name in its workstream: "build" of the task "run/build". */
-export function nameOf(line) {
+function nameOf(line) {
   const inside = line.kind !== "workstream" && line.workstream_id && line.entity_id.startsWith(`${line.workstream_id}/`);
   return inside ? line.entity_id.slice(line.workstream_id.length + 1) : line.entity_id;
 }
 
 /** The transitions of a job: {lines, older(), left, busy, problem}; `entity` narrows them to one thing. */
-export function useLines(id, entity = null) {
+function useLines(id, entity = null) {
   const [lines, setLines] = useState([]);
   const [state, setState] = useState({ busy: true, left: true, problem: null, turn: 0 });
   const reading = useRef(false);

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import * as library from "./vendor/graph.js";
-import { countsOf, edgesOf, labelOf, LIMIT, opening, ownersOf, pathTo, roots, shownItems, SHOWN } from "./views/folding.js";
+import { edgesOf, labelOf, LIMIT, opening, ownersOf, pathTo, roots, shownItems, SHOWN } from "./views/folding.js";
 import { pathOf, place } from "./views/layout.js";
 
 /** A graph of tasks whose dependencies the functions tell, as `/graph` has it. */
@@ -79,10 +79,6 @@ test("an edge between groups is soft only if all within it are", () => {
   const items = roots(graph);
   const kinds = drawn(graph, items).map(({ from, to, hard }) => [from, to, hard]);
   assert.deepEqual(kinds.sort(), [[0, 2, false], [0, 3, true], [1, 3, false]]);
-});
-
-test("states are counted, the most frequent first", () => {
-  assert.deepEqual([...countsOf(["a", "b", "b"], [0, 1, 2])], [["b", 2], ["a", 1]]);
 });
 
 test("a layout puts sources before what waits for them, and edges from side to side", () => {
