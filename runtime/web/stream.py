@@ -29,6 +29,7 @@ from anyio.lowlevel import checkpoint
 
 from ..filters import Filters, wanted_by
 from ..inflight import InFlight
+from ..logs import logger
 from .feed import Feed, Line, Reader
 from .feeds import Feeds
 from .frames import Gap, beginning, closing, frame, gap, missing, position
@@ -232,7 +233,8 @@ class Stream:
             text = self._feeds.closed or ""
         except OSError:
             raise
-        except Exception:
+        except Exception as error:  # whatever it was, the client is told to come back: its place is in the journal
+            logger("callboard").error("stream_ended", exc_info=error)
             text = self._feeds.closed or "the journal cannot be read now. Come back later"
         await send({"type": "http.response.body", "body": reader.own(closing(text)) + reader.end(), "more_body": False})
 
