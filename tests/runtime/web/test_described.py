@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from callboard.runtime.web import app, problems
 from callboard.runtime.web.app import HANDLERS
 
 pytestmark = pytest.mark.anyio
@@ -42,3 +45,11 @@ async def test_a_body_that_need_not_say_anything_may_be_left_out(client: httpx.A
     needed = {path for path, one in posted.items() if one["requestBody"]["required"]}
     assert needed == {"/api/jobs", "/api/workers", "/api/jobs/{job}/skip", "/api/machines/{machine}/fire"}
     assert posted["/api/jobs/{job}/cancel"]["summary"] == "Cancel a job"
+
+
+def test_the_page_lists_every_problem_that_is_told_and_no_other() -> None:
+    page = (Path(__file__).resolve().parents[3] / "docs" / "http.md").read_text(encoding="utf-8")
+    sources = [path.read_text(encoding="utf-8") for path in Path(app.__file__).parent.glob("*.py")]
+    told = {word for text in sources for word in re.findall(r'Problem\(\s*[45]\d\d, "([a-z-]+)"', text)}
+    told |= set(problems._WORDS.values())  # those of the framework
+    assert set(re.findall(r"`/problems/([a-z-]+)`", page)) == told
