@@ -17,6 +17,7 @@ import msgspec
 from litestar import Request, Response, get
 from litestar.handlers import HTTPRouteHandler
 
+from .access import PUBLIC
 from .problems import not_found
 
 PAGE = Path(__file__).parent / "page"
@@ -57,7 +58,7 @@ def serving() -> HTTPRouteHandler:
     """The handler of all that is no part of the interface."""
     held = assets()
 
-    @get(["/", "/{path:path}"], include_in_schema=False, opt={"scope": "page"})
+    @get(["/", "/{path:path}"], include_in_schema=False, opt={"scope": PUBLIC})
     async def get_page(request: Request[Any, Any, Any]) -> Response[bytes]:
         path = request.scope["path"].strip("/") or "index.html"
         if (found := held.get(path)) is None:

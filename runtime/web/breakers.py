@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, TypeAlias
-
 from litestar import get
-from litestar.params import PathParameter
 
 from ..breakers import BreakerHandle
 from .allowed import actions_of
-from .context import Board, TheBoard
+from .context import Board, TheBoard, ToolPath
 from .lists import Cursor, Limit, page_of
 from .problems import not_found
 from .shapes import BreakerView, Page, breaker_view
-
-ToolPath: TypeAlias = Annotated[str, PathParameter(description="A tool's name.")]
 
 
 @get("/api/breakers", operation_id="list_breakers")

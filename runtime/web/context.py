@@ -93,6 +93,8 @@ TheBoard: TypeAlias = NamedDependency[Board]
 """How a handler asks for it, by the name `board`."""
 JobPath: TypeAlias = Annotated[str, PathParameter(description='A job (in the id of a child, ":" for each "/").')]
 TaskPath: TypeAlias = Annotated[str, PathParameter(description="A task's name.")]
+ToolPath: TypeAlias = Annotated[str, PathParameter(description="A tool's name.")]
+MachinePath: TypeAlias = Annotated[str, PathParameter(description="The name that a machine was spawned with.")]
 
 
 _BOARD = "callboard.board"

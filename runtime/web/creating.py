@@ -99,7 +99,7 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 # -- workers -----------------------------------------------------------------------------------------------------------
 
 
-@post("/api/workers", operation_id="start_worker_of", dto=Said, return_dto=None, tags=["workers"])
+@post("/api/workers", operation_id="create_worker", dto=Said, return_dto=None, tags=["workers"])
 async def create_worker(
     *, board: TheBoard, caller: TheCaller, request: AnyRequest, data: JSONBody[NewWorker | None] = None
 ) -> Response[Done]:
@@ -161,7 +161,7 @@ async def create_job(
     by = caller.by(said.by) if said.by is not None or caller.name is not None else None  # else nobody said so
     tasks: object = (said.workstream or {}).get("tasks")
     large = isinstance(tasks, Sized) and len(tasks) > _LARGE
-    workstream = await (to_thread.run_sync(_workstream_of, board, said) if large else _at_once(board, said))
+    workstream = await to_thread.run_sync(_workstream_of, board, said) if large else _workstream_of(board, said)
     job_id = said.id or (None if key is None else _made("j_", caller, key))
     if job_id is not None:
         _check_id(job_id, child=said.parent_job_id is not None)
@@ -183,10 +183,6 @@ async def create_job(
     view = await view_of(board, await board.job(job.id))
     headers = {"Location": f"jobs/{quote(path_of(job.id), safe=':')}"}
     return Response(view, status_code=200 if known else 201, headers=headers)
-
-
-async def _at_once(board: Board, said: NewJob) -> Workstream:
-    return _workstream_of(board, said)
 
 
 def _workstream_of(board: Board, said: NewJob) -> Workstream:

@@ -23,7 +23,7 @@ from .health import VERSION
 from .problems import MEDIA_TYPE, ProblemDetails
 
 _ANY = (400, 401, 403, 404, 405, 413, 421, 422, 429, 500, 503)
-"""What every operation may be answered with: by the gate, the guards, the runtime's state, or what is asked for."""
+"""What every operation may be answered with: by the gate, for want of a scope, by the runtime's state, or its own."""
 _POSTED = (409, 415)
 _TEXTS = {
     400: "What was sent cannot be read.", 401: "A token is needed, and none was shown, or a wrong one.",

@@ -17,7 +17,7 @@ from .queries import OWN
 
 _STREAM = ResponseSpec(
     str,
-    description="A stream of events: `transition`, `notice`, `gap` and, at its end, `closing`. docs/http.md says more.",
+    description="A stream: `transition`, `notice`, `gap` and, at its end, `closing`. docs/observation.md says more.",
     media_type="text/event-stream",
     generate_examples=False,
 )

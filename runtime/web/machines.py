@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, TypeAlias
-
 from litestar import get
-from litestar.params import PathParameter
 
 from ...actors.records import MachineRecord
 from .allowed import actions_of
-from .context import Board, TheBoard
+from .context import Board, MachinePath, TheBoard
 from .lists import Cursor, Limit, Named, Newer, Older, States, page_of, wanted_of
 from .problems import not_found
 from .shapes import MachineView, Page, machine_view
 
-MachinePath: TypeAlias = Annotated[str, PathParameter(description="A machine's name.")]
 _MOST = 10_000
 """Machines that are listed: the newest."""
 

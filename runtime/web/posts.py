@@ -11,14 +11,12 @@ from litestar.params import JSONBody, PathParameter
 
 from .access import TheCaller
 from .actions import ACTIONS, Action, Done, Target, perform
-from .context import JobPath, TaskPath, TheBoard, job_id_of
+from .context import JobPath, MachinePath, TaskPath, TheBoard, ToolPath, job_id_of
 from .idempotency import HEADER
 from .said import Said, read_whole
 
 AnyRequest: TypeAlias = Request[Any, Any, Any]
 WorkerPath: TypeAlias = Annotated[str, PathParameter(description="A worker's name.")]
-ToolPath: TypeAlias = Annotated[str, PathParameter(description="A tool's name.")]
-MachinePath: TypeAlias = Annotated[str, PathParameter(description="The name that a machine was spawned with.")]
 Handler: TypeAlias = Callable[..., Any]
 
 
