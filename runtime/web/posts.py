@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Annotated, Any, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 from litestar import Request, post
 from litestar.handlers import HTTPRouteHandler
-from litestar.params import JSONBody, PathParameter
+from litestar.params import JSONBody
 
 from .access import TheCaller
 from .actions import ACTIONS, Action, Done, Target, perform
 from .context import JobPath, MachinePath, TaskPath, TheBoard, ToolPath, job_id_of
 from .idempotency import HEADER
 from .said import Said, read_whole
+from .workers import WorkerPath, name_of
 
 AnyRequest: TypeAlias = Request[Any, Any, Any]
-WorkerPath: TypeAlias = Annotated[str, PathParameter(description="A worker's name.")]
 Handler: TypeAlias = Callable[..., Any]
 
 
@@ -47,7 +47,7 @@ def _worker(action: Action) -> Handler:
     async def act(
         *, board: TheBoard, caller: TheCaller, request: AnyRequest, worker: WorkerPath, data: Any = None
     ) -> Done:
-        return await _act(action, Target(worker), data, board=board, caller=caller, request=request)
+        return await _act(action, Target(name_of(board, worker)), data, board=board, caller=caller, request=request)
 
     return act
 

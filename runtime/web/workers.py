@@ -40,10 +40,20 @@ async def get_worker(board: TheBoard, worker: WorkerPath) -> WorkerView:
 
 def worker_of(board: Board, name: str) -> WorkerHandle:
     """The worker of that name, or whose last incarnation has that id. Raises Problem."""
-    for handle in board.runtime.workers():
-        if name in {handle.name, handle.record.id}:
-            return handle
-    raise not_found("worker", name)
+    found = _found(board, name)
+    if found is None:
+        raise not_found("worker", name)
+    return found
+
+
+def name_of(board: Board, text: str) -> str:
+    """The name of the worker that is meant; what means none stays as it is, and may have been one of a session before."""
+    found = _found(board, text)
+    return text if found is None else found.name
+
+
+def _found(board: Board, text: str) -> WorkerHandle | None:
+    return next((one for one in board.runtime.workers() if text in {one.name, one.record.id}), None)
 
 
 def _view(board: Board, handle: WorkerHandle) -> WorkerView:

@@ -294,3 +294,11 @@ def _fits(field: str, value: object) -> bool:
     if field == "reason":
         return len(value) <= 10_000
     return field in {"by", "request_id"} and 0 < len(value) <= 200 and value.isprintable()
+
+
+async def test_a_worker_is_acted_on_by_the_id_that_is_shown_of_it() -> None:
+    async with Runtime(workers=[Worker("w", engine="loop")]) as runtime, client_of(runtime) as client:
+        assert (await client.get(WORKER)).json()["id"] == "w#1"
+        told = await client.post("/api/workers/w%231/shut_down", json={})
+        assert (told.status_code, told.json()["id"]) == (200, "w")
+        assert (await client.get(WORKER)).json()["phase"] == "shutdown"
