@@ -47,7 +47,7 @@ def worker_of(board: Board, name: str) -> WorkerHandle:
 
 
 def name_of(board: Board, text: str) -> str:
-    """The name of the worker that is meant; what means none stays as it is, and may have been one of a session before."""
+    """The name of the worker that is meant; what means none stays as it is: it may have been there before a restart."""
     found = _found(board, text)
     return text if found is None else found.name
 
