@@ -63,6 +63,7 @@ def serve(
     import anyio  # noqa: PLC0415 - heavy
 
     try:
+        from ..web import room  # noqa: PLC0415
         from ..web.app import board  # noqa: PLC0415 - an extra
         from ..web.serve import Refused, listening, serving, url_of  # noqa: PLC0415
     except ModuleNotFoundError as error:
@@ -74,6 +75,7 @@ def serve(
     from .functions import function  # noqa: PLC0415
     from .session import Session, see_through  # noqa: PLC0415
 
+    room.raised()
     known = _tokens(tokens)
     asked = None if run is None else load(run, functions=function)
     workers = _workers(asked, journal)
@@ -90,7 +92,7 @@ def serve(
         async def wait(self, runtime: Runtime, jobs: Sequence[JobHandle]) -> None:
             """Serve until it is stopped."""
             del jobs
-            async with serving(made[runtime], listener):
+            async with serving(made[runtime], listener, self.say):
                 echo(f"serving {journal} at {url_of(listener)}")
                 await anyio.sleep_forever()
 

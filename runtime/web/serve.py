@@ -10,20 +10,24 @@ Rules
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncGenerator, Generator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from typing import Any
 
 import anyio
 import uvicorn
 
+from . import room
 from .access import Token
 from .gate import Application, Gate, is_local
 from .line import LineProtocol
 
 PATIENCE = 2
 """Seconds that what is being answered has to end when the server stops."""
-MOST_CONNECTIONS = 5_000
+_NOT_TAKEN = "socket.accept() out of system resource"
+"""What asyncio says, once for each that waits, where there is no descriptor left."""
 
 
 class Refused(ValueError):  # noqa: N818 - it says what happened
@@ -45,7 +49,7 @@ def listening(host: str, port: int, tokens: Sequence[Token] = ()) -> socket.sock
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-        listener.listen(2048)
+        listener.listen(room.backlog())
     except OSError as error:
         listener.close()
         raise Refused(f"the board cannot listen on {host} port {port}: {error.strerror}") from None
@@ -76,25 +80,52 @@ class _Server(uvicorn.Server):
 
 
 @contextlib.asynccontextmanager
-async def serving(app: Application, listener: socket.socket) -> AsyncGenerator[None]:
-    """Serve an application on a socket while the block runs."""
+async def serving(
+    app: Application, listener: socket.socket, say: Callable[[str], object] | None = None
+) -> AsyncGenerator[None]:
+    """Serve an application on a socket while the block runs. say: is told once if connections cannot be taken."""
     server = _Server(
         uvicorn.Config(
             app, http=LineProtocol, lifespan="off", log_config=None, log_level="critical", access_log=False,
-            server_header=False, proxy_headers=False, ws="none", limit_concurrency=MOST_CONNECTIONS,
-            timeout_graceful_shutdown=PATIENCE, h11_max_incomplete_event_size=64 * 1024,
+            server_header=False, proxy_headers=False, ws="none", limit_concurrency=room.connections(),
+            backlog=room.backlog(), timeout_graceful_shutdown=PATIENCE, h11_max_incomplete_event_size=64 * 1024,
         )
     )  # fmt: skip
     server.ready = anyio.Event()
-    async with anyio.create_task_group() as group:
-        group.start_soon(_serve, server, listener)
-        try:
-            await server.ready.wait()  # who is cancelled here has it stopped as well: it stops by nothing else
-            yield
-        finally:
-            server.should_exit = True
-            if isinstance(app, Gate):
-                app.stop()
+    with _once(say):
+        async with anyio.create_task_group() as group:
+            group.start_soon(_serve, server, listener)
+            try:
+                await server.ready.wait()  # who is cancelled here has it stopped as well: it stops by nothing else
+                yield
+            finally:
+                server.should_exit = True
+                if isinstance(app, Gate):
+                    app.stop()
+
+
+@contextlib.contextmanager
+def _once(say: Callable[[str], object] | None) -> Generator[None]:
+    """Have it said once, and not once for each, that no connection can be taken."""
+    loop = asyncio.get_running_loop()
+    before, said = loop.get_exception_handler(), False
+
+    def heard(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        nonlocal said
+        if context.get("message") != _NOT_TAKEN:
+            if before is None:
+                loop.default_exception_handler(context)
+            else:
+                before(loop, context)
+        elif say is not None and not said:
+            said = True
+            say(f"connections to the board wait, since there are too few descriptors: {context.get('exception')}")
+
+    loop.set_exception_handler(heard)
+    try:
+        yield
+    finally:
+        loop.set_exception_handler(before)
 
 
 async def _serve(server: _Server, listener: socket.socket) -> None:

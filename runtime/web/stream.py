@@ -30,6 +30,7 @@ from anyio.lowlevel import checkpoint
 from ..filters import Filters, wanted_by
 from ..inflight import InFlight
 from ..logs import logger
+from . import room
 from .feed import Feed, Line, Reader
 from .feeds import Feeds
 from .frames import Gap, beginning, closing, frame, gap, missing, position
@@ -45,8 +46,6 @@ if TYPE_CHECKING:
 
 HEARTBEAT = 15.0
 """Seconds after which a stream that tells nothing says that it lives."""
-STREAMS = 2_000
-"""Streams at a time, at most."""
 COME_BACK = 10
 """Seconds after which it may be tried again where there are too many."""
 PAGE = 500
@@ -146,13 +145,14 @@ def _told(feed: Feed, rows: Any) -> bytes:
 
 
 class Streams:
-    """The streams of one board. heartbeat: seconds between signs of life; most: streams at a time."""
+    """The streams of one board. heartbeat: seconds between signs of life; most: streams at a time (as many as
+    there is room for)."""
 
-    def __init__(self, runtime: Runtime, *, heartbeat: float = HEARTBEAT, most: int = STREAMS) -> None:
+    def __init__(self, runtime: Runtime, *, heartbeat: float = HEARTBEAT, most: int | None = None) -> None:
         self.runtime = runtime
         self.feeds = Feeds(runtime, heartbeat)
         self.past = Past(runtime)
-        self._most = most
+        self._most = room.streams() if most is None else most
 
     def open(self, query: Mapping[str, Sequence[str]], last_event_id: str | None = None) -> Stream:
         """The stream that a query asks for, which begins when it is called. Raises Problem for what cannot be."""
