@@ -98,17 +98,25 @@ MachinePath: TypeAlias = Annotated[str, PathParameter(description="The name that
 
 
 _BOARD = "callboard.board"
+_ROOT = "callboard.root"
 
 
-def asked_of(scope: Any, board: Board) -> None:
-    """Keep in a request of which board it is asked."""
+def asked_of(scope: Any, board: Board, root: str) -> None:
+    """Keep in a request of which board it is asked, and where that is mounted."""
     scope[_BOARD] = board
+    scope[_ROOT] = root
 
 
 def board_of(scope: Any) -> Board:
     """The board that a request is about, for a handler that speaks ASGI itself."""
     board: Board = scope[_BOARD]
     return board
+
+
+def root_of(scope: Any) -> str:
+    """The path at which the board that a request is about is mounted: "" where it is alone."""
+    root: str = scope[_ROOT]
+    return root
 
 
 def job_id_of(text: str) -> str:

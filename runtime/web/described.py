@@ -14,11 +14,12 @@ from typing import Any, cast
 
 import anyio.to_thread
 import msgspec
-from litestar import Litestar, Response, get
+from litestar import Litestar, Request, Response, get
 from litestar.di import Provide
 from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.config import OpenAPIConfig
 
+from .context import root_of
 from .health import VERSION
 from .problems import MEDIA_TYPE, ProblemDetails
 
@@ -44,19 +45,23 @@ _PROBLEM = {"content": {MEDIA_TYPE: {"schema": {"$ref": _REF.format(name="Proble
 
 def describing(handlers: Sequence[HTTPRouteHandler]) -> HTTPRouteHandler:
     """The handler that tells what these handlers do."""
-    made: list[bytes] = []
+    made: list[dict[str, Any]] = []
 
     @get("/api/openapi.json", include_in_schema=False)
-    async def get_description() -> Response[bytes]:
+    async def get_description(request: Request[Any, Any, Any]) -> Response[bytes]:
         if not made:
             made.append(await anyio.to_thread.run_sync(_description, handlers))
-        return Response(made[0], media_type="application/json")
+        here = [{"url": root_of(request.scope) or "/"}]
+        return Response(msgspec.json.encode(made[0] | {"servers": here}), media_type="application/json")
 
     return get_description
 
 
-def _description(handlers: Sequence[HTTPRouteHandler]) -> bytes:
-    """The document, as JSON. An application of their own describes them: what it adds to be read itself is not ours."""
+def _description(handlers: Sequence[HTTPRouteHandler]) -> dict[str, Any]:
+    """The document, but where it is.
+
+    An application of their own describes the handlers: what it adds to be read itself is not ours.
+    """
     config = OpenAPIConfig(
         title="Callboard",
         version=VERSION,
@@ -75,7 +80,7 @@ def _description(handlers: Sequence[HTTPRouteHandler]) -> bytes:
                 _complete(path, method, cast("dict[str, Any]", operation))
                 if path not in _CREATING:
                     _optional_body(cast("dict[str, Any]", operation), schemas)
-    return msgspec.json.encode(schema)
+    return schema
 
 
 def _complete(path: str, method: str, operation: dict[str, Any]) -> None:

@@ -85,7 +85,7 @@ class Gate:
         try:
             inner = {**scope, "path": _path(scope), "root_path": ""}
             self._let_in(inner)
-            asked_of(inner, self._board)
+            asked_of(inner, self._board, scope.get("root_path", "").rstrip("/"))
         except Problem as problem:
             await _refuse(problem, scope, answer)
             return
@@ -124,7 +124,7 @@ class Gate:
             raise Problem(403, "forbidden", "without tokens, only this machine itself is answered")
         if self._tokens and not self._named:
             return  # who can show a token was not led here by a page
-        if (name := _name(host)) not in self._hosts:
+        if (name := _name(host)) not in self._hosts and not _is_local(name):
             raise Problem(421, "host", f"this board is not called {name!r:.80}: its operator names the hosts it has")
 
     def _check_origin(self, origin: str | None, host: str) -> None:

@@ -194,6 +194,13 @@ async def test_it_is_mounted_at_any_prefix(runtime: Runtime) -> None:
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app=mounted), base_url=URL) as client:
             assert (await client.get("/ops/api/jobs")).json()["items"] == []
             assert "Callboard" in (await client.get("/ops/")).text
+            assert (await client.get("/ops/api/openapi.json")).json()["servers"] == [{"url": "/ops"}]
+
+
+async def test_any_address_of_this_machine_is_a_name_of_the_board(client: httpx.AsyncClient) -> None:
+    for host in ("127.0.0.2:8470", "127.1.2.3", "[::1]:9"):  # no page elsewhere has such a name
+        assert (await client.get("/api/health", headers={"Host": host})).status_code == 200, host
+    assert (await client.get("/api/openapi.json")).json()["servers"] == [{"url": "/"}]
 
 
 def test_tokens_come_from_a_file_that_nobody_else_reads(tmp_path: Path) -> None:
