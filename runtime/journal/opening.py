@@ -140,7 +140,8 @@ def note_log(path: Path, log: Path) -> None:
     kept = place.relative_to(folder) if place.is_relative_to(folder) else place
     with refusing(path), contextlib.closing(connect(path, "rw")) as connection:
         connection.execute("PRAGMA synchronous = FULL")
-        connection.execute("UPDATE meta SET log = ?1 WHERE log IS NOT ?1", (os.fsencode(kept),))
+        named = os.fsencode(kept)
+        connection.execute("UPDATE meta SET log = ? WHERE log IS NOT ?", (named, named))
 
 
 def code_of(error: BaseException) -> int:

@@ -318,7 +318,7 @@ def test_a_journal_whose_making_was_killed_is_used_as_if_it_were_new(cli: Cli, f
     assert (told.code, told.out) == (2, "")
     assert "is empty" in told.err or "is half-made" in told.err
     told = cli("resume")
-    assert (told.code, told.out) == (0, "Nothing is unfinished in callboard.db.\n")
+    assert (told.code, told.out) == (0, "callboard.db is empty: no runtime has kept anything in it.\n")
     assert cli("run", "good.toml").code == 0
     assert cli("check").code == 0
 

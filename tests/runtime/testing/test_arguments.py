@@ -219,8 +219,9 @@ def test_after_its_end_a_simulation_says_that_it_is_closed() -> None:
 
 
 def test_a_wait_says_its_limit_with_a_unit(sim: Simulation) -> None:
+    probe = sim.probe()
     with pytest.raises(AssertionError, match="waited 60 s for an answer to a coroutine: it did not come"):
-        sim.do(lambda: sim.probe().ref.ask(1, timeout=None), within=60)
+        sim.do(lambda: probe.ref.ask(1, timeout=None), within=60)
 
 
 # -- circles -----------------------------------------------------------------------------------------------------------
