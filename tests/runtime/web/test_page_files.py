@@ -44,6 +44,19 @@ def test_every_import_is_relative_and_there() -> None:
             assert (path.parent / target).is_file(), f"{path.name} imports {target}"
 
 
+def test_what_a_module_imports_of_another_is_exported_there() -> None:
+    """A browser finds out when the view is opened: it stays empty then."""
+    for path in OURS:
+        for names, target in re.findall(r'\bimport\s*\{([^}]*)\}\s*from\s*"([^"]+)"', path.read_text()):
+            if "vendor" not in target:
+                there = (path.parent / target).read_text()
+                exported = set(re.findall(r"\bexport\s+(?:async\s+)?(?:const|let|class|function\*?)\s+(\w+)", there))
+                exported |= {name.split()[-1] for group in re.findall(r"\bexport\s*\{([^}]*)\}", there) for name in
+                             group.split(",") if name.strip()}  # fmt: skip
+                wanted = {name.split()[0] for name in names.split(",") if name.strip()}
+                assert wanted <= exported, f"{path.name} wants {wanted - exported} of {target}"
+
+
 def test_the_vendored_files_are_those_of_their_table_and_come_with_their_licences() -> None:
     table = (PAGE / "vendor/README.md").read_text()
     rows = re.findall(r"^\| `([^`]+)` \| (.+) \| `([0-9a-f]{64})` \|$", table, re.MULTILINE)

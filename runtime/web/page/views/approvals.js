@@ -46,7 +46,7 @@ export function answering({ job_id: job, task, approval }) {
 }
 
 /** The answers that are not for who is here, with the reason. Whoever may decide may reject, but for what they submitted. */
-const notFor = ({ yours, why_not: why }) => yours === false ? { approve: `${why.charAt(0).toUpperCase()}${why.slice(1)}.` } : {};
+export const notFor = ({ yours, why_not: why }) => yours === false ? { approve: `${why.charAt(0).toUpperCase()}${why.slice(1)}.` } : {};
 
 /** Who has decided, when and why. */
 const Decisions = ({ of }) => html`<ul class="clauses">
