@@ -88,4 +88,5 @@ def _application(page: bool) -> Litestar:
         exception_handlers={Exception: answer},
         request_max_body_size=LARGEST,
         openapi_config=None,  # it is made aside (`described.py`)
+        logging_config=None,  # what the program logs, and where, is its own business
     )

@@ -68,7 +68,8 @@ def _description(handlers: Sequence[HTTPRouteHandler]) -> dict[str, Any]:
         description="Durable, supervised jobs: docs/http.md says what holds for all.",
     )
     given = {name: Provide(lambda: None, sync_to_thread=False) for name in ("board", "caller")}
-    schema: dict[str, Any] = Litestar(handlers, dependencies=given, openapi_config=config).openapi_schema.to_schema()
+    app = Litestar(handlers, dependencies=given, openapi_config=config, logging_config=None)
+    schema: dict[str, Any] = app.openapi_schema.to_schema()
     _, components = msgspec.json.schema_components([ProblemDetails], ref_template=_REF)
     schema.setdefault("components", {}).setdefault("schemas", {}).update(components)
     schema["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}

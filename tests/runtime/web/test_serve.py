@@ -97,3 +97,18 @@ def test_another_address_needs_tokens(serve: Serve, tmp_path: Path) -> None:
         assert client.post("/api/jobs", headers=shown, json={}).status_code in {403, 405}
     server.send_signal(signal.SIGTERM)
     assert server.wait(60) == 0
+
+
+def test_a_board_leaves_alone_how_its_program_logs() -> None:
+    """In a process of its own, where none was made before."""
+    code = """
+import logging
+before = list(logging.root.handlers), logging.root.level
+from callboard import Runtime
+from callboard.runtime.web.app import HANDLERS
+from callboard.runtime.web.described import _description
+from callboard.web import board
+board(Runtime()), _description(HANDLERS)
+assert (list(logging.root.handlers), logging.root.level) == before, logging.root.handlers
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": SOURCE})
