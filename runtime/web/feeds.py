@@ -27,8 +27,8 @@ LOG = 4 * 1024 * 1024
 LEAST_LOG = 64 * 1024
 LOGS = 64 * 1024 * 1024
 """Bytes that a feed keeps for those behind, at most and at least, and all feeds together."""
-PAUSE = 0.0015
-LONGEST_PAUSE = 1.5
+PAUSE = 0.002
+LONGEST_PAUSE = 2.0
 """Seconds between two rounds of telling: for each reader, and at most. A reader costs about 20 us a round."""
 AT_ONCE = 5_000
 """Events that are told without waiting for the end of the pause."""
