@@ -178,13 +178,13 @@ class RemoteJob:
         self, reason: str = "paused by the user", *, by: str | None = None, request_id: str | None = None
     ) -> None:
         """As `JobHandle.pause`."""
-        await self._do(None, "pause", request_id, **_words(reason, by))
+        await self._do(None, "pause", request_id, **worded(reason, by))
 
     async def resume(
         self, reason: str = "resumed by the user", *, by: str | None = None, request_id: str | None = None
     ) -> RemoteJob:
         """As `JobHandle.resume`."""
-        return await self._go_on(None, "resume", request_id, **_words(reason, by))
+        return await self._go_on(None, "resume", request_id, **worded(reason, by))
 
     async def retry(
         self,
@@ -195,7 +195,7 @@ class RemoteJob:
         request_id: str | None = None,
     ) -> RemoteJob:
         """As `JobHandle.retry`."""
-        return await self._go_on(task, "retry", request_id, **_words(reason, by))
+        return await self._go_on(task, "retry", request_id, **worded(reason, by))
 
     async def skip(
         self,
@@ -206,7 +206,7 @@ class RemoteJob:
         request_id: str | None = None,
     ) -> RemoteJob:
         """As `JobHandle.skip`."""
-        return await self._go_on(task, "skip", request_id, **_words(reason, by))
+        return await self._go_on(task, "skip", request_id, **worded(reason, by))
 
     async def approve(self, *, by: str | None = None, reason: str | None = None, request_id: str | None = None) -> None:
         """As `JobHandle.approve`. by: with a token nobody but who it is of, and so unless given."""
@@ -362,7 +362,7 @@ class RemoteTask:
         self, *, by: str | None = None, reason: str = "reset by an operator", request_id: str | None = None
     ) -> None:
         """As `TaskHandle.reset`."""
-        await self._do("reset", request_id, **_words(reason, by))
+        await self._do("reset", request_id, **worded(reason, by))
 
     async def retry(
         self, reason: str = "retried by the user", *, by: str | None = None, request_id: str | None = None
@@ -381,7 +381,8 @@ class RemoteTask:
         await self._job.refresh_task(self.name)
 
 
-def _words(reason: object, by: object) -> dict[str, Any]:
+def worded(reason: object, by: object) -> dict[str, Any]:
+    """Why, and who says so, as they are sent. Raises what `attribution.words` does."""
     why, who = words(reason, by)
     return {"reason": why, "by": who}
 
@@ -389,7 +390,7 @@ def _words(reason: object, by: object) -> dict[str, Any]:
 def _cancel(reason: object, force: object, by: object) -> dict[str, Any]:
     if not isinstance(force, bool):
         raise TypeError(f"force is True or False, not {force!r:.60}")
-    return {**_words(reason, by), "force": force or None}
+    return {**worded(reason, by), "force": force or None}
 
 
 def _decision(by: object, reason: object) -> dict[str, Any]:

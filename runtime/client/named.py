@@ -22,8 +22,8 @@ from ...actors.records import BreakerRecord, MachineRecord, WorkerRecord
 from ...actors.ref import ASK_TIMEOUT
 from ...actors.spec import Duration, Hook, seconds
 from ...actors.transitions import Transitioned
-from ..attribution import words
 from ..machines import check_message
+from .handles import worded
 from .link import place
 from .views import breaker_of, machine_of, transition_of, worker_of
 
@@ -79,11 +79,6 @@ class Named(Generic[R]):
         return answer
 
 
-def _words(reason: object, by: object) -> dict[str, Any]:
-    why, who = words(reason, by)
-    return {"reason": why, "by": who}
-
-
 class RemoteWorker(Named[WorkerRecord]):
     """A worker of another process: `WorkerHandle` there."""
 
@@ -125,13 +120,13 @@ class RemoteWorker(Named[WorkerRecord]):
         self, reason: str = "paused by an operator", *, by: str | None = None, request_id: str | None = None
     ) -> None:
         """As `WorkerHandle.pause`."""
-        await self._do("pause", request_id, **_words(reason, by))
+        await self._do("pause", request_id, **worded(reason, by))
 
     async def resume(
         self, reason: str = "resumed by an operator", *, by: str | None = None, request_id: str | None = None
     ) -> None:
         """As `WorkerHandle.resume`."""
-        await self._do("resume", request_id, **_words(reason, by))
+        await self._do("resume", request_id, **worded(reason, by))
 
     async def shut_down(
         self,
@@ -143,19 +138,19 @@ class RemoteWorker(Named[WorkerRecord]):
     ) -> None:
         """As `WorkerHandle.shut_down`."""
         limit = None if deadline is None else seconds(deadline)
-        await self._do("shut_down", request_id, deadline=limit, **_words(reason, by))
+        await self._do("shut_down", request_id, deadline=limit, **worded(reason, by))
 
     async def terminate(
         self, reason: str = "terminated by an operator", *, by: str | None = None, request_id: str | None = None
     ) -> None:
         """As `WorkerHandle.terminate`."""
-        await self._do("terminate", request_id, **_words(reason, by))
+        await self._do("terminate", request_id, **worded(reason, by))
 
     async def start(
         self, reason: str = "started by an operator", *, by: str | None = None, request_id: str | None = None
     ) -> None:
         """As `WorkerHandle.start`."""
-        await self._do("start", request_id, **_words(reason, by))
+        await self._do("start", request_id, **worded(reason, by))
 
 
 class RemoteBreaker(Named[BreakerRecord]):
@@ -191,7 +186,7 @@ class RemoteBreaker(Named[BreakerRecord]):
         """As `BreakerHandle.reset`, but without a check: what would run there is said there, or run here before."""
         if check is not None:
             raise TypeError("a breaker of another process is reset without a check: run it here first")
-        await self._do("reset", request_id, **_words(reason, by))
+        await self._do("reset", request_id, **worded(reason, by))
 
     async def trip(
         self,
@@ -203,7 +198,7 @@ class RemoteBreaker(Named[BreakerRecord]):
     ) -> None:
         """As `BreakerHandle.trip`."""
         length = None if cooldown is None else seconds(cooldown)
-        await self._do("trip", request_id, cooldown=length, **_words(reason, by))
+        await self._do("trip", request_id, cooldown=length, **worded(reason, by))
 
 
 class RemoteMachine(Named[MachineRecord]):
