@@ -27,7 +27,6 @@ from anyio.abc import TaskStatus
 from ...actors.machine_kind import MachineNotFound
 from ..journal.contract import Entry, InboxAnswer, JournalError
 from ..outcomes import RuntimeClosed
-from .bell import Bell
 from .told import Answered, answer_to
 from .verbs import perform
 
@@ -72,12 +71,11 @@ class Taker:
 
     async def serve(self, *, task_status: TaskStatus[None]) -> None:
         """Take what comes, whenever somebody rings, until it is cancelled."""
-        shared = self._host.journal.shared
-        if shared is None:
+        bell = self._host.journal.bell()
+        if bell is None:
             self._ended.set()
             task_status.started()
             return
-        bell = Bell(shared)
         try:
             task_status.started()
             with self._serving:
@@ -97,8 +95,6 @@ class Taker:
 
     async def awaited(self) -> dict[str, float]:
         """Which decisions are in the inbox: their targets, with the time at which the first about each was made."""
-        if self._host.journal.shared is None:
-            return {}
         try:
             rows: list[InboxRow] = await self._read(self._host.journal.inbox)
         except JournalError:
@@ -111,8 +107,6 @@ class Taker:
 
     async def take(self, *, unheard: bool = False) -> None:
         """Do what is in the inbox, in order. unheard: nobody waits for the answers, so a notice tells of refusals."""
-        if self._host.journal.shared is None:
-            return
         unheard = self._unheard = unheard or self._unheard
         try:
             async with self._taking:

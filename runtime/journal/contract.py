@@ -11,14 +11,15 @@ Rules (DESIGN section 8, "Journal and output commit"):
 - A batch that could not be written is kept and tried again whole, with growing delay; `health` says degraded
   meanwhile.
 - Living is what has no `finished_at`: jobs, workstreams, workers and machines without one are loaded at start.
-- A journal has one owner. A corrupt or newer file is refused in plain words and never replaced.
+- A journal has one owner, or several nodes of which each owns a part (`cluster.py`). A corrupt or newer one is refused
+  in plain words and never replaced.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -36,6 +37,9 @@ from ...actors.records import (
 )
 from ...actors.task_record import AttemptRecord, TaskRecord
 from ...actors.transitions import Transitioned
+
+if TYPE_CHECKING:
+    from .cluster import Cluster
 
 
 class InboxRow(msgspec.Struct, frozen=True):
@@ -150,6 +154,18 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
         if self.newer_than is not None and not record.created_at > self.newer_than:
             return False
         return self.name in record.name.lower()
+
+
+class Bell(Protocol):
+    """Heard by whoever takes what stands in the inbox."""
+
+    async def heard(self) -> None:
+        """Wait until somebody has rung, or it is time to look without that."""
+        ...
+
+    def close(self) -> None:
+        """Take it away."""
+        ...
 
 
 class Asked(Protocol):
@@ -270,6 +286,15 @@ class Journal(Reader, Protocol):
     @property
     def shared(self) -> Path | None:
         """The file that other processes can put commands into; None where none can."""
+        ...
+
+    @property
+    def cluster(self) -> Cluster | None:
+        """Its seat among the nodes that share the journal, once it is open; None where it is owned alone."""
+        ...
+
+    def bell(self) -> Bell | None:
+        """What rings when there may be something new in the inbox; None where nobody else can put anything there."""
         ...
 
     @property

@@ -41,6 +41,7 @@ class MemoryJournal:
 
     durable_medium = False
     shared = None
+    cluster = None
 
     def __init__(self, *, history: int = HISTORY, ended_jobs: int = ENDED_JOBS, ended_tasks: int = ENDED_TASKS) -> None:
         self.tail = 0
@@ -77,6 +78,9 @@ class MemoryJournal:
         self._after_commit: Callable[[Sequence[Transitioned]], None] | None = None
 
     # -- writing
+
+    def bell(self) -> None:
+        """None: nobody else can put commands there."""
 
     def open(
         self,

@@ -25,6 +25,7 @@ from ...actors.records import (
 )
 from ...actors.task_record import AttemptRecord, TaskRecord
 from ...actors.transitions import Transitioned
+from ..control.bell import Bell
 from .batch import check
 from .contract import ArchivedJob, Commits, Entry, Health, InboxRow, JournalError, Wanted
 from .lock import Lock
@@ -69,6 +70,15 @@ class SqliteJournal:
     def shared(self) -> Path:
         """The file that other processes can put commands into."""
         return self.path
+
+    @property
+    def cluster(self) -> None:
+        """None: a file is owned alone."""
+        return None
+
+    def bell(self) -> Bell:
+        """A socket beside the file."""
+        return Bell(self.path)
 
     @property
     def durable(self) -> int:

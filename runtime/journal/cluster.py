@@ -1,0 +1,156 @@
+"""Several runtimes on one journal: what a node asks of the others' common database.
+
+A *node* is one runtime on a journal that several share. It owns jobs and machines: only their owner runs them, and
+only it commits what becomes of them.
+
+Rules (DESIGN section 8, "Journals")
+-----
+- A node has a *lease*, which it renews. One whose lease ran out may be *fenced* by another node, which is written in
+  the database under the same lock that every commit of a node takes: so a node that was fenced cannot commit, whatever
+  its clock says. It is told so by `LeaseLost`, and has to end: what it ran is somebody else's.
+- Who finds others silent was awake itself: before a node fences anyone it has reached the database for a whole lease.
+- A process that is known to be dead (same machine, and no such process) is fenced at once.
+- What a fenced node owned belongs to nobody until the living take it, each its share, each thing once.
+- Each taking is a new *epoch* of the node that takes: all numbers it gives from then on (keys, fencing tokens,
+  transitions) are above every number that anybody gave before. So in each job's history numbers rise, whoever ran it.
+- What is unique over all nodes (a job's id that a caller gave, a machine's name) is reserved before it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import msgspec
+
+from ...actors.loading import Loaded
+from .contract import InboxRow, JournalError
+
+EPOCH = 1 << 28
+"""Numbers in an epoch. The first of epoch n is n * EPOCH + 1; a page's script can count up to 2 ** 53."""
+LEASE = 15.0
+"""Seconds that a node may be silent before others take over, unless set."""
+
+
+class LeaseLost(JournalError):  # noqa: N818 - it names what happened
+    """Others have taken over what this node ran, since it was silent for too long. It cannot write any more."""
+
+
+class Node(msgspec.Struct, frozen=True):
+    """A node as others see it. state: living, silent (its lease ran out), fenced, left."""
+
+    name: str
+    epoch: int
+    state: str
+    place: str  # the machine and process, for people
+    started_at: float  # UTC epoch seconds, by the database's clock
+    seen_at: float  # when it last renewed its lease
+    jobs: int = 0  # living ones that it owns
+
+
+class Pulse(msgspec.Struct, frozen=True):
+    """What a node learns when it renews its lease."""
+
+    living: int  # nodes, this one too
+    orphans: int  # living jobs and machines that nobody owns
+    due_in: float | None = None  # seconds until the next lease of another node runs out, unless it is renewed
+
+
+class ToolState(msgspec.Struct, frozen=True):
+    """What all nodes know of a tool's breaker. `home` is the epoch of the node that opened it, and tries it again."""
+
+    tool: str
+    state: str  # closed | open | half_open
+    home: int
+    generation: int  # counts the changes of this row
+    due_at: float | None = None  # UTC epoch seconds: when its home looks again
+    reason: str | None = None
+
+
+class Want(msgspec.Struct, frozen=True):
+    """What a node wants of a tool's limit: slots that it uses or could use now, and for how urgent a task."""
+
+    limit: int  # the tool's `max_parallel`
+    slots: int
+    priority: int = 0  # of its most urgent task that waits for a slot
+
+
+class Cluster(Protocol):
+    """A node's seat among the nodes of its journal, from `Journal.open` until `Journal.shut`.
+
+    All methods block (call them in a thread), may be called from several threads, and raise JournalError where the
+    database cannot be reached, LeaseLost where this node was fenced.
+    """
+
+    @property
+    def name(self) -> str:
+        """This node's name: no two living nodes have the same."""
+        ...
+
+    @property
+    def epoch(self) -> int:
+        """Its present epoch."""
+        ...
+
+    @property
+    def lease(self) -> float:
+        """Seconds that its lease lasts."""
+        ...
+
+    def beat(self, last: int) -> Pulse:
+        """Renew the lease. last: the highest number given so far: near the end of its epoch a new one is begun."""
+        ...
+
+    def take(self) -> Loaded | None:
+        """Take this node's share of what nobody owns, after fencing who is silent; None if there is nothing.
+
+        Workers in it are those of nodes that this call has fenced. `last_key` and `last_seq` are where the numbers of
+        the new epoch begin; from the return on the node's own numbers must be above them.
+        """
+        ...
+
+    def nodes(self) -> list[Node]:
+        """All nodes that live, and those that were fenced or have left lately."""
+        ...
+
+    def reserve(self, kind: str, name: str) -> bool:
+        """Reserve a job's id or a machine's name for this node. False where there is one, ended or not."""
+        ...
+
+    def owner_of(self, kind: str, name: str) -> str | None:
+        """The name of the node that owns a living job or machine; None where it has ended, or nobody does."""
+        ...
+
+    def adopt(self, kind: str, name: str) -> bool:
+        """Own an ended job, which is about to be run again here. False where another node has done so, or it lives."""
+        ...
+
+    def send(self, row: InboxRow) -> int:
+        """Put a command into the inbox, and ring. Returns its number there."""
+        ...
+
+    def answer(self, row: int) -> bytes | None:
+        """The answer to a row of the inbox, as JSON; None while there is none."""
+        ...
+
+    def tools(self) -> list[ToolState]:
+        """Every tool whose breaker anybody has opened since, in its present state."""
+        ...
+
+    def set_tool(self, tool: ToolState) -> ToolState:
+        """Change the state of a tool's breaker, if it still has the generation before, and ring.
+
+        Returns what holds: `tool`, or what another node has written meanwhile.
+        """
+        ...
+
+    def share(self, wants: Mapping[str, Want]) -> dict[str, int]:
+        """Say what is wanted of each tool's limit; returns what this node may use of each until it asks again.
+
+        In all, no more than a tool's limit is ever given out. What a fenced node had is free again.
+        """
+        ...
+
+    def leave(self) -> None:
+        """Own nothing any more, at the end: others take what is left at once."""
+        ...
