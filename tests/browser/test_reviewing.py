@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from .theatre import ROOT, Theatre
 from .visitor import act, ask, confirm, run_at, run_is, tab_to, task
@@ -114,18 +114,54 @@ def test_the_example_is_served_and_approved_by_its_two_reviewers(another: Callab
     assert decided == ["ben", "ana"]
 
 
-def test_a_task_says_to_whom_its_approval_is_not_and_why(
-    another: Callable[..., Theatre], visit: Visit, tmp_path: Path
-) -> None:
-    file, tokens = tmp_path / "named.toml", tmp_path / "tokens.toml"
+SECRET = "bo-0123456789abcdef"
+
+
+def named(another: Callable[..., Theatre], folder: Path) -> Theatre:
+    """A board that wants a token; what runs there waits for a person whose token that is not."""
+    file, tokens = folder / "named.toml", folder / "tokens.toml"
     file.write_text('name="named"\n[[tasks]]\nname="go"\ncommand=["true"]\nhold={clauses=[{person="cy"}]}\n')
-    tokens.write_text('[[tokens]]\nname="bo"\nsecret="bo-0123456789abcdef"\nscopes=["read", "approve"]\n')
+    tokens.write_text(f'[[tokens]]\nname="bo"\nsecret="{SECRET}"\nscopes=["read", "approve"]\n')
     tokens.chmod(0o600)
     theatre = another("--run", str(file), "--tokens", str(tokens))
     theatre.start()
-    page = visit(theatre.url)
-    page.get_by_role("textbox", name="Token").fill("bo-0123456789abcdef")
+    return theatre
+
+
+def enter(page: Page, secret: str) -> None:
+    page.get_by_role("textbox", name="Token").fill(secret)
     page.keyboard.press("Enter")
+
+
+def test_a_refusal_that_comes_late_says_nothing_against_the_token_that_was_entered_meanwhile(
+    another: Callable[..., Theatre], visit: Visit, tmp_path: Path
+) -> None:
+    page = visit(named(another, tmp_path).url)
+    late: list[Route] = []
+    page.route(
+        "**/api/jobs?*",
+        lambda route: route.continue_() if "authorization" in route.request.headers else late.append(route),
+    )
+    page.reload()
+    enter(page, SECRET)
+    expect(page.get_by_title("You may only look and decide.")).to_be_visible()
+    for route in late:
+        route.continue_()
+
+    expect(page.get_by_role("table", name="Runs").get_by_role("link", name="named", exact=True)).to_be_visible()
+    assert late
+    expect(page.get_by_role("dialog", name="A token, please")).to_have_count(0)
+
+    page.get_by_role("button", name="Leave").click()
+    enter(page, "bo-wrong-0123456789")
+    expect(page.get_by_text("The server does not know that token.")).to_be_visible()
+
+
+def test_a_task_says_to_whom_its_approval_is_not_and_why(
+    another: Callable[..., Theatre], visit: Visit, tmp_path: Path
+) -> None:
+    page = visit(named(another, tmp_path).url)
+    enter(page, SECRET)
     page.get_by_role("table", name="Runs").get_by_role("link", name="named", exact=True).click()
     page.get_by_role("link", name="Tasks", exact=True).click()
     page.get_by_role("main").get_by_role("link", name="go", exact=True).last.click()

@@ -91,7 +91,8 @@ const WORDS = {
 /** Ask for something; the response, whatever its status. Raises Problem where none came, and for 401. */
 export async function ask(method, path, { body, headers = {}, key, signal: stop } = {}) {
   const sent = { Accept: "application/json", ...headers };
-  if (token.peek()) sent.Authorization = `Bearer ${token.peek()}`;
+  const secret = token.peek();
+  if (secret) sent.Authorization = `Bearer ${secret}`;
   if (body !== undefined) sent["Content-Type"] = "application/json";
   if (key) sent["Idempotency-Key"] = key;
   let response;
@@ -106,7 +107,7 @@ export async function ask(method, path, { body, headers = {}, key, signal: stop 
   }
   setClock(response);
   if (response.status === 401) {
-    refused.value = token.peek() ? "wrong" : "missing";
+    if (secret === token.peek()) refused.value = secret ? "wrong" : "missing"; // else it says nothing about the present one
     throw await problemOf(response);
   }
   return response;
