@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from functools import partial
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -20,6 +22,18 @@ settings.load_profile("callboard")
 
 _FOUND = entry_points(group="pytest11", name="callboard")  # by pytest itself, where the checkout is installed
 pytest_plugins = ["tests.transition_coverage", *([] if _FOUND else ["callboard.runtime.testing.plugin"])]
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _machine_may_be_busy() -> Iterator[None]:
+    """Where a test says nothing of it, nobody is told that the event loop did not turn for a second: that says as much
+    about the machine, and a test that counts what is told means the rest.
+    """
+    from callboard.actors.spec import HealthChecks
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("callboard.runtime.parts.HealthChecks", partial(HealthChecks, loop_blocked=0))
+        yield
 
 
 @pytest.fixture(
