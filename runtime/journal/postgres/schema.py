@@ -1,0 +1,222 @@
+"""The journal's tables in PostgreSQL, its versions, and the one call that a commit is.
+
+Rules
+-----
+- All of it lies in one schema, which is the only one in the search path of our connections.
+- Records are JSON in columns of type text, written and read whole: they come back exactly, with all that JSON can
+  escape and PostgreSQL's own types refuse. Real columns exist only where something is searched by them.
+- What is searched by, and is a text from outside, is written as `plain` makes it (`rows.py`).
+- `node` is whose a row is: the number of that node's session in `nodes`, NULL for nobody's. A new row is its writer's.
+  What is written again keeps its owner, but for workers and breakers, which are whose they are written by.
+- One commit is one call of `commit_batch`. It takes a lock on the node's row that who fences it waits for, and fails
+  with `LEASE_LOST` where that was done. `commits` remembers the last entry of each node, so that a batch which is sent
+  again, since its acknowledgement was lost, does nothing the second time.
+- Transitions are kept in chunks: those of one owner in one commit are one row (`journal/schema.py` says why).
+- A migration is never edited once released; the next one is added.
+"""
+# ruff: noqa: S608 - statements are put together from names in this package only; values are bound
+
+from __future__ import annotations
+
+from ..schema import ANSWERS_KEPT
+
+LEASE_LOST = "CB001"
+"""The SQLSTATE of a commit of a node that was fenced."""
+
+_RECORDS = """
+CREATE TABLE nodes (
+  node bigint PRIMARY KEY,                -- of one session: of a runtime, from its opening to its end
+  fenced boolean NOT NULL DEFAULT false   -- whether it may not write any more
+);
+CREATE TABLE commits (
+  node bigint PRIMARY KEY,
+  entry bigint NOT NULL                   -- the last one that the node has committed
+) WITH (fillfactor = 20);
+
+CREATE TABLE names (
+  name text PRIMARY KEY,                  -- "kind:id" of every entity
+  key bigint NOT NULL DEFAULT 0,          -- 0 while it is only reserved
+  node bigint                             -- by whom it was reserved
+);
+
+CREATE TABLE job_records (
+  key bigint PRIMARY KEY, state text NOT NULL, living boolean NOT NULL, node bigint, record text NOT NULL
+) WITH (fillfactor = 50);
+CREATE INDEX living_jobs ON job_records (node) WHERE living;
+CREATE TABLE workstream_records (key bigint PRIMARY KEY, job bigint NOT NULL, record text NOT NULL)
+  WITH (fillfactor = 50);
+CREATE INDEX workstreams_of_job ON workstream_records (job);
+CREATE TABLE specs (workstream bigint PRIMARY KEY, spec text NOT NULL);   -- and what machines run by
+CREATE TABLE task_records (key bigint PRIMARY KEY, record text NOT NULL)  -- those of a workstream are a range of keys
+  WITH (fillfactor = 50);
+CREATE TABLE approval_records (key bigint PRIMARY KEY, workstream bigint NOT NULL, record text NOT NULL);
+CREATE INDEX approvals_of_workstream ON approval_records (workstream);
+CREATE TABLE attempt_records (
+  key bigint PRIMARY KEY, task bigint NOT NULL, living boolean NOT NULL, record text NOT NULL
+) WITH (fillfactor = 50);
+CREATE INDEX attempts_of_task ON attempt_records (task);
+CREATE TABLE worker_records (
+  key bigint PRIMARY KEY, name text NOT NULL, run bigint NOT NULL, living boolean NOT NULL, node bigint,
+  record text NOT NULL
+) WITH (fillfactor = 20);
+CREATE INDEX incarnations ON worker_records (name, run);
+CREATE INDEX workers_of_node ON worker_records (node);
+CREATE TABLE breaker_records (key bigint PRIMARY KEY, node bigint, record text NOT NULL);
+CREATE TABLE machine_records (key bigint PRIMARY KEY, living boolean NOT NULL, node bigint, record text NOT NULL)
+  WITH (fillfactor = 50);
+CREATE INDEX living_machines ON machine_records (node) WHERE living;
+CREATE TABLE outbox_rows (key bigint PRIMARY KEY, node bigint, record text NOT NULL);
+CREATE INDEX outbox_of_node ON outbox_rows (node);
+
+CREATE TABLE request_records (
+  request_id text PRIMARY KEY, key bigint NOT NULL, expires_at double precision NOT NULL, owner bigint NOT NULL,
+  record text NOT NULL
+);
+CREATE INDEX oldest_requests ON request_records (expires_at);
+CREATE TABLE inbox_rows (                 -- commands of other processes: they insert, a node takes and answers
+  key bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, command text NOT NULL, taken_by bigint, answer text,
+  answered_at double precision
+);
+CREATE INDEX unanswered ON inbox_rows (key) WHERE answer IS NULL;
+CREATE INDEX oldest_answers ON inbox_rows (answered_at) WHERE answer IS NOT NULL;
+
+CREATE TABLE transition_chunks (
+  seq bigint PRIMARY KEY,   -- of its first transition
+  base bigint NOT NULL,     -- of the first transition in its commit: no chunk before it holds a later one
+  owner text NOT NULL,      -- the job's id, the worker's, or "machine:" or "breaker:" with a name
+  transitions text NOT NULL -- JSON: an array of arrays, the columns of state_transitions up to metadata
+);
+CREATE INDEX chunks_of_owner ON transition_chunks (owner, seq);
+"""
+
+
+def _lines(text: str) -> str:
+    return f"string_to_array({text}, E'\\n')"
+
+
+def _write(table: str, columns: dict[str, str], changed: str, extra: str = "", given: str = "") -> str:
+    """Write rows that come as arrays side by side. columns: each with its array; changed: if the key is there."""
+    names, arrays = ", ".join(columns), ", ".join(columns.values())
+    more, values = (f", {given}", f", {extra}") if given else ("", "")
+    return (
+        f"INSERT INTO {table} ({names}{more}) SELECT {names}{values} FROM unnest({arrays}) AS new ({names})"
+        f"\n      ON CONFLICT ({next(iter(columns))}) DO UPDATE SET "
+        + ", ".join(f"{column} = excluded.{column}" for column in changed.split())
+        + ";"
+    )
+
+
+# What commit_batch takes after the node and the entry, with its type; what it does if the first of a group is given.
+_GROUPS: dict[tuple[tuple[str, str], ...], str] = {
+    (("chunk_seqs", "bigint[]"), ("chunk_base", "bigint"), ("chunk_owners", "text"), ("chunks", "text")): (
+        "INSERT INTO transition_chunks (seq, base, owner, transitions)\n      SELECT seq, chunk_base, owner, rows"
+        f" FROM unnest(chunk_seqs, {_lines('chunk_owners')}, {_lines('chunks')}) AS new (seq, owner, rows);"
+    ),
+    (("named_keys", "bigint[]"), ("named", "text")): _write(
+        "names", {"name": _lines("named"), "key": "named_keys"}, "key"
+    ),
+    (("spec_keys", "bigint[]"), ("spec_lines", "text")): _write(
+        "specs", {"workstream": "spec_keys", "spec": _lines("spec_lines")}, "spec"
+    ),
+    (("job_keys", "bigint[]"), ("job_states", "text"), ("job_living", "boolean[]"), ("jobs", "text")): _write(
+        "job_records",
+        {"key": "job_keys", "state": _lines("job_states"), "living": "job_living", "record": _lines("jobs")},
+        "state living record", "this_node", "node",
+    ),
+    (("run_keys", "bigint[]"), ("run_jobs", "bigint[]"), ("runs", "text")): _write(
+        "workstream_records", {"key": "run_keys", "job": "run_jobs", "record": _lines("runs")}, "record"
+    ),
+    (("task_keys", "bigint[]"), ("tasks", "text")): _write(
+        "task_records", {"key": "task_keys", "record": _lines("tasks")}, "record"
+    ),
+    (("approval_keys", "bigint[]"), ("approval_runs", "bigint[]"), ("approvals", "text")): _write(
+        "approval_records",
+        {"key": "approval_keys", "workstream": "approval_runs", "record": _lines("approvals")}, "record",
+    ),
+    (
+        ("attempt_keys", "bigint[]"), ("attempt_tasks", "bigint[]"), ("attempt_living", "boolean[]"),
+        ("attempts", "text"),
+    ): _write(
+        "attempt_records",
+        {"key": "attempt_keys", "task": "attempt_tasks", "living": "attempt_living", "record": _lines("attempts")},
+        "living record",
+    ),
+    (
+        ("worker_keys", "bigint[]"), ("worker_names", "text"), ("worker_runs", "bigint[]"),
+        ("worker_living", "boolean[]"), ("workers", "text"),
+    ): _write(
+        "worker_records",
+        {
+            "key": "worker_keys", "name": _lines("worker_names"), "run": "worker_runs", "living": "worker_living",
+            "record": _lines("workers"),
+        },
+        "living node record", "this_node", "node",
+    ),
+    (("breaker_keys", "bigint[]"), ("breakers", "text")): _write(
+        "breaker_records", {"key": "breaker_keys", "record": _lines("breakers")}, "node record", "this_node", "node"
+    ),
+    (("machine_keys", "bigint[]"), ("machine_living", "boolean[]"), ("machines", "text")): _write(
+        "machine_records",
+        {"key": "machine_keys", "living": "machine_living", "record": _lines("machines")},
+        "living record", "this_node", "node",
+    ),
+    (("outbox_done", "bigint[]"),): "DELETE FROM outbox_rows WHERE key = ANY (outbox_done);",
+    (("outbox_keys", "bigint[]"), ("outbox", "text")): _write(
+        "outbox_rows", {"key": "outbox_keys", "record": _lines("outbox")}, "record", "this_node", "node"
+    ),
+    (
+        ("request_ids", "text"), ("request_keys", "bigint[]"), ("request_ends", "double precision[]"),
+        ("request_owners", "bigint[]"), ("requests", "text"),
+    ): _write(
+        "request_records",
+        {
+            "request_id": _lines("request_ids"), "key": "request_keys", "expires_at": "request_ends",
+            "owner": "request_owners", "record": _lines("requests"),
+        },
+        "key expires_at owner record",
+    ),
+    (("answer_rows", "bigint[]"), ("answer_times", "double precision[]"), ("answers", "text")): (
+        "UPDATE inbox_rows SET answer = new.answer, answered_at = new.at"
+        f"\n      FROM unnest(answer_rows, answer_times, {_lines('answers')}) AS new (row, at, answer)"
+        "\n      WHERE key = new.row AND inbox_rows.answer IS NULL;"
+    ),
+    (("pruned_at", "double precision"),): f"""DELETE FROM request_records WHERE request_id IN (
+        SELECT request_id FROM request_records AS old WHERE expires_at <= pruned_at
+          AND NOT EXISTS (SELECT 1 FROM job_records WHERE job_records.key = old.owner AND living)
+          AND NOT EXISTS (SELECT 1 FROM worker_records WHERE worker_records.key = old.owner AND living)
+          AND NOT EXISTS (SELECT 1 FROM machine_records WHERE machine_records.key = old.owner AND living)
+          FOR UPDATE SKIP LOCKED);
+      DELETE FROM inbox_rows WHERE key IN (
+        SELECT key FROM inbox_rows WHERE answer IS NOT NULL AND answered_at <= pruned_at - {ANSWERS_KEPT}
+          FOR UPDATE SKIP LOCKED);""",
+}  # fmt: skip
+PARTS = tuple(name for group in _GROUPS for name, _ in group)
+"""What `commit_batch` takes beside the node and the entry, in order. NULL where there is nothing of it."""
+
+_COMMIT = (
+    "CREATE FUNCTION commit_batch(this_node bigint, this_entry bigint,\n  "
+    + ",\n  ".join(f"{name} {kind}" for group in _GROUPS for name, kind in group)
+    + f"""
+) RETURNS boolean LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+BEGIN
+  IF this_entry IS NOT NULL THEN   -- else it goes on with a batch that was begun in this transaction
+    PERFORM 1 FROM nodes WHERE node = this_node AND NOT fenced FOR KEY SHARE;
+    IF NOT FOUND THEN
+      RAISE EXCEPTION 'node % was fenced', this_node USING ERRCODE = '{LEASE_LOST}';
+    END IF;
+    INSERT INTO commits VALUES (this_node, this_entry)
+      ON CONFLICT (node) DO UPDATE SET entry = excluded.entry WHERE commits.entry < excluded.entry;
+    IF NOT FOUND THEN
+      RETURN false;   -- it was committed before, and the acknowledgement was lost
+    END IF;
+  END IF;"""
+    + "".join(f"\n  IF {group[0][0]} IS NOT NULL THEN\n    {sql}\n  END IF;" for group, sql in _GROUPS.items())
+    + "\n  RETURN true;\nEND $$;\n"
+)
+
+COMMIT = f"SELECT commit_batch({', '.join(f'${n}' for n in range(1, len(PARTS) + 3))})"
+"""The statement of a commit."""
+
+MIGRATIONS = (_RECORDS + _COMMIT,)
+"""What brings a database from version n to n + 1."""
