@@ -31,6 +31,7 @@ from ...actors.records import (
     BreakerRecord,
     JobRecord,
     MachineRecord,
+    OutboxRow,
     RequestRecord,
     WorkerRecord,
     WorkstreamRecord,
@@ -274,6 +275,30 @@ class Reader(Asked, Protocol):
 
     def archived_numbers(self) -> list[tuple[int, int]]:
         """The numbers of the transitions that were moved out of it, as ranges from first to last."""
+        ...
+
+
+class Stored(Reader, Protocol):
+    """What is asked of a journal on a medium by programs that do not run it: the commands, mostly."""
+
+    def load(self) -> Loaded:
+        """What the journal holds of the living, whoever runs it."""
+        ...
+
+    def outbox(self) -> list[OutboxRow]:
+        """The hooks of ended entities that are still to run."""
+        ...
+
+    def sent(self, request_id: str) -> list[tuple[InboxRow, bytes | None]]:
+        """What was put into the inbox under that key and is still there, with its answer as JSON, oldest first."""
+        ...
+
+    def answer(self, row: int) -> bytes | None:
+        """The answer to a row of the inbox, as JSON; None while there is none."""
+        ...
+
+    def check_pages(self) -> None:
+        """Look at all that is stored, also what no question reads, where that can be. Raises JournalCorrupt."""
         ...
 
 
