@@ -27,7 +27,8 @@ import sqlite3
 import subprocess
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
 from graphlib import TopologicalSorter
 from itertools import pairwise
 from pathlib import Path
@@ -87,13 +88,34 @@ async def ours(path: Path | None, repeats: int, used: dict[str, float] | None = 
 # -- floors ------------------------------------------------------------------------------------------------------------
 
 
-class GroupCommit:
-    """Rows into SQLite by a writer thread: what queued up while it wrote is its next commit."""
+Row = tuple[str, str]
+Rows = AbstractContextManager[Callable[[list[Row]], None]]
+"""What commits a list of rows, task and state. It is entered in the thread that writes."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+
+@contextmanager
+def sqlite_rows(path: Path) -> Iterator[Callable[[list[Row]], None]]:
+    """Rows into a new SQLite file."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("CREATE TABLE rows (number INTEGER PRIMARY KEY, task TEXT, state TEXT)")
+
+        def put(rows: list[Row]) -> None:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.executemany("INSERT INTO rows (task, state) VALUES (?, ?)", rows)
+            connection.execute("COMMIT")
+
+        yield put
+
+
+class GroupCommit:
+    """Rows by a writer thread: what queued up while it wrote is its next commit."""
+
+    def __init__(self, writer: Rows) -> None:
+        self.writer = writer
         self.loop = asyncio.get_running_loop()
-        self.rows: queue.SimpleQueue[tuple[tuple[str, str], asyncio.Future[None]] | None] = queue.SimpleQueue()
+        self.rows: queue.SimpleQueue[tuple[Row, asyncio.Future[None]] | None] = queue.SimpleQueue()
         self.thread = threading.Thread(target=self.write)
         self.thread.start()
 
@@ -104,22 +126,16 @@ class GroupCommit:
         await future
 
     def write(self) -> None:
-        connection = sqlite3.connect(self.path, isolation_level=None)
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = FULL")
-        connection.execute("CREATE TABLE rows (number INTEGER PRIMARY KEY, task TEXT, state TEXT)")
-        while (first := self.rows.get()) is not None:
-            batch = [first]
-            while not self.rows.empty() and len(batch) < 2_000:
-                if (more := self.rows.get()) is None:
-                    self.rows.put(None)
-                    break
-                batch.append(more)
-            connection.execute("BEGIN IMMEDIATE")
-            connection.executemany("INSERT INTO rows (task, state) VALUES (?, ?)", [row for row, _ in batch])
-            connection.execute("COMMIT")
-            self.loop.call_soon_threadsafe(self.done, [future for _, future in batch])
-        connection.close()
+        with self.writer as put:
+            while (first := self.rows.get()) is not None:
+                batch = [first]
+                while not self.rows.empty() and len(batch) < 2_000:
+                    if (more := self.rows.get()) is None:
+                        self.rows.put(None)
+                        break
+                    batch.append(more)
+                put([row for row, _ in batch])
+                self.loop.call_soon_threadsafe(self.done, [future for _, future in batch])
 
     @staticmethod
     def done(futures: list[asyncio.Future[None]]) -> None:
@@ -157,9 +173,9 @@ async def volatile_floor(repeats: int) -> dict[str, float]:
     return {name: min([await floor(graph, body) for _ in range(repeats)]) for name, graph in graphs().items()}
 
 
-async def durable_floor(path: Path, repeats: int) -> dict[str, float]:
+async def durable_floor(rows: Rows, repeats: int, chosen: dict[str, Graph]) -> dict[str, float]:
     """Each graph with two rows a task."""
-    writer = GroupCommit(path)
+    writer = GroupCommit(rows)
 
     async def body(name: str) -> None:
         await writer.row(name, "running")
@@ -167,7 +183,7 @@ async def durable_floor(path: Path, repeats: int) -> dict[str, float]:
         await writer.row(name, "completed")
 
     try:
-        return {name: min([await floor(graph, body) for _ in range(repeats)]) for name, graph in graphs().items()}
+        return {name: min([await floor(graph, body) for _ in range(repeats)]) for name, graph in chosen.items()}
     finally:
         writer.rows.put(None)
         writer.thread.join()
@@ -176,10 +192,10 @@ async def durable_floor(path: Path, repeats: int) -> dict[str, float]:
 # -- the peer ----------------------------------------------------------------------------------------------------------
 
 
-def peer(python: str, folder: Path, repeats: int) -> dict[str, float]:
-    """Seconds for each graph under DBOS on SQLite, by the Python that has it. Raises CalledProcessError."""
+def peer(python: str, database: str, repeats: int, chosen: dict[str, Graph]) -> dict[str, float]:
+    """Seconds for each graph under DBOS on that database, by the Python that has it. Raises CalledProcessError."""
     script = Path(__file__).parent / "peers" / "dbos_noop.py"
-    asked = json.dumps({"folder": str(folder), "repeats": repeats, "graphs": graphs()})
+    asked = json.dumps({"database": database, "repeats": repeats, "graphs": chosen})
     done = subprocess.run([python, str(script)], input=asked, capture_output=True, text=True, check=True, timeout=600)
     answer: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return answer
@@ -214,7 +230,7 @@ def measure(folder: Path, *, quick: bool, dbos: str | None) -> tuple[list[list[s
     rows: list[list[str]] = []
     skipped: list[str] = []
     raw = asyncio.run(volatile_floor(repeats))
-    kept = asyncio.run(durable_floor(folder / "floor.db", repeats))
+    kept = asyncio.run(durable_floor(sqlite_rows(folder / "floor.db"), repeats, graphs()))
     rows += [
         shown("floor: TaskGroup + graphlib, nothing kept", raw),
         shown("floor: two rows a task, SQLite FULL", kept),
@@ -235,7 +251,7 @@ def measure(folder: Path, *, quick: bool, dbos: str | None) -> tuple[list[list[s
     if dbos is None:
         skipped.append("DBOS: give --dbos PYTHON, of an environment that has it (pip install dbos)")
     else:
-        theirs = peer(dbos, folder, min(repeats, 2))
+        theirs = peer(dbos, f"sqlite:///{folder / 'dbos.sqlite'}", min(repeats, 2), graphs())
         rows += [shown("DBOS, SQLite WAL", theirs), ratio("**Callboard on SQLite to DBOS**", durable, theirs)]
     return rows, skipped
 

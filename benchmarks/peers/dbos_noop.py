@@ -1,7 +1,8 @@
-"""The peer of orchestration.py: each graph as one DBOS workflow whose tasks are steps, on SQLite.
+"""The peer of orchestration.py and scale.py: each graph as one DBOS workflow whose tasks are steps.
 
-Run by an interpreter that has DBOS. Reads {"folder", "repeats", "graphs"} as JSON from its input; the last line of
-its output is the best seconds of each graph as JSON. Steps are started in a fixed order, those of a layer at once.
+Run by an interpreter that has DBOS. Reads {"database", "repeats", "graphs"} as JSON from its input: the address of an
+SQLite file or of a PostgreSQL database; the last line of its output is the best seconds of each graph as JSON. Steps
+are started in a fixed order, those of a layer at once.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import json
 import logging
 import sys
 import time
-from pathlib import Path
 
 from dbos import DBOS
 
@@ -50,8 +50,7 @@ async def main() -> None:
 
 if __name__ == "__main__":
     logging.disable(logging.WARNING)
-    database = Path(asked["folder"]) / "dbos.sqlite"
-    DBOS(config={"name": "noop", "system_database_url": f"sqlite:///{database}", "log_level": "ERROR"})
+    DBOS(config={"name": "noop", "system_database_url": asked["database"], "log_level": "ERROR"})
     DBOS.launch()
     asyncio.run(main())
     DBOS.destroy()
