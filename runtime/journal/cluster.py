@@ -57,22 +57,27 @@ class Pulse(msgspec.Struct, frozen=True):
 
 
 class ToolState(msgspec.Struct, frozen=True):
-    """What all nodes know of a tool's breaker. `home` is the epoch of the node that opened it, and tries it again."""
+    """What all nodes know of a tool's breaker. home: the name of the node that opened it, tries it, or has closed it;
+    "" where it is half open and nobody tries it yet.
+    """
 
     tool: str
     state: str  # closed | open | half_open
-    home: int
-    generation: int  # counts the changes of this row
-    due_at: float | None = None  # UTC epoch seconds: when its home looks again
+    home: str
+    generation: int  # counts the changes of this row, from 1
+    due_at: float | None = None  # UTC epoch seconds: when somebody may try it again
     reason: str | None = None
 
 
-class Want(msgspec.Struct, frozen=True):
-    """What a node wants of a tool's limit: slots that it uses or could use now, and for how urgent a task."""
+class Want(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a node wants of a tool's limit, in slots. `sharing.py` says what it gets."""
 
-    limit: int  # the tool's `max_parallel`
-    slots: int
-    priority: int = 0  # of its most urgent task that waits for a slot
+    limit: int  # the tool's `max_parallel`, as this node knows it
+    slots: int  # in use, or waited for by tasks that could begin at once
+    priority: int = 0  # of its most urgent task that waits
+    used: int = 0  # in use, or may be until the answer is there: they stay this node's, whatever that is
+    urgent: int = 0  # that tasks of `priority` wait for; others wait for what is beyond these and those in use
+    keep: int = 0  # in all, that it would rather keep where nobody else wants them
 
 
 class Cluster(Protocol):
@@ -145,9 +150,10 @@ class Cluster(Protocol):
         ...
 
     def share(self, wants: Mapping[str, Want]) -> dict[str, int]:
-        """Say what is wanted of each tool's limit; returns what this node may use of each until it asks again.
+        """Say what is wanted of these tools; returns what this node may use of each until it asks again.
 
-        In all, no more than a tool's limit is ever given out. What a fenced node had is free again.
+        Decided by `sharing.portion`, under a lock of the tool: in all no more than its limit is ever given out. It
+        rings where that says so. A claim that is empty is forgotten, and so are all of a node that is fenced or leaves.
         """
         ...
 
