@@ -10,7 +10,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 import msgspec
@@ -97,20 +97,75 @@ def check(entry: Entry) -> None:
 
 
 class Batch:
-    """The entries of one commit. `number` is the last one's in this session, `base` what sessions before had."""
+    """The entries of one commit. `number` is the last one's in this session."""
 
-    def __init__(self, number: int, base: int, entries: Sequence[Entry]) -> None:
+    def __init__(self, number: int, entries: Sequence[Entry]) -> None:
         self.number = number
-        self.base = base
         self.transitions: list[Transitioned] = []
+        for entry in entries:
+            self.transitions += entry.transitions
         self._entries = entries
-        self._parts: list[Parameters] | None = None
 
-    def parts(self) -> list[Parameters]:
-        """The parameters of the statements that write it. Encoded once, however often it is tried."""
-        if self._parts is None:
-            self._parts = _Encoding(self.base + self.number).run(self._entries, self.transitions)
-        return self._parts
+    def left(self) -> Left:
+        """What it leaves to be written."""
+        return Left(self._entries)
+
+
+class Left:
+    """What the entries of a batch leave: the last record of each entity, by kind and key, and what is beside them."""
+
+    def __init__(self, entries: Sequence[Entry]) -> None:
+        self.records: dict[type[AnyRecord], dict[int, AnyRecord]] = {kind: {} for kind in COLUMNS}
+        self.specs: dict[int, bytes] = {}
+        self.outbox_done: list[int] = []
+        self.answers: list[tuple[int, str, float]] = []  # row, answer, at
+        self.pruned_at = 0.0
+        records = self.records
+        outbox = records[OutboxRow]
+        for entry in entries:
+            for record in entry.records:
+                records[type(record)][record.key] = record
+            if entry.specs:
+                self.specs.update(entry.specs)
+            if entry.answers or entry.pruned_at:
+                self.answers += [(answer.row, answer.answer, answer.at) for answer in entry.answers]
+                self.pruned_at = max(self.pruned_at, entry.pruned_at)
+            for key in entry.outbox_done:
+                outbox.pop(key, None)
+                self.outbox_done.append(key)
+        for request in cast("dict[int, RequestRecord]", records[RequestRecord]).values():
+            self.pruned_at = max(self.pruned_at, request.at)
+            if request.row:
+                self.answers.append((request.row, bytes(request.answer).decode(), request.at))
+
+    def names(self, created: set[str]) -> Iterator[tuple[str, int]]:
+        """The names of those of its entities that were created: "kind:id", and the key."""
+        for kind, column in COLUMNS.items():
+            if created and column not in _UNNAMED:
+                for key, record in cast("dict[int, Record]", self.records[kind]).items():
+                    if record.id in created:
+                        yield f"{column}:{record.id}", key
+
+
+def by_owner(transitions: Sequence[Transitioned]) -> tuple[dict[str, list[Transitioned]], set[str]]:
+    """The transitions of each owner (`contract.belongs_to`), and the ids of the entities that they created."""
+    created: set[str] = set()
+    owners: dict[str, list[Transitioned]] = {}
+    for row in transitions:
+        owner = row.job_id
+        if owner is None or row.kind in _SHARED:  # contract.belongs_to, without its call
+            owner = row.entity_id if row.kind not in _PREFIXED else f"{row.kind}:{row.entity_id}"
+        if (rows := owners.get(owner)) is None:
+            rows = owners[owner] = []
+        rows.append(row)
+        if row.from_state is None:
+            created.add(row.entity_id)
+    return owners, created
+
+
+def parts_of(batch: Batch, number: int) -> list[Parameters]:
+    """The parameters of the statements that write a batch into SQLite, as one whose last entry has that number."""
+    return _Encoding(number).run(batch.left(), batch.transitions)
 
 
 class _Encoding:
@@ -133,50 +188,24 @@ class _Encoding:
         self.answers: list[tuple[int, str, float]] = []
         self.pruned_at = 0.0
 
-    def run(self, entries: Sequence[Entry], transitions: list[Transitioned]) -> list[Parameters]:
-        last: dict[type[AnyRecord], dict[int, AnyRecord]] = {kind: {} for kind in COLUMNS}
-        outbox = last[OutboxRow]
-        specs: dict[int, bytes] = {}
-        for entry in entries:
-            transitions += entry.transitions
-            for record in entry.records:
-                last[type(record)][record.key] = record
-            if entry.specs:
-                specs.update(entry.specs)
-            if entry.answers or entry.pruned_at:
-                self.answers += [(answer.row, answer.answer, answer.at) for answer in entry.answers]
-                self.pruned_at = max(self.pruned_at, entry.pruned_at)
-            for key in entry.outbox_done:
-                outbox.pop(key, None)
-                self.outbox_done.append(key)
-                self.last_key = max(self.last_key, key)
-        for request in cast("dict[int, RequestRecord]", last[RequestRecord]).values():
-            self.pruned_at = max(self.pruned_at, request.at)
-            if request.row:
-                self.answers.append((request.row, bytes(request.answer).decode(), request.at))
+    def run(self, left: Left, transitions: list[Transitioned]) -> list[Parameters]:
+        self.outbox_done, self.answers, self.pruned_at = left.outbox_done, left.answers, left.pruned_at
+        self.last_key = max(self.outbox_done, default=0)
         created = self.add_transitions(transitions)
-        if specs:
-            self.last_key = max(self.last_key, *specs)
-        self.add("specs", list(specs), list(specs.values()))
-        for kind, records in last.items():
+        self.names = dict(left.names(created))
+        if left.specs:
+            self.last_key = max(self.last_key, *left.specs)
+        self.add("specs", list(left.specs), list(left.specs.values()))
+        for kind, records in left.records.items():
             if records:
-                self.add_records(COLUMNS[kind], records, created)
+                self.last_key = max(self.last_key, *records)
+                self.add(COLUMNS[kind], list(records), lines_of(list(records.values())))
         self.close()
         return self.parts
 
     def add_transitions(self, transitions: list[Transitioned]) -> set[str]:
         """Write them in chunks by owner. Returns the ids of the entities that they created."""
-        created: set[str] = set()
-        owners: dict[str, list[Transitioned]] = {}
-        for row in transitions:
-            owner = row.job_id
-            if owner is None or row.kind in _SHARED:  # contract.belongs_to, without its call
-                owner = row.entity_id if row.kind not in _PREFIXED else f"{row.kind}:{row.entity_id}"
-            if (rows := owners.get(owner)) is None:
-                rows = owners[owner] = []
-            rows.append(row)
-            if row.from_state is None:
-                created.add(row.entity_id)
+        owners, created = by_owner(transitions)
         if transitions:
             base, self.last_seq = transitions[0].seq, transitions[-1].seq
             for owner, rows in owners.items():
@@ -186,14 +215,6 @@ class _Encoding:
                     self.chunks.append((chunk[0].seq, base, owner, self.size, len(text)))
                     self.put(text)
         return created
-
-    def add_records(self, column: str, records: dict[int, AnyRecord], created: set[str]) -> None:
-        self.last_key = max(self.last_key, *records)
-        if created and column not in _UNNAMED:
-            for key, record in cast("dict[int, Record]", records).items():
-                if record.id in created:
-                    self.names[f"{column}:{record.id}"] = key
-        self.add(column, list(records), _lines(list(records.values())))
 
     def add(self, column: str, keys: Sequence[int], lines: list[bytes]) -> None:
         """Put the text of each key's row in its column."""
@@ -238,7 +259,7 @@ _PREFIXED = frozenset({"machine", "breaker"})
 _UNNAMED = frozenset({"attempt", "outbox", "request"})
 
 
-def _lines(records: list[AnyRecord]) -> list[bytes]:
+def lines_of(records: list[AnyRecord]) -> list[bytes]:
     """The text of each record. All in one call: that takes half the time of one call each."""
     try:
         lines = encode_lines(records).split(b"\n")

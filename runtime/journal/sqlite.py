@@ -2,7 +2,8 @@
 
 Rules:
 - WAL with `synchronous=FULL`: what is durable survives the power going out, not only the process.
-- The loop's side is here, and never blocks but in `open`, `lend` and `shut`; the writer's side is `writer.py`.
+- The loop's side is here, and never blocks but in `open`, `lend` and `shut`; the writer's side is `writer.py` and
+  `sqlite_medium.py`.
 - Questions are asked over a read-only connection of their own: they see what is committed, nothing else.
 """
 
@@ -31,7 +32,8 @@ from .contract import ArchivedJob, Commits, Entry, Health, InboxRow, JournalErro
 from .lock import Lock
 from .opening import check_place, claim, connect_writer, prepare, refusing
 from .reader import SqliteReader
-from .writer import Writer
+from .sqlite_medium import SqliteMedium
+from .writer import Writer, asker
 
 OLDEST_SQLITE = (3, 38, 0)
 """The first version that always has the JSON functions."""
@@ -124,10 +126,10 @@ class SqliteJournal:
             self._reader = SqliteReader(self.path)
             loaded = self._reader.load()
             owner, base = claim(self.path)
+            medium = SqliteMedium(self.path, lock, owner, base, aside=self._reader.aside, connect=self._connect)
             writer = Writer(
-                self.path, lock, owner, base,
-                changed=self._caller(on_durable, call_threadsafe), after_commit=after_commit,
-                aside=self._reader.aside, connect=self._connect, pause=self._pause, clock=self._clock,
+                medium, self.path.name, changed=asker(on_durable, call_threadsafe), after_commit=after_commit,
+                pause=self._pause, clock=self._clock,
             )  # fmt: skip
             with refusing(self.path):
                 writer.start()
@@ -137,25 +139,6 @@ class SqliteJournal:
             raise
         self._writer = writer
         return loaded
-
-    def _caller(
-        self, on_durable: Callable[[], None], call_threadsafe: Callable[[Callable[[], None]], object]
-    ) -> Callable[[], None]:
-        """What the writer calls: it asks the loop to look, unless it has been asked and has not looked yet."""
-        asked = False
-
-        def look() -> None:
-            nonlocal asked
-            asked = False
-            on_durable()
-
-        def changed() -> None:
-            nonlocal asked
-            if not asked:
-                asked = True
-                call_threadsafe(look)
-
-        return changed
 
     def append(self, entry: Entry) -> int:
         """Take one turn. Raises ValueError for one that could not be written. Never blocks."""

@@ -2,36 +2,30 @@
 
 Rules:
 - What has been handed over when the writer becomes free forms one batch, up to `LARGEST` transitions.
-- A batch is committed whole or not at all. After any error the file is opened anew, and its last entry's number
-  says whether the batch did commit before the error: it is never written twice, and never given up while running.
-- What went to a file that has lost its name is not durable (`files.py`). A removed log or index is mended; a removed or
-  replaced database is waited for, and one comes in its place only if it holds all that was acknowledged.
+- A batch is committed whole or not at all. After any error the medium is asked first whether the batch did commit
+  before the error: it is never written twice, and never given up while running.
+- What makes the writer end before it is told to is `LeaseLost` only: what it would write is somebody else's.
 - The loop hands over by appending to a deque and putting a token; the writer answers by `durable` and one call,
   which only tells the loop to look. Neither ever waits for the other, but in `lend`: there a busy loop lets the writer
-  have the interpreter for as long as it needs it, and goes on while SQLite works without it.
-- The file, and the right to write it, are let go by this thread when it ends, and by nobody else: a commit that
+  have the interpreter for as long as it needs it, and goes on while the medium works without it.
+- The medium, and the right to write it, are let go by this thread when it ends, and by nobody else: a commit that
   hangs in the system keeps both.
 """
 
 from __future__ import annotations
 
 import contextlib
-import sqlite3
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from pathlib import Path
 from queue import SimpleQueue
+from typing import Protocol
 
 from ...actors.transitions import Transitioned
 from .batch import Batch
+from .cluster import LeaseLost
 from .contract import Commits, Entry, Health
-from .files import Files, FilesMoved
-from .lock import Lock
-from .opening import code_of, connect_writer
-from .schema import COMMIT
 
 LARGEST = 50_000
 """Transitions after which a batch takes no more entries, so that none takes seconds."""
@@ -45,45 +39,55 @@ LEND_FOR = 0.002
 SLOW = 10.0
 """Seconds that a write may take before the journal counts as one that cannot be written."""
 GIVE_UP = 0.1
-"""Seconds beyond the deadline of `stop` that the writer has to notice it, and to let go of the file."""
+"""Seconds beyond the deadline of `stop` that the writer has to notice it, and to let go of the medium."""
 
-_DAMAGED = "the file is damaged: stop this runtime, keep the file, and restore it from a copy"
-_TELLS = {
-    sqlite3.SQLITE_FULL: "the disk is full",
-    sqlite3.SQLITE_BUSY: "another program holds the file locked",
-    sqlite3.SQLITE_READONLY: "the file has become read-only",
-    sqlite3.SQLITE_CANTOPEN: "the file cannot be opened",
-    sqlite3.SQLITE_PERM: "this user may not write the file any more",
-    sqlite3.SQLITE_IOERR: "the disk fails (an error of reading or writing)",
-    sqlite3.SQLITE_CORRUPT: _DAMAGED,
-    sqlite3.SQLITE_NOTADB: _DAMAGED,
-}
 
-_FOREIGN = (
-    "another file is in its place, an older copy of it, or another runtime has used it. "
-    "Put back the one that was in use"
-)
+class Medium(Protocol):
+    """Where batches are committed. All of it is called from the writer's thread, but `open`."""
+
+    name: str
+    """What cannot be written, for people."""
+    answers: str
+    """What does not answer where a write takes long, for people."""
+
+    def open(self) -> None:
+        """Get ready for the first commit. Raises what it raises."""
+        ...
+
+    def has(self, batch: Batch) -> bool:
+        """Whether that batch is committed already. Asked before each try: it mends first what went wrong at the last.
+
+        Raises LeaseLost, or whatever says that it cannot be written now.
+        """
+        ...
+
+    def commit(self, batch: Batch, away: Callable[[], None]) -> None:
+        """Commit a batch. Calls `away` when it needs the interpreter no more but to return. Raises as `has` does."""
+        ...
+
+    def failed(self, error: Exception) -> str:
+        """Take note that `has` or `commit` has raised that; say in words why it could not be written."""
+        ...
+
+    def close(self) -> None:
+        """Let go of all, and of the right to write. Raises nothing."""
+        ...
 
 
 class Writer:
-    """Commits batches to the file at `path`, of which it owns `lock`.
+    """Commits batches to a medium.
 
-    owner and base: from `opening.claim`. connect: opens the file. pause: waits so many seconds between two tries.
-    clock: monotonic seconds. aside: while it lasts nobody of this process reads the file.
+    name: of the thread. pause: waits so many seconds between two tries. clock: monotonic seconds.
     changed: called, from this thread, when `durable` or `health` has moved.
     """
 
     def __init__(
         self,
-        path: Path,
-        lock: Lock,
-        owner: int,
-        base: int,
+        medium: Medium,
+        name: str,
         *,
         changed: Callable[[], None],
         after_commit: Callable[[Sequence[Transitioned]], None] | None,
-        aside: Callable[[], AbstractContextManager[None]],
-        connect: Callable[[Path], sqlite3.Connection] = connect_writer,
         pause: Callable[[float], object] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -92,43 +96,36 @@ class Writer:
         self.handed = 0  # the last entry handed over
         self.commits = 0
         self.committed = Commits()
-        self._path = path
-        self._lock = lock
-        self._owner = owner
-        self._base = base
+        self.lost: LeaseLost | None = None  # why it has ended by itself
+        self._medium = medium
         self._changed = changed
         self._after_commit = after_commit
-        self._aside = aside
-        self._connect = connect
-        self._files: Files
-        self._astray = False  # a file of the journal has lost its name; the connection has it still
         self._health = Health()
         self._clock = clock
         self._stopping = threading.Event()
         self._deadline = 0.0  # of the last tries, once stopping
         self._pause = pause if pause is not None else self._stopping.wait
-        self._connection: sqlite3.Connection | None = None
         self._slices: deque[tuple[int, list[Entry]]] = deque()
         self._tokens: SimpleQueue[None] = SimpleQueue()
         self._awake = False
         self._since = 0.0  # when what is being written was handed over, or begun
-        self._in_sqlite = False  # it needs no interpreter just now
-        self._moved = threading.Lock()  # free for a moment when a batch goes to SQLite, and when it is written
+        self._is_away = False  # the batch is with the medium: no interpreter is needed just now
+        self._moved = threading.Lock()  # free for a moment when a batch goes to the medium, and when it is written
         self._moved.acquire()
-        self._thread = threading.Thread(target=self._run, name=f"journal {path.name}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"journal {name}", daemon=True)
 
     # -- the loop's side
 
     def start(self) -> None:
-        """Open the file and begin. Raises sqlite3.Error if it cannot be opened."""
-        self._open()
+        """Open the medium and begin. Raises what that raises."""
+        self._medium.open()
         self._thread.start()
 
     @property
     def health(self) -> Health:
         """Whether what is handed over gets written, and within a bearable time."""
         if self._health.ok and self.durable != self.handed and (age := self._clock() - self._since) > SLOW:
-            reason = f"cannot write {self._path}: the disk has not answered for {age:.0f} s"
+            reason = f"cannot write {self._medium.name}: {self._medium.answers} has not answered for {age:.0f} s"
             return Health(ok=False, reason=reason, since=time.time() - age)
         return self._health
 
@@ -145,17 +142,17 @@ class Writer:
     def lend(self) -> float | None:
         """Let the writer have the interpreter while it needs it: blocks for at most `LEND_FOR`.
 
-        It needs it to take up what it was handed, until that has gone to SQLite, and again to say that it is written;
-        for that the loop waits once the batch is older than `LEND_AFTER`. Returns when to ask again, None if all is
-        written. A batch that waits for a slow disk is asked after ever more seldom, and one that cannot be written is
-        not waited for.
+        It needs it to take up what it was handed, until that has gone to the medium, and again to say that it is
+        written; for that the loop waits once the batch is older than `LEND_AFTER`. Returns when to ask again, None if
+        all is written. A batch that waits for a slow medium is asked after ever more seldom, and one that cannot be
+        written is not waited for.
         """
         if self.durable == self.handed:
             return None
         if not self._health.ok:
             return FIRST_DELAY
         self._moved.acquire(blocking=False)
-        if not self._in_sqlite:
+        if not self._is_away:
             if self.durable != self.handed:
                 self._moved.acquire(timeout=LEND_FOR)
             return LEND_AFTER
@@ -186,8 +183,7 @@ class Writer:
                 if self._slices:  # handed over while `awake` was still true
                     self._tokens.put(None)
         finally:
-            self._close()
-            self._lock.release()
+            self._medium.close()
 
     def _take(self) -> Batch:
         entries: list[Entry] = []
@@ -196,12 +192,14 @@ class Writer:
             number, more = self._slices.popleft()
             entries += more
             size += sum(len(entry.transitions) for entry in more)
-        return Batch(number, self._base, entries)
+        return Batch(number, entries)
 
     def _write(self, batch: Batch) -> bool:
-        """Commit a batch, however often it takes. False if it was given up because the writer has to stop."""
+        """Commit a batch, however often it takes. False if it was given up, since the writer has to end."""
         delay, began = FIRST_DELAY, self._clock()
         while not self._try(batch):
+            if self.lost is not None:
+                return False
             if self._stopping.is_set():
                 if self._clock() >= self._deadline:
                     return False
@@ -231,85 +229,30 @@ class Writer:
 
     def _try(self, batch: Batch) -> bool:
         try:
-            if self._connection is None or self._astray:
-                connection = self._come_back()
-                if self._last_entry(connection) >= self._base + batch.number:
-                    return True  # it was committed, and the error came after
-            else:
-                connection = self._connection
-            batch.parts()
-            self._in_sqlite = True
-            self._move()
-            _commit(connection, batch)
-            self._files.check()
-        except FilesMoved as error:  # the connection is kept: nobody else has what was committed
-            self._astray = True
+            if not self._medium.has(batch):
+                self._medium.commit(batch, self._away)
+        except LeaseLost as error:
+            self.lost = error
             self._failed(error)
             return False
         except Exception as error:  # nothing may end the writer: the loop waits for it
-            self._close()
             self._failed(error)
             return False
         finally:
-            self._in_sqlite = False
+            self._is_away = False
         return True
+
+    def _away(self) -> None:
+        self._is_away = True
+        self._move()
 
     def _move(self) -> None:
         """Let a loop go on that waits in `lend`."""
         if self._moved.locked():
             self._moved.release()
 
-    def _open(self) -> sqlite3.Connection:
-        connection = self._connection = self._connect(self._path)
-        self._files = Files(self._path)
-        return connection
-
-    def _come_back(self) -> sqlite3.Connection:
-        """Get a connection to the journal by its name. Raises FilesMoved, OSError, sqlite3.Error."""
-        if not self._files.is_in_place:
-            connection = self._adopt()
-        elif self._connection is None:
-            connection = self._open()
-        else:
-            connection = self._mend(self._connection)
-        self._astray = False
-        return connection
-
-    def _mend(self, connection: sqlite3.Connection) -> sqlite3.Connection:
-        """Make up for a log or an index that was removed. Those that are back in their places are good as they are."""
-        with contextlib.suppress(FilesMoved):
-            self._files.check()
-            return connection
-        with self._aside():
-            self._files.fold(connection)
-            self._close()
-            return self._open()
-
-    def _adopt(self) -> sqlite3.Connection:
-        """Take what stands in the database's place, if it holds all that was acknowledged."""
-        if self._files.database is None:
-            text = "it was removed or moved away while it was in use. Put it back"
-            if self._connection is not None:
-                text += f", or rename {self._files.save(self._connection).name}, which holds all of it"
-            raise FilesMoved(text)
-        owner, entry = self._files.stands_in()
-        if owner != self._owner or entry < self._base + self.durable:
-            raise FilesMoved(_FOREIGN)
-        with self._aside():
-            self._close()
-            self._files.leave()
-            return self._open()
-
-    def _last_entry(self, connection: sqlite3.Connection) -> int:
-        owner, entry = connection.execute("SELECT owner, entry FROM meta").fetchone()
-        if owner != self._owner or entry < self._base + self.durable:
-            self._close()
-            raise FilesMoved(_FOREIGN)
-        return int(entry)
-
     def _failed(self, error: Exception) -> None:
-        what = _TELLS.get(code_of(error), str(error) or type(error).__name__)
-        reason = f"cannot write {self._path}: {what}"
+        reason = f"cannot write {self._medium.name}: {self._medium.failed(error)}"
         if self._health.reason != reason:
             since = time.time() if self._health.since is None else self._health.since
             self._health = Health(ok=False, reason=reason, since=since)
@@ -319,24 +262,22 @@ class Writer:
         with contextlib.suppress(Exception):  # the loop may be gone: then nobody waits
             self._changed()
 
-    def _close(self) -> None:
-        if self._connection is not None:
-            with contextlib.suppress(sqlite3.Error):
-                self._connection.close()
-            self._connection = None
 
+def asker(
+    on_durable: Callable[[], None], call_threadsafe: Callable[[Callable[[], None]], object]
+) -> Callable[[], None]:
+    """What the writer calls: it asks the loop to look, unless it has been asked and has not looked yet."""
+    asked = False
 
-def _commit(connection: sqlite3.Connection, batch: Batch) -> None:
-    parts = batch.parts()
-    if len(parts) == 1:
-        connection.execute(COMMIT, parts[0])
-        return
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        for part in parts:
-            connection.execute(COMMIT, part)
-        connection.execute("COMMIT")
-    except sqlite3.Error:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
+    def look() -> None:
+        nonlocal asked
+        asked = False
+        on_durable()
+
+    def changed() -> None:
+        nonlocal asked
+        if not asked:
+            asked = True
+            call_threadsafe(look)
+
+    return changed

@@ -1,0 +1,186 @@
+"""The file that the writer commits to: one statement per batch, and what to do when the file is not what it was.
+
+Rules:
+- After any error the file is opened anew, and its last entry's number says whether a batch did commit before it.
+- What went to a file that has lost its name is not durable (`files.py`). A removed log or index is mended; a removed or
+  replaced database is waited for, and one comes in its place only if it holds all that was acknowledged.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from .batch import Batch, Parameters, parts_of
+from .files import Files, FilesMoved
+from .lock import Lock
+from .opening import code_of, connect_writer
+from .schema import COMMIT
+
+_DAMAGED = "the file is damaged: stop this runtime, keep the file, and restore it from a copy"
+_TELLS = {
+    sqlite3.SQLITE_FULL: "the disk is full",
+    sqlite3.SQLITE_BUSY: "another program holds the file locked",
+    sqlite3.SQLITE_READONLY: "the file has become read-only",
+    sqlite3.SQLITE_CANTOPEN: "the file cannot be opened",
+    sqlite3.SQLITE_PERM: "this user may not write the file any more",
+    sqlite3.SQLITE_IOERR: "the disk fails (an error of reading or writing)",
+    sqlite3.SQLITE_CORRUPT: _DAMAGED,
+    sqlite3.SQLITE_NOTADB: _DAMAGED,
+}
+
+_FOREIGN = (
+    "another file is in its place, an older copy of it, or another runtime has used it. "
+    "Put back the one that was in use"
+)
+
+
+class SqliteMedium:
+    """The file at `path`, of which this owns `lock`.
+
+    owner and base: from `opening.claim`. connect: opens the file. aside: while it lasts nobody of this process reads
+    the file.
+    """
+
+    answers = "the disk"
+
+    def __init__(
+        self,
+        path: Path,
+        lock: Lock,
+        owner: int,
+        base: int,
+        *,
+        aside: Callable[[], AbstractContextManager[None]],
+        connect: Callable[[Path], sqlite3.Connection] = connect_writer,
+    ) -> None:
+        self.name = str(path)
+        self._path = path
+        self._lock = lock
+        self._owner = owner
+        self._base = base
+        self._last = base  # the last entry that is acknowledged
+        self._aside = aside
+        self._connect = connect
+        self._files: Files
+        self._astray = False  # a file of the journal has lost its name; the connection has it still
+        self._connection: sqlite3.Connection | None = None
+        self._encoded: tuple[Batch, list[Parameters]] | None = None  # of the batch that is tried
+
+    def open(self) -> None:
+        """Open the file. Raises sqlite3.Error."""
+        self._open()
+
+    def has(self, batch: Batch) -> bool:
+        """Whether the batch was committed, and the error came after. Raises FilesMoved, OSError, sqlite3.Error."""
+        if self._connection is not None and not self._astray:
+            return False
+        number = self._base + batch.number
+        if self._last_entry(self._come_back()) < number:
+            return False
+        self._acknowledge(number)
+        return True
+
+    def commit(self, batch: Batch, away: Callable[[], None]) -> None:
+        """Commit a batch. Raises FilesMoved, sqlite3.Error."""
+        if self._connection is None:
+            raise sqlite3.ProgrammingError("it is not open")
+        parts = self._parts(batch)
+        away()
+        _commit(self._connection, parts)
+        self._files.check()
+        self._acknowledge(self._base + batch.number)
+
+    def failed(self, error: Exception) -> str:
+        """Say why; the connection is kept where nobody else has what was committed."""
+        if isinstance(error, FilesMoved):
+            self._astray = True
+        else:
+            self._close()
+        return _TELLS.get(code_of(error), str(error) or type(error).__name__)
+
+    def close(self) -> None:
+        """Let go of the file, and of the right to write it."""
+        self._close()
+        self._lock.release()
+
+    def _acknowledge(self, number: int) -> None:
+        self._last, self._encoded = number, None
+
+    def _parts(self, batch: Batch) -> list[Parameters]:
+        """The parameters of the statements that write it. Encoded once, however often it is tried."""
+        if self._encoded is None or self._encoded[0] is not batch:
+            self._encoded = batch, parts_of(batch, self._base + batch.number)
+        return self._encoded[1]
+
+    def _open(self) -> sqlite3.Connection:
+        connection = self._connection = self._connect(self._path)
+        self._files = Files(self._path)
+        return connection
+
+    def _come_back(self) -> sqlite3.Connection:
+        """Get a connection to the journal by its name. Raises FilesMoved, OSError, sqlite3.Error."""
+        if not self._files.is_in_place:
+            connection = self._adopt()
+        elif self._connection is None:
+            connection = self._open()
+        else:
+            connection = self._mend(self._connection)
+        self._astray = False
+        return connection
+
+    def _mend(self, connection: sqlite3.Connection) -> sqlite3.Connection:
+        """Make up for a log or an index that was removed. Those that are back in their places are good as they are."""
+        with contextlib.suppress(FilesMoved):
+            self._files.check()
+            return connection
+        with self._aside():
+            self._files.fold(connection)
+            self._close()
+            return self._open()
+
+    def _adopt(self) -> sqlite3.Connection:
+        """Take what stands in the database's place, if it holds all that was acknowledged."""
+        if self._files.database is None:
+            text = "it was removed or moved away while it was in use. Put it back"
+            if self._connection is not None:
+                text += f", or rename {self._files.save(self._connection).name}, which holds all of it"
+            raise FilesMoved(text)
+        owner, entry = self._files.stands_in()
+        if owner != self._owner or entry < self._last:
+            raise FilesMoved(_FOREIGN)
+        with self._aside():
+            self._close()
+            self._files.leave()
+            return self._open()
+
+    def _last_entry(self, connection: sqlite3.Connection) -> int:
+        owner, entry = connection.execute("SELECT owner, entry FROM meta").fetchone()
+        if owner != self._owner or entry < self._last:
+            self._close()
+            raise FilesMoved(_FOREIGN)
+        return int(entry)
+
+    def _close(self) -> None:
+        if self._connection is not None:
+            with contextlib.suppress(sqlite3.Error):
+                self._connection.close()
+            self._connection = None
+
+
+def _commit(connection: sqlite3.Connection, parts: list[Parameters]) -> None:
+    if len(parts) == 1:
+        connection.execute(COMMIT, parts[0])
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        for part in parts:
+            connection.execute(COMMIT, part)
+        connection.execute("COMMIT")
+    except sqlite3.Error:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
