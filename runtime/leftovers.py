@@ -21,7 +21,7 @@ from .engines.contract import ProcessInfo
 from .engines.processes import WORKER, kill_leftover, start_time
 
 JOURNAL_VARIABLE = "CALLBOARD_JOURNAL"
-TOKEN_VARIABLE = "CALLBOARD_TOKEN"  # noqa: S105 - a number that fences, no secret
+TOKEN_VARIABLE = "CALLBOARD_FENCING_TOKEN"  # noqa: S105 - a number that fences, no secret
 _PROC = Path("/proc")
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from .contract import ProcessInfo
 
-TOKEN = "CALLBOARD_TOKEN"  # noqa: S105 - a fencing token, not a secret
+TOKEN = "CALLBOARD_FENCING_TOKEN"  # noqa: S105 - a fencing token, not a secret
 """The environment variable that carries the fencing token."""
 WORKER = "CALLBOARD_WORKER"
 """The environment variable that a worker's process carries, and what its bodies start does not: its worker."""

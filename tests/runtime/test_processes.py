@@ -198,7 +198,7 @@ def token_of(pid: int) -> int:
         variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except (FileNotFoundError, ProcessLookupError):
         return 0
-    return next((int(one.partition(b"=")[2]) for one in variables if one.startswith(b"CALLBOARD_TOKEN=")), 0)
+    return next((int(one.partition(b"=")[2]) for one in variables if one.startswith(b"CALLBOARD_FENCING_TOKEN=")), 0)
 
 
 def wait_until_gone(pid: int) -> None:

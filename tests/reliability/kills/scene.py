@@ -147,8 +147,8 @@ RETRY = Retry(max_attempts=3, base_delay=0.01)
 def _says(script: str) -> str:
     """A command that tells of its beginning and its end as a body does."""
     return (
-        f'echo "$CALLBOARD_JOB/$CALLBOARD_TASK $CALLBOARD_TOKEN start" >> {folder()}/log\n{script}\n'
-        f'echo "$CALLBOARD_JOB/$CALLBOARD_TASK $CALLBOARD_TOKEN end" >> {folder()}/log'
+        f'echo "$CALLBOARD_JOB/$CALLBOARD_TASK $CALLBOARD_FENCING_TOKEN start" >> {folder()}/log\n{script}\n'
+        f'echo "$CALLBOARD_JOB/$CALLBOARD_TASK $CALLBOARD_FENCING_TOKEN end" >> {folder()}/log'
     )
 
 

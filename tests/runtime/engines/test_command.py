@@ -60,7 +60,7 @@ def alive(pid: int) -> bool:
 
 async def test_environment_folder_and_input(tmp_path: Path) -> None:
     script = (
-        "import os, sys; print(os.environ['CALLBOARD_TOKEN'], os.environ['X'], os.getcwd(), repr(sys.stdin.read()))"
+        "import os, sys; print(os.environ['CALLBOARD_FENCING_TOKEN'], os.environ['X'], os.getcwd(), repr(sys.stdin.read()))"
     )
     out = tmp_path / "logs" / "out.txt"
     async with commands(tmp_path) as bench:
@@ -435,7 +435,7 @@ def left_behind(script: str, token: int) -> Iterator[subprocess.Popen[bytes]]:
         ["/bin/sh", "-c", script],
         stdout=subprocess.PIPE,
         start_new_session=True,
-        env={**os.environ, "CALLBOARD_TOKEN": str(token)},
+        env={**os.environ, "CALLBOARD_FENCING_TOKEN": str(token)},
     )
     try:
         with process:
