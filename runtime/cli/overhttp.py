@@ -166,6 +166,7 @@ class RemoteReader:
             try:
                 told: dict[str, Any] = await link.get(path, params)
             except LookupError:
+                self._nothing_at(path)
                 return None
             return told
 
@@ -183,10 +184,15 @@ class RemoteReader:
                     if len(found) >= most:
                         break
             except LookupError:
-                pass
+                self._nothing_at(path)
             return found
 
         return told_by(self._board, lambda: self._board.ask(question))
+
+    def _nothing_at(self, path: str) -> None:
+        """Raises Trouble for what every board has, though perhaps nothing in it: then there is no board."""
+        if "/" not in path:
+            raise Trouble(f"There is no board at {self._board}: nothing is at its api/{path}. Check the address.")
 
 
 class BoardAct(Act):

@@ -164,6 +164,10 @@ def test_places_are_one_or_the_other(cli: Cli, live: Served, folder: Path, monke
     assert "--url: 'board'" in cli("status", "--url", "board")[2]
     code, _, err = cli("status", "--url", "http://127.0.0.1:9")
     assert (code, "Is a runtime served at http://127.0.0.1:9?" in err) == (2, True)
+    for command in ("status", "top", "stuck"):
+        code, out, err = cli(command, *(["--once"] if command == "top" else []), "--url", f"{live.url}/elsewhere")
+        assert (code, out) == (2, "")
+        assert f"There is no board at {live.url}/elsewhere" in err
     code, _, err = cli("cancel", "j1", "--url", "http://127.0.0.1:9")
     assert (code, "Is a runtime served" in err) == (2, True)
     assert "is for --url" in cli("status", "--token-file", "t")[2]
