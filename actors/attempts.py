@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from .approval import Asks
     from .breaker import BreakerActor
     from .job import JobActor
-    from .scheduler import Lane
+    from .lanes import Lane
     from .workstream import WorkstreamActor
 
 S = TaskState

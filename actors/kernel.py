@@ -69,9 +69,15 @@ class Kernel(Staging):
     """The lifecycle actors of one runtime, and the turns they are run in. Made by `loading.make_kernel`."""
 
     def __init__(
-        self, port: Port, defaults: Defaults, tools: Mapping[str, Tool], lifecycles: Lifecycles | None = None
+        self,
+        port: Port,
+        defaults: Defaults,
+        tools: Mapping[str, Tool],
+        lifecycles: Lifecycles | None = None,
+        node: str = "",
     ) -> None:
         super().__init__(port)
+        self.node = node  # its name among those that share its journal; "" where it has that alone
         self.defaults = defaults
         self.tools = tools  # what the runtime itself says of tools
         self.lifecycles = lifecycles or Lifecycles()

@@ -67,9 +67,13 @@ def make_kernel(
     alerts: Sequence[Alert] = (),
     health: HealthChecks | None = None,
     lifecycles: Lifecycles | None = None,
+    node: str = "",
 ) -> Kernel:
-    """Make a kernel with its root and its scheduler, and with what was loaded."""
-    kernel = Kernel(port, defaults, tools, lifecycles)
+    """Make a kernel with its root and its scheduler, and with what was loaded.
+
+    node: its name among those that share its journal; "" where it has that alone.
+    """
+    kernel = Kernel(port, defaults, tools, lifecycles, node)
     kernel.alerter = Alerter(kernel, alerts)
     kernel.supervisor = SupervisorActor(kernel, health or HealthChecks())
     kernel.scheduler = SchedulerActor(kernel)

@@ -101,6 +101,12 @@ class Recover(Message, frozen=True):
     key: int = 0
 
 
+class ToolShares(Message, frozen=True):
+    """What this node may use from now on of these tools, whose limits it shares with others: slots by tool."""
+
+    shares: dict[str, int]
+
+
 class InboxTaken(Message, frozen=True):
     """What lay in the inbox while nobody ran the journal has been done: what was put off for it is due."""
 

@@ -20,8 +20,8 @@ which nothing runs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 
@@ -33,7 +33,9 @@ from .turn import Answer, Call
 if TYPE_CHECKING:
     from .job import JobActor
     from .kernel import Kernel
-    from .scheduler import Lane, SchedulerActor
+    from .lanes import Gate, Lane
+    from .scheduler import SchedulerActor
+    from .task import TaskActor
     from .worker import WorkerActor
 
 YIELDS_AFTER = 1.0
@@ -351,7 +353,10 @@ class Reservations:
                 kernel.send(kernel.entities[slot.key], Regained(slot.key, slot))
                 kernel.effect(Answer(reply))
                 continue
-            if any(gate.used >= gate.limit for gate in slot.gates[1:]):
+            shut = next((gate for gate in slot.gates[1:] if gate.used >= gate.limit), None)
+            if shut is not None:
+                if self.scheduler.shares is not None:
+                    self.scheduler.shares.shut(shut)
                 continue
             counts = self.of(kernel.job_of(slot.key))
             mine = next((mine for mine in counts if worker in mine.held), None)
@@ -364,6 +369,12 @@ class Reservations:
             kernel.take_back(token, slot)
             kernel.send(worker, Regained(slot.key, slot))
             kernel.effect(Answer(reply))
+
+    def waiting_at(self, gate: Gate) -> Iterator[TaskActor]:
+        """The tasks whose attempts would go on, if that gate let them."""
+        for lent in self.kernel.lent.values():
+            if lent.reply is not None and gate in lent.slot.gates:
+                yield cast("TaskActor", self.kernel.entities[lent.slot.key])
 
     # -- workers -------------------------------------------------------------------------------------------------------
 

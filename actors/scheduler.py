@@ -4,8 +4,8 @@ Rules
 -----
 - Higher priority first; within a priority first come, first served. A task that is queued again keeps its old place.
 - A task starts when all of its *gates* are open: its pool (the workers that have its engine and capabilities), its
-  workstream's `max_parallel`, its tool's. A slot counts from the decision until the body is gone, so a cancelled task
-  may still hold one.
+  workstream's `max_parallel`, its tool's (where nodes share a journal: this node's share of it, see `shares.py`). A
+  slot counts from the decision until the body is gone, so a cancelled task may still hold one.
 - Tasks with the same gates wait in one *lane*, a heap. A lane whose first task cannot start is parked at the gate that
   is shut, and only the best lane parked there is woken when the gate opens: by a slot that came free, or by a lane that
   was woken and did not take all there was. So a decision costs O(log n), however many tasks wait behind a limit.
@@ -21,85 +21,17 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ..machines import TaskState, WorkstreamState
 from .kernel import Kernel
-from .messages import TRIP, Assign, Message, Queued, Release, TimerFired, Unroutable
+from .lanes import Gate, Key, Lane, Pool, Waiting
+from .messages import TRIP, Assign, Message, Queued, Release, TimerFired, ToolShares, Unroutable
 from .reservations import Reservation, Reservations
+from .shares import Shares
 from .turn import NO_ENGINE, Call
 
 if TYPE_CHECKING:
-    from .spec import Worker
     from .task import TaskActor
     from .worker import WorkerActor
 
-Key = tuple[int, int]  # (-priority, place)
-Waiting = list[tuple[Key, int, "Lane"]]  # the number tells two entries of a lane apart
 IN_QUEUE = frozenset({TaskState.QUEUED, TaskState.HALF_OPEN})
-
-
-class Gate:
-    """A limit on attempts at the same time, and the lanes that wait for it."""
-
-    __slots__ = ("limit", "used", "waiting")
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.used = 0
-        self.waiting: Waiting = []
-
-
-class Pool(Gate):
-    """The workers that can run a kind of task: its limit is what they have room for together."""
-
-    __slots__ = ("capabilities", "engine", "free", "workers")
-
-    def __init__(self, engine: str, capabilities: frozenset[str]) -> None:
-        super().__init__(0)
-        self.engine = engine
-        self.capabilities = capabilities
-        self.workers: set[WorkerActor] = set()
-        self.free: dict[WorkerActor, None] = {}  # those with room, in the order in which they got it
-
-    def suits(self, worker: WorkerActor) -> bool:
-        """Whether the worker can run this pool's tasks."""
-        return worker.record.engine == self.engine and self.capabilities <= worker.capabilities
-
-    def suits_spec(self, worker: Worker) -> bool:
-        """Whether a worker that is started as this could."""
-        return worker.engine == self.engine and self.capabilities <= frozenset(worker.capabilities)
-
-
-class Lane:
-    """The queued tasks of a workstream that wait for the same things."""
-
-    __slots__ = ("at", "gates", "heap", "key", "paused", "pool", "reserved", "tool")
-
-    def __init__(
-        self,
-        pool: Pool,
-        gates: tuple[Gate, ...],
-        tool: str | None,
-        reserved: tuple[Reservation, ...],
-        *,
-        paused: bool,
-    ) -> None:
-        self.pool = pool
-        self.gates = gates
-        self.reserved = reserved  # whose slots its tasks may use, whatever else is free
-        self.tool = tool
-        self.paused = paused  # its workstream is: it stands nowhere
-        self.heap: list[tuple[Key, int, TaskActor]] = []  # (key, ticket, task)
-        self.key: Key = (0, 0)  # of the one entry that stands for the lane
-        self.at: Waiting | None = None  # where that is; None: nobody waits
-
-    def top(self) -> Key | None:
-        """The key of the first task that still waits."""
-        heap = self.heap
-        while heap and heap[0][2].ticket != heap[0][1]:
-            heappop(heap)
-        return heap[0][0] if heap else None
-
-    def tasks(self) -> Iterator[tuple[Key, TaskActor]]:
-        """The tasks that still wait, in no order."""
-        return ((key, task) for key, ticket, task in self.heap if task.ticket == ticket)
 
 
 class SchedulerActor:
@@ -109,6 +41,7 @@ class SchedulerActor:
         self.kernel = kernel
         self.stopped = False
         self.reservations = Reservations(kernel, self)
+        self.shares = Shares(self) if kernel.node else None
         self.clear()
 
     def clear(self) -> None:
@@ -138,6 +71,8 @@ class SchedulerActor:
             self._free(message.slot)
         elif isinstance(message, TimerFired):
             self.reservations.yield_idle()
+        elif isinstance(message, ToolShares) and self.shares is not None:
+            self.shares.take(message)
         self.match()
 
     def forget(self, stream: int) -> None:
@@ -212,7 +147,7 @@ class SchedulerActor:
         pool.used += worker.used
         if worker.used < worker.record.capacity:
             pool.free[worker] = None
-        self._wake(pool)
+        self.wake(pool)
 
     # -- tasks ---------------------------------------------------------------------------------------------------------
 
@@ -246,6 +181,8 @@ class SchedulerActor:
             self._stand(lane, key, self.ready)
         elif key < lane.key:
             self._stand(lane, key, lane.at)
+            if self.shares is not None and lane.at is not self.ready:  # for a more urgent task than was said
+                self.shares.call()
         return lane.pool
 
     def _stand(self, lane: Lane, key: Key, at: Waiting) -> None:
@@ -278,10 +215,25 @@ class SchedulerActor:
             gates.append(self.streams.setdefault(task.record.workstream, Gate(limit)))
         tool = task.spec.tool
         if tool is not None and (limit := task.tool.max_parallel) is not None:
-            gate = self.tools.setdefault(tool, Gate(limit))
-            gate.limit = limit  # the last workstream that speaks of a tool decides
-            gates.append(gate)
+            gates.append(self._tool(tool, limit))
         return tuple(gates)
+
+    def _tool(self, tool: str, limit: int) -> Gate:
+        """The gate of a tool; the last workstream that speaks of it decides."""
+        gate, shares = self.tools.get(tool), self.shares
+        if gate is None:
+            gate = self.tools[tool] = Gate(limit) if shares is None else Gate(shares.given.get(tool, 0), limit)
+        elif gate.most is None:
+            gate.limit = limit
+        elif shares is not None and gate.most != limit:
+            gate.most = limit
+            shares.call()
+        return gate
+
+    def limit_of(self, tool: str) -> int | None:
+        """The limit of a tool that holds here, where a workstream has said one."""
+        gate = self.tools.get(tool)
+        return None if gate is None else gate.limit if gate.most is None else gate.most
 
     def pool(self, engine: str, capabilities: frozenset[str]) -> Pool:
         """The pool of the workers with an engine and capabilities."""
@@ -312,6 +264,8 @@ class SchedulerActor:
                 for gate in lane.gates if taken is None else lane.gates[1:]:
                     if gate.used >= gate.limit:
                         self._stand(lane, key, gate.waiting)
+                        if self.shares is not None:
+                            self.shares.shut(gate)
                         break
                 else:
                     self._give(lane, heappop(lane.heap)[2], taken)
@@ -349,7 +303,9 @@ class SchedulerActor:
             self.reservations.give_back(slot, slot.share)
         for gate in slot.gates[1:]:
             if gate.waiting:
-                self._wake(gate)
+                self.wake(gate)
+        if self.shares is not None:
+            self.shares.freed(slot)
         if self.reservations.at_work:
             self.reservations.collect()
 
@@ -372,13 +328,13 @@ class SchedulerActor:
             elif change < 0:
                 pool.free.setdefault(worker)
                 if pool.waiting:
-                    self._wake(pool)
+                    self.wake(pool)
 
     def _wake_others(self, lane: Lane) -> None:
         """There may be more room at the lane's gates than it took: let the best that is parked there look."""
         for gate in lane.gates:
             if gate.waiting and gate.used < gate.limit:
-                self._wake(gate)
+                self.wake(gate)
 
     def ready_again(self, lane: Lane) -> None:
         """Let a lane look again that is parked at a gate: what it waits for may be there for it alone."""
@@ -393,7 +349,7 @@ class SchedulerActor:
             for _, _, lane in pool.waiting
         )
 
-    def _wake(self, gate: Gate) -> None:
+    def wake(self, gate: Gate) -> None:
         """Ready the best lane that is parked at a gate."""
         waiting = gate.waiting
         while waiting:

@@ -33,6 +33,7 @@ from .messages import (
     Registered,
     StopWorkers,
     TimerFired,
+    ToolShares,
     TurnFailed,
     WorkerBeat,
     WorkerDied,
@@ -90,7 +91,7 @@ class SupervisorActor:
                 lend(self.kernel, message)
             case Regain():
                 regain(self.kernel, message)
-            case TimerFired(key=0):
+            case TimerFired(key=0) | ToolShares():
                 self.kernel.scheduler.receive(message)
             case InboxTaken():
                 self._expire_put_off()

@@ -43,8 +43,8 @@ def provide(kernel: Kernel, spec: Workstream, job_id: str) -> None:
         over = kernel.tools.get(name)
         if declared.breaker is not None:
             _say(known, declared.breaker, job_id, over is not None and over.breaker is not None)
-        gate = kernel.scheduler.tools.get(name)
-        held = over.max_parallel if over is not None and over.max_parallel is not None else gate and gate.limit
+        said = kernel.scheduler.limit_of(name)
+        held = over.max_parallel if over is not None and over.max_parallel is not None else said
         if declared.max_parallel is not None and held is not None and held != declared.max_parallel:
             mine = over is not None and over.max_parallel is not None
             _tell(known, job_id, f"max_parallel = {declared.max_parallel}", f"{held}", overruled=mine)

@@ -30,8 +30,8 @@ from .transitions import Transitioned
 if TYPE_CHECKING:
     from .entity import Entity
     from .job import JobActor
+    from .lanes import Gate
     from .reservations import Lent, Share
-    from .scheduler import Gate
 
 NO_ENGINE = "none"
 """The engine of a task whose function is not there: no worker has it, so the task is unroutable."""

@@ -47,7 +47,7 @@ from .turn import Call, KillWorker, ReleaseResources, StartWorker, StopCall, Sto
 
 if TYPE_CHECKING:
     from .commands import Word
-    from .scheduler import Pool
+    from .lanes import Pool
     from .spec import Worker
 
 S = WorkerState

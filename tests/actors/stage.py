@@ -132,8 +132,10 @@ class Stage:
         time: float = 1_000_000.0,
         copies: bool = True,
         functions: dict[str, Any] | None = None,
+        node: str = "",
     ) -> None:
         STAGES.add(self)
+        self.node = node
         self.random = Random(7)
         self.time = time
         self.skew = 0.0  # what somebody has set the wall clock forward by
@@ -167,8 +169,9 @@ class Stage:
         self.alerts = alerts
         loaded = Loaded() if kept is None else self._living(kept)
         self.kernel: Kernel = make_kernel(
-            self, self.defaults, loaded, tools=self.tools, alerts=alerts, health=health, lifecycles=lifecycles
-        )
+            self, self.defaults, loaded, tools=self.tools, alerts=alerts, health=health, lifecycles=lifecycles,
+            node=node,
+        )  # fmt: skip
         if kept is not None or tools:
             self.kernel.run(RECOVER)
         if workers:
@@ -209,7 +212,7 @@ class Stage:
         return Stage(
             workers=self.workers, defaults=self.defaults, tools=self.tools, alerts=self.alerts, kept=kept,
             scripts=self.scripts, health=self.health, time=time + down, lifecycles=self.lifecycles,
-            functions=self.functions,
+            functions=self.functions, node=self.node,
         )  # fmt: skip
 
     # -- Port ------------------------------------------------------------------------------------------------------

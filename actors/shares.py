@@ -1,0 +1,158 @@
+"""The limits of tools where several nodes share them: this node may use what it was given, its *shares*.
+
+Rules
+-----
+- A tool's gate has as its limit what was given of it last (`ToolShares`), at first nothing, and as `most` the limit
+  that holds in all. Lanes wait there as at any other gate. It is asked for more (`ring`) when a task stands before the
+  gate, and when a slot comes free that is beyond the share.
+- While a question is on its way the gate lets nobody use more than it said was in use: what was free may be another
+  node's by then.
+- Slots in use are never taken away. A share that falls below them waits for bodies to end.
+- A lane wants a slot for each task that could begin if it had one: no more than there is room for at its other gates,
+  but one always, since nobody tells who waits here of room that comes elsewhere.
+- Shares are not derived from records: they outlive a rebuild, and are nothing after a restart.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from heapq import heappop
+from itertools import islice
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+
+if TYPE_CHECKING:
+    from .lanes import Gate, Lane, Waiting
+    from .messages import ToolShares
+    from .scheduler import SchedulerActor
+    from .turn import Call
+
+Item = TypeVar("Item")
+
+
+class ToolWant(msgspec.Struct, frozen=True):
+    """What this node wants of a tool, in slots."""
+
+    most: int  # the limit of the tool, in all
+    used: int  # in use
+    urgent: int = 0  # that tasks of `priority` could use beside those
+    priority: int = 0  # the highest of those that wait
+    less: int = 0  # that less urgent tasks could use beside those
+    share: int = 0  # what this node has
+
+
+class Shares:
+    """The scheduler as far as the limits of its tools are shared."""
+
+    def __init__(self, scheduler: SchedulerActor) -> None:
+        self.scheduler = scheduler
+        self.given: dict[str, int] = {}
+        self.rung = False
+        self.ring: Callable[[], None] = _nobody
+        """Told, in a turn, that what this node wants has changed; once, until it has asked for `wants`."""
+
+    def call(self) -> None:
+        """More is wanted, or less."""
+        if not self.rung:
+            self.rung = True
+            self.ring()
+
+    def shut(self, gate: Gate) -> None:
+        """A task stands before a gate."""
+        if gate.most is not None and gate.limit < gate.most:
+            self.call()
+
+    def freed(self, slot: Call) -> None:
+        """A slot came free: where it is one too many, it is somebody else's."""
+        for gate in slot.gates[1:]:
+            if gate.most is not None and gate.used >= gate.limit:
+                self.call()
+
+    def wants(self) -> dict[str, ToolWant]:
+        """What is wanted now of each tool that has a limit. It rings again from now on."""
+        self.rung = False
+        return {tool: self._want(tool, gate) for tool, gate in self.scheduler.tools.items()}
+
+    def hold(self, tool: str) -> None:
+        """Use no more slots of a tool than are in use now, until `take`."""
+        gate = self.scheduler.tools.get(tool)
+        used = 0 if gate is None else gate.used
+        share = min(self.given.get(tool, 0), used)
+        self.given[tool] = share
+        if gate is not None:
+            gate.limit = share
+
+    def take(self, message: ToolShares) -> None:
+        """Use what was given."""
+        scheduler = self.scheduler
+        for tool, share in message.shares.items():
+            self.given[tool] = share
+            if (gate := scheduler.tools.get(tool)) is None:
+                continue
+            gate.limit = share
+            if gate.used < share and gate.waiting:
+                scheduler.wake(gate)
+        if scheduler.reservations.at_work:
+            scheduler.reservations.collect()
+
+    def _want(self, tool: str, gate: Gate) -> ToolWant:
+        most = gate.most or 0
+        back = [-task.priority for task in self.scheduler.reservations.waiting_at(gate)]
+        level = min([*_level(gate), *back], default=None)
+        share = self.given.get(tool, 0)
+        if level is None:
+            return ToolWant(most, gate.used, share=share)
+        urgent = min(most, _count(gate, level, most) + back.count(level))
+        all_of_them = max(urgent, min(most, _count(gate, math.inf, most) + len(back)))
+        return ToolWant(most, gate.used, urgent, -level, all_of_them - urgent, share)
+
+
+def _lanes(gate: Gate, level: float) -> Iterator[Lane]:
+    """The lanes that wait at a gate with a task of that level (-priority) or a better one, the best one first."""
+    waiting: Waiting = gate.waiting
+    for key, _, lane in _down(waiting, level):
+        if lane.at is waiting and lane.key == key and not lane.paused and lane.top() is not None:
+            yield lane
+
+
+def _level(gate: Gate) -> list[int]:
+    """The best level of the tasks that wait at a gate, if any do."""
+    waiting: Waiting = gate.waiting
+    while waiting and (waiting[0][2].at is not waiting or waiting[0][2].key != waiting[0][0]):
+        heappop(waiting)
+    levels = (lane.key[0] for lane in _lanes(gate, math.inf))
+    paused = bool(waiting) and waiting[0][2].paused  # then the best one may stand anywhere
+    return sorted(levels)[:1] if paused else [*islice(levels, 1)]
+
+
+def _count(gate: Gate, level: float, most: int) -> int:
+    """How many tasks of that level or a better one could begin, if they had as many slots; no more than `most`."""
+    rooms: dict[int, int] = {}
+    found = 0
+    for lane in _lanes(gate, level):
+        others = [other for other in lane.gates[bool(lane.reserved) :] if other is not gate]
+        room = min([rooms.setdefault(id(other), other.limit - other.used) for other in others], default=most)
+        valid = (1 for _, ticket, task in _down(lane.heap, level) if task.ticket == ticket)
+        count = sum(islice(valid, max(1, min(room, most - found))))
+        for other in others:
+            rooms[id(other)] -= count
+        found += count
+        if found >= most:
+            break
+    return min(found, most)
+
+
+def _down(heap: list[tuple[tuple[int, int], int, Item]], level: float) -> Iterator[tuple[tuple[int, int], int, Item]]:
+    """The entries of a heap that are of that level or a better one: none stands below one that is not."""
+    left = [0]
+    while left:
+        place = left.pop()
+        if place < len(heap) and heap[place][0][0] <= level:
+            yield heap[place]
+            left += (2 * place + 2, 2 * place + 1)
+
+
+def _nobody() -> None:
+    """Nobody listens yet."""

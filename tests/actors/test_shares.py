@@ -1,0 +1,193 @@
+"""The limit of a tool that several nodes share: this one uses what it was given, and says what it wants."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.actors.jobs_help import child, goes_on, waits
+from tests.actors.stage import Stage, flow, hangs, task
+
+from callboard.actors.commands import Pause
+from callboard.actors.messages import REBUILT, ToolShares
+from callboard.actors.shares import Shares, ToolWant
+from callboard.actors.spec import Task, Tool, Worker
+
+TOOLS = {"t": Tool(max_parallel=3)}
+
+
+class Node(Stage):
+    """A stage of a node, which counts how often it rings for shares."""
+
+    def __init__(self, **more: Any) -> None:
+        super().__init__(node="web-1", **more)
+        self.rings = 0
+        self.shares.ring = self._rang
+
+    def _rang(self) -> None:
+        self.rings += 1
+
+    @property
+    def shares(self) -> Shares:
+        shares = self.kernel.scheduler.shares
+        assert shares is not None
+        return shares
+
+    def give(self, slots: int) -> None:
+        self.send(ToolShares({"t": slots}))
+
+    @property
+    def want(self) -> ToolWant:
+        return self.shares.wants()["t"]
+
+
+def use(name: str, *needs: str, **more: Any) -> Task:
+    return task(name, *needs, tool="t", optional=True, **more)
+
+
+def node(*tasks: Task, job_id: str = "job", stage: Node | None = None, **more: Any) -> Node:
+    """A node on which bodies hang, with these tasks."""
+    stage = stage or Node(**more)
+    stage.scripts |= {one.name: hangs for one in tasks}
+    stage.submit(flow(*tasks, tools=TOOLS), job_id)
+    return stage
+
+
+def finish(stage: Stage, name: str) -> None:
+    stage.end(stage.token(name))
+    stage.settle()
+
+
+def test_nothing_starts_before_a_share_was_given_and_it_is_asked_for_once() -> None:
+    stage = node(use("a"), use("b"), task("free"))
+    assert stage.bodies() == ["free"]
+    assert stage.rings == 1
+    assert stage.want == ToolWant(most=3, used=0, urgent=2)
+    stage.give(1)
+    assert stage.bodies() == ["free", "a"]
+    assert stage.rings == 2
+    assert stage.want == ToolWant(most=3, used=1, urgent=1, share=1)
+    stage.give(3)
+    assert stage.bodies() == ["free", "a", "b"]
+    assert stage.rings == 2
+
+
+def test_a_tool_without_a_limit_is_not_shared() -> None:
+    stage = Node()
+    stage.submit(flow(use("a")))
+    assert stage.state() == "completed"
+    assert (stage.shares.wants(), stage.rings) == ({}, 0)
+
+
+def test_a_share_that_falls_takes_no_slot_away_and_what_comes_free_is_told() -> None:
+    stage = node(*(use(name) for name in "abcde"))
+    stage.give(3)
+    stage.shares.wants()
+    stage.give(1)
+    assert len(stage.running) == 3
+    before = stage.rings
+    finish(stage, "a")
+    assert (len(stage.running), stage.rings) == (2, before + 1)
+    assert stage.want == ToolWant(most=3, used=2, urgent=2, share=1)
+    finish(stage, "b")
+    assert len(stage.running) == 1
+    finish(stage, "c")
+    assert stage.bodies() == ["a", "b", "c", "d"]
+
+
+def test_while_it_is_asked_nobody_begins_in_what_was_free() -> None:
+    stage = node(use("a"))
+    stage.give(3)
+    stage.shares.hold("t")
+    node(use("b"), job_id="more", stage=stage)
+    assert stage.bodies() == ["a"]
+    stage.give(2)
+    assert stage.bodies() == ["a", "b"]
+
+
+def test_a_slot_counts_until_the_body_is_gone() -> None:
+    stage = node(use("a"), use("b"))
+    stage.give(1)
+    stage.deaf.add("a")
+    stage.cancel(stage.actor("a"), force=True)
+    assert stage.states() == {"a": "cancelled", "b": "queued"}
+    assert stage.want.used == 1
+    finish(stage, "a")
+    assert stage.bodies() == ["a", "b"]
+
+
+def test_how_urgent_those_are_that_wait() -> None:
+    stage = node(use("a"), use("b", priority=5), use("c", priority=5), use("d"))
+    assert stage.want == ToolWant(most=3, used=0, urgent=2, priority=5, less=1)  # never more than the limit
+    before = stage.rings
+    node(use("e", priority=9), job_id="more", stage=stage)
+    assert stage.rings == before + 1
+    assert stage.want == ToolWant(most=3, used=0, urgent=1, priority=9, less=2)
+    stage.give(1)
+    assert stage.bodies() == ["e"]
+
+
+def test_a_more_urgent_task_of_the_same_workstream_rings_again() -> None:
+    stage = Node()
+    stage.scripts |= {"a": hangs, "first": hangs}
+    stage.submit(flow(task("first"), use("a"), use("b", "first", priority=7), tools=TOOLS))
+    assert stage.want == ToolWant(most=3, used=0, urgent=1)
+    before = stage.rings
+    finish(stage, "first")
+    assert stage.rings == before + 1
+    assert stage.want == ToolWant(most=3, used=0, urgent=1, priority=7, less=1)
+
+
+def test_no_more_is_wanted_than_there_are_workers_for() -> None:
+    stage = node(*(use(name) for name in "abc"), workers=(Worker("w", engine="loop", capacity=2),))
+    assert stage.want == ToolWant(most=3, used=0, urgent=2)
+    node(use("d"), job_id="more", stage=stage)
+    assert stage.want == ToolWant(most=3, used=0, urgent=3)  # one always for whoever stands before the gate
+
+
+def test_what_is_paused_or_withdrawn_wants_nothing() -> None:
+    stage = node(task("run"), use("a"), use("b"))
+    assert stage.command(stage.kernel.jobs["job"], Pause("asked to")) is None
+    assert stage.want == ToolWant(most=3, used=0)
+    node(use("c"), job_id="more", stage=stage)
+    assert stage.want == ToolWant(most=3, used=0, urgent=1)
+    stage.cancel(stage.kernel.jobs["more"])
+    assert stage.want == ToolWant(most=3, used=0)
+
+
+def test_a_slot_that_was_lent_is_had_back_by_a_share() -> None:
+    stage = node(use("a"), use("b"))
+    stage.give(1)
+    child(stage, stage.token("a"), flow(task("c")), "job/a/x")
+    waits(stage, stage.token("a"))
+    assert stage.bodies()[-1] == "b"
+    goes_on(stage, stage.token("a"))
+    assert stage.want == ToolWant(most=3, used=1, urgent=1, share=1)
+    assert len(stage.kernel.slots) == 1
+    stage.give(2)
+    assert len(stage.kernel.slots) == 2
+
+
+def test_what_was_given_outlives_an_undone_turn_and_not_a_restart() -> None:
+    stage = node(use("a"), use("b"))
+    stage.give(1)
+    stage.kernel.rebuild()
+    stage.send(REBUILT)
+    assert stage.want == ToolWant(most=3, used=1, urgent=1, share=1)
+    after = stage.after_crash()
+    assert after.running == {}
+    assert after.kernel.scheduler.shares is not None
+    want = after.kernel.scheduler.shares.wants()["t"]
+    assert (want.used, want.share) == (0, 0)
+
+
+def test_what_a_workstream_says_of_the_limit_holds_and_is_told_to_the_others() -> None:
+    stage = node(use("a"))
+    stage.give(3)
+    assert stage.want.most == 3
+    before = stage.rings
+    stage.submit(flow(use("b"), tools={"t": Tool(max_parallel=1)}), "two")
+    assert stage.want.most == 1
+    assert stage.rings == before + 1
+    assert stage.reports == [
+        "job two asks for max_parallel = 1 for tool 't', and not for 3: the last one to be submitted holds"
+    ]
