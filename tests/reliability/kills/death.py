@@ -24,6 +24,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from callboard.runtime.journal.sqlite_medium import SqliteMedium
+
 
 class Commit(msgspec.Struct, frozen=True, tag=True):
     n: int
@@ -74,23 +76,39 @@ def arm(death: Death | None) -> None:
 
 
 def _at_commit(death: Commit) -> None:
-    from callboard.runtime.journal import writer
+    from callboard.runtime.journal.writer import Writer
 
-    commit, count = writer._commit, 0
+    start, count = Writer.start, 0
 
-    def counted(connection: Any, batch: Any) -> None:
-        nonlocal count
-        count += 1
-        if count == death.n:
-            if death.where == "before":
+    def started(self: Writer) -> None:
+        medium = self._medium
+        commit = medium.commit
+
+        def counted(batch: Any, away: Any) -> None:
+            nonlocal count
+            count += 1
+            if count == death.n:
+                if death.where == "before":
+                    die()
+                if death.where == "within":
+                    _soon(medium, death.steps)
+            commit(batch, away)
+            if count == death.n:
                 die()
-            if death.where == "within":
-                connection.set_progress_handler(die, death.steps)
-        commit(connection, batch)
-        if count == death.n:
-            die()
 
-    writer._commit = counted
+        medium.commit = counted  # type: ignore[method-assign]
+        start(self)
+
+    Writer.start = started  # type: ignore[method-assign]
+
+
+def _soon(medium: Any, steps: int) -> None:
+    """Die while it commits: after so many operations of SQLite's machine, or as many times 10 us elsewhere."""
+    if isinstance(medium, SqliteMedium):
+        assert medium._connection is not None
+        medium._connection.set_progress_handler(die, steps)
+    else:
+        threading.Timer(steps / 1e5, die).start()
 
 
 def _when_released(death: Released) -> None:
