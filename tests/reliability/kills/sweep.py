@@ -19,8 +19,8 @@ FILES = (
     "runtime/calls.py", "runtime/control/taker.py", "runtime/engines/command.py", "runtime/engines/watch.py",
     "runtime/host.py", "runtime/jsonl.py", "runtime/journal/batch.py", "runtime/journal/opening.py",
     "runtime/journal/sqlite.py", "runtime/journal/sqlite_medium.py", "runtime/journal/writer.py",
-    "runtime/leftovers.py", "runtime/life.py", "runtime/machines.py", "runtime/parts.py", "runtime/requests.py", "actors/loading.py",
-    "actors/kernel.py", "actors/task.py", "actors/cancelling.py",
+    "runtime/leftovers.py", "runtime/life.py", "runtime/machines.py", "runtime/parts.py", "runtime/requests.py",
+    "actors/loading.py", "actors/kernel.py", "actors/task.py", "actors/cancelling.py",
 )  # fmt: skip
 """Of the library, where a `Line` is drawn from."""
 REACHES: tuple[Reach, ...] = ("runtime", "group", "tree")
