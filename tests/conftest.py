@@ -21,7 +21,11 @@ settings.register_profile("callboard", settings.default, deadline=None, suppress
 settings.load_profile("callboard")
 
 _FOUND = entry_points(group="pytest11", name="callboard")  # by pytest itself, where the checkout is installed
-pytest_plugins = ["tests.transition_coverage", *([] if _FOUND else ["callboard.runtime.testing.plugin"])]
+pytest_plugins = [
+    "tests.transition_coverage",
+    "tests.postgres.fixtures",
+    *([] if _FOUND else ["callboard.runtime.testing.plugin"]),
+]
 
 
 @pytest.fixture(autouse=True, scope="session")

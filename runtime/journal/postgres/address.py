@@ -1,0 +1,82 @@
+"""The address of a journal in PostgreSQL: a database, and a schema in it.
+
+`postgresql://USER:PASSWORD@HOST:PORT/DATABASE?schema=NAME`, with everything else that PostgreSQL's own clients read in
+such an address (several hosts, `sslmode`, `host=/a/folder`, ...). What it leaves out comes from PostgreSQL's variables
+of the environment (`PGHOST`, `PGPASSFILE`, ...).
+
+Rules
+-----
+- `schema` is ours, and is taken out before PostgreSQL's client sees the address. It is `callboard` unless given.
+- No password is ever in a text for people: they are shown `shown`, also where a program prints the address. An address
+  that cannot be read is not repeated, since nobody knows where in it the password is.
+"""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import parse_qsl, quote, unquote, urlencode
+
+import msgspec
+
+from ..contract import JournalMissing
+
+SCHEMES = ("postgresql://", "postgres://")
+SCHEMA = "callboard"
+_SCHEMA_NAME = re.compile(r"(?!pg_)[a-z_][a-z0-9_]{0,47}")
+"""What needs no quotes, and leaves room for the names that are made of it."""
+_PARTS = re.compile(
+    r"postgres(?:ql)?://(?:(?P<who>[^@/?#]*)@)?(?P<where>[^@/?#]*)(?:/(?P<database>[^@?#]*))?(?:\?(?P<given>[^#]*))?"
+)
+_SHOWN = ("host", "hostaddr", "port", "dbname", "user", "service", "sslmode", "target_session_attrs")
+"""What else in an address is no secret."""
+
+
+class Address(msgspec.Struct, frozen=True):
+    """Where a journal is. Printed, it shows no password."""
+
+    url: str  # as PostgreSQL's client takes it, with its password
+    schema: str
+    shown: str  # the same for people
+
+    @property
+    def channel(self) -> str:
+        """The channel that is rung for those who listen to this journal."""
+        return f"callboard_{self.schema}"
+
+    def __repr__(self) -> str:
+        return self.shown
+
+    __str__ = __repr__
+
+
+def is_address(text: object) -> bool:
+    """Whether that is meant as the address of a database, rather than as a path."""
+    return isinstance(text, str) and text.startswith(SCHEMES)
+
+
+def parse(text: str) -> Address:
+    """Read an address. Raises JournalMissing for one that cannot be read, or names a schema that cannot be one."""
+    found = _PARTS.fullmatch(text)
+    if found is None:
+        raise JournalMissing(
+            "Cannot read the address of a database. Write postgresql://USER:PASSWORD@HOST:PORT/DATABASE?schema=NAME, "
+            "with %XX for what has a meaning in it (a / in a password is %2F, a @ is %40)."
+        )
+    given = parse_qsl(found["given"] or "", keep_blank_values=True)
+    schema = dict(given).get("schema", SCHEMA)
+    if not _SCHEMA_NAME.fullmatch(schema) or schema == "information_schema":
+        raise JournalMissing(
+            f"{schema!r:.80} cannot be the schema of a journal. Use up to 48 of a-z, 0-9 and _, beginning with a "
+            "letter, and not with pg_."
+        )
+    base = text.partition("?")[0]
+    passed = [(name, value) for name, value in given if name != "schema"]
+    who = (found["who"] or "").partition(":")[0]
+    shown = [(name, value) for name, value in passed if name in _SHOWN] + [("schema", schema)]
+    return Address(
+        base + (f"?{urlencode(passed, quote_via=quote)}" if passed else ""),
+        schema,
+        f"postgresql://{f'{unquote(who)}@' if who else ''}{found['where']}"
+        f"{'' if found['database'] is None else '/' + unquote(found['database'])}"
+        f"?{urlencode(shown, quote_via=quote, safe='/')}",
+    )

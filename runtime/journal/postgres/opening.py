@@ -1,0 +1,248 @@
+"""The journal's database: how it is connected to, made and migrated, or refused in plain words.
+
+Rules
+-----
+- Every connection has our schema as its only search path, and limits for everything that can hang: connecting, a dead
+  peer, a statement, a lock, a transaction that its client has forgotten.
+- A schema is ours if it has a table `callboard` with its version. One that holds anything else is left alone.
+- All migrations of one call run in one transaction, under an advisory lock: of two that come at once, the second finds
+  nothing to do. A journal that nodes are using is not migrated under their feet: a node joins under the same lock.
+- What is refused says what was tried, and what to do. No text has a password in it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Generator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..contract import JournalCorrupt, JournalError, JournalLocked, JournalMissing, JournalTooNew, JournalUnwritable
+from .address import Address
+
+if TYPE_CHECKING:
+    import psycopg
+
+    Connection = psycopg.Connection[tuple[Any, ...]]  # Any: columns of all types
+
+STATEMENT_TIMEOUT = 30.0
+LOCK_TIMEOUT = 10.0
+FORGOTTEN_TIMEOUT = 30.0
+"""Seconds that a statement, a wait for a lock, and a transaction in which nothing happens may take."""
+MIGRATION_LOCK_TIMEOUT = 60.0
+_USUAL: dict[str, Any] = {
+    "connect_timeout": 3,
+    # a peer that is gone without a word is noticed after about 10 s
+    "keepalives": 1, "keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3, "tcp_user_timeout": 10_000,
+}  # fmt: skip
+"""What a connection has unless the address says otherwise."""
+_LIMITS = (
+    "SELECT set_config('search_path', %s, false), set_config('statement_timeout', %s, false),"
+    " set_config('lock_timeout', %s, false), set_config('idle_in_transaction_session_timeout', %s, false),"
+    " set_config('client_min_messages', 'warning', false)"
+)
+HOLD_STILL = "SELECT pg_advisory_xact_lock_shared(hashtextextended('callboard ' || %s, 0))"
+"""Keeps the journal's version as it is until the transaction ends. Takes the schema's name."""
+_ALONE = "SELECT pg_advisory_xact_lock(hashtextextended('callboard ' || %s, 0))"
+_FOUND = """
+SELECT has_schema_privilege(oid, 'USAGE'),
+  EXISTS (SELECT FROM pg_class WHERE relnamespace = pg_namespace.oid),
+  EXISTS (SELECT FROM pg_class WHERE relnamespace = pg_namespace.oid AND relname = 'callboard' AND relkind = 'r')
+FROM pg_namespace WHERE nspname = %s
+"""
+_NAMES = "SELECT coalesce(string_agg(name, ', ' ORDER BY name), '') FROM nodes WHERE NOT fenced"
+
+
+def driver() -> Any:  # Any: the module, which is not there without the extra
+    """The module `psycopg`. Raises JournalError where it is not installed."""
+    try:
+        import psycopg  # noqa: PLC0415 - an extra, and slow to import
+    except ImportError as error:
+        raise JournalError(
+            "A journal in PostgreSQL needs psycopg, which is not here. Install it: pip install 'callboard[postgres]'"
+        ) from error
+    return psycopg
+
+
+def connect(
+    address: Address,
+    purpose: str,
+    *,
+    statement_timeout: float = STATEMENT_TIMEOUT,
+    lock_timeout: float = LOCK_TIMEOUT,
+    writes: bool = True,
+) -> Connection:
+    """Connect, each statement a transaction of its own unless one is begun. Timeouts are seconds, 0 for none.
+
+    purpose: what the server shows of it (`application_name`). writes: of several hosts, only one that can be written.
+    Raises JournalError.
+    """
+    psycopg = driver()
+    with refusing(address):
+        given = psycopg.conninfo.conninfo_to_dict(address.url)
+        usual = _USUAL | {"application_name": f"callboard {purpose}"}
+        if writes and "," in f"{given.get('host') or ''}{given.get('hostaddr') or ''}":
+            usual["target_session_attrs"] = "read-write"
+        connection: Connection = psycopg.connect(**(usual | given), autocommit=True)
+        try:
+            limits = [f"{round(limit * 1000)}" for limit in (statement_timeout, lock_timeout, FORGOTTEN_TIMEOUT)]
+            connection.execute(_LIMITS, [address.schema, *limits])
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
+def version_of(connection: Connection, address: Address) -> int:
+    """The version of the journal, 0 where there is none yet. Raises JournalError."""
+    with refusing(address):
+        found = connection.execute(_FOUND, [address.schema]).fetchone()
+        if found is None:
+            return 0
+        usable, anything, ours = found
+        if not usable:
+            raise JournalUnwritable(
+                f"This role may not use the schema of {address}. Let its owner grant that (docs/postgres.md)."
+            )
+        if not ours:
+            if not anything:
+                return 0
+            raise JournalCorrupt(
+                f"The schema of {address} holds something else than a journal. It was not touched: use another schema."
+            )
+        row = connection.execute("SELECT version FROM callboard").fetchone()
+        if row is None:
+            raise JournalCorrupt(f"{address} has lost its version. It was not touched: restore it from a copy.")
+        return int(row[0])
+
+
+def check_version(connection: Connection, address: Address) -> None:
+    """Hold the journal against this program. Raises JournalMissing, JournalTooNew, JournalError for an older one."""
+    known, version = len(_migrations()), version_of(connection, address)
+    if version == known:
+        return
+    if version == 0:
+        raise JournalMissing(f"There is no journal in {address} yet. Make it: `callboard migrate` with that address.")
+    if version > known:
+        raise _too_new(address, version, known)
+    raise JournalError(
+        f"{address} was written by an older Callboard (its version is {version}, this one's is {known}). Stop all that "
+        "use it, then run `callboard migrate` with that address."
+    )
+
+
+def prepare(address: Address) -> None:
+    """Make or migrate the journal where that is needed. Raises JournalError."""
+    with contextlib.closing(connect(address, "open")) as connection:
+        version = version_of(connection, address)
+    if version != len(_migrations()):
+        migrate(address)
+
+
+def migrate(address: Address, migrations: Sequence[str] = ()) -> tuple[int, int]:
+    """Bring the journal to this program's version. Returns the version before, and now. Raises JournalError.
+
+    migrations: instead of this program's own, for tests.
+    """
+    steps = migrations or _migrations()
+    with (
+        contextlib.closing(
+            connect(address, "migrate", statement_timeout=0, lock_timeout=MIGRATION_LOCK_TIMEOUT)
+        ) as connection,
+        refusing(address),
+        connection.transaction(),
+    ):
+        connection.execute(_ALONE, [address.schema])
+        version = version_of(connection, address)
+        if version > len(steps):
+            raise _too_new(address, version, len(steps))
+        if version == len(steps):
+            return version, version
+        if version:
+            names = connection.execute(_NAMES).fetchone()
+            if names and names[0]:
+                raise JournalLocked(f"{address} is in use by {names[0]}. Stop them, then migrate it.")
+        else:
+            if connection.execute(_FOUND, [address.schema]).fetchone() is None:  # to make what is there takes a right
+                connection.execute(f'CREATE SCHEMA "{address.schema}"'.encode())
+            connection.execute("CREATE TABLE callboard (version integer NOT NULL)")
+            connection.execute("INSERT INTO callboard VALUES (0)")
+        for step in steps[version:]:
+            connection.execute(step.encode())
+        connection.execute("UPDATE callboard SET version = %s", [len(steps)])
+    return version, len(steps)
+
+
+def _migrations() -> Sequence[str]:
+    from .schema import MIGRATIONS  # noqa: PLC0415 - which is made of what other modules here say
+
+    return MIGRATIONS
+
+
+def _too_new(address: Address, version: int, known: int) -> JournalTooNew:
+    return JournalTooNew(
+        f"{address} was written by a newer Callboard (its version is {version}, this one knows {known}). Nothing was "
+        "changed: upgrade Callboard, or use another schema."
+    )
+
+
+@contextlib.contextmanager
+def refusing(address: Address) -> Generator[None, None, None]:
+    """Turn PostgreSQL's errors about `address` into the journal's, in plain words."""
+    psycopg = driver()
+    try:
+        yield
+    except psycopg.Error as error:
+        raise refusal(address, error) from error
+
+
+_BY_STATE: dict[str, tuple[type[JournalError], str]] = {
+    "42501": (JournalUnwritable, "this role may not do that. Let the owner of the schema grant it (docs/postgres.md)"),
+    "42P01": (JournalMissing, "there is no journal. Make it: `callboard migrate` with that address"),
+    "25006": (JournalUnwritable, "it is read-only, as a standby is. Use the address of the primary"),
+    "53100": (JournalUnwritable, "its disk is full. Make room"),
+    "53300": (JournalUnwritable, "it has no connection left. Raise max_connections, or end what nobody uses"),
+    "55P03": (JournalLocked, "another session holds what it needs locked. Let it finish, then try again"),
+    "57014": (JournalLocked, "it took too long. Try again"),
+    "40001": (JournalError, "it met another transaction. Try again"),
+    "40P01": (JournalError, "it met another transaction. Try again"),
+}
+"""What an error of the server is, and what to do, by its SQLSTATE."""
+_BY_WORDS: dict[str, tuple[type[JournalError], str]] = {
+    "no password supplied": (JournalUnwritable, "it wants a password. Give it in the address or in PGPASSFILE"),
+    "password authentication failed": (JournalUnwritable, "the role or its password is wrong. Check both"),
+    "FATAL: role ": (JournalUnwritable, "the role is not there, or may not log in. Check the address"),
+    "FATAL: database ": (
+        JournalMissing,
+        "there is no such database, or this role may not enter it. Make it (`createdb`)",
+    ),
+    "read-only": (JournalUnwritable, "none of its servers can be written. Wait for the primary"),
+}
+"""The same for one that refuses a connection: there is no code then, only words, in English unless it is set up
+otherwise."""
+
+
+def refusal(address: Address, error: psycopg.Error) -> JournalError:
+    """Say what an error of PostgreSQL means, and what to do."""
+    said = " ".join(str(error).split())
+    if isinstance(error, driver().ProgrammingError) and error.sqlstate is None:  # it repeats what it could not read
+        return JournalMissing(
+            f"Cannot use {address}: PostgreSQL does not understand the address. Check each part of it."
+        )
+    kind, advice = _BY_STATE.get(error.sqlstate or "", (None, ""))
+    if kind is None and is_lost(error):
+        kind, advice = next(
+            (told for words, told in _BY_WORDS.items() if words in said),
+            (JournalUnwritable, "it cannot be reached. Check that it runs, and the address"),
+        )
+    if kind is None:
+        return JournalCorrupt(f"{address} is damaged, or is no journal ({said}). Nothing was changed: keep it.")
+    return kind(f"Cannot use {address}: {advice} ({said}).")
+
+
+def is_lost(error: psycopg.Error) -> bool:
+    """Whether it means that there is no connection any more, rather than that a statement was refused."""
+    psycopg = driver()
+    state = error.sqlstate or ""
+    return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) and (
+        not state or state.startswith("08") or state in {"57P01", "57P02", "57P03", "57P05", "25P03"}
+    )

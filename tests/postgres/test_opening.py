@@ -1,0 +1,143 @@
+"""How the journal's database is made, migrated and refused."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from callboard.runtime.journal.contract import (
+    JournalCorrupt,
+    JournalError,
+    JournalLocked,
+    JournalMissing,
+    JournalTooNew,
+    JournalUnwritable,
+)
+from callboard.runtime.journal.postgres.address import parse
+from callboard.runtime.journal.postgres.opening import check_version, connect, migrate, prepare, refusing
+from callboard.runtime.journal.postgres.schema import MIGRATIONS
+from callboard.runtime.testing.postgres import PrivateServer
+
+FIRST = "CREATE TABLE nodes (name text, fenced boolean)"
+SECOND = "CREATE TABLE more (one integer)"
+
+
+@contextlib.contextmanager
+def superuser(server: PrivateServer, database: str = "postgres") -> Iterator[psycopg.Connection]:
+    with psycopg.connect(server.address(database=database), autocommit=True) as connection:
+        yield connection
+
+
+def version(address: str) -> object:
+    with connect(parse(address), "test") as connection:
+        row = connection.execute("SELECT version FROM callboard").fetchone()
+        return row and row[0]
+
+
+def test_a_journal_is_made_once_however_many_come_at_once(postgres: str) -> None:
+    versions: list[tuple[int, int]] = []
+    threads = [threading.Thread(target=lambda: versions.append(migrate(parse(postgres)))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    now = len(MIGRATIONS)
+    assert sorted(versions) == [(0, now), *[(now, now)] * 3]
+    prepare(parse(postgres))
+    with connect(parse(postgres), "test") as connection:
+        check_version(connection, parse(postgres))
+
+
+def test_what_fails_in_a_migration_leaves_the_version_before(postgres: str) -> None:
+    address = parse(postgres)
+    migrate(address, [FIRST])
+    with pytest.raises(JournalError):
+        migrate(address, [FIRST, SECOND, "CREATE TABLE broken ("])
+    assert version(postgres) == 1
+    assert migrate(address, [FIRST, SECOND]) == (1, 2)
+
+
+def test_a_journal_that_nodes_use_is_not_migrated(postgres: str) -> None:
+    address = parse(postgres)
+    migrate(address, [FIRST])
+    with connect(address, "test") as connection:
+        connection.execute("INSERT INTO nodes VALUES ('web-2', false), ('web-1', false), ('web-0', true)")
+        with pytest.raises(JournalLocked, match=r"in use by web-1, web-2\. Stop them, then migrate it"):
+            migrate(address, [FIRST, SECOND])
+        connection.execute("UPDATE nodes SET fenced = true")
+    assert migrate(address, [FIRST, SECOND]) == (1, 2)
+
+
+def test_a_newer_journal_is_refused_and_left_alone(postgres: str) -> None:
+    address = parse(postgres)
+    migrate(address, [*[FIRST], *["SELECT 1"] * len(MIGRATIONS)])
+    for use in (migrate, prepare):
+        with pytest.raises(JournalTooNew, match="upgrade Callboard"):
+            use(address)
+    assert version(postgres) == len(MIGRATIONS) + 1
+
+
+def test_an_older_or_missing_journal_is_not_read(postgres: str) -> None:
+    address = parse(postgres)
+    with connect(address, "test") as connection:
+        with pytest.raises(JournalMissing, match="callboard migrate"):
+            check_version(connection, address)
+        migrate(address, [FIRST])
+        connection.execute("UPDATE callboard SET version = -1")
+        with pytest.raises(JournalError, match="older Callboard"):
+            check_version(connection, address)
+
+
+def test_a_schema_of_something_else_is_refused_and_left_alone(postgres: str, postgres_server: PrivateServer) -> None:
+    address = parse(postgres)
+    with superuser(postgres_server) as connection:
+        connection.execute(f"CREATE SCHEMA {address.schema} CREATE TABLE theirs (one integer)")
+        with pytest.raises(JournalCorrupt, match="holds something else than a journal"):
+            prepare(address)
+        connection.execute(f"DROP TABLE {address.schema}.theirs")
+    prepare(address)
+
+
+def test_what_is_not_there_is_told_apart(postgres_server: PrivateServer, tmp_path: object) -> None:
+    server = postgres_server
+    with superuser(server) as connection:
+        connection.execute("DROP ROLE IF EXISTS passworded, ana")
+        connection.execute("CREATE ROLE passworded")
+        connection.execute("CREATE ROLE ana LOGIN PASSWORD 'geheim' IN ROLE passworded")
+    refused = {
+        server.address(database="nowhere"): (JournalMissing, "there is no such database"),
+        server.address(user="nobody"): (JournalUnwritable, "the role is not there"),
+        server.address(user="ana", password="falsch"): (JournalUnwritable, "the role or its password is wrong"),
+        server.address(user="ana"): (JournalUnwritable, "it wants a password"),
+        f"postgresql:///x?host={tmp_path}": (JournalUnwritable, "it cannot be reached"),
+        server.address() + "&nonsense=geheim": (JournalMissing, "does not understand the address"),
+        server.address(user="ana", password="geheim"): (JournalUnwritable, "this role may not do that"),
+    }
+    for address, (kind, words) in refused.items():
+        with pytest.raises(kind, match=words) as told:
+            migrate(parse(address))
+        assert "geheim" not in str(told.value)
+        assert "falsch" not in str(told.value)
+
+
+def test_a_standby_is_told_of(postgres: str) -> None:
+    address = parse(postgres)
+    migrate(address, [FIRST])
+    with connect(address, "test") as connection:
+        connection.execute("SET default_transaction_read_only = on")
+        with pytest.raises(JournalUnwritable, match="read-only, as a standby is"), refusing(address):
+            connection.execute("DELETE FROM nodes")
+
+
+def test_a_server_that_went_away_is_told_of(postgres: str, postgres_server: PrivateServer) -> None:
+    address = parse(postgres)
+    with connect(address, "test") as connection:
+        with superuser(postgres_server) as other:
+            other.execute("SELECT pg_terminate_backend(%s)", [connection.info.backend_pid])
+        with pytest.raises(JournalUnwritable, match="it cannot be reached"), refusing(address):
+            connection.execute("SELECT 1")
+        assert connection.closed
