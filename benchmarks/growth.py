@@ -4,13 +4,18 @@
     python benchmarks/growth.py --quick    # 1,000 to 20,000
 
 All on SQLite with `synchronous=FULL`, but for the chain, which waits for the disk once per link: in memory.
-Memory is that of one runtime after workstreams have ended, round after round. What grows is judged by the processor's
+Memory is that of one runtime after workstreams have ended, round after round; of living tasks, which wait for a time,
+that of a process of its own, and of the next one that opens the same journal. What grows is judged by the processor's
 time, which other programs on the machine disturb least; the time that passed stands beside it.
 """
 
 from __future__ import annotations
 
 import gc
+import json
+import os
+import subprocess
+import sys
 import time
 import tracemalloc
 from collections.abc import Iterator
@@ -68,6 +73,29 @@ async def kept(path: Path, tasks: int, rounds: int) -> tuple[int, int]:
     return held[1], held[-1]
 
 
+async def living(path: Path, tasks: int, new: bool) -> None:
+    """Open a journal, submit tasks that live on if it is new, and print seconds and bytes that they take.
+
+    Ends the process as a kill does: so they live.
+    """
+    specs = [Task(f"t{index:06d}", run=noop, wait="10h") for index in range(1_000)]
+    before, began = resident(), time.perf_counter()
+    async with Runtime(path) as runtime:
+        opened = time.perf_counter() - began
+        if new:
+            for _ in range(tasks // 1_000):
+                await runtime.submit(Workstream("living", tasks=specs))
+        print(json.dumps({"opened": opened, "bytes": (resident() - before) / tasks}), flush=True)
+        os._exit(0)
+
+
+def of_living(path: Path, tasks: int) -> dict[str, float]:
+    """What `living` prints, in a process of its own."""
+    command = [sys.executable, __file__, "--living", str(path), str(tasks)]
+    told: dict[str, float] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    return told
+
+
 def resident() -> int:
     """Bytes of this process in memory."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
@@ -91,7 +119,17 @@ def figures(folder: Path, quick: bool) -> Iterator[Figure]:
     first, last = run_on("asyncio", kept, folder / "kept.db", 1_000, 4 if quick else 12)
     grown = (last - first) / 1e6
     yield Figure("held after many ended workstreams of 1,000", f"{grown:+.2f} MB", "at most +1 MB", grown <= 1)
+    lives = many // 2
+    first_one, next_one = of_living(folder / "living.db", lives), of_living(folder / "living.db", lives)
+    sizes = f"{first_one['bytes']:,.0f} bytes each, {next_one['bytes']:,.0f} after a restart"
+    yield Figure(
+        f"{lives:,} living tasks", f"{sizes}; {(folder / 'living.db').stat().st_size / lives:,.0f} in the file"
+    )
+    yield Figure("a restart with them", f"{next_one['opened']:.1f} s")
 
 
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["--living"]:
+        journal = Path(sys.argv[2])
+        run_on("asyncio", living, journal, int(sys.argv[3]), not journal.exists())
     print_figures(__doc__, figures)
