@@ -410,7 +410,7 @@ class AttemptedTask(CancellableEntity[TaskRecord]):
         )  # fmt: skip
         self.fire(FAIL, changed, failure, reason=error, metadata=told, due_at=due)
 
-    def _lost(self, reason: str = "runtime_restarted") -> None:
+    def _lost(self, reason: str) -> None:
         ended = CallEnded(self.record.token, "lost", error=reason, error_type=WORKER_LOST, category="transient")
         self._failed(ended, end="lost")
 

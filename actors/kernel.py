@@ -27,6 +27,7 @@ from .lifecycles import Lifecycles
 from .machine_kind import FireFailed, MachineNotFound
 from .messages import (
     REBUILT,
+    Adopt,
     Beat,
     CallEnded,
     Continue,
@@ -38,6 +39,7 @@ from .messages import (
     TimerFired,
     TurnFailed,
 )
+from .names import node_of
 from .notices import Notice
 from .requests import keep_request
 from .spec import Defaults, Tool
@@ -102,12 +104,52 @@ class Kernel(Staging):
 
     # -- turns ---------------------------------------------------------------------------------------------------------
 
+    def placed(self, name: str) -> str:
+        """The id of what each node has of its own under that name: a worker, a breaker."""
+        return f"{name}@{self.node}" if self.node else name
+
+    def left_by(self, worker_id: str | None) -> str:
+        """Why what a worker was given goes on without it: its process is gone, here or on another node."""
+        node = node_of(worker_id) if self.node else ""
+        return "runtime_restarted" if node in {"", self.node} else f"node {node!r} is gone"
+
+    def count_from(self, key: int, seq: int) -> None:
+        """Give only numbers above these from now on."""
+        self.key, self.seq = max(self.key, key), max(self.seq, seq)
+
     def run(self, message: Message) -> None:
         """Run an input. Never raises for what an actor does wrong: that turn is undone and its entity fails."""
+        if isinstance(message, Recover) and not message.key:
+            self._take_over(message)
+        else:
+            self._run_turn(message)
+
+    def _take_over(self, message: Recover) -> None:
+        """Go on with what another process ran. A job that cannot be recovered takes no other with it."""
+        scheduler, supervisor = self.scheduler, self.supervisor
+        if isinstance(message, Adopt):
+            self.count_from(message.loaded.last_key, message.loaded.last_seq)
+            supervisor.take_in(message.loaded)
+        arrived, stopped = supervisor.arrived, scheduler.stopped
+        scheduler.stopped = True  # what began to run here would be taken for what ran there
         self._run_turn(message)
-        if isinstance(message, Recover) and not message.key:  # a job that cannot be recovered takes no other with it
-            for job in list(self.jobs.values()):
-                self._run_turn(Recover(job.record.key))
+        for job in arrived.jobs:
+            self._run_turn(Recover(job.record.key))
+        scheduler.stopped = stopped
+        supervisor.part_with(arrived)
+        if isinstance(message, Adopt):
+            self._run_turn(REBUILT)
+
+    def join(self, jobs: list[JobActor], machines: list[MachineEntity]) -> None:
+        """Derive what is derived of those that have just come, and leave all else as it is. `rebuild` for a part."""
+        for job in jobs:
+            job.link()
+        self.scheduler.reservations.rebuild(jobs)
+        for job in jobs:
+            job.rebuild({})
+        self.scheduler.reservations.rebuild_line(jobs)
+        for machine in machines:
+            machine.arm_again()
 
     def _run_turn(self, message: Message) -> None:
         self.at = self.port.now()
@@ -269,11 +311,11 @@ class Kernel(Staging):
         self.workers = {
             entity.record.key: cast("WorkerActor", entity)
             for entity in entities
-            if entity.record.kind == "worker" and not entity.ended
+            if entity.record.kind == "worker" and not entity.ended and not cast("WorkerActor", entity).foreign
         }
         self.named = {}
         for entity in entities:
-            if entity.record.kind == "worker":
+            if entity.record.kind == "worker" and not cast("WorkerActor", entity).foreign:
                 known = self.named.get(entity.record.name)
                 if known is None or known.record.run < entity.record.run:
                     self.named[entity.record.name] = cast("WorkerActor", entity)
@@ -294,6 +336,7 @@ class Kernel(Staging):
         for slot in self.slots.values():
             self.scheduler.occupy(cast("TaskActor", self.entities[slot.key]), slot)
         self.scheduler.reservations.rebuild_line(self.jobs.values())
+        self.scheduler.reservations.take_all()
         for machine in self.machines.values():
             machine.arm_again()
         for key in self.stuck:

@@ -1,8 +1,4 @@
-"""Loading: makes the lifecycle actors again from what a journal holds of living jobs and of workers.
-
-Nothing is fired or armed here. Afterwards the kernel holds what it did at the end of its last durable turn, except that
-what ran is gone; the input `Recover` then derives the rest, and says what became of what ran.
-"""
+"""Loading: what a journal holds of the living, and the kernel that is made with it. How is in `arrivals.py`."""
 
 from __future__ import annotations
 
@@ -11,24 +7,17 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from .alerts import Alerter
-from .breaker import BreakerActor
+from .arrivals import take_in
 from .checks import CANCELLING
-from .job import JobActor
 from .kernel import Kernel
 from .lifecycles import Lifecycles
 from .limits import NO_TOOLS
-from .machine_actor import take_up
-from .machine_kind import Definition, MachineKind, MachineNotFound, digest_of, revived, unfit
 from .records import ApprovalRecord, BreakerRecord, JobRecord, MachineRecord, OutboxRow, WorkerRecord, WorkstreamRecord
-from .runs import kept_of
 from .scheduler import SchedulerActor
-from .spec import Alert, Defaults, HealthChecks, Tool, Workstream
+from .spec import Alert, Defaults, HealthChecks, Tool
 from .supervisor import SupervisorActor
-from .task import TaskActor
 from .task_record import AttemptRecord, TaskRecord
 from .turn import Port
-from .worker import WorkerActor
-from .workstream import WorkstreamActor
 
 
 class Loaded(msgspec.Struct):
@@ -82,62 +71,5 @@ def make_kernel(
     kernel.incarnations = dict(loaded.incarnations)
     kernel.supervisor.paused = loaded.paused
     kernel.awaited = loaded.awaited
-    kernel.supervisor.outbox = list(loaded.outbox)
-    kernel.supervisor.attempts = list(loaded.attempts)
-    for worker in loaded.workers:
-        actor = WorkerActor(kernel, worker)
-        kernel.entities[worker.key] = kernel.workers[worker.key] = kernel.named[worker.name] = actor
-    for breaker in loaded.breakers:
-        kernel.entities[breaker.key] = kernel.breakers[breaker.name] = BreakerActor(kernel, breaker)
-    _load_machines(kernel, loaded)
-    streams = {record.job: record for record in sorted(loaded.workstreams, key=lambda run: run.key)}
-    tasks: dict[int, list[TaskRecord]] = {}
-    for task in loaded.tasks:
-        tasks.setdefault(task.workstream, []).append(task)
-    for job in loaded.jobs:
-        stream = streams.get(job.key)
-        mine = [] if stream is None else sorted(tasks.get(stream.key, []), key=lambda task: task.index)
-        _load_job(kernel, job, stream, loaded.specs[job.stream], mine)
-    for approval in loaded.approvals:
-        asking = kernel.entities.get(approval.task)
-        if isinstance(asking, TaskActor):
-            asking.asks_of().load(approval)
+    kernel.supervisor.arrived = take_in(kernel, loaded)
     return kernel
-
-
-def _load_machines(kernel: Kernel, loaded: Loaded) -> None:
-    kinds: dict[int, MachineKind | MachineNotFound] = {}
-    for record in loaded.machines:
-        key = record.definitions[-1]
-        if key not in kinds:
-            kinds[key] = _kind(loaded.specs.get(key), kernel.port)
-        kind = kinds[key]
-        missing = str(kind) if isinstance(kind, MachineNotFound) else unfit(record, kind)
-        if missing or isinstance(kind, MachineNotFound):
-            take_up(kernel, record, None, missing)
-        else:
-            take_up(kernel, record, kind)
-            kernel.kinds.setdefault(digest_of(loaded.specs[key]), key)
-
-
-def _kind(encoded: bytes | None, port: Port) -> MachineKind | MachineNotFound:
-    if encoded is None:
-        return MachineNotFound("what it ran by is not in the journal")
-    try:
-        return revived(msgspec.json.decode(encoded, type=Definition), port)
-    except MachineNotFound as error:
-        return error
-
-
-def _load_job(
-    kernel: Kernel, record: JobRecord, stream: WorkstreamRecord | None, encoded: bytes, tasks: list[TaskRecord]
-) -> None:
-    spec = msgspec.json.decode(encoded, type=Workstream)
-    job = JobActor(kernel, record, spec)
-    kernel.entities[record.key] = kernel.jobs[record.id] = job
-    if stream is None or stream.key != record.stream:  # it is still to begin, perhaps with what the run before left it
-        job.kept = kept_of(spec, stream, tasks, kernel.defaults, again=record.again, skip=record.skip)
-        return
-    job.stream = WorkstreamActor(kernel, stream, job, spec)
-    kernel.entities[stream.key] = job.stream
-    job.stream.load(tasks)

@@ -33,7 +33,7 @@ from .transitions import MachineTransition, Transitioned
 from .turn import MachineOver
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from .kernel import Kernel
 
@@ -298,10 +298,10 @@ def key_of(kernel: Kernel, kind: MachineKind) -> int:
     return key
 
 
-def tell_missing(kernel: Kernel) -> None:
-    """Tell of the entities whose machine cannot be found, once for each."""
+def tell_missing(kernel: Kernel, found: Iterable[MachineEntity]) -> None:
+    """Tell of those whose machine cannot be found, once for each."""
     missing: dict[str, list[str]] = {}
-    for entity in kernel.machines.values():
+    for entity in found:
         if entity.kind is None:
             missing.setdefault(entity.missing, []).append(entity.record.id)
     for why, names in missing.items():

@@ -107,6 +107,22 @@ class ToolShares(Message, frozen=True):
     shares: dict[str, int]
 
 
+class Adopt(Recover, frozen=True):
+    """This node has taken over what another one ran: go on with that, beside what runs here.
+
+    `loaded` is a `loading.Loaded`; its numbers are those from which this node counts on. `InboxTaken` follows.
+    """
+
+    loaded: Any = None
+
+
+class NewEpoch(Message, frozen=True):
+    """All numbers that are given from now on are above these: keys and fencing tokens, and transitions."""
+
+    key: int
+    seq: int
+
+
 class InboxTaken(Message, frozen=True):
     """What lay in the inbox while nobody ran the journal has been done: what was put off for it is due."""
 

@@ -47,6 +47,14 @@ def folded(name: str) -> str:
     return unicodedata.normalize("NFC", unicodedata.normalize("NFD", name).casefold())
 
 
+def node_of(worker_id: str | None) -> str:
+    """The node of an incarnation of a worker, of its id: "web-1" of "loop@web-1#3"; "" where none is named.
+
+    Ask it only where the journal is shared: a worker's own name may hold an "@".
+    """
+    return (worker_id or "").rpartition("#")[0].rpartition("@")[2] if "@" in (worker_id or "") else ""
+
+
 def person(name: str) -> str:
     """The form by which the names of people are compared: whoever is written in two ways is one person."""
     seen = _UNSEEN.sub("", unicodedata.normalize("NFKC", name))

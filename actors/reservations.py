@@ -423,9 +423,12 @@ class Reservations:
         for job in sorted(jobs, key=lambda job: job.record.key):
             if job.record.worker_count and job.record.state == JobState.PENDING:
                 self.line[job.record.key] = self._new(job)
+        self._changed()
+
+    def take_all(self) -> None:
+        """Let those that run have what is free of theirs."""
         for mine in self.granted.values():
             self._take(mine)
-        self._changed()
 
 
 def _wanted(kernel: Kernel, job: JobActor) -> dict[str, frozenset[str]]:

@@ -5,6 +5,7 @@ Rules
 - It starts jobs, workers and breakers, and owns due times: a timer's input comes here, and is handed to its entity
   unless the state that armed it has passed.
 - A turn that raised was undone; the entity it was for is told here, and fails. Nobody else is touched.
+- At a start, and where this node takes over what another one ran, it ends what ran in the process that is gone.
 - Hooks of ended entities come back here: their outbox rows are done when they have run. The row of one whose function
   is not there stays: a start by a program that has it runs it.
 """
@@ -12,11 +13,13 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from ..machines import WorkerState
 from . import machine_actor, tools
+from .arrivals import Arrived, take_in
 from .commands import Barrier, Cancel, Lend, NextRun, Regain, SpawnMachine, StartWorkers, Submit
 from .errors import AttemptOver
 from .health import HealthWatch
@@ -24,10 +27,12 @@ from .kernel import Kernel
 from .lending import lend, regain
 from .messages import (
     RECOVER,
+    Adopt,
     CallEnded,
     Drain,
     InboxTaken,
     Message,
+    NewEpoch,
     Rebuilt,
     Recover,
     Registered,
@@ -38,13 +43,16 @@ from .messages import (
     WorkerBeat,
     WorkerDied,
 )
+from .notices import Notice
 from .protection import HELD
-from .records import OutboxRow, WorkerRecord
+from .records import WorkerRecord
 from .spec import HealthChecks, Worker
 from .submissions import next_run, submit
-from .task_record import AttemptRecord
-from .turn import Answer, StopCall
+from .turn import Answer, StopCall, TakenOver, Tell
 from .worker import CLOSED, WorkerActor, lives
+
+if TYPE_CHECKING:
+    from .loading import Loaded
 
 
 class SupervisorActor:
@@ -53,8 +61,7 @@ class SupervisorActor:
     def __init__(self, kernel: Kernel, health: HealthChecks) -> None:
         self.kernel = kernel
         self.health = HealthWatch(kernel, health)
-        self.attempts: list[AttemptRecord] = []  # claims without an end, found at start
-        self.outbox: list[OutboxRow] = []  # rows found at start
+        self.arrived = Arrived()  # at the start, and by a take-over: what has still to be told that it came back
         self.paused: Mapping[str, str] = {}  # found at start: why workers are paused, by name
 
     def receive(self, message: Message) -> None:  # noqa: PLR0912 - one branch per input
@@ -85,8 +92,12 @@ class SupervisorActor:
                 self.kernel.effect(Answer(message.reply))
             case Drain():
                 self._drain(message)
+            case Adopt(loaded=loaded):
+                self._adopt(loaded)
             case Recover():
                 self._recover()
+            case NewEpoch(key=key, seq=seq):
+                self.kernel.count_from(key, seq)
             case Lend():
                 lend(self.kernel, message)
             case Regain():
@@ -168,10 +179,10 @@ class SupervisorActor:
         kernel.incarnations[spec.name] = run
         capacity = spec.capacity or 1
         record = WorkerRecord(
-            key=kernel.number(), id=f"{spec.name}#{run}", name=spec.name, state=WorkerState.INITIALIZING, run=run,
-            created_at=kernel.at, updated_at=kernel.at, engine=spec.engine, capacity=capacity,
-            capabilities=spec.capabilities, recycle_after=spec.recycle_after, paused=pause is not None,
-            pause_reason=pause,
+            key=kernel.number(), id=f"{kernel.placed(spec.name)}#{run}", name=spec.name,
+            state=WorkerState.INITIALIZING, run=run, created_at=kernel.at, updated_at=kernel.at, engine=spec.engine,
+            capacity=capacity, capabilities=spec.capabilities, recycle_after=spec.recycle_after,
+            paused=pause is not None, pause_reason=pause,
             published=kernel.lifecycles.birth("worker", kernel.lifecycles.of("worker", spec.lifecycle)),
         )  # fmt: skip
         worker = WorkerActor(kernel, record)
@@ -205,22 +216,64 @@ class SupervisorActor:
             else:
                 kernel.effect(StopCall(token))
 
+    def take_in(self, loaded: Loaded) -> None:
+        """Make the actors of what was taken over."""
+        self.arrived = take_in(self.kernel, loaded, late=True)
+
     def _recover(self) -> None:
         """Derive what is derived, and end what belonged to the process before. Each job is then told by itself."""
         kernel = self.kernel
+        if kernel.node:
+            self._provide_tools()
         kernel.rebuild()
         tools.settle(kernel)
+        self._end_what_ran()
+
+    def _adopt(self, loaded: Loaded) -> None:
+        """The same for what was taken over, while the rest runs on."""
+        kernel = self.kernel
+        kernel.awaited = {**kernel.awaited, **loaded.awaited}
+        self._provide_tools()
+        kernel.join(self.arrived.jobs, self.arrived.machines)
+        kernel.effect(TakenOver(self.arrived.jobs, loaded.last_seq))
+        self._end_what_ran()
+        for record, error in self.arrived.refused:
+            text = f"{record.kind} {record.id} was taken over and cannot be gone on with here, which changed nothing"
+            kernel.effect(
+                Tell(
+                    Notice(
+                        event="not_taken_over", severity="error", text=f"{text}: {type(error).__name__}: {error}",
+                        at=kernel.at, kind=record.kind, entity_id=record.id,
+                        job_id=record.id if record.kind == "job" else None, error=error,
+                    )
+                )
+            )  # fmt: skip
+
+    def _provide_tools(self) -> None:
+        """Breakers are each node's own: see that there are those that what comes from elsewhere needs."""
+        for job in self.arrived.jobs:
+            tools.provide(self.kernel, job.spec, job.record.id, again=True)
+
+    def _end_what_ran(self) -> None:
+        kernel, arrived = self.kernel, self.arrived
         for breaker in kernel.breakers.values():
             breaker.go_on()
-        for worker in list(kernel.workers.values()):
+        for worker in arrived.workers:
             worker.receive(RECOVER)
-        for attempt in self.attempts:
+        for attempt in arrived.attempts:
             task = kernel.entities.get(attempt.task)
             if task is None or task.ended:  # it was cancelled, and its body had still to go
                 kernel.turn.extra.append(replace(attempt, ended_at=kernel.at, end="cancelled"))
-        for row in self.outbox:
-            kernel.run_hook(replace(row, tries=row.tries + 1))
-        for machine in kernel.machines.values():
+        for row in arrived.outbox:
+            if row.key not in kernel.calls:
+                kernel.run_hook(replace(row, tries=row.tries + 1))
+        for machine in arrived.machines:
             machine.receive(RECOVER)
-        machine_actor.tell_missing(kernel)
-        self.attempts, self.outbox = [], []
+        machine_actor.tell_missing(kernel, arrived.machines)
+
+    def part_with(self, arrived: Arrived) -> None:
+        """All that has come was told so. What was another node's and has ended with it is let go."""
+        for worker in arrived.workers:
+            if worker.foreign:
+                self.kernel.forget(worker)
+        self.arrived = Arrived()

@@ -429,18 +429,18 @@ class TaskActor(Protected[TaskRecord], QueueingTask):
 
     def on_recover(self, _: Recover) -> None:
         """The process that ran it is gone: end what it left unfinished."""
-        state = self.record.state
+        state, reason = self.record.state, self.kernel.left_by(self.record.worker_id)
         if self.asks is not None:
             self.asks.recover()
         if state == RUNNING:
-            self.fire(Event.RECOVER, reason="runtime_restarted")
-            self._lost()
+            self.fire(Event.RECOVER, reason=reason)
+            self._lost(reason)
         elif state == S.RECOVERING:
-            self._lost()
+            self._lost(reason)
         elif state == TIMED_OUT:
             self._failed(CallEnded(self.record.token, "gone", error="the body ended with the runtime"), end="timed_out")
         elif state == VALIDATING:
-            self.fire(Event.RECOVER, replace(self.record, checked=0), reason="runtime_restarted")
+            self.fire(Event.RECOVER, replace(self.record, checked=0), reason=reason)
             self.entered_validating()
         elif state == CANCELLING:
             self._end_claim()

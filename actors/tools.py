@@ -33,12 +33,16 @@ RUNTIME = "runtime"
 """What `BreakerRecord.said_by` holds where the settings are the runtime's."""
 
 
-def provide(kernel: Kernel, spec: Workstream, job_id: str) -> None:
-    """See that every tool which the workstream uses has its breaker, set as the workstream says, if it may."""
+def provide(kernel: Kernel, spec: Workstream, job_id: str, *, again: bool = False) -> None:
+    """See that every tool which the workstream uses has its breaker, set as the workstream says, if it may.
+
+    again: it was submitted before, on another node, and says nothing anew where there is a breaker.
+    """
     for name in dict.fromkeys(task.tool for task in spec.tasks if task.tool is not None):
         declared = spec.tools.get(name)
-        known = kernel.breakers.get(name) or _new(kernel, name, declared)
-        if declared is None:
+        before = kernel.breakers.get(name)
+        known = before or _new(kernel, name, declared)
+        if declared is None or (again and before is not None):
             continue
         over = kernel.tools.get(name)
         if declared.breaker is not None:
@@ -65,8 +69,8 @@ def settle(kernel: Kernel) -> None:
 def _new(kernel: Kernel, name: str, said: Tool | None) -> BreakerActor:
     lifecycle = kernel.lifecycles.of("breaker", breaker_of(said).lifecycle)
     record = BreakerRecord(
-        key=kernel.number(), id=name, name=name, state=BreakerState.CLOSED, created_at=kernel.at, updated_at=kernel.at,
-        published=kernel.lifecycles.birth("breaker", lifecycle),
+        key=kernel.number(), id=kernel.placed(name), name=name, state=BreakerState.CLOSED, created_at=kernel.at,
+        updated_at=kernel.at, published=kernel.lifecycles.birth("breaker", lifecycle),
     )  # fmt: skip
     made = kernel.breakers[name] = BreakerActor(kernel, record)
     made.born()

@@ -129,6 +129,13 @@ class JobOver(Effect, frozen=True):
     job: JobActor
 
 
+class TakenOver(Effect, frozen=True):
+    """These jobs were another node's, and go on here. seq: no transition of theirs had a higher number before."""
+
+    jobs: list[JobActor]
+    seq: int
+
+
 class MachineOver(Effect, frozen=True):
     """A `MachineActor` of that name has ended."""
 

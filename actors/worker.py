@@ -65,7 +65,7 @@ _LIVES = "It lives: shut it down or terminate it, to start it anew."
 class WorkerActor(Entity[WorkerRecord]):
     """One incarnation of a worker."""
 
-    __slots__ = ("before", "capabilities", "pools", "seen", "used", "watched")
+    __slots__ = ("before", "capabilities", "foreign", "pools", "seen", "used", "watched")
 
     machine = WORKER
     receivers: ClassVar[dict[type[Message], str]] = {
@@ -83,6 +83,7 @@ class WorkerActor(Entity[WorkerRecord]):
         self.watched = record.engine in IN_PROCESS  # nothing more to be done about that
         self.seen = kernel.at  # when it last gave a sign of life (UTC epoch seconds)
         self.before: WorkerActor | None = None  # the incarnation before it
+        self.foreign = False  # it was another node's, and is here to be ended
 
     @property
     def takes_tasks(self) -> bool:
@@ -224,7 +225,7 @@ class WorkerActor(Entity[WorkerRecord]):
 
     def on_recover(self, _: Recover) -> None:
         """Its process is gone."""
-        self.fire(FAIL, replace(self.record, assigned=0), reason="runtime_restarted")
+        self.fire(FAIL, replace(self.record, assigned=0), reason=self.kernel.left_by(self.record.id))
 
     # -- operators' words ----------------------------------------------------------------------------------------------
 

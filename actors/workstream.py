@@ -421,7 +421,8 @@ class WorkstreamActor(Protected[WorkstreamRecord], PausableStream):
         elif self.record.cause is not None:
             self._begin_cancelling()
         elif state == S.VALIDATING:
-            self.fire(Event.RECOVER, replace(self.record, checked=0), reason="runtime_restarted")
+            why = "runtime_restarted" if not self.kernel.node else "taken_over"
+            self.fire(Event.RECOVER, replace(self.record, checked=0), reason=why)
             self.entered_validating()
         elif state in PROTECTED:
             self.overdue()

@@ -380,7 +380,8 @@ class Probes:
     def take(self, entity: Entity, event: TransitionEvent) -> Iterator[Broken]:
         """Check a line of a task or a breaker, the entity being in its new state already."""
         if event.kind == "breaker":  # what was permitted before says nothing any more
-            self._of.pop(event.entity_id, None)
+            for name in (event.entity_id, event.entity_id.rpartition("@")[0]):  # "TOOL@NODE" where there are several
+                self._of.pop(name, None)
             return
         tool = event.metadata.get("tool") if entity.state == TaskState.HALF_OPEN else None
         if isinstance(tool, str):

@@ -3,6 +3,9 @@
 Rules: one JSON object a line (JSONL), UTF-8, ended by a newline. Lines stand in the order in which the
 transitions were committed, numbered by `seq` without a gap. The entity's creation is a line like any other,
 with no `from_state`. Unknown fields are ignored, so that a newer writer can be read.
+
+Where several nodes share a journal, each numbers its lines without a gap within an epoch of its own, which begins at a
+multiple of `EPOCH`. Of each job, and of each other entity, numbers rise.
 """
 
 from __future__ import annotations
@@ -14,6 +17,9 @@ import msgspec
 from .machine import Severity
 
 CREATE: Final = "create"  # the trigger of an entity's first line; no machine has a row for it
+
+EPOCH: Final = 1 << 28
+"""Numbers in an epoch of a node. The first of epoch n is n * EPOCH + 1; a page's script can count up to 2 ** 53."""
 
 _SUFFIX: Final = "_state_transition"
 

@@ -42,6 +42,7 @@ from ..actors.turn import (
     StartWorker,
     StopCall,
     StopWorker,
+    TakenOver,
     Tell,
     Turn,
 )
@@ -80,6 +81,7 @@ class Host:
         self.caller: Caller
         self.watchdog: Watchdog | None = None
         self.on_job_over: Callable[[JobActor], None] = lambda _: None
+        self.on_job_here: Callable[[JobActor], None] = lambda _: None  # told of each that was taken over
         self._bodies = bodies
         self._clock = dispatcher.clock
         self._utc = UtcTimers(self._clock, dispatcher.timers)
@@ -311,12 +313,21 @@ class Host:
             case MachineOver(name=name):
                 self._over.append(name)
                 retire(self.kernel, name)
+            case JobOver() | TakenOver():
+                self._about_jobs(effect)
+            case _:
+                raise TypeError(f"{effect!r} is no effect of ours")
+
+    def _about_jobs(self, effect: JobOver | TakenOver) -> None:
+        match effect:
             case JobOver(job=job):
                 self.on_job_over(job)
                 self.kernel.let_go(job)
                 self._bodies.release(job.spec)
-            case _:
-                raise TypeError(f"{effect!r} is no effect of ours")
+            case TakenOver(jobs=jobs, seq=seq):
+                self.hub.told = max(self.hub.told, seq)  # what was told of them elsewhere is past
+                for job in jobs:
+                    self.on_job_here(job)
 
     def _do_to_worker(self, effect: StartWorker | StopWorker | KillWorker) -> None:
         engine, worker, incarnation = self.caller.engines[effect.engine], effect.worker, effect.incarnation

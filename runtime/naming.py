@@ -39,11 +39,16 @@ class Finder:
     def __call__(self, path: str) -> object:
         """What stands there. Raises BodyNotFound. Imports its module if need be."""
         if self.loaded is not None:
-            for encoded in self.loaded.specs.values():
-                if (folder := msgspec.json.decode(encoded, type=_Placed).folder) is not None:
-                    look_in(folder)
+            look_beside(self.loaded)
             self.loaded = None
         return find(path)
+
+
+def look_beside(loaded: Loaded) -> None:
+    """Have modules found where the specifications of what was loaded say that theirs are."""
+    for encoded in loaded.specs.values():
+        if (folder := msgspec.json.decode(encoded, type=_Placed).folder) is not None:
+            look_in(folder)
 
 
 def named(spec: Workstream, lifecycles: Lifecycles) -> Workstream:

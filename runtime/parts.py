@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, urlsplit
 from weakref import WeakSet
 
 import anyio
@@ -25,7 +26,8 @@ import anyio.to_thread
 from ..actors.commands import StartWorkers
 from ..actors.job import JobActor
 from ..actors.loading import Loaded, make_kernel
-from ..actors.messages import RECOVER, InboxTaken, ProcessStarted, WorkerBeat, WorkerDied
+from ..actors.messages import RECOVER, Adopt, InboxTaken, ProcessStarted, WorkerBeat, WorkerDied
+from ..actors.names import node_of
 from ..actors.notices import Notice
 from ..actors.spec import Alert, Defaults, Duration, HealthChecks, LifecycleName, Tool, Worker, Workstream, seconds
 from ..actors.strategy import Supervision
@@ -53,7 +55,7 @@ from .journal import open_journal
 from .journal.contract import Entry, Journal
 from .leftovers import JOURNAL_VARIABLE, kill_leftovers
 from .machines import Machines
-from .naming import Finder, by_name, check_loaded, known_by
+from .naming import Finder, by_name, check_loaded, known_by, look_beside
 from .observe import Hub
 from .outcomes import outcome_of
 from .outputs import Outputs
@@ -132,7 +134,7 @@ class RuntimeParts(ABC):
         self._machines: Machines
         self._hub = Hub()
         self.recovered: list[JobHandle] = []
-        """The jobs that were found living when the runtime was entered."""
+        """The jobs that were found living when the runtime was entered, and those that it has taken over since."""
         self.on_trouble: Callable[[Notice], None] | None = None
         """Set before entering: who is told of trouble, that is every `Notice` of a severity above info. Where nobody
         is set and structlog is not configured, those are lines on standard error."""
@@ -162,7 +164,7 @@ class RuntimeParts(ABC):
         process = await self._open_engines(runners)
         if loaded.attempts or loaded.cancel_hooks:
             await self._end_leftovers(loaded)
-        taker = Taker(self._whole, self._host, self._requests, self.read, start)
+        taker = self._taker = Taker(self._whole, self._host, self._requests, self.read, start)
         self._machines.on_spawn = taker.spawned
         if loaded.jobs:
             loaded.awaited = await taker.awaited()
@@ -180,12 +182,32 @@ class RuntimeParts(ABC):
         self._host.tell(StartWorkers(self._workers))
         await self._host.barrier()
 
+    async def adopt(self, loaded: Loaded) -> None:
+        """For the node's service: go on with what it has taken over. Returns once that is durable.
+
+        Decisions that lie in the inbox are heard before what they are about expires. Raises RuntimeClosed.
+        """
+        if loaded.attempts or loaded.cancel_hooks:
+            await self._end_leftovers(loaded)
+        loaded.awaited = await self._taker.awaited()
+        look_beside(loaded)
+        self._archiving |= loaded.archiving
+        self._host.tell(Adopt(loaded=loaded))
+        await self._host.barrier()
+        await self._taker.take()
+        self._host.tell(InboxTaken())
+
     def _new_host(self) -> Host:
         return Host(self._dispatcher, self.journal, self.bodies, self._random)
 
     async def _end_leftovers(self, loaded: Loaded) -> None:
-        """Kill the commands that outlived the process before."""
-        await anyio.to_thread.run_sync(kill_leftovers, loaded.attempts, self._name, loaded.cancel_hooks)
+        """Kill the commands that outlived the process before: this one's, or on this machine another node's."""
+        cluster = self.journal.cluster
+        names = {self._name}
+        if cluster is not None:
+            names = {self._named(node_of(attempt.worker_id) or cluster.name) for attempt in loaded.attempts}
+        for name in names:
+            await anyio.to_thread.run_sync(kill_leftovers, loaded.attempts, name, loaded.cancel_hooks)
 
     def _watch_loop(self, runners: RunnerPool) -> None:
         """Have it told when the event loop does not turn."""
@@ -271,24 +293,34 @@ class RuntimeParts(ABC):
         )  # fmt: skip
         host.kernel = make_kernel(
             host, self._defaults, loaded, tools=said.tools, alerts=said.alerts, health=self._health_checks,
-            lifecycles=self.lifecycles,
+            lifecycles=self.lifecycles, node="" if self.journal.cluster is None else self.journal.cluster.name,
         )  # fmt: skip
         host.caller = Caller(
             host.kernel, self._engines, self.bodies, outputs=outputs, tell=host.tell, notice=host.notice,
             timers=self._dispatcher.timers, journal=self._name, secrets=host.secrets, children=self._children,
             durable=self.journal.durable_medium,
         )  # fmt: skip
-        host.on_job_over = self._job_over
-        self.recovered = [self._handle(job) for job in host.kernel.jobs.values()]
-        for beside in {job.spec.folder for job in host.kernel.jobs.values()} - {None}:
-            look_in(str(beside))
+        host.on_job_over, host.on_job_here = self._job_over, self._job_here
+        for job in host.kernel.jobs.values():
+            self._job_here(job)
         host.tell(RECOVER)
         self.journal.append(Entry([], [], pruned_at=host.now()))  # with what the recovery writes
 
     @property
     def _name(self) -> str:
         """What commands carry to be found again: the journal's path, or nothing that any other runtime could have."""
+        cluster = self.journal.cluster
+        if cluster is not None:
+            return self._named(cluster.name)
         return str(Path(self._target).absolute()) if isinstance(self._target, str | Path) else f"memory:{id(self)}"
+
+    def _named(self, node: str) -> str:
+        """The same of a node of this journal. Its address is told without who connects, and how."""
+        if not isinstance(self._target, str):
+            return f"{node} of memory:{id(self.journal)}"
+        where = urlsplit(self._target)
+        schema = parse_qs(where.query).get("schema", [""])[0]
+        return f"{node} of {where.hostname}:{where.port}{where.path} {schema}"
 
     def _new_outputs(self) -> Outputs:
         if self._outputs is not None:
@@ -324,6 +356,12 @@ class RuntimeParts(ABC):
         else:
             self._handles.setdefault(handle.id, WeakSet()).add(handle)
         return handle
+
+    def _job_here(self, actor: JobActor) -> None:
+        """It was found living, or taken over."""
+        self.recovered.append(self._handle(actor))
+        if (beside := actor.spec.folder) is not None:
+            look_in(beside)
 
     def _job_over(self, actor: JobActor) -> None:
         self._archiving |= actor.record.archive

@@ -305,14 +305,23 @@ class Runtime(RuntimeLife):
         self._check_open()
         return [one for job in self._host.kernel.jobs.values() for one in pending_of(job)]
 
+    def called(self, name: str) -> str:
+        """For the board: the name of a worker or breaker of this node, of that or of `NAME@NODE`."""
+        node = self._host.kernel.node
+        return name.removesuffix(f"@{node}") if node else name
+
     def workers(self) -> list[WorkerHandle]:
         """All workers, in the order of their first start; those that have ended too."""
         self._check_open()
         return [WorkerHandle(self, self._host, name) for name in self._host.kernel.named]
 
     def worker(self, name: str) -> WorkerHandle:
-        """A worker by its name. Raises LookupError if there is none; one of capacity n on processes is n workers."""
+        """A worker by its name, of this node. Raises LookupError if there is none; one of capacity n on processes is n.
+
+        Where the journal is shared, `NAME@NODE` is its name as well.
+        """
         self._check_open()
+        name = self.called(name)
         if name not in self._host.kernel.named:
             raise not_there(name, self._host)
         return WorkerHandle(self, self._host, name)
@@ -320,7 +329,7 @@ class Runtime(RuntimeLife):
     def former_worker(self, name: str) -> WorkerHandle:
         """For commands, which may be given again once there is no worker of that name any more: its handle."""
         self._check_open()
-        return WorkerHandle(self, self._host, name)
+        return WorkerHandle(self, self._host, self.called(name))
 
     async def start_worker(
         self, worker: Worker, *, reason: str | None = None, by: str | None = None, request_id: str | None = None
@@ -344,7 +353,7 @@ class Runtime(RuntimeLife):
 
     def breaker(self, tool: str) -> BreakerHandle:
         """The circuit breaker of a tool. Raises LookupError if there is none (yet)."""
-        handles = {handle.tool: handle for handle in self.breakers()}
+        handles, tool = {handle.tool: handle for handle in self.breakers()}, self.called(tool)
         if tool not in handles:
             known = ", ".join(sorted(handles)) or "none"
             raise LookupError(f"no workstream has used a tool {tool!r} yet; there are breakers of: {known}")

@@ -65,11 +65,12 @@ def job_or_task(reader: Asked, verb: str, target: str, task: str | None = None) 
 
 def _worker(reader: Asked, _: str, target: str) -> Named:
     name = target.partition("#")[0]  # its last incarnation is meant
-    return "worker", _known(name, (one.name for one in reader.workers()), "There is no worker"), f"worker {name}"
+    names = (known for one in reader.workers() for known in (one.name, one.id.partition("#")[0]))
+    return "worker", _known(name, names, "There is no worker"), f"worker {name}"
 
 
 def _tool(reader: Asked, _: str, target: str) -> Named:
-    names = (one.name for one in reader.breakers())
+    names = (known for one in reader.breakers() for known in (one.name, one.id))
     return "breaker", _known(target, names, "No workstream of this journal has used a tool"), f"breaker {target}"
 
 

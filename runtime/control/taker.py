@@ -61,7 +61,7 @@ class Taker:
         self._host = host
         self._requests = requests
         self._read = read
-        self._last = 0  # the last row that was taken
+        self._taken: set[int] = set()  # rows that are in the inbox still, and have been taken
         self._waiting: dict[str, list[InboxRow]] = {}  # by the machine that is not there
         self._unread = False  # the last look failed
         self._unheard = False  # so did the first: nobody waits for the answers to what is there
@@ -111,11 +111,12 @@ class Taker:
         try:
             async with self._taking:
                 rows: list[InboxRow] = await self._read(self._host.journal.inbox)
+                self._taken.intersection_update(row.row for row in rows)
                 for row in rows:
-                    if row.row > self._last:
+                    if row.row not in self._taken:
                         await self._do_what_waits(row.target)
                         await self._do(row, unheard)
-                        self._last = row.row
+                        self._taken.add(row.row)
             self._unread = self._unheard = False
         except RuntimeClosed:
             return  # the next start takes them

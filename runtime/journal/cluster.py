@@ -24,9 +24,10 @@ from typing import Protocol
 import msgspec
 
 from ...actors.loading import Loaded
+from ...machines import log
 from .contract import InboxRow, JournalError
 
-EPOCH = 1 << 28
+EPOCH = log.EPOCH
 """Numbers in an epoch. The first of epoch n is n * EPOCH + 1; a page's script can count up to 2 ** 53."""
 LEASE = 15.0
 """Seconds that a node may be silent before others take over, unless set."""
@@ -109,8 +110,9 @@ class Cluster(Protocol):
     def take(self) -> Loaded | None:
         """Take this node's share of what nobody owns, after fencing who is silent; None if there is nothing.
 
-        Workers in it are those of nodes that this call has fenced. `last_key` and `last_seq` are where the numbers of
-        the new epoch begin; from the return on the node's own numbers must be above them.
+        A job's children go with it. Workers in it are those of nodes that are gone; like all that is in it they belong
+        to this node from now on, which ends them: should it be fenced before, the next one gets them. `last_key` and
+        `last_seq` are where the numbers of the new epoch begin; from the return on the node's own must be above them.
         """
         ...
 

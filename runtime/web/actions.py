@@ -260,8 +260,10 @@ async def done_of(runtime: Runtime, key: str) -> Done:
     if encoded is None:
         raise RuntimeClosed(f"what came of the command with the key {key!r:.80} is not known any more")
     kept = msgspec.json.decode(encoded, type=Acknowledged)
-    state = kept.shown or kept.state
+    state, name = kept.shown or kept.state, kept.id
+    if kept.kind in {"worker", "breaker"}:
+        name = runtime.called(name.partition("#")[0] if kept.kind == "worker" else name)
     return Done(
-        kind=kept.kind, id=kept.id.rpartition("#")[0] if kept.kind == "worker" else kept.id, state=state, status=state,
-        phase=kept.state, workstream=kept.workstream or None, transition=kept.transition,
+        kind=kept.kind, id=name, state=state, status=state, phase=kept.state,
+        workstream=kept.workstream or None, transition=kept.transition,
     )  # fmt: skip

@@ -22,7 +22,7 @@ from callboard.actors.kernel import Kernel
 from callboard.actors.lifecycles import Lifecycles
 from callboard.actors.loading import Loaded, make_kernel
 from callboard.actors.machine_actor import retire
-from callboard.actors.messages import RECOVER, CallEnded, Message, TimerFired, WorkerBeat
+from callboard.actors.messages import RECOVER, Adopt, CallEnded, Message, TimerFired, WorkerBeat
 from callboard.actors.notices import Notice
 from callboard.actors.records import (
     ApprovalRecord,
@@ -56,6 +56,7 @@ from callboard.actors.worker import WorkerActor
 from callboard.machines.audit import audit
 from callboard.machines.auditor import AuditFinding
 from callboard.machines.lifecycle import Lifecycle
+from callboard.machines.log import EPOCH
 
 Script = Callable[["StartCall", Any], dict[str, Any] | None]
 STAGES: WeakSet[Stage] = WeakSet()
@@ -73,13 +74,23 @@ class StageTimer:
 class Kept:
     """What was committed, as a journal would keep it; turn by turn, so that any prefix can be had again."""
 
-    def __init__(self, *, copies: bool = True) -> None:
+    def __init__(self, *, copies: bool = True, before: Kept | None = None) -> None:
         self.copies = copies  # False: for large graphs; it then cannot be cut
+        self.before: Kept | None = None  # what other nodes had written
         self.records: dict[tuple[str, int], Any] = {}
         self.specs: dict[int, bytes] = {}
         self.transitions: list[Transitioned] = []
         self.turns: list[Turn] = []
         self._written: list[list[tuple[type, bytes]]] = []
+        if before is not None:
+            self.have(before)
+
+    def have(self, before: Kept) -> None:
+        """Have what other nodes wrote, too."""
+        self.before = before
+        self.records = before.records | self.records
+        self.specs = before.specs | self.specs
+        self.transitions = before.transitions + self.transitions
 
     def take(self, turn: Turn) -> None:
         if self.copies:
@@ -101,7 +112,7 @@ class Kept:
 
     def first(self, turns: int) -> Kept:
         """What was kept after so many turns."""
-        kept = Kept()
+        kept = Kept(before=self.before)
         for turn, written in zip(self.turns[:turns], self._written, strict=False):
             kept._keep(turn, written)
         return kept
@@ -133,6 +144,7 @@ class Stage:
         copies: bool = True,
         functions: dict[str, Any] | None = None,
         node: str = "",
+        epoch: int = 0,
     ) -> None:
         STAGES.add(self)
         self.node = node
@@ -172,6 +184,7 @@ class Stage:
             self, self.defaults, loaded, tools=self.tools, alerts=alerts, health=health, lifecycles=lifecycles,
             node=node,
         )  # fmt: skip
+        self.kernel.count_from(epoch * EPOCH, epoch * EPOCH)
         if kept is not None or tools:
             self.kernel.run(RECOVER)
         if workers:
@@ -214,6 +227,17 @@ class Stage:
             scripts=self.scripts, health=self.health, time=time + down, lifecycles=self.lifecycles,
             functions=self.functions, node=self.node,
         )  # fmt: skip
+
+    def take_over(self, left: Kept, *, awaited: dict[str, float] | None = None) -> Loaded:
+        """Go on with what fenced nodes have left, in an epoch of its own. `InboxTaken` is still to be said."""
+        self.time = max(self.time, max((t.at for t in left.transitions), default=0.0))
+        self.kept.have(left)
+        loaded = self._living(left)
+        top = max(loaded.last_key, loaded.last_seq, self.kernel.key, self.kernel.seq)
+        loaded.last_key = loaded.last_seq = (top // EPOCH + 1) * EPOCH
+        loaded.awaited = awaited or {}
+        self.send(Adopt(loaded=loaded))
+        return loaded
 
     # -- Port ------------------------------------------------------------------------------------------------------
 
@@ -439,7 +463,8 @@ class Stage:
 
     def audit(self) -> list[AuditFinding]:
         """What the auditor finds in all that was committed."""
-        return audit((as_event(t) for t in self.kept.transitions), lifecycles=self.own_lifecycles)
+        rows = sorted(self.kept.transitions, key=lambda row: row.seq)  # those of other nodes may stand between
+        return audit((as_event(row) for row in rows), lifecycles=self.own_lifecycles)
 
     @property
     def own_lifecycles(self) -> list[Lifecycle]:

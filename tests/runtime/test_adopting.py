@@ -1,0 +1,76 @@
+"""What an application sees of jobs that its runtime has taken over from another node."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import anyio
+import pytest
+from tests.actors.stage import Stage, flow, hangs
+
+from callboard import Runtime, RuntimeClosed, Task
+from callboard.machines.log import EPOCH
+from callboard.runtime.journal.memory import MemoryJournal
+
+pytestmark = pytest.mark.anyio
+
+
+class Shared(MemoryJournal):
+    """A journal with a seat among nodes, as far as a runtime asks for it here."""
+
+    cluster: Any = SimpleNamespace(name="web-2")
+
+
+def left_by_a_dead_node(*names: str) -> Any:
+    """What a node was at when it died: one job each, in the middle of its first task."""
+    dead = Stage(node="web-1", epoch=1)
+    dead.scripts["a"] = hangs
+    for name in names:
+        dead.submit(flow(Task("a", run="f"), Task("b", run="f", depends_on=["a"])), name)
+    loaded = dead._living(dead.kept)
+    loaded.last_key = loaded.last_seq = 3 * EPOCH
+    return loaded
+
+
+async def test_a_job_that_was_taken_over_is_found_and_ends_here() -> None:
+    async with Runtime(Shared()) as runtime:
+        runtime.task(f)
+        await runtime.adopt(left_by_a_dead_node("one", "two"))
+        assert sorted(job.id for job in runtime.recovered) == ["one", "two"]
+        with anyio.fail_after(30):
+            for handle in (*runtime.recovered, await runtime.job("one")):
+                outcome = await handle.wait()
+                assert (outcome.state, outcome.results) == ("completed", {"a": 7, "b": 7})
+        assert next(worker.record.id for worker in runtime.workers()) == "loop@web-2#1"
+        assert runtime.worker("loop@web-2").name == "loop"
+
+
+async def test_what_was_told_of_it_elsewhere_is_the_past_of_its_events() -> None:
+    loaded = left_by_a_dead_node("one")
+    journal = Shared()
+    async with Runtime(journal) as runtime:
+        await runtime.adopt(loaded)
+        assert runtime.hub.told >= loaded.last_seq
+
+
+async def test_what_this_program_has_not_waits_until_it_is_there() -> None:
+    async with Runtime(Shared()) as runtime:
+        await runtime.adopt(left_by_a_dead_node("one"))
+        (handle,) = runtime.recovered
+        assert (handle.state, handle.task("a").record.routable) == ("running", False)
+        runtime.task(f)
+        with anyio.fail_after(30):
+            assert (await handle.wait()).ok
+
+
+async def test_who_waits_for_one_is_told_when_the_runtime_closes() -> None:
+    async with Runtime(Shared()) as runtime:
+        await runtime.adopt(left_by_a_dead_node("one"))
+    with pytest.raises(RuntimeClosed):
+        await runtime.recovered[0].wait()
+
+
+async def f() -> int:
+    """A body."""
+    return 7
