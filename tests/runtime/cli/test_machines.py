@@ -89,6 +89,7 @@ class Live:
         run = self.portal.call(lambda: self.runtime.spawn(actor, name=name))
         for event in events:
             self.portal.call(run.ask, Fire(event))
+        self.portal.call(self.runtime.settled, 60)  # a command finds it in the journal
         return run
 
 
