@@ -13,6 +13,13 @@ Rules
   breaker that is not closed, parked at one that is), so a crash in between loses nothing, and what changes its mind in
   between goes on from there.
 - A success while `closed` with no failure counted changes nothing, and is not journaled.
+
+Where several nodes share the journal, each has a breaker of its own of every tool, and all are one:
+- One that has opened or closed by itself, or by an operator's word, says so (`news`); the others hear of it
+  (`ToolHeard`), and open or close as well. Whose news are still to be told hears nothing that was said before.
+- After the cooldown it does not try by itself, since another node may. It rings (`Kernel.ring`), and tries the tool
+  once it is told that nobody else does. That holds as long as it has a task to try it with, and not beyond a restart;
+  then it lets others try.
 """
 
 from __future__ import annotations
@@ -26,7 +33,18 @@ from ..machines import BREAKER, BreakerState, Event, WorkstreamState
 from .commands import ResetBreaker, TripBreaker
 from .entity import Entity
 from .kernel import Kernel
-from .messages import PERMIT, RESET, TRIP, Continue, Message, Queued, TimerFired, TurnFailed, Verdict
+from .messages import (
+    PERMIT,
+    RESET,
+    TRIP,
+    Continue,
+    Message,
+    Queued,
+    TimerFired,
+    ToolHeard,
+    TurnFailed,
+    Verdict,
+)
 from .records import BreakerRecord
 from .task_record import TaskRecord
 
@@ -42,7 +60,7 @@ CHUNK = 500
 class BreakerActor(Entity[BreakerRecord]):
     """The breaker of one tool."""
 
-    __slots__ = ("failed", "left", "parked")
+    __slots__ = ("failed", "left", "parked", "tries_since")
 
     machine = BREAKER
     by_utc = frozenset({OPEN})
@@ -52,6 +70,7 @@ class BreakerActor(Entity[BreakerRecord]):
         ResetBreaker: "on_reset",
         TripBreaker: "on_trip",
         TimerFired: "on_timer",
+        ToolHeard: "on_heard",
         TurnFailed: "on_turn_failed",
     }
 
@@ -60,6 +79,7 @@ class BreakerActor(Entity[BreakerRecord]):
         self.parked: list[tuple[int, int, int, QueueingTask]] = []
         self.left: list[QueueingTask] = []  # out of the queue, and still to be told to park
         self.failed = False  # its last turn raised: it does not go on by itself
+        self.tries_since = 0  # what `record.agreed` was when it was told that nobody else tries the tool
 
     def clear(self) -> None:
         """Forget its tasks, to be told again; arm what is due."""
@@ -81,9 +101,26 @@ class BreakerActor(Entity[BreakerRecord]):
         """Seconds until the cooldown is over."""
         return max(0.0, (self.record.due_at or 0.0) - self.kernel.at)
 
+    @property
+    def tries(self) -> bool:
+        """Whether it may try the tool: of all nodes, one at a time."""
+        return not self.kernel.node or self.record.agreed == self.tries_since != 0
+
+    @property
+    def news(self) -> bool:
+        """Whether the other nodes have still to be told what state it is in."""
+        return self.record.agreed is None
+
+    @property
+    def could_try(self) -> bool:
+        """Whether it has a task that would try the tool."""
+        return not self.kernel.scheduler.stopped and any(
+            task.parked_at_tool and task.stream.record.state != PAUSED for _, _, _, task in self.parked
+        )
+
     def lets_start(self, task: TaskRecord) -> bool:
         """Whether a task of the queue may start: all while it is closed, else the one that has the permit."""
-        return self.record.state == CLOSED or self.record.probe == task.key
+        return self.record.state == CLOSED or (self.record.probe == task.key and self.tries)
 
     # -- the tasks that wait -------------------------------------------------------------------------------------------
 
@@ -107,11 +144,13 @@ class BreakerActor(Entity[BreakerRecord]):
         """Offer the permit, if there is one to give."""
         if self.record.state == HALF_OPEN and self.record.probe is None:
             self._offer()
+        elif self.kernel.node and self.record.state == OPEN and self.retry_in() == 0:
+            self.kernel.ring()
 
     def go_on(self) -> None:
         """After a restart, or an undone turn: take up what was left undone."""
         probe, kernel = self.record.probe, self.kernel
-        if probe is not None and (probe in kernel.stuck or probe not in kernel.entities):
+        if probe is not None and (probe in kernel.stuck or probe not in kernel.entities or not self.tries):
             self.change(probe=None)
         if not self.failed and (self.left or (self.parked and self.record.state == CLOSED)):
             kernel.port.later(Continue(self.record.key))
@@ -140,6 +179,9 @@ class BreakerActor(Entity[BreakerRecord]):
 
     def _offer(self) -> None:
         """Give the permit to the first that waits and whose workstream is not paused."""
+        if not self.tries:
+            self.kernel.ring()
+            return
         passed: list[QueueingTask] = []
         while (task := self._next()) is not None and task.stream.record.state == PAUSED:
             passed.append(task)
@@ -148,6 +190,9 @@ class BreakerActor(Entity[BreakerRecord]):
         if task is not None:
             self.change(probe=task.record.key)
             self.kernel.send(task, PERMIT)
+        elif self.kernel.node:  # another node may have one
+            self.tries_since = 0
+            self.kernel.ring()
 
     def _next(self) -> QueueingTask | None:
         while self.parked:
@@ -178,6 +223,8 @@ class BreakerActor(Entity[BreakerRecord]):
         if opens:
             changed = replace(changed, generation=record.generation + 1, probe=None, successes=0)
         self.fire(Event.FAIL, changed, due_at=self.kernel.at + record.cooldown if opens else None)
+        if opens:
+            self._tell()
 
     def _succeeded(self) -> None:
         record = self.record
@@ -185,6 +232,8 @@ class BreakerActor(Entity[BreakerRecord]):
             self.fire(Event.SUCCEED, replace(record, successes=record.successes + 1))
             if self.record.state == HALF_OPEN:
                 self._offer()
+            else:
+                self._tell()
         elif record.state == CLOSED and record.failures:
             self.fire(Event.SUCCEED, replace(record, failures=0))
 
@@ -218,7 +267,11 @@ class BreakerActor(Entity[BreakerRecord]):
 
     def on_timer(self, message: TimerFired) -> None:
         """The cooldown is over."""
-        if message.epoch == self.record.epoch:
+        if message.epoch != self.record.epoch:
+            return
+        if self.kernel.node:
+            self.kernel.ring()
+        else:
             self.fire(Event.COOL_DOWN)
 
     def on_turn_failed(self, message: TurnFailed) -> None:
@@ -229,20 +282,68 @@ class BreakerActor(Entity[BreakerRecord]):
         elif self.record.state == CLOSED and self.parked:
             self.on_trip(TripBreaker(f"internal error: {message.error}"))
 
+    # -- the other nodes -----------------------------------------------------------------------------------------------
+
+    def _tell(self) -> None:
+        """It is in another state, and the other nodes have to be told."""
+        if self.kernel.node:
+            self.change(agreed=None)
+            self.kernel.ring()
+
+    def on_heard(self, message: ToolHeard) -> None:
+        """Be in the state that all nodes have agreed on."""
+        record = self.record
+        if record.seq != message.answers if record.agreed is None else message.generation <= record.agreed:
+            return  # it has news of its own, or has heard of later ones
+        agreed = message.generation
+        self.tries_since = agreed if message.tries else 0
+        if message.state == CLOSED:
+            if record.state == CLOSED:
+                self.change(agreed=agreed)
+            else:
+                changed = self._begin_period(agreed)
+                self.fire(Event.RESET, changed, reason=message.reason)
+        elif message.tries:
+            if record.state == CLOSED:
+                self._trip(message)
+            if self.record.state == OPEN:
+                self.fire(Event.COOL_DOWN, replace(self.record, agreed=agreed))
+            else:
+                self.change(agreed=agreed)
+                self.offer_again()
+        elif record.state == OPEN:
+            self.change(agreed=agreed)
+            if message.due_at is not None:
+                self.wait_until(message.due_at)
+        elif record.state == HALF_OPEN and record.probe is None and (message.due_at or 0.0) <= self.kernel.at:
+            self.change(agreed=agreed)  # it lets others try, or has: who does may be seen there
+        else:
+            self._trip(message)
+
+    def _trip(self, message: ToolHeard) -> None:
+        """Another node has found the tool ill."""
+        self.fire(Event.TRIP, self._begin_period(message.generation), reason=message.reason, due_at=message.due_at)
+
+    def _begin_period(self, agreed: int | None) -> BreakerRecord:
+        """The record, with what began before meaning nothing any more."""
+        record = self.record
+        return replace(record, generation=record.generation + 1, failures=0, successes=0, probe=None, agreed=agreed)
+
     # -- operators -----------------------------------------------------------------------------------------------------
 
     def on_reset(self, message: ResetBreaker) -> None:
         """An operator says that the tool is healthy. What began before says nothing about it any more."""
-        record = self.record
-        changed = replace(record, generation=record.generation + 1, failures=0, successes=0, probe=None)
+        changed = self._begin_period(self.record.agreed)
         self.fire(Event.RESET, changed, reason=message.reason, metadata=_told(message.by))
+        self._tell()
 
     def on_trip(self, message: TripBreaker) -> None:
         """An operator says that the tool is not healthy."""
         record = self.record
-        changed = replace(record, generation=record.generation + 1, failures=0, successes=0, probe=None)
+        changed = self._begin_period(record.agreed)
         self.fire(Event.TRIP, changed, reason=message.reason, metadata=_told(message.by))
         self.wait_until(self.kernel.at + (record.cooldown if message.cooldown is None else message.cooldown))
+        self._tell()
 
 
 def _told(by: str | None) -> dict[str, str] | None:

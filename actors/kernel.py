@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import traceback
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from ..machines import InvalidTransitionError
@@ -101,6 +101,8 @@ class Kernel(Staging):
         self.supervisor: SupervisorActor
         self.alerter: Alerter
         self.alerting = False  # somebody wants alerts
+        self.ring: Callable[[], None] = _nobody
+        """Where nodes share tools: has somebody look at what is to be told or asked of them, after the present turn."""
 
     # -- turns ---------------------------------------------------------------------------------------------------------
 
@@ -384,6 +386,10 @@ class Kernel(Staging):
         self.entities.pop(entity.record.key, None)
         self.stuck.discard(entity.record.key)
         self.blamed.discard(entity.record.key)
+
+
+def _nobody() -> None:
+    """Nobody shares anything with this node."""
 
 
 def _undone(message: Message, error: Exception, at: float) -> Notice:

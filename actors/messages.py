@@ -123,6 +123,23 @@ class NewEpoch(Message, frozen=True):
     seq: int
 
 
+class ToolHeard(Message, frozen=True):
+    """What all nodes that share the journal have agreed on about a tool: its breaker here follows.
+
+    generation: counts their changes; 0: none yet, but somebody uses the tool. tries: it is half open, and this node may
+    try the tool. answers: where this breaker had news to tell, the number of the transition that made them: this is
+    what came of them.
+    """
+
+    tool: str
+    state: str
+    generation: int
+    due_at: float | None = None
+    reason: str | None = None
+    tries: bool = False
+    answers: int = 0
+
+
 class InboxTaken(Message, frozen=True):
     """What lay in the inbox while nobody ran the journal has been done: what was put off for it is due."""
 

@@ -99,6 +99,7 @@ class BreakerRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     said_by: str | None = None  # whose settings these are: a job's id, or RUNTIME; None: the usual ones
     generation: int = 0
     probe: int | None = None  # the task that holds the permit
+    agreed: int | None = 0  # where nodes share tools: which of their changes it knows of; None: it has one to tell
 
 
 class ApprovalRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=False):

@@ -3,8 +3,8 @@
 Rules
 -----
 - A tool's gate has as its limit what was given of it last (`ToolShares`), at first nothing, and as `most` the limit
-  that holds in all. Lanes wait there as at any other gate. It is asked for more (`ring`) when a task stands before the
-  gate, and when a slot comes free that is beyond the share.
+  that holds in all. Lanes wait there as at any other gate. Others are asked (`Kernel.ring`) when a task stands before
+  the gate, and when a slot comes free that is beyond the share.
 - While a question is on its way the gate lets nobody use more than it said was in use: what was free may be another
   node's by then.
 - Slots in use are never taken away. A share that falls below them waits for bodies to end.
@@ -16,7 +16,7 @@ Rules
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from heapq import heappop
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
@@ -50,14 +50,12 @@ class Shares:
         self.scheduler = scheduler
         self.given: dict[str, int] = {}
         self.rung = False
-        self.ring: Callable[[], None] = _nobody
-        """Told, in a turn, that what this node wants has changed; once, until it has asked for `wants`."""
 
     def call(self) -> None:
-        """More is wanted, or less."""
+        """More is wanted, or less: ring once, until it is asked for `wants`."""
         if not self.rung:
             self.rung = True
-            self.ring()
+            self.scheduler.kernel.ring()
 
     def shut(self, gate: Gate) -> None:
         """A task stands before a gate."""
@@ -99,9 +97,11 @@ class Shares:
 
     def _want(self, tool: str, gate: Gate) -> ToolWant:
         most = gate.most or 0
+        share = self.given.get(tool, 0)
+        if self.scheduler.stopped:
+            return ToolWant(most, gate.used, share=share)
         back = [-task.priority for task in self.scheduler.reservations.waiting_at(gate)]
         level = min([*_level(gate), *back], default=None)
-        share = self.given.get(tool, 0)
         if level is None:
             return ToolWant(most, gate.used, share=share)
         urgent = min(most, _count(gate, level, most) + back.count(level))
@@ -152,7 +152,3 @@ def _down(heap: list[tuple[tuple[int, int], int, Item]], level: float) -> Iterat
         if place < len(heap) and heap[place][0][0] <= level:
             yield heap[place]
             left += (2 * place + 2, 2 * place + 1)
-
-
-def _nobody() -> None:
-    """Nobody listens yet."""

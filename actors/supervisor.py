@@ -38,6 +38,7 @@ from .messages import (
     Registered,
     StopWorkers,
     TimerFired,
+    ToolHeard,
     ToolShares,
     TurnFailed,
     WorkerBeat,
@@ -88,6 +89,8 @@ class SupervisorActor:
                     self.kernel.send(worker, Cancel(CLOSED))
             case SpawnMachine():
                 machine_actor.spawn(self.kernel, message)
+            case ToolHeard():
+                tools.heard(self.kernel, message)
             case Barrier():
                 self.kernel.effect(Answer(message.reply))
             case Drain():

@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from ..machines import BreakerState
 from .breaker import BreakerActor
 from .limits import breaker_of
+from .messages import ToolHeard
 from .records import BreakerRecord
 from .spec import Breaker, Tool, Workstream, seconds
 
@@ -64,6 +65,15 @@ def settle(kernel: Kernel) -> None:
         mine = kernel.tools.get(name)
         if known.record.said_by == RUNTIME and (mine is None or mine.breaker is None):
             _set(known, Breaker(), None)  # the runtime says nothing any more
+
+
+def heard(kernel: Kernel, message: ToolHeard) -> None:
+    """Another node uses a tool (generation 0), or has changed its state: who uses it here later begins with that."""
+    known = kernel.breakers.get(message.tool)
+    if known is None and (message.state != BreakerState.CLOSED or not message.generation):
+        known = _new(kernel, message.tool, kernel.tools.get(message.tool))
+    if known is not None:
+        known.receive(message)
 
 
 def _new(kernel: Kernel, name: str, said: Tool | None) -> BreakerActor:
