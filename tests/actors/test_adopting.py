@@ -9,7 +9,7 @@ from tests.actors.stage import WORKERS, Stage, fails, flow, hangs, task
 
 from callboard.actors.base_record import Published
 from callboard.actors.commands import Approve, Command, Reply, Request
-from callboard.actors.messages import Adopt, InboxTaken, NewEpoch, Recover
+from callboard.actors.messages import Adopt, InboxTaken, NewEpoch, Recover, ToolHeard
 from callboard.actors.names import node_of
 from callboard.actors.records import BreakerRecord, JobRecord, WorkerRecord
 from callboard.actors.spec import Approval, Breaker, Check, Condition, Hook, Retry, Tool, Worker
@@ -289,6 +289,8 @@ def test_what_is_taken_over_waits_where_the_tool_is_ill_here() -> None:
     here.advance(1)
     assert here.task("a").state == "circuit_open"
     here.advance(60)
+    seq = here.kernel.breakers["cc"].record.seq
+    here.send(ToolHeard("cc", "half_open", 1, tries=True, answers=seq))  # nobody else tries it
     assert here.state() == "completed"
     assert here.audit() == []
 
