@@ -53,6 +53,7 @@ from .host import Host
 from .inflight import InFlight
 from .journal import open_journal
 from .journal.contract import Entry, Journal
+from .journal.postgres.address import is_address, parse
 from .leftovers import JOURNAL_VARIABLE, kill_leftovers
 from .machines import Machines
 from .naming import Finder, by_name, check_loaded, known_by, look_beside
@@ -70,6 +71,8 @@ if TYPE_CHECKING:
     from .runtime import Runtime
 
 DRAIN_DEADLINE = 30.0
+DATABASE_OUTPUTS = "callboard.output"
+"""Where the output of commands goes, in the present folder, where the journal is in a database."""
 CLOSING = 5.0
 """Seconds that each step of closing may take once nothing is waited for any more."""
 
@@ -312,6 +315,8 @@ class RuntimeParts(ABC):
         cluster = self.journal.cluster
         if cluster is not None:
             return self._named(cluster.name)
+        if isinstance(self._target, str) and is_address(self._target):
+            return str(parse(self._target))
         return str(Path(self._target).absolute()) if isinstance(self._target, str | Path) else f"memory:{id(self)}"
 
     def _named(self, node: str) -> str:
@@ -325,6 +330,8 @@ class RuntimeParts(ABC):
     def _new_outputs(self) -> Outputs:
         if self._outputs is not None:
             return Outputs(Path(self._outputs))
+        if is_address(self._target):
+            return Outputs(Path(DATABASE_OUTPUTS), root=Path())
         if isinstance(self._target, str | Path):
             folder = Path(f"{self._target}.output")
             return Outputs(folder, root=folder.parent)

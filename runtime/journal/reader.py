@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
-from msgspec.structs import astuple
 
 from ...actors.loading import Loaded
 from ...actors.records import (
@@ -34,35 +33,30 @@ from ...actors.records import (
 )
 from ...actors.task_record import AttemptRecord, TaskRecord
 from ...actors.transitions import Transitioned
-from .batch import TransitionRow
 from .contract import ArchivedJob, InboxRow, JournalCorrupt, JournalMissing, Wanted
+from .decoding import (
+    APPROVAL,
+    ATTEMPT,
+    BREAKER,
+    INBOX,
+    JOB,
+    LONGEST_COMMAND,
+    MACHINE,
+    OUTBOX,
+    REQUEST,
+    TASK,
+    UNREADABLE,
+    WORKER,
+    WORKSTREAM,
+    ordered,
+    transitions_of,
+)  # fmt: skip
 from .opening import SMALLEST, check_pages, code_of, connect, damage, is_half_made, no_file, refusing, version_of
 
 PAGE = 64
 """Chunks of transitions read at a time."""
 
-LONGEST_COMMAND = 1_000_000
-"""Bytes of a command in the inbox: a longer one is passed over unread."""
-_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-
 T = TypeVar("T")
-
-_JOB = msgspec.json.Decoder(JobRecord)
-_WORKSTREAM = msgspec.json.Decoder(WorkstreamRecord)
-_TASK = msgspec.json.Decoder(TaskRecord)
-_APPROVAL = msgspec.json.Decoder(ApprovalRecord)
-_ATTEMPT = msgspec.json.Decoder(AttemptRecord)
-_WORKER = msgspec.json.Decoder(WorkerRecord)
-_BREAKER = msgspec.json.Decoder(BreakerRecord)
-_MACHINE = msgspec.json.Decoder(MachineRecord)
-_OUTBOX = msgspec.json.Decoder(OutboxRow)
-_REQUEST = msgspec.json.Decoder(RequestRecord)
-_INBOX = msgspec.json.Decoder(InboxRow)
-_CHUNK: msgspec.json.Decoder[list[Any]] = msgspec.json.Decoder(list[TransitionRow])
-_ROW: msgspec.json.Decoder[Any] = msgspec.json.Decoder(TransitionRow)
-_ROWS = msgspec.json.Decoder(list[msgspec.Raw])
-LONG = 100_000
-"""Bytes of a chunk that is decoded row by row: at once, no other thread could go on meanwhile."""
 
 _RECORD = "CAST(record AS BLOB)"  # bytes, as the decoder wants them
 _LAST_INCARNATIONS = "(SELECT name, max(run) FROM worker_records GROUP BY name)"
@@ -112,7 +106,7 @@ class SqliteReader:
     def job(self, job_id: str) -> JobRecord | None:
         """The job of that id, ended or not."""
         key = self._key("job", job_id)
-        found = self._records(_JOB, f"SELECT {_RECORD} FROM job_records WHERE key = ?", key)
+        found = self._records(JOB, f"SELECT {_RECORD} FROM job_records WHERE key = ?", key)
         return found[0] if found else None
 
     def jobs(
@@ -129,19 +123,19 @@ class SqliteReader:
             only += more
             values += given
         sql = f"SELECT {_RECORD} FROM job_records WHERE {' AND '.join(only)} ORDER BY key DESC LIMIT ?"
-        return self._records(_JOB, sql, *values, limit)
+        return self._records(JOB, sql, *values, limit)
 
     def children(self, job_id: str) -> list[JobRecord]:
         """The jobs that tasks of that one have submitted, oldest first."""
         named = "SELECT key FROM names WHERE name > ? AND name < ?"  # ids that begin with "JOB/": "0" is next to "/"
         sql = f"SELECT {_RECORD} FROM job_records WHERE key IN ({named}) ORDER BY key"
-        found = self._records(_JOB, sql, f"job:{job_id}/", f"job:{job_id}0")
+        found = self._records(JOB, sql, f"job:{job_id}/", f"job:{job_id}0")
         return [job for job in found if job.parent_id == job_id]
 
     def workstreams(self, job_id: str) -> list[WorkstreamRecord]:
         """The runs of a job, oldest first."""
         sql = f"SELECT {_RECORD} FROM workstream_records WHERE job = ? ORDER BY key"
-        return self._records(_WORKSTREAM, sql, self._key("job", job_id))
+        return self._records(WORKSTREAM, sql, self._key("job", job_id))
 
     def spec(self, workstream: int) -> bytes | None:
         """The encoded specification of the workstream with that key."""
@@ -156,7 +150,7 @@ class SqliteReader:
     def task(self, task_id: str) -> TaskRecord | None:
         """The task of that id."""
         sql = f"SELECT {_RECORD} FROM task_records WHERE key = ?"
-        found = self._records(_TASK, sql, self._key("task", task_id))
+        found = self._records(TASK, sql, self._key("task", task_id))
         return found[0] if found else None
 
     def states(self, workstream: int) -> list[tuple[str, str]]:
@@ -181,36 +175,36 @@ class SqliteReader:
     def approvals(self, workstream: int) -> list[ApprovalRecord]:
         """The approvals that bodies of that workstream have asked for, oldest first."""
         sql = f"SELECT {_RECORD} FROM approval_records WHERE workstream = ? ORDER BY key"
-        return self._records(_APPROVAL, sql, workstream)
+        return self._records(APPROVAL, sql, workstream)
 
     def workers(self) -> list[WorkerRecord]:
         """Every incarnation of every worker, oldest first."""
-        return self._records(_WORKER, f"SELECT {_RECORD} FROM worker_records ORDER BY key")
+        return self._records(WORKER, f"SELECT {_RECORD} FROM worker_records ORDER BY key")
 
     def breakers(self) -> list[BreakerRecord]:
         """Every breaker."""
-        return self._records(_BREAKER, f"SELECT {_RECORD} FROM breaker_records ORDER BY key")
+        return self._records(BREAKER, f"SELECT {_RECORD} FROM breaker_records ORDER BY key")
 
     def machine(self, name: str) -> MachineRecord | None:
         """The `MachineActor` of that name, ended or not."""
         sql = f"SELECT {_RECORD} FROM machine_records WHERE key = ?"
-        found = self._records(_MACHINE, sql, self._key("machine", name))
+        found = self._records(MACHINE, sql, self._key("machine", name))
         return found[0] if found else None
 
     def machines(self, *, living: bool = False, limit: int | None = None) -> list[MachineRecord]:
         """Every `MachineActor`, newest first; only those that have not ended, where asked for."""
         only = "WHERE living" if living else ""
         sql = f"SELECT {_RECORD} FROM machine_records {only} ORDER BY key DESC LIMIT ?"
-        return self._records(_MACHINE, sql, -1 if limit is None else limit)
+        return self._records(MACHINE, sql, -1 if limit is None else limit)
 
     def attempts(self, task_id: str) -> list[AttemptRecord]:
         """The attempts of a task, oldest first."""
         sql = f"SELECT {_RECORD} FROM attempt_records WHERE task = ? ORDER BY key"
-        return self._records(_ATTEMPT, sql, self._key("task", task_id))
+        return self._records(ATTEMPT, sql, self._key("task", task_id))
 
     def request(self, request_id: str) -> RequestRecord | None:
         """What is kept of the command that was given that key."""
-        found = self._records(_REQUEST, f"SELECT {_RECORD} FROM request_records WHERE request_id = ?", request_id)
+        found = self._records(REQUEST, f"SELECT {_RECORD} FROM request_records WHERE request_id = ?", request_id)
         return found[0] if found else None
 
     def inbox(self) -> list[InboxRow]:
@@ -223,8 +217,8 @@ class SqliteReader:
             "SELECT key, CAST(command AS BLOB) FROM inbox_rows WHERE answer IS NULL AND length(command) <= ?",
             LONGEST_COMMAND,
         ):
-            with contextlib.suppress(*_UNREADABLE):
-                rows.append(msgspec.structs.replace(_INBOX.decode(text), row=number))
+            with contextlib.suppress(*UNREADABLE):
+                rows.append(msgspec.structs.replace(INBOX.decode(text), row=number))
         return sorted(rows, key=lambda row: row.row)
 
     def sent(self, request_id: str) -> list[tuple[InboxRow, bytes | None]]:
@@ -235,8 +229,8 @@ class SqliteReader:
             " ORDER BY key",
             LONGEST_COMMAND,
         ):
-            with contextlib.suppress(*_UNREADABLE):
-                row = msgspec.structs.replace(_INBOX.decode(text), row=number)
+            with contextlib.suppress(*UNREADABLE):
+                row = msgspec.structs.replace(INBOX.decode(text), row=number)
                 if row.request_id == request_id:
                     found.append((row, answer))
         return found
@@ -282,12 +276,12 @@ class SqliteReader:
 
     def outbox(self) -> list[OutboxRow]:
         """The hooks of ended entities that are still to run."""
-        return self._records(_OUTBOX, f"SELECT {_RECORD} FROM outbox_rows ORDER BY key")
+        return self._records(OUTBOX, f"SELECT {_RECORD} FROM outbox_rows ORDER BY key")
 
     def to_archive(self, limit: int = -1) -> list[JobRecord]:
         """The jobs that have ended and are to be moved out, oldest first."""
         only = "WHERE NOT living AND json_extract(record, '$.archive')"
-        return self._records(_JOB, f"SELECT {_RECORD} FROM job_records {only} ORDER BY key LIMIT ?", limit)
+        return self._records(JOB, f"SELECT {_RECORD} FROM job_records {only} ORDER BY key LIMIT ?", limit)
 
     def transitions(
         self,
@@ -303,7 +297,7 @@ class SqliteReader:
             owners = self._owners(entity_id)
         rows = (
             row
-            for row in self._ordered(owners, after)
+            for row in ordered(self._chunks(owners, after))
             if row.seq > after and (entity_id is None or row.entity_id == entity_id)
         )
         return islice(rows, limit)
@@ -331,18 +325,18 @@ class SqliteReader:
     def load(self) -> Loaded:
         """What the journal holds of the living."""
         loaded = Loaded(
-            jobs=self._records(_JOB, f"SELECT {_RECORD} FROM job_records WHERE living ORDER BY key"),
-            workers=self._records(_WORKER, f"SELECT {_RECORD} FROM worker_records WHERE living ORDER BY key"),
+            jobs=self._records(JOB, f"SELECT {_RECORD} FROM job_records WHERE living ORDER BY key"),
+            workers=self._records(WORKER, f"SELECT {_RECORD} FROM worker_records WHERE living ORDER BY key"),
             breakers=self.breakers(),
-            attempts=self._records(_ATTEMPT, f"SELECT {_RECORD} FROM attempt_records WHERE living ORDER BY key"),
+            attempts=self._records(ATTEMPT, f"SELECT {_RECORD} FROM attempt_records WHERE living ORDER BY key"),
             outbox=self.outbox(),
         )
         last = f"SELECT {_RECORD} FROM worker_records WHERE (name, run) IN {_LAST_INCARNATIONS}"
-        for worker in self._records(_WORKER, last):
+        for worker in self._records(WORKER, last):
             loaded.incarnations[worker.name] = worker.run
             if worker.pause_reason is not None:
                 loaded.paused[worker.name] = worker.pause_reason
-        runs = self._records(_WORKSTREAM, f"SELECT {_RECORD} FROM {_LIVING_WORKSTREAMS} ORDER BY key")
+        runs = self._records(WORKSTREAM, f"SELECT {_RECORD} FROM {_LIVING_WORKSTREAMS} ORDER BY key")
         loaded.workstreams = list({run.job: run for run in runs}.values())
         for run in loaded.workstreams:
             loaded.tasks += self._tasks_of(run)
@@ -368,17 +362,17 @@ class SqliteReader:
     def _records(self, decoder: msgspec.json.Decoder[T], sql: str, *values: object) -> list[T]:
         try:
             return [decoder.decode(row[0]) for row in self._rows(sql, *values)]
-        except _UNREADABLE as error:
+        except UNREADABLE as error:
             raise damage(self._path, f"a record cannot be read: {error}") from error
 
     def _run(self, workstream: int) -> WorkstreamRecord | None:
-        found = self._records(_WORKSTREAM, f"SELECT {_RECORD} FROM workstream_records WHERE key = ?", workstream)
+        found = self._records(WORKSTREAM, f"SELECT {_RECORD} FROM workstream_records WHERE key = ?", workstream)
         return found[0] if found else None
 
     def _tasks_of(self, run: WorkstreamRecord, first: int = 0, limit: int | None = None) -> list[TaskRecord]:
         sql = f"SELECT {_RECORD} FROM task_records WHERE key >= ? AND key < ? ORDER BY key LIMIT ?"
         last = run.first_task + run.task_count
-        return self._records(_TASK, sql, run.first_task + first, last, -1 if limit is None else limit)
+        return self._records(TASK, sql, run.first_task + first, last, -1 if limit is None else limit)
 
     def _key(self, kind: str, entity_id: str) -> int | None:
         rows = self._rows("SELECT key FROM names WHERE name = ?", f"{kind}:{entity_id}")
@@ -392,23 +386,8 @@ class SqliteReader:
             owners.update(row[0] for row in self._rows(sql, self._key(table, entity_id)))
         return owners
 
-    def _ordered(self, owners: set[str | None], after: int) -> Iterator[Transitioned]:
-        """The transitions of these owners (None: of all) in order, from the commit of number `after` on.
-
-        Chunks come by their first number, and overlap with others of their commit: a row is given when no later
-        chunk can hold an earlier one.
-        """
-        waiting: list[Transitioned] = []
-        for first, chunk in self._chunks(owners, after):
-            ready = [row for row in waiting if row.seq < first]
-            if ready:
-                yield from ready
-                waiting = waiting[len(ready) :]
-            waiting += chunk
-            waiting.sort(key=_seq)
-        yield from waiting
-
     def _chunks(self, owners: set[str | None], after: int) -> Iterator[tuple[int, list[Transitioned]]]:
+        """The chunks of these owners (None: of all), from the commit of number `after` on."""
         rows = self._rows("SELECT base FROM transition_chunks WHERE seq <= ? ORDER BY seq DESC LIMIT 1", after + 1)
         first = rows[0][0] if rows else 0
         named = [owner for owner in owners if owner is not None]
@@ -442,11 +421,6 @@ def _where(wanted: Wanted) -> tuple[list[str], list[object]]:
 
 def _transitions(text: bytes, path: Path) -> list[Transitioned]:
     try:
-        rows = _CHUNK.decode(text) if len(text) < LONG else (_ROW.decode(row) for row in _ROWS.decode(text))
-        return [Transitioned(*astuple(row)) for row in rows]
-    except _UNREADABLE as error:
+        return transitions_of(text)
+    except UNREADABLE as error:
         raise damage(path, str(error)) from error
-
-
-def _seq(row: Transitioned) -> int:
-    return row.seq

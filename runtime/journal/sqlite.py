@@ -2,8 +2,7 @@
 
 Rules:
 - WAL with `synchronous=FULL`: what is durable survives the power going out, not only the process.
-- The loop's side is here, and never blocks but in `open`, `lend` and `shut`; the writer's side is `writer.py` and
-  `sqlite_medium.py`.
+- The loop's side is `written.py`, the writer's `writer.py` and `sqlite_medium.py`.
 - Questions are asked over a read-only connection of their own: they see what is committed, nothing else.
 """
 
@@ -11,42 +10,29 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from ...actors.loading import Loaded
-from ...actors.records import (
-    ApprovalRecord,
-    BreakerRecord,
-    JobRecord,
-    MachineRecord,
-    RequestRecord,
-    WorkerRecord,
-    WorkstreamRecord,
-)
-from ...actors.task_record import AttemptRecord, TaskRecord
-from ...actors.transitions import Transitioned
 from ..control.bell import Bell
-from .batch import check
-from .contract import ArchivedJob, Commits, Entry, Health, InboxRow, JournalError, Wanted
+from .contract import JournalError
 from .lock import Lock
-from .opening import check_place, claim, connect_writer, prepare, refusing
+from .opening import check_place, claim, connect_writer, prepare
 from .reader import SqliteReader
 from .sqlite_medium import SqliteMedium
-from .writer import Writer, asker
+from .writer import Medium
+from .written import WrittenJournal
 
 OLDEST_SQLITE = (3, 38, 0)
 """The first version that always has the JSON functions."""
 
 
-class SqliteJournal:
+class SqliteJournal(WrittenJournal[SqliteReader]):
     """The journal at `path`.
 
     connect, pause and clock are for tests: how the writer opens the file, how it waits between two tries of a batch,
     and monotonic seconds.
     """
-
-    durable_medium = True
 
     def __init__(
         self,
@@ -57,16 +43,8 @@ class SqliteJournal:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.path = Path(path)
-        self.tail = 0
+        super().__init__(str(self.path), self.path.name, pause=pause, clock=clock)
         self._connect = connect
-        self._pause = pause
-        self._clock = clock
-        self._appended = 0  # transitions
-        self._pending: list[Entry] = []
-        self._writer: Writer | None = None
-        self._reader: SqliteReader | None = None
-
-    # -- writing
 
     @property
     def shared(self) -> Path:
@@ -82,195 +60,20 @@ class SqliteJournal:
         """A socket beside the file."""
         return Bell(self.path)
 
-    @property
-    def durable(self) -> int:
-        """The number of the last entry that is durable."""
-        return 0 if self._writer is None else self._writer.durable
-
-    @property
-    def backlog(self) -> int:
-        """Transitions appended and not yet durable."""
-        return 0 if self._writer is None else self._appended - self._writer.written
-
-    @property
-    def health(self) -> Health:
-        """Whether the journal can write."""
-        return Health() if self._writer is None else self._writer.health
-
-    @property
-    def committed(self) -> Commits:
-        """What was committed."""
-        return Commits() if self._writer is None else self._writer.committed
-
-    @property
-    def commits(self) -> int:
-        """How many batches were committed."""
-        return 0 if self._writer is None else self._writer.commits
-
-    def open(
-        self,
-        *,
-        on_durable: Callable[[], None],
-        call_threadsafe: Callable[[Callable[[], None]], object],
-        after_commit: Callable[[Sequence[Transitioned]], None] | None = None,
-    ) -> Loaded:
-        """Take ownership, migrate, and load the living. Blocks; raises JournalError."""
-        if self._writer is not None:
-            raise JournalError(f"{self.path} was already opened by this journal. Make another one to open it again.")
+    def _begin(self) -> tuple[SqliteReader, Loaded, Medium]:
         if sqlite3.sqlite_version_info < OLDEST_SQLITE:
             raise JournalError(f"SQLite {sqlite3.sqlite_version} is too old for a journal: 3.38 is needed.")
         check_place(self.path)
         lock = Lock(self.path)
+        reader = None
         try:
             prepare(self.path)
-            self._reader = SqliteReader(self.path)
-            loaded = self._reader.load()
+            reader = SqliteReader(self.path)
+            loaded = reader.load()
             owner, base = claim(self.path)
-            medium = SqliteMedium(self.path, lock, owner, base, aside=self._reader.aside, connect=self._connect)
-            writer = Writer(
-                medium, self.path.name, changed=asker(on_durable, call_threadsafe), after_commit=after_commit,
-                pause=self._pause, clock=self._clock,
-            )  # fmt: skip
-            with refusing(self.path):
-                writer.start()
         except BaseException:
-            self.close()
+            if reader is not None:
+                reader.close()
             lock.release()
             raise
-        self._writer = writer
-        return loaded
-
-    def append(self, entry: Entry) -> int:
-        """Take one turn. Raises ValueError for one that could not be written. Never blocks."""
-        check(entry)
-        self._pending.append(entry)
-        self._appended += len(entry.transitions)
-        self.tail += 1
-        return self.tail
-
-    def flush(self) -> None:
-        """Hand what is pending to the writer. Never blocks."""
-        if self._pending:
-            self._opened().hand(self.tail, self._pending)
-            self._pending = []
-
-    def lend(self) -> float | None:
-        """Let the writer have the interpreter where it needs it: blocks for at most 2 ms."""
-        return None if self._writer is None else self._writer.lend()
-
-    def shut(self, deadline: float) -> bool:
-        """Write what is pending, for at most `deadline` seconds, and let go of the file. Blocks."""
-        self.close()  # before the writer's connection: the last one to leave folds the log back into the file
-        if self._writer is None:
-            return not self._pending
-        self.flush()
-        return self._writer.stop(deadline)
-
-    def _opened(self) -> Writer:
-        if self._writer is None:
-            raise JournalError(f"{self.path} is not open. Open it before anything is written.")
-        return self._writer
-
-    # -- reading
-
-    @property
-    def reader(self) -> SqliteReader:
-        """The connection that answers questions. Raises JournalError when the journal is not open."""
-        if self._reader is None:
-            raise JournalError(f"{self.path} is not open. Open it, or read it with SqliteReader.")
-        return self._reader
-
-    def job(self, job_id: str) -> JobRecord | None:
-        """The job of that id, ended or not."""
-        return self.reader.job(job_id)
-
-    def jobs(
-        self, *, states: Sequence[str] = (), limit: int = 100, before: int | None = None, wanted: Wanted | None = None
-    ) -> list[JobRecord]:
-        """Jobs, newest first; only those in `states` where given."""
-        return self.reader.jobs(states=states, limit=limit, before=before, wanted=wanted)
-
-    def children(self, job_id: str) -> list[JobRecord]:
-        """The jobs that tasks of that one have submitted, oldest first."""
-        return self.reader.children(job_id)
-
-    def workstreams(self, job_id: str) -> list[WorkstreamRecord]:
-        """The runs of a job, oldest first."""
-        return self.reader.workstreams(job_id)
-
-    def spec(self, workstream: int) -> bytes | None:
-        """The encoded specification of the workstream with that key."""
-        return self.reader.spec(workstream)
-
-    def tasks(self, workstream: int, *, first: int = 0, limit: int | None = None) -> list[TaskRecord]:
-        """The tasks of the workstream with that key, in the order of its specification, from the one of that index."""
-        return self.reader.tasks(workstream, first=first, limit=limit)
-
-    def task(self, task_id: str) -> TaskRecord | None:
-        """The task of that id."""
-        return self.reader.task(task_id)
-
-    def states(self, workstream: int) -> list[tuple[str, str]]:
-        """State (as people are told) and phase of the tasks of the workstream with that key, in order."""
-        return self.reader.states(workstream)
-
-    def counts(self, workstream: int) -> dict[str, int]:
-        """How many tasks of the workstream with that key are in each phase."""
-        return self.reader.counts(workstream)
-
-    def approvals(self, workstream: int) -> list[ApprovalRecord]:
-        """The approvals that bodies of that workstream have asked for, oldest first."""
-        return self.reader.approvals(workstream)
-
-    def workers(self) -> list[WorkerRecord]:
-        """Every incarnation of every worker, oldest first."""
-        return self.reader.workers()
-
-    def breakers(self) -> list[BreakerRecord]:
-        """Every breaker."""
-        return self.reader.breakers()
-
-    def machine(self, name: str) -> MachineRecord | None:
-        """The `MachineActor` of that name, ended or not."""
-        return self.reader.machine(name)
-
-    def machines(self, *, living: bool = False, limit: int | None = None) -> list[MachineRecord]:
-        """Every `MachineActor`, newest first; only those that have not ended, where asked for."""
-        return self.reader.machines(living=living, limit=limit)
-
-    def attempts(self, task_id: str) -> list[AttemptRecord]:
-        """The attempts of a task, oldest first."""
-        return self.reader.attempts(task_id)
-
-    def request(self, request_id: str) -> RequestRecord | None:
-        """What is kept of the command that was given that key."""
-        return self.reader.request(request_id)
-
-    def inbox(self) -> list[InboxRow]:
-        """The commands of other processes that are not answered yet, oldest first."""
-        return self.reader.inbox()
-
-    def archived(self, job_id: str | None = None) -> list[ArchivedJob]:
-        """The jobs that were moved out of it; only the one of that id, where given."""
-        return self.reader.archived(job_id)
-
-    def archived_numbers(self) -> list[tuple[int, int]]:
-        """The numbers of the transitions that were moved out of it, as ranges from first to last."""
-        return self.reader.archived_numbers()
-
-    def transitions(
-        self,
-        *,
-        entity_id: str | None = None,
-        job_id: str | None = None,
-        after: int = 0,
-        limit: int | None = None,
-    ) -> Iterator[Transitioned]:
-        """Transitions in order, numbered above `after`; of one entity, or of a job and all that is in it."""
-        return self.reader.transitions(entity_id=entity_id, job_id=job_id, after=after, limit=limit)
-
-    def close(self) -> None:
-        """Let go of the connection that answers questions."""
-        if self._reader is not None:
-            self._reader.close()
-            self._reader = None
+        return reader, loaded, SqliteMedium(self.path, lock, owner, base, aside=reader.aside, connect=self._connect)

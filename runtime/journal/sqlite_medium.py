@@ -17,7 +17,7 @@ from pathlib import Path
 from .batch import Batch, Parameters, parts_of
 from .files import Files, FilesMoved
 from .lock import Lock
-from .opening import code_of, connect_writer
+from .opening import code_of, connect_writer, refusing
 from .schema import COMMIT
 
 _DAMAGED = "the file is damaged: stop this runtime, keep the file, and restore it from a copy"
@@ -71,8 +71,9 @@ class SqliteMedium:
         self._encoded: tuple[Batch, list[Parameters]] | None = None  # of the batch that is tried
 
     def open(self) -> None:
-        """Open the file. Raises sqlite3.Error."""
-        self._open()
+        """Open the file. Raises JournalError."""
+        with refusing(self._path):
+            self._open()
 
     def has(self, batch: Batch) -> bool:
         """Whether the batch was committed, and the error came after. Raises FilesMoved, OSError, sqlite3.Error."""

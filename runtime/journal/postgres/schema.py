@@ -8,6 +8,7 @@ Rules
 - What is searched by, and is a text from outside, is written as `plain` makes it (`rows.py`).
 - `node` is whose a row is: the number of that node's session in `nodes`, NULL for nobody's. A new row is its writer's.
   What is written again keeps its owner, but for workers and breakers, which are whose they are written by.
+  (An attempt is whose that claimed it, and goes with its job.)
 - One commit is one call of `commit_batch`. It takes a lock on the node's row that who fences it waits for, and fails
   with `LEASE_LOST` where that was done. `commits` remembers the last entry of each node, so that a batch which is sent
   again, since its acknowledgement was lost, does nothing the second time.
@@ -24,6 +25,16 @@ LEASE_LOST = "CB001"
 """The SQLSTATE of a commit of a node that was fenced."""
 
 _RECORDS = """
+CREATE FUNCTION as_json(record text) RETURNS jsonb LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE AS $$
+BEGIN
+  IF strpos(record, '\\u') = 0 THEN
+    RETURN record::jsonb;
+  END IF;
+  -- what JSON can escape and text cannot hold, which are NULs and halves of characters, is shown as unreadable
+  RETURN regexp_replace(regexp_replace(record, '(?<!\\\\)((\\\\\\\\)*)\\\\u0000', '\\1\\\\ufffd', 'g'),
+    '(?<!\\\\)((\\\\\\\\)*)\\\\u[dD][89a-fA-F][0-9a-fA-F]{2}', '\\1\\\\ufffd', 'g')::jsonb;
+END $$;
+
 CREATE TABLE nodes (
   node bigint PRIMARY KEY,                -- of one session: of a runtime, from its opening to its end
   fenced boolean NOT NULL DEFAULT false   -- whether it may not write any more
@@ -34,7 +45,7 @@ CREATE TABLE commits (
 ) WITH (fillfactor = 20);
 
 CREATE TABLE names (
-  name text PRIMARY KEY,                  -- "kind:id" of every entity
+  name text COLLATE "C" PRIMARY KEY,      -- "kind:id" of every entity
   key bigint NOT NULL DEFAULT 0,          -- 0 while it is only reserved
   node bigint                             -- by whom it was reserved
 );
@@ -52,11 +63,12 @@ CREATE TABLE task_records (key bigint PRIMARY KEY, record text NOT NULL)  -- tho
 CREATE TABLE approval_records (key bigint PRIMARY KEY, workstream bigint NOT NULL, record text NOT NULL);
 CREATE INDEX approvals_of_workstream ON approval_records (workstream);
 CREATE TABLE attempt_records (
-  key bigint PRIMARY KEY, task bigint NOT NULL, living boolean NOT NULL, record text NOT NULL
-) WITH (fillfactor = 50);
+  key bigint PRIMARY KEY, task bigint NOT NULL, living boolean NOT NULL, node bigint, record text NOT NULL
+);
 CREATE INDEX attempts_of_task ON attempt_records (task);
+CREATE INDEX living_attempts ON attempt_records (node) WHERE living;
 CREATE TABLE worker_records (
-  key bigint PRIMARY KEY, name text NOT NULL, run bigint NOT NULL, living boolean NOT NULL, node bigint,
+  key bigint PRIMARY KEY, name text COLLATE "C" NOT NULL, run bigint NOT NULL, living boolean NOT NULL, node bigint,
   record text NOT NULL
 ) WITH (fillfactor = 20);
 CREATE INDEX incarnations ON worker_records (name, run);
@@ -69,8 +81,8 @@ CREATE TABLE outbox_rows (key bigint PRIMARY KEY, node bigint, record text NOT N
 CREATE INDEX outbox_of_node ON outbox_rows (node);
 
 CREATE TABLE request_records (
-  request_id text PRIMARY KEY, key bigint NOT NULL, expires_at double precision NOT NULL, owner bigint NOT NULL,
-  record text NOT NULL
+  request_id text COLLATE "C" PRIMARY KEY, key bigint NOT NULL, expires_at double precision NOT NULL,
+  owner bigint NOT NULL, record text NOT NULL
 );
 CREATE INDEX oldest_requests ON request_records (expires_at);
 CREATE TABLE inbox_rows (                 -- commands of other processes: they insert, a node takes and answers
@@ -83,7 +95,8 @@ CREATE INDEX oldest_answers ON inbox_rows (answered_at) WHERE answer IS NOT NULL
 CREATE TABLE transition_chunks (
   seq bigint PRIMARY KEY,   -- of its first transition
   base bigint NOT NULL,     -- of the first transition in its commit: no chunk before it holds a later one
-  owner text NOT NULL,      -- the job's id, the worker's, or "machine:" or "breaker:" with a name
+  node bigint NOT NULL,     -- who has committed it
+  owner text COLLATE "C" NOT NULL,  -- the job's id, the worker's, or "machine:" or "breaker:" with a name
   transitions text NOT NULL -- JSON: an array of arrays, the columns of state_transitions up to metadata
 );
 CREATE INDEX chunks_of_owner ON transition_chunks (owner, seq);
@@ -108,9 +121,11 @@ def _write(table: str, columns: dict[str, str], changed: str, extra: str = "", g
 
 # What commit_batch takes after the node and the entry, with its type; what it does if the first of a group is given.
 _GROUPS: dict[tuple[tuple[str, str], ...], str] = {
-    (("chunk_seqs", "bigint[]"), ("chunk_base", "bigint"), ("chunk_owners", "text"), ("chunks", "text")): (
-        "INSERT INTO transition_chunks (seq, base, owner, transitions)\n      SELECT seq, chunk_base, owner, rows"
-        f" FROM unnest(chunk_seqs, {_lines('chunk_owners')}, {_lines('chunks')}) AS new (seq, owner, rows);"
+    (("chunk_seqs", "bigint[]"), ("chunk_bases", "bigint[]"), ("chunk_owners", "text"), ("chunks", "text")): (
+        "INSERT INTO transition_chunks (seq, base, node, owner, transitions)"
+        "\n      SELECT new.seq, new.base, this_node, new.owner, new.rows"
+        f"\n      FROM unnest(chunk_seqs, chunk_bases, {_lines('chunk_owners')}, {_lines('chunks')})"
+        " AS new (seq, base, owner, rows);"
     ),
     (("named_keys", "bigint[]"), ("named", "text")): _write(
         "names", {"name": _lines("named"), "key": "named_keys"}, "key"
@@ -139,7 +154,7 @@ _GROUPS: dict[tuple[tuple[str, str], ...], str] = {
     ): _write(
         "attempt_records",
         {"key": "attempt_keys", "task": "attempt_tasks", "living": "attempt_living", "record": _lines("attempts")},
-        "living record",
+        "living record", "this_node", "node",
     ),
     (
         ("worker_keys", "bigint[]"), ("worker_names", "text"), ("worker_runs", "bigint[]"),

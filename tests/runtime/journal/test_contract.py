@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -16,8 +15,10 @@ from callboard.actors.loading import Loaded
 from callboard.actors.records import AnyRecord, BreakerRecord, JobRecord, MachineRecord, OutboxRow, WorkstreamRecord
 from callboard.actors.task_record import Allowed, Process, Produced, TaskRecord, Trouble
 from callboard.actors.transitions import Transitioned
+from callboard.runtime.journal.cluster import EPOCH
 from callboard.runtime.journal.contract import Entry, Journal
 from callboard.runtime.journal.memory import MemoryJournal
+from callboard.runtime.journal.postgres.journal import PostgresJournal
 from callboard.runtime.journal.sqlite import SqliteJournal
 
 from .samples import Loop, attempt, entry, job, moved, raw, task, worker, workstream
@@ -44,19 +45,38 @@ class Bench:
         return self.loop.open(self.journal, after_commit)
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
-    if request.param == "memory":
+POSTGRES = pytest.param("postgres", marks=pytest.mark.postgres)
+
+
+def maker(kind: str, request: pytest.FixtureRequest) -> Callable[[], Journal]:
+    if kind == "memory":
         kept = MemoryJournal()
-        bench = Bench(lambda: kept)
-    else:
-        bench = Bench(lambda: SqliteJournal(tmp_path / "state.db"))
+        return lambda: kept
+    if kind == "postgres":
+        address = request.getfixturevalue("postgres")
+        return lambda: PostgresJournal(address)
+    path = request.getfixturevalue("tmp_path") / "state.db"
+    return lambda: SqliteJournal(path)
+
+
+@pytest.fixture(params=["memory", "sqlite", POSTGRES])
+def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
+    bench = Bench(maker(request.param, request))
     yield bench
     bench.journal.shut(30)
 
 
+def numbered(loaded: Loaded, last_key: int, last_seq: int) -> Loaded:
+    """The same with these numbers, if it goes on from there, or from an epoch of its own that is above them."""
+    if loaded.last_key >= EPOCH:
+        assert loaded.last_key == loaded.last_seq
+        assert loaded.last_key % EPOCH == 0
+        return msgspec.structs.replace(loaded, last_key=last_key, last_seq=last_seq)
+    return loaded
+
+
 def test_a_new_journal_holds_nothing(bench: Bench) -> None:
-    assert bench.loaded == Loaded()
+    assert numbered(bench.loaded, 0, 0) == Loaded()
     assert (bench.journal.tail, bench.journal.durable, bench.journal.backlog) == (0, 0, 0)
     assert bench.journal.health.ok
     assert bench.journal.lend() is None
@@ -89,7 +109,7 @@ def test_the_living_come_back_and_the_ended_do_not(bench: Bench) -> None:
         entry(claim, attempt(50, tasks[0], ended_at=2.0, end="succeeded"), idle, gone, breaker, hook),
         entry(job(10, state="completed", finished_at=9.0), ended, task(12, ended), specs=[(11, b"{}")]),
     )
-    loaded = bench.again()
+    loaded = numbered(bench.again(), 50, 4)
     assert loaded == Loaded(
         jobs=[job(1, stream=2)], workstreams=[ws], specs={2: b'{"name":"release"}'}, tasks=tasks, workers=[idle],
         breakers=[breaker], attempts=[claim], outbox=[hook], last_key=50, last_seq=4,
@@ -109,7 +129,7 @@ def test_only_the_living_run_of_a_living_job_is_loaded(bench: Bench) -> None:
 def test_the_highest_key_outlives_its_outbox_row(bench: Bench) -> None:
     hook = OutboxRow(key=77, owner="ws-2", event="on_failed", body=raw({}), context=raw({}))
     bench.write(entry(job(1), hook), entry(outbox_done=[77]))
-    loaded = bench.again()
+    loaded = numbered(bench.again(), 77, 0)
     assert (loaded.outbox, loaded.last_key) == ([], 77)
 
 
@@ -154,7 +174,7 @@ def test_every_field_comes_back_exactly(bench: Bench) -> None:
         workstream_id=ws.id, run=3, attempt=2, worker_id="loop-1", from_state="running",
     )  # fmt: skip
     bench.write(Entry([moved(1, whole), row], [job(1, fingerprint="f"), ws, whole, tries]))
-    loaded = bench.again()
+    loaded = numbered(bench.again(), 4, 2**53 + 1)
     assert (loaded.workstreams, loaded.tasks, loaded.last_seq) == ([ws], [whole], 2**53 + 1)
     assert bench.journal.attempts(whole.id) == [tries]
     assert list(bench.journal.transitions(after=1)) == [row]
@@ -235,7 +255,7 @@ def test_a_thousand_tasks_in_one_turn(bench: Bench) -> None:
     ws = workstream(2, 1, 1_000)
     tasks: list[TaskRecord] = [task(key, ws) for key in range(3, 1_003)]
     bench.write(entry(job(1), ws, *tasks, seq=1))
-    loaded = bench.again()
+    loaded = numbered(bench.again(), 1_002, 1_002)
     assert loaded.tasks == tasks
     assert (loaded.last_seq, loaded.last_key) == (1_002, 1_002)
     assert math.isfinite(loaded.tasks[0].created_at)
@@ -293,13 +313,13 @@ def everything(journal: Journal, story: Story) -> list[object]:
     return found
 
 
+@pytest.mark.parametrize("other", ["sqlite", POSTGRES])
 @pytest.mark.parametrize("seed", range(5))
-def test_both_journals_hold_the_same(tmp_path: Path, seed: int) -> None:
+def test_all_journals_hold_the_same(seed: int, other: str, request: pytest.FixtureRequest) -> None:
     """Whatever is written, in whatever batches, and however often they are opened again."""
     random = Random(seed)
     story = Story(random)
-    kept = MemoryJournal()
-    benches = [Bench(lambda: kept), Bench(lambda: SqliteJournal(tmp_path / "state.db"))]
+    benches = [Bench(maker(kind, request)) for kind in ("memory", other)]
     for _ in range(120):
         turn = story.turn()
         flushed, restarted = random.random() < 0.2, random.random() < 0.05
@@ -308,18 +328,21 @@ def test_both_journals_hold_the_same(tmp_path: Path, seed: int) -> None:
             if flushed:
                 bench.loop.until_durable(bench.journal)
         if restarted:
-            first, second = (sorted_by_key(bench.again()) for bench in benches)
-            assert first == second
-    first, second = (sorted_by_key(bench.again()) for bench in benches)
-    assert first == second
+            restart(benches)
+    restart(benches)
     mine, theirs = (everything(bench.journal, story) for bench in benches)
     assert mine == theirs
     for bench in benches:
         bench.journal.shut(30)
 
 
+def restart(benches: list[Bench]) -> None:
+    first, second = (sorted_by_key(bench.again()) for bench in benches)
+    assert first == numbered(second, first.last_key, first.last_seq)
+
+
 def sorted_by_key(loaded: Loaded) -> Loaded:
-    """Neither journal promises an order of the living."""
+    """No journal promises an order of the living."""
     for found in (loaded.jobs, loaded.workstreams, loaded.tasks, loaded.workers, loaded.attempts):
         found.sort(key=lambda record: record.key)
     return loaded
@@ -381,7 +404,7 @@ def test_machines_that_have_not_ended_come_back_with_what_they_run_by(bench: Ben
         Entry([told(2, "b")], [machine(5, "b", ended=True)]),
         Entry([], [], specs=[(6, b'{"machine":"n"}')]),
     )
-    loaded = bench.again()
+    loaded = numbered(bench.again(), 6, 2)
     (record,) = loaded.machines
     assert (record.name, record.due, bytes(record.facts or b"")) == ("a", {"go": 9.0}, b'{"n":1}')
     assert loaded.specs == {3: b'{"machine":"m"}'}

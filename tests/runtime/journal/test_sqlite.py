@@ -268,7 +268,7 @@ def test_a_long_chunk_is_read_row_by_row_and_as_a_short_one_is(path: Path, monke
             journal.append(entry(job(1, seq=seq), seq=seq))
     with closing(SqliteReader(path)) as reader:
         at_once = list(reader.transitions())
-        monkeypatch.setattr("callboard.runtime.journal.reader.LONG", 0)
+        monkeypatch.setattr("callboard.runtime.journal.decoding.LONG", 0)
         assert list(reader.transitions()) == at_once
         assert len(at_once) == 49
 

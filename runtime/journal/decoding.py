@@ -1,0 +1,73 @@
+"""How records and transitions are read back from the JSON that they were written as, whatever holds it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import msgspec
+from msgspec.structs import astuple
+
+from ...actors.records import (
+    ApprovalRecord,
+    BreakerRecord,
+    JobRecord,
+    MachineRecord,
+    OutboxRow,
+    RequestRecord,
+    WorkerRecord,
+    WorkstreamRecord,
+)
+from ...actors.task_record import AttemptRecord, TaskRecord
+from ...actors.transitions import Transitioned
+from .batch import TransitionRow
+from .contract import InboxRow
+
+LONGEST_COMMAND = 1_000_000
+"""Bytes of a command in the inbox: a longer one is passed over unread."""
+LONG = 100_000
+"""Bytes of a chunk that is decoded row by row: at once, no other thread could go on meanwhile."""
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What decoding raises."""
+
+JOB = msgspec.json.Decoder(JobRecord)
+WORKSTREAM = msgspec.json.Decoder(WorkstreamRecord)
+TASK = msgspec.json.Decoder(TaskRecord)
+APPROVAL = msgspec.json.Decoder(ApprovalRecord)
+ATTEMPT = msgspec.json.Decoder(AttemptRecord)
+WORKER = msgspec.json.Decoder(WorkerRecord)
+BREAKER = msgspec.json.Decoder(BreakerRecord)
+MACHINE = msgspec.json.Decoder(MachineRecord)
+OUTBOX = msgspec.json.Decoder(OutboxRow)
+REQUEST = msgspec.json.Decoder(RequestRecord)
+INBOX = msgspec.json.Decoder(InboxRow)
+_CHUNK: msgspec.json.Decoder[list[Any]] = msgspec.json.Decoder(list[TransitionRow])
+_ROW: msgspec.json.Decoder[Any] = msgspec.json.Decoder(TransitionRow)
+_ROWS = msgspec.json.Decoder(list[msgspec.Raw])
+
+
+def transitions_of(text: bytes | str) -> list[Transitioned]:
+    """The transitions of a chunk. Raises what is in `UNREADABLE`."""
+    rows = _CHUNK.decode(text) if len(text) < LONG else (_ROW.decode(row) for row in _ROWS.decode(text))
+    return [Transitioned(*astuple(row)) for row in rows]
+
+
+def ordered(chunks: Iterable[tuple[int, list[Transitioned]]]) -> Iterator[Transitioned]:
+    """The transitions of chunks in order.
+
+    Chunks come by their first number, and overlap with others of their commit: a row is given when no later
+    chunk can hold an earlier one.
+    """
+    waiting: list[Transitioned] = []
+    for first, chunk in chunks:
+        ready = [row for row in waiting if row.seq < first]
+        if ready:
+            yield from ready
+            waiting = waiting[len(ready) :]
+        waiting += chunk
+        waiting.sort(key=_seq)
+    yield from waiting
+
+
+def _seq(row: Transitioned) -> int:
+    return row.seq

@@ -1,0 +1,75 @@
+"""The journal in a PostgreSQL database: for several nodes, on as many machines, that share jobs and machines."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ....actors.loading import Loaded
+from ..cluster import EPOCH
+from ..writer import Medium
+from ..written import WrittenJournal
+from .address import Address, parse
+from .medium import PostgresMedium, connect_writer
+from .opening import connect, prepare, refusing
+from .reader import Part, PostgresReader
+
+if TYPE_CHECKING:
+    from .opening import Connection
+
+
+class PostgresJournal(WrittenJournal[PostgresReader]):
+    """The journal at an address.
+
+    connect, pause and clock are for tests: how the writer connects, how it waits between two tries of a batch, and
+    monotonic seconds.
+    """
+
+    shared = None
+    cluster = None
+
+    def __init__(
+        self,
+        address: Address | str,
+        *,
+        connect: Callable[[Address], Connection] = connect_writer,
+        pause: Callable[[float], object] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.address = parse(address) if isinstance(address, str) else address
+        super().__init__(str(self.address), self.address.schema, pause=pause, clock=clock)
+        self._connect = connect
+
+    def bell(self) -> None:
+        """None yet."""
+
+    def _begin(self) -> tuple[PostgresReader, Loaded, Medium]:
+        prepare(self.address)
+        reader = PostgresReader(self.address)
+        try:
+            node, part = self._take()
+            loaded = reader.load(part)
+        except BaseException:
+            reader.close()
+            raise
+        loaded.last_key = loaded.last_seq = node * EPOCH
+        return reader, loaded, PostgresMedium(self.address, node, connect=self._connect)
+
+    def _take(self) -> tuple[int, Part]:
+        """Fence the node before, and take all that it had."""
+        with connect(self.address, "node") as connection, refusing(self.address), connection.transaction():
+
+            def keys(sql: str) -> list[int]:
+                return [row[0] for row in connection.execute(sql.encode())]
+
+            before = keys("UPDATE nodes SET fenced = true RETURNING node")
+            node = max(before, default=0) + 1
+            connection.execute("INSERT INTO nodes (node) VALUES (%s)", [node])
+            part = Part(
+                jobs=keys("SELECT key FROM job_records WHERE living"),
+                machines=keys("SELECT key FROM machine_records WHERE living"),
+                outbox=keys("SELECT key FROM outbox_rows"),
+                nodes=before,
+            )
+        return node, part

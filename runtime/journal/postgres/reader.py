@@ -1,0 +1,410 @@
+"""Questions to a journal in PostgreSQL: while nodes write it, from any process, and when none does.
+
+Rules
+-----
+- One connection, which only reads, asked by one thread at a time. One that is lost is made anew, once per question.
+- No question holds a transaction longer than a page of rows.
+- Rows are decoded from the JSON they were written as; they come back exactly.
+- Transitions come in the order of their numbers. In the history of a job that is the order in which they happened;
+  between jobs of several nodes it is not: each epoch has numbers of its own (`cluster.py`).
+"""
+# ruff: noqa: S608 - statements are put together from names in this package only; values are bound
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from ....actors.loading import Loaded
+from ....actors.records import (
+    ApprovalRecord,
+    BreakerRecord,
+    JobRecord,
+    MachineRecord,
+    OutboxRow,
+    RequestRecord,
+    WorkerRecord,
+    WorkstreamRecord,
+)
+from ....actors.task_record import AttemptRecord, TaskRecord
+from ....actors.transitions import Transitioned
+from ..contract import ArchivedJob, InboxRow, JournalCorrupt, Wanted
+from ..decoding import (
+    APPROVAL,
+    ATTEMPT,
+    BREAKER,
+    INBOX,
+    JOB,
+    LONGEST_COMMAND,
+    MACHINE,
+    OUTBOX,
+    REQUEST,
+    TASK,
+    UNREADABLE,
+    WORKER,
+    WORKSTREAM,
+    ordered,
+    transitions_of,
+)  # fmt: skip
+from .address import Address, parse
+from .opening import check_version, connect, driver, is_lost, refusing
+from .rows import plain
+
+if TYPE_CHECKING:
+    from .opening import Connection
+
+PAGE = 64
+"""Chunks of transitions read at a time."""
+
+T = TypeVar("T")
+
+_TASKS_OF = """
+SELECT record FROM unnest(%s::bigint[], %s::bigint[]) AS run (first, last)
+  JOIN task_records ON key >= first AND key < last ORDER BY key
+"""
+_ATTEMPTS_OF = """
+SELECT record FROM unnest(%s::bigint[], %s::bigint[]) AS run (first, last)
+  JOIN attempt_records ON living AND task >= first AND task < last ORDER BY key
+"""
+_ATTEMPTS_LEFT = """
+SELECT record FROM attempt_records WHERE living AND node = ANY (%s::bigint[]) AND NOT EXISTS (
+  SELECT FROM task_records JOIN names ON name = 'job:' || (as_json(task_records.record)->>'job_id')
+    JOIN job_records ON job_records.key = names.key
+  WHERE task_records.key = task AND job_records.living
+) ORDER BY key
+"""
+"""Those without an end whose jobs have ended: what runs is killed that outlived its node."""
+
+
+class Part(msgspec.Struct):
+    """What of a journal is to be loaded: the keys of jobs, machines and rows of the outbox, and the numbers of nodes
+    whose workers and breakers are.
+    """
+
+    jobs: Sequence[int] = ()
+    machines: Sequence[int] = ()
+    outbox: Sequence[int] = ()
+    nodes: Sequence[int] = ()
+
+
+class PostgresReader:
+    """The journal at an address. Raises JournalError, where there is none, or it cannot be reached or read."""
+
+    def __init__(self, address: Address | str, purpose: str = "reader") -> None:
+        self._address = parse(address) if isinstance(address, str) else address
+        self._purpose = purpose
+        self._one_at_a_time = threading.Lock()
+        self._connection: Connection | None = None
+        connection = self._connect()
+        try:
+            check_version(connection, self._address)
+        except BaseException:
+            self.close()
+            raise
+
+    # -- questions
+
+    def job(self, job_id: str) -> JobRecord | None:
+        """The job of that id, ended or not."""
+        return self._one(JOB, "SELECT record FROM job_records WHERE key = %s", self._key("job", job_id))
+
+    def jobs(
+        self, *, states: Sequence[str] = (), limit: int = 100, before: int | None = None, wanted: Wanted | None = None
+    ) -> list[JobRecord]:
+        """Jobs, newest first; only those in `states` (phases) where given, with a key below `before`, and `wanted`."""
+        only, values = _where(wanted) if wanted is not None else ([], [])
+        if states:
+            only.append("state = ANY (%s)")
+            values.append([*states])
+        if before is not None:
+            only.append("key < %s")
+            values.append(before)
+        sql = f"SELECT record FROM job_records WHERE {' AND '.join(['true', *only])} ORDER BY key DESC LIMIT %s"
+        return self._records(JOB, sql, *values, limit)
+
+    def children(self, job_id: str) -> list[JobRecord]:
+        """The jobs that tasks of that one have submitted, oldest first."""
+        named = "SELECT key FROM names WHERE name > %s AND name < %s"  # ids that begin with "JOB/": "0" is next to "/"
+        sql = f"SELECT record FROM job_records WHERE key IN ({named}) ORDER BY key"
+        found = self._records(JOB, sql, plain(f"job:{job_id}/"), plain(f"job:{job_id}0"))
+        return [job for job in found if job.parent_id == job_id]
+
+    def workstreams(self, job_id: str) -> list[WorkstreamRecord]:
+        """The runs of a job, oldest first."""
+        sql = "SELECT record FROM workstream_records WHERE job = %s ORDER BY key"
+        return self._records(WORKSTREAM, sql, self._key("job", job_id))
+
+    def spec(self, workstream: int) -> bytes | None:
+        """The encoded specification of the workstream with that key."""
+        rows = self._rows("SELECT spec FROM specs WHERE workstream = %s", workstream)
+        return rows[0][0].encode() if rows else None
+
+    def tasks(self, workstream: int, *, first: int = 0, limit: int | None = None) -> list[TaskRecord]:
+        """The tasks of the workstream with that key, in the order of its specification, from the one of that index."""
+        run = self._run(workstream)
+        return [] if run is None else self._tasks_of(run, first, limit)
+
+    def task(self, task_id: str) -> TaskRecord | None:
+        """The task of that id."""
+        return self._one(TASK, "SELECT record FROM task_records WHERE key = %s", self._key("task", task_id))
+
+    def states(self, workstream: int) -> list[tuple[str, str]]:
+        """State (as people are told) and phase of the tasks of the workstream with that key, in order."""
+        return [(task.shown, str(task.state)) for task in self.tasks(workstream)]
+
+    def counts(self, workstream: int) -> dict[str, int]:
+        """How many tasks of the workstream with that key are in each phase."""
+        run = self._run(workstream)
+        if run is None:
+            return {}
+        sql = "SELECT as_json(record)->>'state', count(*) FROM task_records WHERE key >= %s AND key < %s GROUP BY 1"
+        return dict(self._rows(sql, run.first_task, run.first_task + run.task_count))
+
+    def approvals(self, workstream: int) -> list[ApprovalRecord]:
+        """The approvals that bodies of that workstream have asked for, oldest first."""
+        sql = "SELECT record FROM approval_records WHERE workstream = %s ORDER BY key"
+        return self._records(APPROVAL, sql, workstream)
+
+    def workers(self) -> list[WorkerRecord]:
+        """Every incarnation of every worker of every node, oldest first."""
+        return self._records(WORKER, "SELECT record FROM worker_records ORDER BY key")
+
+    def breakers(self) -> list[BreakerRecord]:
+        """Every breaker of every node."""
+        return self._records(BREAKER, "SELECT record FROM breaker_records ORDER BY key")
+
+    def machine(self, name: str) -> MachineRecord | None:
+        """The `MachineActor` of that name, ended or not."""
+        return self._one(MACHINE, "SELECT record FROM machine_records WHERE key = %s", self._key("machine", name))
+
+    def machines(self, *, living: bool = False, limit: int | None = None) -> list[MachineRecord]:
+        """Every `MachineActor`, newest first; only those that have not ended, where asked for."""
+        only = "WHERE living" if living else ""
+        return self._records(MACHINE, f"SELECT record FROM machine_records {only} ORDER BY key DESC LIMIT %s", limit)
+
+    def attempts(self, task_id: str) -> list[AttemptRecord]:
+        """The attempts of a task, oldest first."""
+        sql = "SELECT record FROM attempt_records WHERE task = %s ORDER BY key"
+        return self._records(ATTEMPT, sql, self._key("task", task_id))
+
+    def request(self, request_id: str) -> RequestRecord | None:
+        """What is kept of the command that was given that key."""
+        return self._one(REQUEST, "SELECT record FROM request_records WHERE request_id = %s", plain(request_id))
+
+    def inbox(self) -> list[InboxRow]:
+        """The commands of other processes that are not answered yet, whoever is to do them, oldest first.
+
+        One that cannot be read, or is too long, is passed over: it is not for this version.
+        """
+        return [row for row, _ in self._sent("AND answer IS NULL")]
+
+    def sent(self, request_id: str) -> list[tuple[InboxRow, bytes | None]]:
+        """What was put into the inbox under that key and is still there, with its answer as JSON, oldest first."""
+        return [(row, answer) for row, answer in self._sent() if row.request_id == request_id]
+
+    def answer(self, row: int) -> bytes | None:
+        """The answer to a row of the inbox, as JSON; None while there is none."""
+        found = self._rows("SELECT answer FROM inbox_rows WHERE key = %s", row)
+        return found[0][0].encode() if found and found[0][0] is not None else None
+
+    def archived(self, job_id: str | None = None) -> list[ArchivedJob]:  # noqa: ARG002 - none can be moved yet
+        """None: jobs that have ended stay in the database."""
+        return []
+
+    def archived_numbers(self) -> list[tuple[int, int]]:
+        """None: transitions stay in the database."""
+        return []
+
+    def outbox(self) -> list[OutboxRow]:
+        """The hooks of ended entities that are still to run."""
+        return self._records(OUTBOX, "SELECT record FROM outbox_rows ORDER BY key")
+
+    def transitions(
+        self,
+        *,
+        entity_id: str | None = None,
+        job_id: str | None = None,
+        after: int = 0,
+        limit: int | None = None,
+    ) -> Iterator[Transitioned]:
+        """Transitions in order, numbered above `after`; of one entity, or of a job and all that is in it."""
+        owners = None if job_id is None else {job_id}
+        if job_id is None and entity_id is not None:
+            owners = self._owners(entity_id)
+        rows = (
+            row
+            for row in ordered(self._chunks(owners, after))
+            if row.seq > after and (entity_id is None or row.entity_id == entity_id)
+        )
+        return islice(rows, limit)
+
+    def check_pages(self) -> None:
+        """Do nothing: the server answers for its pages (`pg_amcheck`, data checksums)."""
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        with self._one_at_a_time:
+            self._close()
+
+    # -- recovery
+
+    def load(self, part: Part | None = None) -> Loaded:
+        """What the journal holds of the living, whoever runs it; only a part of it, where given.
+
+        Of a part, workers and breakers are those that its nodes have written, and of breakers the last one of a name.
+        """
+        if part is None:
+            loaded = Loaded(
+                jobs=self._records(JOB, "SELECT record FROM job_records WHERE living ORDER BY key"),
+                machines=self.machines(living=True),
+                outbox=self.outbox(),
+                workers=self._records(WORKER, "SELECT record FROM worker_records WHERE living ORDER BY key"),
+                breakers=self.breakers(),
+                attempts=self._records(ATTEMPT, "SELECT record FROM attempt_records WHERE living ORDER BY key"),
+            )
+        else:
+            loaded = Loaded(
+                jobs=self._keyed(JOB, "job_records WHERE living AND", part.jobs),
+                machines=self._keyed(MACHINE, "machine_records WHERE living AND", part.machines),
+                outbox=self._keyed(OUTBOX, "outbox_rows WHERE", part.outbox),
+            )
+            self._load_nodes(loaded, [*part.nodes])
+        self._load_streams(loaded, all_attempts=part is None)
+        for name, last in self._rows("SELECT name, max(run) FROM worker_records GROUP BY name"):
+            loaded.incarnations[name] = last
+        return loaded
+
+    def _load_nodes(self, loaded: Loaded, nodes: list[int]) -> None:
+        mine = "WHERE node = ANY (%s::bigint[])"
+        workers = self._records(WORKER, f"SELECT record FROM worker_records {mine} ORDER BY key", nodes)
+        loaded.workers = [worker for worker in workers if worker.finished_at is None]
+        last = {worker.name: worker.pause_reason for worker in sorted(workers, key=lambda worker: worker.run)}
+        loaded.paused = {name: reason for name, reason in last.items() if reason is not None}
+        breakers = self._records(BREAKER, f"SELECT record FROM breaker_records {mine} ORDER BY key", nodes)
+        loaded.breakers = list({breaker.name: breaker for breaker in breakers}.values())
+        loaded.attempts = self._records(ATTEMPT, _ATTEMPTS_LEFT, nodes)
+
+    def _load_streams(self, loaded: Loaded, *, all_attempts: bool) -> None:
+        sql = "SELECT record FROM workstream_records WHERE job = ANY (%s::bigint[]) ORDER BY key"
+        runs = self._records(WORKSTREAM, sql, [job.key for job in loaded.jobs])
+        if runs and not all_attempts:
+            loaded.attempts += self._records(ATTEMPT, _ATTEMPTS_OF, *_ranges(runs))
+        loaded.workstreams = list({run.job: run for run in runs}.values())
+        if loaded.workstreams:
+            loaded.tasks = self._records(TASK, _TASKS_OF, *_ranges(loaded.workstreams))
+            sql = "SELECT record FROM approval_records WHERE workstream = ANY (%s::bigint[]) ORDER BY key"
+            loaded.approvals = self._records(APPROVAL, sql, [run.key for run in loaded.workstreams])
+        specs = {*(job.stream for job in loaded.jobs), *(machine.definitions[-1] for machine in loaded.machines)}
+        if specs:
+            rows = self._rows("SELECT workstream, spec FROM specs WHERE workstream = ANY (%s::bigint[])", [*specs])
+            loaded.specs = {key: spec.encode() for key, spec in rows}
+
+    # -- rows
+
+    def _connect(self) -> Connection:
+        self._connection = connect(self._address, self._purpose, writes=False)
+        self._connection.execute("SET default_transaction_read_only = on")
+        return self._connection
+
+    def _close(self) -> None:
+        if self._connection is not None:
+            with contextlib.suppress(Exception):
+                self._connection.close()
+            self._connection = None
+
+    def _rows(self, sql: str, *values: object) -> list[Any]:  # Any: rows are tuples of what columns hold
+        with self._one_at_a_time, refusing(self._address):
+            if self._connection is not None:
+                try:
+                    return self._connection.execute(sql.encode(), values).fetchall()
+                except driver().Error as error:
+                    if not is_lost(error):
+                        raise
+                    self._close()
+            return self._connect().execute(sql.encode(), values).fetchall()
+
+    def _records(self, decoder: msgspec.json.Decoder[T], sql: str, *values: object) -> list[T]:
+        try:
+            return [decoder.decode(row[0]) for row in self._rows(sql, *values)]
+        except UNREADABLE as error:
+            raise self._damage(f"a record cannot be read: {error}") from error
+
+    def _one(self, decoder: msgspec.json.Decoder[T], sql: str, *values: object) -> T | None:
+        found = self._records(decoder, sql, *values)
+        return found[0] if found else None
+
+    def _keyed(self, decoder: msgspec.json.Decoder[T], source: str, keys: Sequence[int]) -> list[T]:
+        sql = f"SELECT record FROM {source} key = ANY (%s::bigint[]) ORDER BY key"
+        return self._records(decoder, sql, [*keys]) if keys else []
+
+    def _damage(self, what: str) -> JournalCorrupt:
+        return JournalCorrupt(
+            f"{self._address} is damaged, or is no journal ({what}). Nothing was changed: restore it from a copy."
+        )
+
+    def _run(self, workstream: int) -> WorkstreamRecord | None:
+        return self._one(WORKSTREAM, "SELECT record FROM workstream_records WHERE key = %s", workstream)
+
+    def _tasks_of(self, run: WorkstreamRecord, first: int = 0, limit: int | None = None) -> list[TaskRecord]:
+        sql = "SELECT record FROM task_records WHERE key >= %s AND key < %s ORDER BY key LIMIT %s"
+        return self._records(TASK, sql, run.first_task + first, run.first_task + run.task_count, limit)
+
+    def _key(self, kind: str, entity_id: str) -> int | None:
+        rows = self._rows("SELECT key FROM names WHERE name = %s", plain(f"{kind}:{entity_id}"))
+        return rows[0][0] if rows else None
+
+    def _sent(self, only: str = "") -> Iterator[tuple[InboxRow, bytes | None]]:
+        sql = f"SELECT key, command, answer FROM inbox_rows WHERE octet_length(command) <= %s {only} ORDER BY key"
+        for number, text, answer in self._rows(sql, LONGEST_COMMAND):
+            with contextlib.suppress(*UNREADABLE):
+                row = msgspec.structs.replace(INBOX.decode(text), row=number)
+                yield row, None if answer is None else answer.encode()
+
+    def _owners(self, entity_id: str) -> set[str]:
+        """In whose chunks the transitions of an entity are (`contract.belongs_to`)."""
+        owners = {entity_id, f"machine:{entity_id}", f"breaker:{entity_id}"}
+        for table in ("task", "workstream", "approval"):
+            sql = f"SELECT as_json(record)->>'job_id' FROM {table}_records WHERE key = %s"
+            owners.update(row[0] for row in self._rows(sql, self._key(table, entity_id)))
+        return owners
+
+    def _chunks(self, owners: set[str] | None, after: int) -> Iterator[tuple[int, list[Transitioned]]]:
+        """The chunks of these owners (None: of all), from the commit of number `after` on."""
+        rows = self._rows("SELECT base FROM transition_chunks WHERE seq <= %s ORDER BY seq DESC LIMIT 1", after + 1)
+        first = rows[0][0] if rows else 0
+        named = None if owners is None else [plain(owner) for owner in owners]
+        only = "" if named is None else "owner = ANY (%s) AND"
+        sql = f"SELECT seq, transitions FROM transition_chunks WHERE {only} seq >= %s ORDER BY seq LIMIT {PAGE}"
+        while page := self._rows(sql, *([] if named is None else [named]), first):
+            for seq, text in page:
+                try:
+                    yield seq, transitions_of(text)
+                except UNREADABLE as error:
+                    raise self._damage(str(error)) from error
+            first = page[-1][0] + 1
+
+
+def _ranges(runs: Sequence[WorkstreamRecord]) -> tuple[list[int], list[int]]:
+    """The keys of their tasks: where each range begins, and ends."""
+    return [run.first_task for run in runs], [run.first_task + run.task_count for run in runs]
+
+
+def _where(wanted: Wanted) -> tuple[list[str], list[object]]:
+    only: list[str] = []
+    values: list[object] = []
+    if wanted.states:
+        only.append("(state = ANY (%s) OR as_json(record)->'published'->>'state' = ANY (%s))")
+        values += [[*wanted.states], [*wanted.states]]
+    if wanted.name:
+        only.append("""strpos(lower(as_json(record)->>'name' COLLATE "C"), %s) > 0""")
+        values.append(wanted.name)
+    for mark, limit in (("<", wanted.older_than), (">", wanted.newer_than)):
+        if limit is not None:
+            only.append(f"(as_json(record)->>'created_at')::double precision {mark} %s")
+            values.append(limit)
+    return only, values
