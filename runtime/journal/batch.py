@@ -31,7 +31,8 @@ from ...actors.records import (
 from ...actors.task_record import AttemptRecord, TaskRecord
 from ...actors.transitions import Transitioned
 from .contract import Entry
-from .schema import BATCH_COLUMNS, TRANSITION_FIELDS
+from .schema import BATCH_COLUMNS
+from .views import TRANSITION_FIELDS
 
 CHUNK = 256
 """Transitions in one row at most: what a reader decodes to find one of them."""

@@ -16,7 +16,7 @@ Rules
   gives a try back) is shown as it was: left out, the trail would end where the task is not.
 - A step is what the document means by it: a task of a job's present run, by its name. Its workstream has the job's id
   through all runs, and a further run is a retry: S_FAILED -> S_RETRYING -> S_RUNNING.
-- Times are as SQLite writes them (`2025-11-22 20:00:00`, UTC, with milliseconds), so that they compare with
+- Times are everywhere as SQLite writes them (`2025-11-22 20:00:00`, UTC, with milliseconds), so that they compare with
   `datetime('now', '-1 hour')`.
 """
 # ruff: noqa: S608 - statements are put together from names in this file only; there are no values
@@ -24,6 +24,8 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Mapping
+
+from .dialect import Dialect
 
 # What the document calls each phase.
 _STEPS = {
@@ -80,77 +82,16 @@ _JOBS = {
 _CIRCUITS = {"CLOSED": ("closed",), "OPEN": ("open",), "HALF_OPEN": ("half_open",)}
 
 
+def document_views(sql: Dialect) -> str:
+    """What makes the views."""
+    return _Views(sql).all()
+
+
 def _word(phase: str, shown: str, words: Mapping[str, tuple[str, ...]]) -> str:
     """The document's word for a state, by its phase; `shown` is what its lifecycle calls it."""
     cases = (f"WHEN '{own}' THEN '{word}'" for word, owns in words.items() for own in owns)
     kept = ", ".join(f"'{word}'" for word in words)
     return f"CASE WHEN {shown} IN ({kept}) THEN {shown} ELSE CASE {phase} {' '.join(cases)} ELSE {shown} END END"
-
-
-def _at(number: str) -> str:
-    return f"strftime('%Y-%m-%d %H:%M:%f', {number}, 'unixepoch')"
-
-
-def _get(field: str, table: str = "t") -> str:
-    return f"json_extract({table}.record, '$.{field}')"
-
-
-def _shown(table: str = "t", field: str = "state") -> str:
-    """The state of a record, as its lifecycle calls it."""
-    published = _get(f"published.{'previous' if field == 'previous_state' else field}", table)
-    return f"coalesce({published}, {_get(field, table)})"
-
-
-def _now(words: Mapping[str, tuple[str, ...]], table: str = "t", field: str = "state") -> str:
-    """The document's word for the state of a record."""
-    return _word(_get(field, table), _shown(table, field), words)
-
-
-def _row(place: int) -> str:
-    """A column of a transition, by its place in `TRANSITION_FIELDS`."""
-    return f"json_extract(one.value, '$[{place}]')"
-
-
-_SEQ, _KIND, _ENTITY, _FROM, _TO, _WHEN, _REASON, _RUN, _METADATA = map(_row, (0, 1, 2, 4, 5, 8, 9, 12, 15))
-# The phases of the states, which what runs by another lifecycle has behind the columns (`PublishedTransition`).
-_FROM_PHASE = f"coalesce(json_extract(one.value, '$[16][0]'), {_FROM})"
-_TO_PHASE = f"coalesce(json_extract({_METADATA}, '$.ended_as'), json_extract(one.value, '$[16][1]'), {_TO})"
-_CHUNKS = "transition_chunks AS c, json_each(c.transitions) AS one"
-_REASONED = f"json_set(coalesce({_METADATA}, '{{}}'), '$.reason', {_REASON})"
-# The job's present run, and its tasks: they are a range of keys.
-_PRESENT = (
-    f"job_records AS j JOIN workstream_records AS w ON w.job = j.key AND {_get('id', 'w')} = {_get('workstream', 'j')}"
-)
-
-
-def _trail(  # noqa: PLR0917 - what a view is made of
-    name: str, kind: str, columns: Mapping[str, str], owner: str, word: str,
-    between: Mapping[tuple[str, str], str] | None = None,
-) -> str:  # fmt: skip
-    """A view of one kind's transitions: those at which the word changes, in two steps where one is in `between`."""
-    inside = {
-        "n": _SEQ, "owner": owner, "word": word, "at": _at(_WHEN), "reason": _REASON, "run": _RUN,
-        "metadata": _REASONED, "created": f"{_FROM} IS NULL",
-    }  # fmt: skip
-    shown = ", ".join(f"{value} AS {column}" for column, value in inside.items())
-    told = ",\n  ".join(f"{value} AS {column}" for column, value in columns.items())
-    source = (
-        "(\n    SELECT *, lag(word) OVER"
-        f" (PARTITION BY owner ORDER BY n) AS before FROM (SELECT {shown} FROM {_CHUNKS} WHERE {_KIND} = '{kind}')"
-        "\n  )"
-    )
-    if between:
-        cases = " ".join(
-            f"WHEN before = '{one}' AND word = '{other}' THEN '{middle}'" for (one, other), middle in between.items()
-        )
-        steps = "(SELECT 1 AS step UNION ALL SELECT 2)"
-        source = (
-            "(\n    SELECT 2 * n + step - 2 AS n, owner, at, reason, run, metadata, created,"
-            " CASE step WHEN 2 THEN coalesce(middle, before) ELSE before END AS before,"
-            " CASE step WHEN 2 THEN word ELSE middle END AS word"
-            f"\n    FROM (SELECT *, CASE {cases} END AS middle FROM {source}), {steps}\n  )"
-        )
-    return f"CREATE VIEW {name} AS SELECT {told}\n  FROM {source}\n  WHERE before <> word;\n"
 
 
 def _view(name: str, columns: Mapping[str, str], source: str) -> str:
@@ -163,123 +104,199 @@ def _waits_to_retry(state: str, before: str, word: str, otherwise: str) -> str:
     return f"CASE WHEN {state} = 'queued' AND {before} = 'retrying' THEN '{word}' ELSE {otherwise} END"
 
 
-def _about_to(word: str, words: Mapping[str, tuple[str, ...]]) -> str:
-    return _waits_to_retry(_get("state"), _get("previous_state"), word, _now(words))
+def _retried(run: str, word: str) -> str:
+    """A further run begins where the one before had ended: it is about to be tried again."""
+    return f"CASE WHEN {run} > 1 AND ({word}) = 'S_PENDING' THEN 'S_RETRYING' ELSE {word} END"
 
 
-_STEP_STATE = (
-    f"CASE WHEN {_get('state')} = 'skipped' AND {_get('standing')} = 'good' THEN 'S_SUCCESS' ELSE "
-    f"{_about_to('S_RETRYING', _STEPS)} END"
-)
-_TASK_STATE = _about_to("RETRYING", _TASKS)
-_FAILED = f"coalesce({_get('failed_attempts')}, 0)"
-# A further run begins where the one before had ended: it is about to be tried again.
-_RUN_STATE = "CASE WHEN {run} > 1 AND ({word}) = 'S_PENDING' THEN 'S_RETRYING' ELSE {word} END"
+class _Views:
+    """The views in one dialect."""
 
-_PIPELINE = (
-    _view(
-        "pipeline_workstreams",
-        {
-            "ws_id": _get("id", "j"),
-            "state": _RUN_STATE.format(run=f"coalesce({_get('run', 'w')}, 1)", word=_now(_WORKSTREAMS, "w")),
-            "updated_at": _at(_get("updated_at", "w")),
-            "created_at": _at(_get("created_at", "j")),
-            "retry_count": f"coalesce({_get('run', 'w')}, 1) - 1",
-            "name": _get("name", "w"),
-        },
-        _PRESENT,
-    )
-    + _view(
-        "pipeline_steps",
-        {
-            "step_id": _get("name"),
-            "ws_id": _get("id", "j"),
-            "state": _STEP_STATE,
-            "updated_at": _at(_get("updated_at")),
-            "retry_count": f"max(0, CASE WHEN {_get('state')} = 'failed' OR {_get('parked')} = 'exhausted'"
-            f" THEN {_FAILED} - 1 ELSE {_FAILED} END)",
-            "exit_code": _get("produced.exit_code"),
-            "last_error": _get("trouble.error"),
-        },
-        f"{_PRESENT} JOIN task_records AS t ON t.key >= {_get('first_task', 'w')}"
-        f" AND t.key < {_get('first_task', 'w')} + {_get('task_count', 'w')}",
-    )
-    + _trail(
-        "pipeline_state_transitions",
-        "workstream",
-        {
-            "transition_id": "n",
-            "ws_id": "owner",
-            "from_state": "before",
-            "to_state": "word",
-            "transitioned_at": "at",
-            "metadata": "CASE WHEN created THEN json_set(metadata, '$.reason', 'retry attempt ' || (run - 1))"
-            " ELSE metadata END",
-        },
-        "c.owner",  # the job's id
-        _RUN_STATE.format(run=_RUN, word=_word(_TO_PHASE, _TO, _WORKSTREAMS)),
-    )
-    + _view(
-        "pipeline_circuit_breakers",
-        {
-            "tool_id": _get("name"),
-            "state": _now(_CIRCUITS),
-            "updated_at": _at(_get("updated_at")),
-            "failure_count": f"coalesce({_get('failures')}, 0)",
-            "failure_threshold": f"coalesce({_get('failure_threshold')}, 5)",
-            "cooldown_seconds": f"coalesce({_get('cooldown')}, 60.0)",
-            "success_threshold": f"coalesce({_get('success_threshold')}, 1)",
-        },
-        "breaker_records AS t",
-    )
-)
-_ENDED_AS = f"CASE {_get('state')} WHEN '{{state}}' THEN {_at(_get('finished_at'))} END"
-_GUARDED = _view(
-    "guarded_task_states",
-    {
-        "task_id": _get("id"),
-        "workstream_id": _get("workstream_id"),
-        "state": _TASK_STATE,
-        "previous_state": f"nullif({_now(_TASKS, field='previous_state')}, {_TASK_STATE})",
-        "attempt_count": f"coalesce({_get('attempt')}, 0)",
-        "created_at": _at(_get("created_at")),
-        "started_at": _at(_get("started_at")),
-        "completed_at": _ENDED_AS.format(state="completed"),
-        "failed_at": _ENDED_AS.format(state="failed"),
-        "last_error": _get("trouble.error"),
-        "error_count": f"coalesce({_get('trouble.count')}, 0)",
-        "circuit_state": f"upper(coalesce({_get('circuit_state')}, 'closed'))",
-        "execution_duration_ms": _get("execution_ms"),
-        "validation_duration_ms": _get("validation_ms"),
-        "total_duration_ms": f"CAST(round(({_get('finished_at')} - {_get('created_at')}) * 1000) AS INTEGER)",
-        "output_size_bytes": _get("produced.size"),
-        "exit_code": _get("produced.exit_code"),
-    },
-    "task_records AS t",
-) + _trail(
-    "guarded_state_transitions",
-    "task",
-    {
-        "id": "n", "task_id": "owner", "from_state": "before", "to_state": "word", "timestamp": "at",
-        "reason": "reason", "metadata": "metadata",
-    },
-    _ENTITY,
-    _waits_to_retry(_TO_PHASE, _FROM_PHASE, "RETRYING", _word(_TO_PHASE, _TO, _TASKS)),
-    _BETWEEN,
-)  # fmt: skip
-_FLEET = "".join(
-    _trail(
-        f"fleet_{kind}_state_transitions",
-        kind,
-        {
-            "id": "n", f"{kind}_id": "owner", "from_state": "before", "to_state": "word", "reason": "reason",
-            "timestamp": "at",
-        },
-        _ENTITY,
-        _word(_TO_PHASE, _TO, words),
-    )
-    for kind, words in (("worker", _WORKERS), ("job", _JOBS))
-)  # fmt: skip
+    def __init__(self, sql: Dialect) -> None:
+        self.sql = sql
+        # Columns of a transition, by their places in `TRANSITION_FIELDS`.
+        self.kind, self.entity, self.before, self.after, self.reason = map(sql.column, (1, 2, 4, 5, 9))
+        self.run = sql.count(12)
+        # The phases of its states, which what runs by another lifecycle has behind the columns (`PublishedTransition`).
+        self.from_phase = f"coalesce({sql.column(16, 0)}, {self.before})"
+        self.to_phase = f"coalesce({sql.column(15, 'ended_as')}, {sql.column(16, 1)}, {self.after})"
+        # The job's present run, and its tasks: they are a range of keys.
+        self.present = (
+            "job_records AS j JOIN workstream_records AS w"
+            f" ON w.job = j.key AND {self.get('id', 'w')} = {self.get('workstream', 'j')}"
+        )
 
-DOCUMENT_VIEWS = _PIPELINE + _GUARDED + _FLEET
-"""Makes the views."""
+    def get(self, field: str, table: str = "t") -> str:
+        return self.sql.text(field, table)
+
+    def whole(self, field: str, default: int | None = None, table: str = "t") -> str:
+        value = self.sql.whole(field, table)
+        return value if default is None else f"coalesce({value}, {default})"
+
+    def at(self, field: str, table: str = "t") -> str:
+        return self.sql.at(self.sql.real(field, table), iso=False)
+
+    def shown(self, table: str = "t", field: str = "state") -> str:
+        """The state of a record, as its lifecycle calls it."""
+        published = self.get(f"published.{'previous' if field == 'previous_state' else field}", table)
+        return f"coalesce({published}, {self.get(field, table)})"
+
+    def now(self, words: Mapping[str, tuple[str, ...]], table: str = "t", field: str = "state") -> str:
+        """The document's word for the state of a record."""
+        return _word(self.get(field, table), self.shown(table, field), words)
+
+    def about_to(self, word: str, words: Mapping[str, tuple[str, ...]]) -> str:
+        return _waits_to_retry(self.get("state"), self.get("previous_state"), word, self.now(words))
+
+    def trail(  # noqa: PLR0917 - what a view is made of
+        self, name: str, kind: str, columns: Mapping[str, str], owner: str, word: str,
+        between: Mapping[tuple[str, str], str] | None = None,
+    ) -> str:  # fmt: skip
+        """A view of one kind's transitions: those at which the word changes, in two steps where one is in `between`."""
+        inside = {
+            "n": self.sql.count(0), "owner": owner, "word": word, "at": self.sql.moment(8, iso=False),
+            "reason": self.reason, "run": self.run, "metadata": self.sql.reasoned(self.sql.column(15), self.reason),
+            "created": f"{self.before} IS NULL",
+        }  # fmt: skip
+        shown = ", ".join(f"{value} AS {column}" for column, value in inside.items())
+        told = ",\n  ".join(f"{value} AS {column}" for column, value in columns.items())
+        source = (
+            "(\n    SELECT *, lag(word) OVER (PARTITION BY owner ORDER BY n) AS before"
+            f" FROM (SELECT {shown} FROM {self.sql.chunks} WHERE {self.kind} = '{kind}') AS said\n  ) AS trail"
+        )
+        if between:
+            cases = " ".join(
+                f"WHEN before = '{one}' AND word = '{other}' THEN '{middle}'"
+                for (one, other), middle in between.items()
+            )
+            steps = "(SELECT 1 AS step UNION ALL SELECT 2) AS steps"
+            source = (
+                "(\n    SELECT 2 * n + step - 2 AS n, owner, at, reason, run, metadata, created,"
+                " CASE step WHEN 2 THEN coalesce(middle, before) ELSE before END AS before,"
+                " CASE step WHEN 2 THEN word ELSE middle END AS word"
+                f"\n    FROM (SELECT *, CASE {cases} END AS middle FROM {source}) AS parted, {steps}\n  ) AS stepped"
+            )
+        return f"CREATE VIEW {name} AS SELECT {told}\n  FROM {source}\n  WHERE before <> word;\n"
+
+    def all(self) -> str:
+        return self.pipeline() + self.guarded() + self.fleet()
+
+    def pipeline(self) -> str:
+        get, whole, at = self.get, self.whole, self.at
+        failed = whole("failed_attempts", 0)
+        run = whole("run", 1, "w")
+        return (
+            _view(
+                "pipeline_workstreams",
+                {
+                    "ws_id": get("id", "j"),
+                    "state": _retried(run, self.now(_WORKSTREAMS, "w")),
+                    "updated_at": at("updated_at", "w"),
+                    "created_at": at("created_at", "j"),
+                    "retry_count": f"{run} - 1",
+                    "name": get("name", "w"),
+                },
+                self.present,
+            )
+            + _view(
+                "pipeline_steps",
+                {
+                    "step_id": get("name"),
+                    "ws_id": get("id", "j"),
+                    "state": f"CASE WHEN {get('state')} = 'skipped' AND {get('standing')} = 'good' THEN 'S_SUCCESS'"
+                    f" ELSE {self.about_to('S_RETRYING', _STEPS)} END",
+                    "updated_at": at("updated_at"),
+                    "retry_count": f"{self.sql.greatest}(0, CASE WHEN {get('state')} = 'failed'"
+                    f" OR {get('parked')} = 'exhausted' THEN {failed} - 1 ELSE {failed} END)",
+                    "exit_code": whole("produced.exit_code"),
+                    "last_error": get("trouble.error"),
+                },
+                f"{self.present} JOIN task_records AS t ON t.key >= {whole('first_task', table='w')}"
+                f" AND t.key < {whole('first_task', table='w')} + {whole('task_count', table='w')}",
+            )
+            + self.trail(
+                "pipeline_state_transitions",
+                "workstream",
+                {
+                    "transition_id": "n",
+                    "ws_id": "owner",
+                    "from_state": "before",
+                    "to_state": "word",
+                    "transitioned_at": "at",
+                    "metadata": f"CASE WHEN created THEN {self.sql.reasoned('metadata', _ATTEMPT)} ELSE metadata END",
+                },
+                "c.owner",  # the job's id
+                _retried(self.run, _word(self.to_phase, self.after, _WORKSTREAMS)),
+            )
+            + _view(
+                "pipeline_circuit_breakers",
+                {
+                    "tool_id": get("name"),
+                    "state": self.now(_CIRCUITS),
+                    "updated_at": at("updated_at"),
+                    "failure_count": whole("failures", 0),
+                    "failure_threshold": whole("failure_threshold", 5),
+                    "cooldown_seconds": f"coalesce({self.sql.real('cooldown', 't')}, 60.0)",
+                    "success_threshold": whole("success_threshold", 1),
+                },
+                "breaker_records AS t",
+            )
+        )
+
+    def guarded(self) -> str:
+        get, whole, at, real = self.get, self.whole, self.at, self.sql.real
+        state = self.about_to("RETRYING", _TASKS)
+        return _view(
+            "guarded_task_states",
+            {
+                "task_id": get("id"),
+                "workstream_id": get("workstream_id"),
+                "state": state,
+                "previous_state": f"nullif({self.now(_TASKS, field='previous_state')}, {state})",
+                "attempt_count": whole("attempt", 0),
+                "created_at": at("created_at"),
+                "started_at": at("started_at"),
+                "completed_at": f"CASE {get('state')} WHEN 'completed' THEN {at('finished_at')} END",
+                "failed_at": f"CASE {get('state')} WHEN 'failed' THEN {at('finished_at')} END",
+                "last_error": get("trouble.error"),
+                "error_count": whole("trouble.count", 0),
+                "circuit_state": f"upper(coalesce({get('circuit_state')}, 'closed'))",
+                "execution_duration_ms": whole("execution_ms"),
+                "validation_duration_ms": whole("validation_ms"),
+                "total_duration_ms": f"CAST(round(({real('finished_at', 't')} - {real('created_at', 't')}) * 1000)"
+                " AS BIGINT)",
+                "output_size_bytes": whole("produced.size"),
+                "exit_code": whole("produced.exit_code"),
+            },
+            "task_records AS t",
+        ) + self.trail(
+            "guarded_state_transitions",
+            "task",
+            {
+                "id": "n", "task_id": "owner", "from_state": "before", "to_state": "word", "timestamp": "at",
+                "reason": "reason", "metadata": "metadata",
+            },
+            self.entity,
+            _waits_to_retry(
+                self.to_phase, self.from_phase, "RETRYING", _word(self.to_phase, self.after, _TASKS)
+            ),
+            _BETWEEN,
+        )  # fmt: skip
+
+    def fleet(self) -> str:
+        return "".join(
+            self.trail(
+                f"fleet_{kind}_state_transitions",
+                kind,
+                {
+                    "id": "n", f"{kind}_id": "owner", "from_state": "before", "to_state": "word", "reason": "reason",
+                    "timestamp": "at",
+                },
+                self.entity,
+                _word(self.to_phase, self.after, words),
+            )
+            for kind, words in (("worker", _WORKERS), ("job", _JOBS))
+        )  # fmt: skip
+
+
+_ATTEMPT = "'retry attempt ' || (run - 1)"

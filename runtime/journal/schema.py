@@ -1,9 +1,9 @@
-"""The journal's tables, the views people read, its versions, and the one statement that a commit is.
+"""The journal's tables, its versions, and the one statement that a commit is.
 
 Rules:
 - Records are JSON text, written and read whole. Real columns exist only where something is searched by them; all
-  that people want to read stands in views, so that it costs nothing when it is written. (A generated column would
-  be computed at every insert.)
+  that people want to read stands in views (`views.py`), so that it costs nothing when it is written. (A generated
+  column would be computed at every insert.)
 - Transitions are kept in chunks: those of one owner (a job with all that is in it, a worker, a breaker) in one
   commit are one row. Thousands of rows cost what one does, and a job's history is one range of an index. The view
   `state_transitions` shows each of them as a row.
@@ -15,161 +15,13 @@ Rules:
 
 from __future__ import annotations
 
-from .documents import DOCUMENT_VIEWS
+from .dialect import Sqlite
+from .documents import document_views
+from .views import views
 
 ANSWERS_KEPT = 3600
 """Seconds that an answer stays in the inbox, for the process that waits for it."""
 
-
-def _iso(at: str) -> str:
-    return f"strftime('%Y-%m-%dT%H:%M:%fZ', {at}, 'unixepoch')"
-
-
-def _get(field: str, default: str | None = None) -> str:
-    value = f"json_extract(record, '$.{field}')"
-    return value if default is None else f"coalesce({value}, {default})"
-
-
-def _time(field: str) -> str:
-    return _iso(_get(field))
-
-
-def _view(name: str, table: str, columns: dict[str, str]) -> str:
-    shown = ",\n  ".join(f"{value} AS {column}" for column, value in columns.items())
-    return f"CREATE VIEW {name} AS SELECT key,\n  {shown}\n  FROM {table};\n"
-
-
-_ENTITY = {
-    "id": _get("id"),
-    "name": _get("name"),
-    "state": _get("published.state", _get("state")),
-    "previous_state": f"CASE WHEN {_get('published')} IS NULL THEN {_get('previous_state')}"
-    f" ELSE {_get('published.previous')} END",
-    "run": _get("run", "1"),
-    "reason": _get("reason"),
-    "created_at": _time("created_at"),
-    "updated_at": _time("updated_at"),
-    "started_at": _time("started_at"),
-    "finished_at": _time("finished_at"),
-}
-_TASK = {
-    "task_id": _get("id"),
-    **_ENTITY,
-    "workstream_id": _get("workstream_id"),
-    "job_id": _get("job_id"),
-    "attempt_count": _get("attempt", "0"),
-    "failed_attempts": _get("failed_attempts", "0"),
-    "lost_attempts": _get("lost_attempts", "0"),
-    "completed_at": f"CASE {_get('state')} WHEN 'completed' THEN {_time('finished_at')} END",
-    "failed_at": f"CASE {_get('state')} WHEN 'failed' THEN {_time('finished_at')} END",
-    "last_error": _get("trouble.error"),
-    "error_type": _get("trouble.type"),
-    "error_category": _get("trouble.category"),
-    "error_count": _get("trouble.count", "0"),
-    "circuit_state": _get("circuit_state", "'closed'"),
-    "execution_duration_ms": _get("execution_ms"),
-    "validation_duration_ms": _get("validation_ms"),
-    "total_duration_ms": f"CAST(round(({_get('finished_at')} - {_get('created_at')}) * 1000) AS INTEGER)",
-    "output_size_bytes": _get("produced.size"),
-    "output_path": _get("produced.path"),
-    "exit_code": _get("produced.exit_code"),
-    "worker_id": _get("worker_id"),
-    "result": _get("result"),
-}
-_APPROVAL = {
-    **_ENTITY,
-    "task_id": _get("task_id"),
-    "workstream_id": _get("workstream_id"),
-    "job_id": _get("job_id"),
-    "expires_at": _time("hold_until"),
-    "decisions": _get("decisions", "'[]'"),
-}
-_ATTEMPT = {
-    "task_id": _get("task_id"),
-    "attempt": _get("attempt"),
-    "worker_id": _get("worker_id"),
-    "claimed_at": _time("claimed_at"),
-    "ended_at": _time("ended_at"),
-    "outcome": _get("end"),
-    "error": _get("error"),
-    "exit_code": _get("exit_code"),
-    "duration_ms": _get("duration_ms"),
-    "output_size_bytes": _get("output_size"),
-    "output_path": _get("output_path"),
-    "pid": _get("pid"),
-}
-TRANSITION_FIELDS = (
-    "seq", "kind", "entity_id", "entity_seq", "from_state", "to_state", "event", "severity", "at", "reason",
-    "job_id", "workstream_id", "run", "attempt", "worker_id", "metadata",
-)  # fmt: skip
-_AT = _iso(f"json_extract(one.value, '$[{TRANSITION_FIELDS.index('at')}]')")
-_VIEWS = (
-    _view(
-        "jobs",
-        "job_records",
-        {
-            **_ENTITY,
-            "workstream_id": _get("workstream"),
-            "error": _get("error"),
-            "parent_job_id": _get("parent_id"),
-            "depth": _get("depth", "0"),
-            "worker_count": _get("worker_count", "0"),
-            "runs": _get("runs", "1"),
-        },
-    )
-    + _view(
-        "workstreams",
-        "workstream_records",
-        {**_ENTITY, "job_id": _get("job_id"), "task_count": _get("task_count"), "error": _get("error")},
-    )
-    + _view("tasks", "task_records", _TASK)
-    + _view("approvals", "approval_records", _APPROVAL)
-    + _view(
-        "workers",
-        "worker_records",
-        {**_ENTITY, "engine": _get("engine"), "capacity": _get("capacity"), "assigned": _get("assigned", "0")},
-    )
-    + _view(
-        "breakers",
-        "breaker_records",
-        {**_ENTITY, "failures": _get("failures", "0"), "generation": _get("generation", "0")},
-    )
-    + _view(
-        "machines",
-        "machine_records",
-        {**_ENTITY, "machine": _get("machine"), "facts": _get("facts"), "due_at": _time("due_at")},
-    )
-    + _view("attempts", "attempt_records", _ATTEMPT)
-    + _view(
-        "idempotency_keys",
-        "request_records",
-        {
-            "request_id": "request_id",
-            "operation": _get("operation"),
-            "fingerprint": _get("fingerprint"),
-            "answer": _get("answer"),
-            "created_at": _time("at"),
-            "expires_at": _iso("expires_at"),
-        },
-    )
-    + _view(
-        "inbox",
-        "inbox_rows",
-        {
-            "verb": "json_extract(command, '$.verb')",
-            "target": "json_extract(command, '$.target')",
-            "request_id": "json_extract(command, '$.request_id')",
-            "sent_at": _iso("json_extract(command, '$.sent_at')"),
-            "answer": "answer",
-            "answered_at": _iso("answered_at"),
-        },
-    )
-    + _view("outbox", "outbox_rows", {"owner": _get("owner"), "event": _get("event"), "tries": _get("tries", "0")})
-    + "CREATE VIEW state_transitions AS SELECT\n  "
-    + ",\n  ".join(f"json_extract(one.value, '$[{place}]') AS {field}" for place, field in enumerate(TRANSITION_FIELDS))
-    + f",\n  {_AT} AS timestamp"
-    + "\n  FROM transition_chunks, json_each(transition_chunks.transitions) AS one;\n"
-)
 
 _FIRST = (
     """
@@ -234,8 +86,8 @@ CREATE TABLE transition_chunks (
 CREATE INDEX chunks_of_owner ON transition_chunks (owner);
 
 """
-    + _VIEWS
-    + DOCUMENT_VIEWS
+    + views(Sqlite())
+    + document_views(Sqlite())
 )
 
 MIGRATIONS = (_FIRST,)
@@ -244,6 +96,10 @@ MIGRATIONS = (_FIRST,)
 # For each kind of record, `batch` has a column with a JSON object {key: place}: offset << 32 | length, in `data`.
 _SLICE = "CAST(substr(new.data, (value >> 32) + 1, value & 4294967295) AS TEXT)"
 _LIVING = "json_extract(record, '$.finished_at') IS NULL"
+
+
+def _get(field: str, default: str) -> str:
+    return f"coalesce(json_extract(record, '$.{field}'), {default})"
 
 
 def _records(column: str) -> str:

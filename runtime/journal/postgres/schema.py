@@ -19,7 +19,10 @@ Rules
 
 from __future__ import annotations
 
+from ..dialect import Postgres
+from ..documents import document_views
 from ..schema import ANSWERS_KEPT
+from ..views import views
 
 LEASE_LOST = "CB001"
 """The SQLSTATE of a commit of a node that was fenced."""
@@ -233,5 +236,16 @@ BEGIN
 COMMIT = f"SELECT commit_batch({', '.join(f'${n}' for n in range(1, len(PARTS) + 3))})"
 """The statement of a commit."""
 
-MIGRATIONS = (_RECORDS + _COMMIT,)
+# What the queries that documents print take from SQLite.
+_PRINTED = """
+CREATE FUNCTION datetime(at text, VARIADIC shifts text[] DEFAULT '{}') RETURNS text LANGUAGE sql STABLE AS $$
+  SELECT to_char(CASE at WHEN 'now' THEN now() AT TIME ZONE 'UTC' ELSE at::timestamp END
+    + coalesce((SELECT sum(shift::interval) FROM unnest(shifts) AS shift), '0'::interval), 'YYYY-MM-DD HH24:MI:SS')
+$$;
+CREATE FUNCTION json_extract(json text, path text) RETURNS text LANGUAGE sql IMMUTABLE STRICT AS $$
+  SELECT as_json(json) #>> string_to_array(ltrim(path, '$.'), '.')
+$$;
+"""
+
+MIGRATIONS = (_RECORDS + _COMMIT + _PRINTED + views(Postgres()) + document_views(Postgres()),)
 """What brings a database from version n to n + 1."""

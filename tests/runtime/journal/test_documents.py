@@ -1,4 +1,4 @@
-"""The queries that documents 000 and 003 print, on the journal of a real runtime: their own text, on the views."""
+"""The queries that documents 000 and 003 print, on the journals of a real runtime: their own text, on the views."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from callboard.actors.spec import Breaker, Condition, Retry
 from callboard.machines import TASK
 from callboard.machines.lifecycles import LIFECYCLES, fleet, guarded, pipeline
 from callboard.runtime.journal import documents
+from callboard.runtime.journal.postgres.address import is_address, parse
+from callboard.runtime.journal.postgres.opening import connect
 
 pytestmark = pytest.mark.anyio
 AT_ONCE = Retry(max_attempts=2, base_delay=0, max_delay=0)
@@ -54,16 +56,25 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-@pytest.fixture
-def journal(tmp_path: Path) -> Path:
-    return tmp_path / "state.db"
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def journal(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "sqlite":
+        return str(tmp_path / "state.db")
+    monkeypatch.chdir(tmp_path)  # where the output of commands goes
+    return str(request.getfixturevalue("postgres"))
 
 
-def asked(journal: Path, printed: str, prefix: str = "pipeline") -> list[tuple[Any, ...]]:
+def connected(journal: str) -> Any:  # a connection of either driver
+    if not is_address(journal):
+        return sqlite3.connect(journal, isolation_level=None)
+    return connect(parse(journal), "test")
+
+
+def asked(journal: str, printed: str, prefix: str = "pipeline") -> list[tuple[Any, ...]]:
     """The answer to a query as it is printed, on the views of that document."""
-    with closing(sqlite3.connect(journal)) as connection:
+    with closing(connected(journal)) as connection:
         sql = re.sub(r"\b(FROM|JOIN) (\w+)", rf"\1 {prefix}_\2", printed)
-        return connection.execute(sql).fetchall()
+        return list(connection.execute(sql).fetchall())
 
 
 async def works() -> int:
@@ -84,7 +95,7 @@ async def fails_once(task: TaskContext) -> int:
 
 async def looks(task: TaskContext) -> dict[str, Any]:
     """What the queries answer while this runs."""
-    journal = Path(task.args["journal"])
+    journal = task.args["journal"]
     later = STUCK.replace("'now', '-1 hour'", "'now', '+2 hours', '-1 hour'")
     return {
         "now": asked(journal, STUCK),
@@ -97,13 +108,13 @@ def never() -> bool:
     return False
 
 
-async def run(journal: Path, workstream: Workstream, job_id: str = "WS-001") -> str:
+async def run(journal: str, workstream: Workstream, job_id: str = "WS-001") -> str:
     async with Runtime(journal) as runtime:
         job = await runtime.submit(workstream, id=job_id)
         return str((await job.wait()).state)
 
 
-async def test_the_history_that_document_000_prints_is_told_of_a_workstream_that_is_tried_again(journal: Path) -> None:
+async def test_the_history_that_document_000_prints_is_told_of_a_workstream_that_is_tried_again(journal: str) -> None:
     tasks = [Task("s1", run=works), Task("s2", run=fails_at_first, depends_on=["s1"])]
     assert await run(journal, Workstream("steps", tasks=tasks, retry=AT_ONCE)) == "completed"
     told = asked(journal, HISTORY)
@@ -125,7 +136,7 @@ async def test_the_history_that_document_000_prints_is_told_of_a_workstream_that
     assert asked(journal, "SELECT ws_id, state, retry_count FROM workstreams") == [("WS-001", "S_SUCCESS", 1)]
 
 
-async def test_the_steps_of_a_workstream_are_its_present_tasks(journal: Path) -> None:
+async def test_the_steps_of_a_workstream_are_its_present_tasks(journal: str) -> None:
     tasks = [
         Task("s1", run=works),
         Task("s2", run=fails_once, retry=AT_ONCE, depends_on=["s1"]),
@@ -145,15 +156,15 @@ async def test_the_steps_of_a_workstream_are_its_present_tasks(journal: Path) ->
     assert [row[:2] for row in asked(journal, STEPS)] == [("s1", "S_SUCCESS"), ("s2", "S_SUCCESS"), ("s3", "S_SUCCESS")]
 
 
-async def test_what_runs_for_over_an_hour_is_found_by_the_printed_query(journal: Path) -> None:
+async def test_what_runs_for_over_an_hour_is_found_by_the_printed_query(journal: str) -> None:
     async with Runtime(journal) as runtime:
-        task = Task("s1", run=looks, args={"journal": str(journal)})
+        task = Task("s1", run=looks, args={"journal": journal})
         job = await runtime.submit(Workstream("long", tasks=[task]), id="WS-001")
         seen = (await job.wait()).results["s1"]
     assert seen == {"now": [], "in_two_hours": ["WS-001", "S_RUNNING"], "step": ["s1", "S_RUNNING"]}
 
 
-async def test_a_workstream_that_did_without_a_step_is_no_inconsistency_unless_the_step_failed(journal: Path) -> None:
+async def test_a_workstream_that_did_without_a_step_is_no_inconsistency_unless_the_step_failed(journal: str) -> None:
     tasks = [Task("s1", run=works), Task("s2", run=fails_at_first, optional=True)]
     assert await run(journal, Workstream("one", tasks=tasks[:1])) == "completed"
     assert asked(journal, INCONSISTENT) == []
@@ -164,7 +175,7 @@ async def test_a_workstream_that_did_without_a_step_is_no_inconsistency_unless_t
     assert asked(journal, INCONSISTENT)[1:] == [("WS-003", "S_SUCCESS", "s2", "skipped")]
 
 
-async def test_a_breaker_is_shown_with_the_settings_of_document_000(journal: Path) -> None:
+async def test_a_breaker_is_shown_with_the_settings_of_document_000(journal: str) -> None:
     tools = {"aider": Tool(breaker=Breaker(failure_threshold=1))}
     await run(journal, Workstream("edit", tasks=[Task("s1", run=fails_once, tool="aider")], tools=tools))
     told = asked(
@@ -174,10 +185,10 @@ async def test_a_breaker_is_shown_with_the_settings_of_document_000(journal: Pat
     assert told == [("aider", "OPEN", 1, 60, 1)]
 
 
-async def test_the_tables_of_document_003_have_its_columns_and_its_words(journal: Path) -> None:
+async def test_the_tables_of_document_003_have_its_columns_and_its_words(journal: str) -> None:
     tasks = [Task("build", run=fails_once, retry=AT_ONCE)]
     assert await run(journal, Workstream("guard", tasks=tasks)) == "completed"
-    with closing(sqlite3.connect(journal)) as connection:
+    with closing(connected(journal)) as connection:
         cursor = connection.execute("SELECT * FROM guarded_task_states")
         assert [column[0] for column in cursor.description] == [
             "task_id", "workstream_id", "state", "previous_state", "attempt_count", "created_at", "started_at",
@@ -207,7 +218,7 @@ async def test_the_tables_of_document_003_have_its_columns_and_its_words(journal
 
 
 @pytest.mark.parametrize("lifecycle", ["own", "execution", "orchestration", "pipeline", "guarded"])
-async def test_the_trail_of_a_task_is_one_of_document_003_by_whatever_it_runs(journal: Path, lifecycle: str) -> None:
+async def test_the_trail_of_a_task_is_one_of_document_003_by_whatever_it_runs(journal: str, lifecycle: str) -> None:
     tasks = [
         Task("again", run=fails_once, retry=AT_ONCE),
         Task("parks", run=fails_at_first, on_exhausted="park"),
@@ -248,7 +259,7 @@ def test_what_document_003_has_no_arrow_for_is_what_is_told_of() -> None:
     }  # fmt: skip
 
 
-async def test_workers_and_jobs_have_the_audit_trails_of_document_002(journal: Path) -> None:
+async def test_workers_and_jobs_have_the_audit_trails_of_document_002(journal: str) -> None:
     await run(journal, Workstream("one", tasks=[Task("s1", run=works)]))
     query = "SELECT job_id, from_state, to_state FROM job_state_transitions ORDER BY id"
     assert asked(journal, query, "fleet") == [
@@ -303,13 +314,13 @@ WORDS = {
 
 
 @pytest.mark.parametrize("lifecycle", ["own", *LIFECYCLES, "words"])
-async def test_every_view_says_the_document_s_words_whatever_the_entities_run_by(journal: Path, lifecycle: str) -> None:
+async def test_every_view_says_the_document_s_words_whatever_the_entities_run_by(journal: str, lifecycle: str) -> None:
     tasks = [Task("s1", run=works), Task("s2", run=fails_once, retry=AT_ONCE, depends_on=["s1"])]
     default = None if lifecycle == "own" else lifecycle
     async with Runtime(journal, lifecycle=default, lifecycles=own_words()) as runtime:
         job = await runtime.submit(Workstream("w", tasks=tasks), id="WS-001")
         assert (await job.wait()).ok
-    with closing(sqlite3.connect(journal)) as connection:
+    with closing(connected(journal)) as connection:
         for view, (column, words) in WORDS.items():
             said = {row[0] for row in connection.execute(f"SELECT {column} FROM {view}")}
             assert said, view
@@ -333,12 +344,15 @@ async def test_every_view_says_the_document_s_words_whatever_the_entities_run_by
     ],
 )
 async def test_an_entity_that_runs_by_the_document_s_lifecycle_keeps_its_words(
-    journal: Path, view: str, states: type[StrEnum]
+    journal: str, view: str, states: type[StrEnum]
 ) -> None:
     await run(journal, Workstream("one", tasks=[Task("s1", run=works)]))
     table = "workstream_records" if view == "pipeline_workstreams" else "task_records"
-    with closing(sqlite3.connect(journal)) as connection:
+    with closing(connected(journal)) as connection:
         for state in states:
             published = f'{{"lifecycle":"it","state":"{state}"}}'
-            connection.execute(f"UPDATE {table} SET record = json_set(record, '$.published', json(?))", (published,))
+            changed = f"json_set(record, '$.published', json('{published}'))"
+            if is_address(journal):
+                changed = f"(as_json(record) || jsonb_build_object('published', '{published}'::jsonb))::text"
+            connection.execute(f"UPDATE {table} SET record = {changed}")
             assert connection.execute(f"SELECT state FROM {view}").fetchone() == (str(state),)

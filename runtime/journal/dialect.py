@@ -1,0 +1,148 @@
+"""How the views of a journal are said in the SQL of what holds it: those people read are the same everywhere.
+
+A record is JSON in a column `record`, a chunk of transitions JSON in `transitions`. Values taken out of them are texts
+unless they are said to be numbers; SQLite needs no such word, PostgreSQL does.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Dialect(Protocol):
+    """What the views need."""
+
+    chunks: str
+    """The source of all transitions: `one`, and the chunk `c` that it is in."""
+    greatest: str
+    """The function that gives the greatest of its arguments."""
+
+    def text(self, field: str, table: str) -> str:
+        """A field of a record of that table; "a.b" is a field of a field. What is no text is shown as JSON."""
+        ...
+
+    def whole(self, field: str, table: str) -> str:
+        """The same as a whole number."""
+        ...
+
+    def real(self, field: str, table: str) -> str:
+        """The same as a real number."""
+        ...
+
+    def json(self, text: str, field: str) -> str:
+        """A field of a JSON that is no record."""
+        ...
+
+    def number(self, value: str) -> str:
+        """A value that has been taken out of a JSON, as a real number."""
+        ...
+
+    def column(self, *places: int | str) -> str:
+        """A column of the transition `one`, by its place in `TRANSITION_FIELDS`; then what is in that."""
+        ...
+
+    def count(self, place: int) -> str:
+        """The same as a whole number."""
+        ...
+
+    def at(self, number: str, *, iso: bool) -> str:
+        """A time in words, from UTC epoch seconds: as ISO 8601 has it, or as SQLite does."""
+        ...
+
+    def moment(self, place: int, *, iso: bool) -> str:
+        """The same of a column of the transition `one`."""
+        ...
+
+    def reasoned(self, metadata: str, reason: str) -> str:
+        """A JSON object as a text, with its reason set; metadata: such a text, or NULL."""
+        ...
+
+
+class Sqlite:
+    """SQLite's."""
+
+    chunks = "transition_chunks AS c, json_each(c.transitions) AS one"
+    greatest = "max"
+
+    def text(self, field: str, table: str) -> str:
+        """A field of a record."""
+        return f"json_extract({table}.record, '$.{field}')"
+
+    whole = real = text
+
+    def json(self, text: str, field: str) -> str:
+        """A field of another JSON."""
+        return f"json_extract({text}, '$.{field}')"
+
+    def number(self, value: str) -> str:
+        """A value, which is a number as it is."""
+        return value
+
+    def column(self, *places: int | str) -> str:
+        """A column of a transition."""
+        path = "".join(f"[{place}]" if isinstance(place, int) else f".{place}" for place in places)
+        return f"json_extract(one.value, '${path}')"
+
+    def count(self, place: int) -> str:
+        """A column that is a number."""
+        return self.column(place)
+
+    def at(self, number: str, *, iso: bool) -> str:
+        """A time in words."""
+        return f"strftime('{'%Y-%m-%dT%H:%M:%fZ' if iso else '%Y-%m-%d %H:%M:%f'}', {number}, 'unixepoch')"
+
+    def moment(self, place: int, *, iso: bool) -> str:
+        """A column that is a time, in words."""
+        return self.at(self.column(place), iso=iso)
+
+    def reasoned(self, metadata: str, reason: str) -> str:
+        """Metadata with their reason."""
+        return f"json_set(coalesce({metadata}, '{{}}'), '$.reason', {reason})"
+
+
+class Postgres:
+    """PostgreSQL's. `as_json` is made with the tables."""
+
+    chunks = "transition_chunks AS c, jsonb_array_elements(as_json(c.transitions)) AS one (value)"
+    greatest = "greatest"
+
+    def text(self, field: str, table: str) -> str:
+        """A field of a record."""
+        return self.json(f"{table}.record", field)
+
+    def whole(self, field: str, table: str) -> str:
+        """A field of a record that is a whole number."""
+        return f"{self.text(field, table)}::bigint"
+
+    def real(self, field: str, table: str) -> str:
+        """A field of a record that is a real number."""
+        return self.number(self.text(field, table))
+
+    def json(self, text: str, field: str) -> str:
+        """A field of another JSON."""
+        return f"(as_json({text})#>>'{{{field.replace('.', ',')}}}')"
+
+    def number(self, value: str) -> str:
+        """A value as a number."""
+        return f"{value}::double precision"
+
+    def column(self, *places: int | str) -> str:
+        """A column of a transition."""
+        return f"(one.value#>>'{{{','.join(map(str, places))}}}')"
+
+    def count(self, place: int) -> str:
+        """A column that is a number."""
+        return f"{self.column(place)}::bigint"
+
+    def at(self, number: str, *, iso: bool) -> str:
+        """A time in words."""
+        shape = 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"' if iso else "YYYY-MM-DD HH24:MI:SS.MS"
+        return f"to_char(to_timestamp({number}) AT TIME ZONE 'UTC', '{shape}')"
+
+    def moment(self, place: int, *, iso: bool) -> str:
+        """A column that is a time, in words."""
+        return self.at(self.number(self.column(place)), iso=iso)
+
+    def reasoned(self, metadata: str, reason: str) -> str:
+        """Metadata with their reason."""
+        return f"(coalesce(as_json({metadata}), '{{}}') || jsonb_build_object('reason', {reason}))::text"

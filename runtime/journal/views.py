@@ -1,0 +1,203 @@
+"""The views of a journal that people read: a row per entity, attempt, command and transition, under plain names."""
+# ruff: noqa: S608 - statements are put together from names in this package only; there are no values
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from .dialect import Dialect
+
+TRANSITION_FIELDS = (
+    "seq", "kind", "entity_id", "entity_seq", "from_state", "to_state", "event", "severity", "at", "reason",
+    "job_id", "workstream_id", "run", "attempt", "worker_id", "metadata",
+)  # fmt: skip
+_NUMBERS = frozenset({"seq", "entity_seq", "run", "attempt"})
+
+
+def views(sql: Dialect) -> str:
+    """What makes them."""
+    return _Views(sql).all()
+
+
+class _Views:
+    """The views in one dialect. Each has the name of its table as that of its source."""
+
+    def __init__(self, sql: Dialect) -> None:
+        self.sql = sql
+        self.table = ""
+
+    def get(self, field: str, default: str | None = None) -> str:
+        return _or(self.sql.text(field, self.table), default)
+
+    def whole(self, field: str, default: int | None = None) -> str:
+        return _or(self.sql.whole(field, self.table), default)
+
+    def time(self, field: str) -> str:
+        return self.sql.at(self.sql.real(field, self.table), iso=True)
+
+    def all(self) -> str:
+        made = [
+            self.of("jobs", "job_records", self.job),
+            self.of("workstreams", "workstream_records", self.workstream),
+            self.of("tasks", "task_records", self.task),
+            self.of("approvals", "approval_records", self.approval),
+            self.of("workers", "worker_records", self.worker),
+            self.of("breakers", "breaker_records", self.breaker),
+            self.of("machines", "machine_records", self.machine),
+            self.of("attempts", "attempt_records", self.attempt),
+            self.of("idempotency_keys", "request_records", self.request),
+            self.of("inbox", "inbox_rows", self.inbox),
+            self.of("outbox", "outbox_rows", self.outbox),
+            self.transitions(),
+        ]
+        return "".join(made)
+
+    def of(self, name: str, table: str, columns: Callable[[], dict[str, str]]) -> str:
+        self.table = table
+        shown = ",\n  ".join(f"{value} AS {column}" for column, value in columns().items())
+        return f"CREATE VIEW {name} AS SELECT key,\n  {shown}\n  FROM {table};\n"
+
+    def entity(self) -> dict[str, str]:
+        get = self.get
+        return {
+            "id": get("id"),
+            "name": get("name"),
+            "state": get("published.state", get("state")),
+            "previous_state": f"CASE WHEN {get('published')} IS NULL THEN {get('previous_state')}"
+            f" ELSE {get('published.previous')} END",
+            "run": self.whole("run", 1),
+            "reason": get("reason"),
+            "created_at": self.time("created_at"),
+            "updated_at": self.time("updated_at"),
+            "started_at": self.time("started_at"),
+            "finished_at": self.time("finished_at"),
+        }
+
+    def job(self) -> dict[str, str]:
+        return {
+            **self.entity(),
+            "workstream_id": self.get("workstream"),
+            "error": self.get("error"),
+            "parent_job_id": self.get("parent_id"),
+            "depth": self.whole("depth", 0),
+            "worker_count": self.whole("worker_count", 0),
+            "runs": self.whole("runs", 1),
+        }
+
+    def workstream(self) -> dict[str, str]:
+        return {
+            **self.entity(),
+            "job_id": self.get("job_id"),
+            "task_count": self.whole("task_count"),
+            "error": self.get("error"),
+        }
+
+    def task(self) -> dict[str, str]:
+        get, whole, sql = self.get, self.whole, self.sql
+        took = f"({sql.real('finished_at', self.table)} - {sql.real('created_at', self.table)}) * 1000"
+        return {
+            "task_id": get("id"),
+            **self.entity(),
+            "workstream_id": get("workstream_id"),
+            "job_id": get("job_id"),
+            "attempt_count": whole("attempt", 0),
+            "failed_attempts": whole("failed_attempts", 0),
+            "lost_attempts": whole("lost_attempts", 0),
+            "completed_at": f"CASE {get('state')} WHEN 'completed' THEN {self.time('finished_at')} END",
+            "failed_at": f"CASE {get('state')} WHEN 'failed' THEN {self.time('finished_at')} END",
+            "last_error": get("trouble.error"),
+            "error_type": get("trouble.type"),
+            "error_category": get("trouble.category"),
+            "error_count": whole("trouble.count", 0),
+            "circuit_state": get("circuit_state", "'closed'"),
+            "execution_duration_ms": whole("execution_ms"),
+            "validation_duration_ms": whole("validation_ms"),
+            "total_duration_ms": f"CAST(round({took}) AS BIGINT)",
+            "output_size_bytes": whole("produced.size"),
+            "output_path": get("produced.path"),
+            "exit_code": whole("produced.exit_code"),
+            "worker_id": get("worker_id"),
+            "result": get("result"),
+        }
+
+    def approval(self) -> dict[str, str]:
+        return {
+            **self.entity(),
+            "task_id": self.get("task_id"),
+            "workstream_id": self.get("workstream_id"),
+            "job_id": self.get("job_id"),
+            "expires_at": self.time("hold_until"),
+            "decisions": self.get("decisions", "'[]'"),
+        }
+
+    def worker(self) -> dict[str, str]:
+        return {
+            **self.entity(),
+            "engine": self.get("engine"),
+            "capacity": self.whole("capacity"),
+            "assigned": self.whole("assigned", 0),
+        }
+
+    def breaker(self) -> dict[str, str]:
+        return {**self.entity(), "failures": self.whole("failures", 0), "generation": self.whole("generation", 0)}
+
+    def machine(self) -> dict[str, str]:
+        return {
+            **self.entity(),
+            "machine": self.get("machine"),
+            "facts": self.get("facts"),
+            "due_at": self.time("due_at"),
+        }
+
+    def attempt(self) -> dict[str, str]:
+        return {
+            "task_id": self.get("task_id"),
+            "attempt": self.whole("attempt"),
+            "worker_id": self.get("worker_id"),
+            "claimed_at": self.time("claimed_at"),
+            "ended_at": self.time("ended_at"),
+            "outcome": self.get("end"),
+            "error": self.get("error"),
+            "exit_code": self.whole("exit_code"),
+            "duration_ms": self.whole("duration_ms"),
+            "output_size_bytes": self.whole("output_size"),
+            "output_path": self.get("output_path"),
+            "pid": self.whole("pid"),
+        }
+
+    def request(self) -> dict[str, str]:
+        return {
+            "request_id": "request_id",
+            "operation": self.get("operation"),
+            "fingerprint": self.get("fingerprint"),
+            "answer": self.get("answer"),
+            "created_at": self.time("at"),
+            "expires_at": self.sql.at("expires_at", iso=True),
+        }
+
+    def inbox(self) -> dict[str, str]:
+        return {
+            "verb": self.sql.json("command", "verb"),
+            "target": self.sql.json("command", "target"),
+            "request_id": self.sql.json("command", "request_id"),
+            "sent_at": self.sql.at(self.sql.number(self.sql.json("command", "sent_at")), iso=True),
+            "answer": "answer",
+            "answered_at": self.sql.at("answered_at", iso=True),
+        }
+
+    def outbox(self) -> dict[str, str]:
+        return {"owner": self.get("owner"), "event": self.get("event"), "tries": self.whole("tries", 0)}
+
+    def transitions(self) -> str:
+        columns = {
+            field: self.sql.count(place) if field in _NUMBERS else self.sql.column(place)
+            for place, field in enumerate(TRANSITION_FIELDS)
+        }
+        place = TRANSITION_FIELDS.index("at")
+        columns |= {"at": self.sql.number(columns["at"]), "timestamp": self.sql.moment(place, iso=True)}
+        shown = ",\n  ".join(f"{value} AS {field}" for field, value in columns.items())
+        return f"CREATE VIEW state_transitions AS SELECT\n  {shown}\n  FROM {self.sql.chunks};\n"
+
+
+def _or(value: str, default: object) -> str:
+    return value if default is None else f"coalesce({value}, {default})"
