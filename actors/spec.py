@@ -27,7 +27,7 @@ LifecycleName = Any
 """The name of a lifecycle, the import path of one, or a `Lifecycle` itself. (As for bodies, validate.py checks.)"""
 OnLoss = Literal["rerun", "fail", "park"]
 OnExhausted = Literal["fail", "park"]
-EngineName = Literal["loop", "thread", "process", "command"]
+EngineName = Literal["loop", "thread", "process", "command", "ray"]
 AlertSeverity = Literal["error", "critical"]
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -36,7 +36,7 @@ _WHOLE = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+")
 _DATE = re.compile(r"\d{4}-\d")
 MOST_SLOTS = 10
 """The most slots that a job may reserve (seed 002)."""
-MOST_CAPACITY = {"loop": 100_000, "thread": 1_000, "process": 1_000, "command": 1_000}
+MOST_CAPACITY = {"loop": 100_000, "thread": 1_000, "process": 1_000, "command": 1_000, "ray": 100_000}
 """The largest capacity of a worker, by its engine: a thread or a process each costs what a machine has few of."""
 LONGEST = 100 * 365 * 86400.0
 """The longest duration accepted, in seconds (a hundred years): beyond it due times lose their meaning."""
@@ -349,20 +349,38 @@ class Worker(Named, frozen=True, kw_only=True):
 
     Of the engine "process" it is as many workers as its capacity, each with a process of its own: `name-1`, `name-2`,
     ... recycle_after: attempts that one such process runs before another takes its place (as many as come, unless set).
+
+    Of the engine "ray" it is an actor on a Ray cluster. resources: what that reserves there, by Ray's names ("CPU",
+    "GPU", "memory" in bytes, or one of the cluster's own); labels: what its node is called. Each of them is something
+    that it can do, too: the name of a resource, and "label=value". count: it is so many workers, as of processes.
     """
 
     engine: EngineName
     capacity: int | None = None
     capabilities: list[str] = []
     recycle_after: int | None = None
+    resources: dict[str, float] = {}
+    labels: dict[str, str] = {}
+    count: int | None = None
     lifecycle: LifecycleName = None
 
     def each(self) -> list[Worker]:
         """The workers that it stands for."""
-        if self.engine != "process" or (self.capacity or 1) == 1:
+        number = self.count if self.engine == "ray" else self.capacity if self.engine == "process" else 1
+        if (number or 1) == 1:
             return [self]
-        numbers = range(1, (self.capacity or 1) + 1)
-        return [msgspec.structs.replace(self, name=f"{self.name}-{number}", capacity=1) for number in numbers]
+        capacity = 1 if self.engine == "process" else self.capacity
+        return [
+            msgspec.structs.replace(self, name=f"{self.name}-{one}", capacity=capacity, count=None)
+            for one in range(1, (number or 1) + 1)
+        ]
+
+    def abilities(self) -> list[str]:
+        """All that it can do: its capabilities, resources and labels."""
+        if not self.resources and not self.labels:
+            return self.capabilities
+        more = [*self.resources, *(f"{name}={value}" for name, value in self.labels.items())]
+        return [*self.capabilities, *(one for one in more if one not in self.capabilities)]
 
 
 class HealthChecks(Spec, frozen=True, kw_only=True):

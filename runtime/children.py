@@ -105,8 +105,12 @@ class Children:
 
     # -- waiting -------------------------------------------------------------------------------------------------------
 
-    async def wait(self, job: JobHandle, token: int, lending: Callable[[int], object] | None = None) -> Outcome:
-        """`ChildJob.wait`. lending: called before others may be given the slot of the body under `token`."""
+    async def wait(self, context: TaskContext, child: ChildJob) -> Outcome:
+        """`ChildJob.wait`."""
+        return await self.wait_for(child.job, context.token)
+
+    async def wait_for(self, job: JobHandle, token: int, lending: Callable[[int], object] | None = None) -> Outcome:
+        """The same, of its job. lending: called before others may be given the slot of the body under `token`."""
         if not job.ended:
             if lending is not None:
                 lending(token)

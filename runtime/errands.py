@@ -73,7 +73,7 @@ class Errands:
                 return (await self._children.submit(context, workstream, want.name)).id.encode()
             case "wait":
                 job = await self._runtime.job(want.name)
-                return msgspec.json.encode(await self._children.wait(job, context.token, self._engine.park))
+                return msgspec.json.encode(await self._children.wait_for(job, context.token, self._engine.park))
             case "state":
                 return (await self._runtime.job(want.name)).state.encode()
             case "approval":

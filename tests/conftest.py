@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from collections.abc import Iterator
 from functools import partial
 from importlib.metadata import entry_points
@@ -50,3 +51,19 @@ def _machine_may_be_busy() -> Iterator[None]:
 def anyio_backend(request: pytest.FixtureRequest) -> Any:
     """The event loops that the library promises to run on."""
     return request.param
+
+
+@pytest.fixture(scope="session")
+def ray_here() -> Iterator[None]:
+    """One Ray cluster, of this machine, for all tests that need one."""
+    ray: Any = pytest.importorskip("ray", reason='Ray is not installed: pip install "callboard[ray]"')
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True) as folder:  # a short path
+        ray.init(
+            address="local", num_cpus=2, object_store_memory=80_000_000, include_dashboard=False, _temp_dir=folder,
+            log_to_driver=False, configure_logging=False, namespace="callboard",
+        )  # fmt: skip
+        try:
+            yield
+        finally:
+            ray.shutdown()

@@ -13,8 +13,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from itertools import count
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, cast
 
+import anyio
 import msgspec
 
 from ...actors.errors import AttemptOver, TaskCancelled
@@ -34,8 +35,8 @@ class Question(Waiter):
 
     __slots__ = ("answer", "number")
 
-    def __init__(self, token: int, name: str, number: int) -> None:
-        super().__init__(token, name, threading.Event())
+    def __init__(self, token: int, name: str, number: int, *, thread: bool) -> None:
+        super().__init__(token, name, threading.Event() if thread else anyio.Event())
         self.number = number
         self.answer: Answered | None = None
 
@@ -55,11 +56,21 @@ class Question(Waiter):
 
 
 class Away:
-    """The questions of one body. It is its `Family`, and its `Desk`. `say` sends a frame, in the body's thread."""
+    """The questions of one body. It is its `Family`, and its `Desk`. `say` sends a frame, in the body's thread.
 
-    def __init__(self, token: int, say: Callable[[Frame], None]) -> None:
+    on_loop: calls a function on the body's event loop, where it has one.
+    """
+
+    def __init__(
+        self,
+        token: int,
+        say: Callable[[Frame], None],
+        *,
+        on_loop: Callable[[Callable[[], None]], None] | None = None,
+    ) -> None:
         self._token = token
         self._say = say
+        self._on_loop = on_loop
         self._numbers = count(1)
         self._asked: dict[int, Question] = {}
 
@@ -68,20 +79,25 @@ class Away:
         question = self._asked.get(answer.number) if answer.token == self._token else None
         if question is not None:
             question.answer = answer
-            question.over.set()
+            over = question.over
+            if isinstance(over, threading.Event) or self._on_loop is None:
+                over.set()
+            else:
+                self._on_loop(over.set)
 
     # -- approvals -----------------------------------------------------------------------------------------------------
 
-    def ask(self, token: int, name: str, rule: Approval, *, thread: bool) -> Waiter:  # noqa: ARG002 - always a thread
+    def ask(self, token: int, name: str, rule: Approval, *, thread: bool) -> Waiter:  # noqa: ARG002 - it is the body's
         """Ask for an approval."""
         if not isinstance(cast("object", rule), Approval):
             raise TypeError(f"an approval's rule is an Approval, not {rule!r:.60}")
         from ..bodies import prepare_approval  # noqa: PLC0415 - see above
         from .paths import Paths  # noqa: PLC0415
 
-        return self._begin("approval", name, msgspec.json.encode(prepare_approval(rule, Paths(), durable=True)))
+        payload = msgspec.json.encode(prepare_approval(rule, Paths(), durable=True))
+        return self._begin("approval", name, payload, thread=thread)
 
-    def leave(self, waiter: Waiter, *, thread: bool) -> None:  # noqa: ARG002 - always a thread
+    def leave(self, waiter: Waiter, *, thread: bool) -> None:  # noqa: ARG002 - it tells both alike
         """It is not waited for any more."""
         number = cast("Question", waiter).number
         if self._asked.pop(number).answer is None:
@@ -89,23 +105,23 @@ class Away:
 
     # -- child jobs ----------------------------------------------------------------------------------------------------
 
-    async def submit(self, context: TaskContext, workstream: Workstream, name: str) -> ChildJob:  # noqa: ARG002
-        """Not here: nothing is awaited in a worker process."""
-        _refuse_await()
+    async def submit(self, context: TaskContext, workstream: Workstream, name: str) -> ChildJob:
+        """`TaskContext.submit`."""
+        self._check_loop()
+        payload = _submission(workstream, "submit")
+        return ChildJob(self, (await self._answer_on_loop("submit", name, payload)).decode(), context)
 
     def submit_blocking(self, context: TaskContext, workstream: Workstream, name: str) -> ChildJob:
         """`TaskContext.submit_blocking`."""
-        if not isinstance(cast("object", workstream), Workstream):
-            raise TypeError(f"submit_blocking takes a Workstream, not {workstream!r:.60}")
-        from ..bodies import prepare  # noqa: PLC0415 - see above
-        from .paths import Paths  # noqa: PLC0415
+        payload = _submission(workstream, "submit_blocking")
+        return ChildJob(self, self._answer_to(context, "submit", name, payload).decode(), context)
 
-        ready = prepare(workstream, Paths(), durable=True)
-        return ChildJob(self, self._answer_to(context, "submit", name, msgspec.json.encode(ready)).decode(), context)
+    async def wait(self, context: TaskContext, child: ChildJob) -> Outcome:  # noqa: ARG002 - it waits by itself
+        """`ChildJob.wait`."""
+        from ..outcomes import Outcome  # noqa: PLC0415 - see above
 
-    async def wait(self, job: object, token: int) -> Outcome:  # noqa: ARG002
-        """Not here: nothing is awaited in a worker process."""
-        _refuse_await()
+        self._check_loop()
+        return msgspec.json.decode(await self._answer_on_loop("wait", child.id), type=Outcome)
 
     def wait_blocking(self, context: TaskContext, child: ChildJob) -> Outcome:
         """`ChildJob.wait_blocking`."""
@@ -120,17 +136,29 @@ class Away:
     # -- asking --------------------------------------------------------------------------------------------------------
 
     def _answer_to(self, context: TaskContext, what: What, name: str, payload: bytes = b"") -> bytes:
-        question = self._begin(what, name, payload)
+        question = self._begin(what, name, payload, thread=True)
         try:
             context.wait_for(question)
         finally:
             self.leave(question, thread=True)
         return question.payload()
 
-    def _begin(self, what: What, name: str, payload: bytes) -> Question:
+    async def _answer_on_loop(self, what: What, name: str, payload: bytes = b"") -> bytes:
+        question = self._begin(what, name, payload, thread=False)
+        try:
+            await question.over.wait()  # type: ignore[misc]  # on the loop it is the loop's event
+        finally:
+            self.leave(question, thread=False)
+        return question.payload()
+
+    def _check_loop(self) -> None:
+        if self._on_loop is None:
+            raise RuntimeError("this body runs in a process: use task.submit_blocking(...) and child.wait_blocking()")
+
+    def _begin(self, what: What, name: str, payload: bytes, *, thread: bool) -> Question:
         if not isinstance(cast("object", name), str):
             raise TypeError(f"a name is a str, not {name!r:.60}")
-        question = Question(self._token, name, next(self._numbers))
+        question = Question(self._token, name, next(self._numbers), thread=thread)
         self._asked[question.number] = question
         try:
             self._say(Want(self._token, question.number, what, name, payload))
@@ -140,8 +168,14 @@ class Away:
         return question
 
 
-def _refuse_await() -> NoReturn:
-    raise RuntimeError("this body runs in a process: use task.submit_blocking(...) and child.wait_blocking()")
+def _submission(workstream: Workstream, verb: str) -> bytes:
+    """A workstream as it is sent. Raises TypeError, and SpecificationError for functions without a path."""
+    if not isinstance(cast("object", workstream), Workstream):
+        raise TypeError(f"{verb} takes a Workstream, not {workstream!r:.60}")
+    from ..bodies import prepare  # noqa: PLC0415 - see above
+    from .paths import Paths  # noqa: PLC0415
+
+    return msgspec.json.encode(prepare(workstream, Paths(), durable=True))
 
 
 def _raised(refusal: Refusal) -> BaseException:

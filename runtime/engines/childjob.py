@@ -25,7 +25,7 @@ class Family(Protocol):
         """`TaskContext.submit_blocking`."""
         ...
 
-    async def wait(self, job: JobHandle, token: int) -> Outcome:
+    async def wait(self, context: TaskContext, child: ChildJob) -> Outcome:
         """`ChildJob.wait`."""
         ...
 
@@ -65,7 +65,7 @@ class ChildJob:
 
     async def wait(self) -> Outcome:
         """Wait for its end. Meanwhile this body occupies no slot, and its clock stands still."""
-        return await self._family.wait(self.job, self._context.token)
+        return await self._family.wait(self._context, self)
 
     def wait_blocking(self) -> Outcome:
         """The same for a plain function. Raises TaskCancelled if its task is cancelled meanwhile."""

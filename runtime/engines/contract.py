@@ -65,7 +65,8 @@ class ProcessCall(msgspec.Struct, frozen=True, kw_only=True):
 
     function: its import path "module:qualified.name". folder: where modules are looked for first. What it prints goes
     to `output_path`, as a command's does, if it prints anything. recycle_after: bodies that one process runs at most.
-    secrets: the values that it is handed, by their names.
+    secrets: the values that it is handed, by their names. Elsewhere (on Ray): on_loop: the function is async. Beside a
+    command it says where that runs, and its function is empty; results: the JSON of what its dependencies returned.
     """
 
     function: str
@@ -77,6 +78,8 @@ class ProcessCall(msgspec.Struct, frozen=True, kw_only=True):
     output_limit: int = 1_048_576
     recycle_after: int | None = None
     secrets: dict[str, str] = {}
+    on_loop: bool = False
+    results: bytes | None = None
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,10 +15,19 @@ from types import ModuleType
 
 NAME = "__mp_main__"
 _loading = False
+_told: tuple[str, str] | None = None
+
+
+def be_told_of(main: tuple[str, str] | None) -> None:
+    """Know the module of another process's program as that of this one: it works for that."""
+    global _told  # noqa: PLW0603 - a process has one program
+    _told = main
 
 
 def own_main() -> tuple[str, str] | None:
     """How another process finds this program's module: by ("module", name) or ("file", path). None: not at all."""
+    if _told is not None:
+        return _told
     main = sys.modules.get("__main__")
     name = getattr(getattr(main, "__spec__", None), "name", None)
     if isinstance(name, str) and name.rpartition(".")[2] != "__main__":

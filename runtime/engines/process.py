@@ -98,7 +98,7 @@ class ProcessEngine(BaseEngine[_ProcessRun]):
         if what is None or ":" not in what.function:
             raise ValueError(f"call {call.token}: the process engine needs a function by its import path")
         job = Job(
-            Begin(call.token, what.function, what.folder, _facts(call), what.secrets, call.bound or {}),
+            Begin(call.token, what.function, what.folder, facts_of(call), what.secrets, call.bound or {}),
             seat=self._seat(what), grace=call.grace, output_path=what.output_path, output_root=what.output_root,
             output_limit=what.output_limit,
             recycle_after=what.recycle_after, mask=call.mask,
@@ -303,7 +303,8 @@ class _Hearing:
         self._post(self._closed.set)
 
 
-def _facts(call: Call) -> Facts | None:
+def facts_of(call: Call) -> Facts | None:
+    """What another process makes the call's context of; None for a function that takes none."""
     task = call.context
     if task is None:
         return None

@@ -18,10 +18,11 @@ from callboard.runtime.engines.context import TaskContext
 from callboard.runtime.engines.contract import Call, CommandCall, Outcome, ProcessCall, ProcessInfo
 from callboard.runtime.engines.loop import LoopEngine
 from callboard.runtime.engines.process import ProcessEngine
+from callboard.runtime.engines.ray import RayEngine
 from callboard.runtime.engines.thread import ThreadEngine
 from callboard.runtime.runners import RunnerPool
 
-AnyEngine = LoopEngine | ThreadEngine | CommandEngine | ProcessEngine
+AnyEngine = LoopEngine | ThreadEngine | CommandEngine | ProcessEngine | RayEngine
 WITHOUT_CONTEXT = {"quick", "failing"}
 PROCESSES = 2  # workers of the process engine that a bench uses, in turn
 
@@ -87,8 +88,9 @@ class Record:
 class Bench:
     """One open engine with its record, and calls of a few behaviours that every engine can run."""
 
-    def __init__(self, engine: AnyEngine, record: Record, folder: Path) -> None:
+    def __init__(self, engine: AnyEngine, record: Record, folder: Path, flavour: str) -> None:
         self.engine = engine
+        self.flavour = flavour  # on Ray: what the bodies are
         self.record = record
         self.folder = folder
         self.released = threading.Event()  # lets the behaviour "stubborn" end
@@ -104,6 +106,12 @@ class Bench:
     def start_call(self, call: Call) -> None:
         self.engine.start(call, self.record.ended, self.record.beat)
 
+    def pid(self, token: int) -> int:
+        """The process of what runs under the token; on Ray that of its worker's actor."""
+        if isinstance(self.engine, RayEngine):
+            return self.engine.place(f"w-{token % PROCESSES}")[1]
+        return self.record.started[token].pid
+
     def release(self) -> None:
         self.released.set()
         self.released_on_loop.set()
@@ -111,6 +119,12 @@ class Bench:
     def _what(self, behaviour: str, token: int) -> dict[str, Any]:
         if isinstance(self.engine, CommandEngine):
             return {"command": CommandCall(argv=[sys.executable, "-S", "-c", COMMANDS[behaviour]])}
+        if isinstance(self.engine, RayEngine):
+            if self.flavour == "ray-command":
+                command = CommandCall(argv=[sys.executable, "-S", "-c", COMMANDS[behaviour]])
+                return {"command": command, "process": process_call("", token, function="")}
+            prefix = "async_" if self.flavour == "ray-async" else ""
+            return {"process": process_call(f"{prefix}{behaviour}", token, on_loop=bool(prefix))}
         if isinstance(self.engine, ProcessEngine):
             return {"process": process_call(behaviour, token)}
         flavour = "async" if isinstance(self.engine, LoopEngine) else "plain"
@@ -182,10 +196,12 @@ async def open_bench(name: str, folder: Path) -> AsyncIterator[Bench]:
             engine = ThreadEngine()
         elif name == "process":
             engine = ProcessEngine(started=record.process_started, alive=record.worker_alive, died=record.worker_died)
+        elif name.startswith("ray"):
+            engine = RayEngine(alive=record.worker_alive, died=record.worker_died)
         else:
             engine = CommandEngine(started=record.process_started)
         await engine.open()
-        bench = Bench(engine, record, folder)
+        bench = Bench(engine, record, folder, name)
         try:
             yield bench
         finally:

@@ -14,6 +14,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import anyio
+
 from callboard import Task, Workstream
 from callboard.actors.errors import ApprovalRejected, TaskCancelled
 from callboard.runtime.engines.context import TaskContext
@@ -231,3 +233,22 @@ def asks_wrongly(task: TaskContext) -> dict[str, str]:
         except Exception as error:
             told[name] = f"{type(error).__name__}: {error}"
     return told
+
+
+async def async_quick() -> str:
+    return "value"
+
+
+async def async_failing() -> None:
+    raise LookupError("told to fail")
+
+
+async def async_patient(task: TaskContext) -> None:
+    task.heartbeat("alive")
+    await anyio.sleep_forever()
+
+
+async def async_stubborn(task: TaskContext) -> None:
+    task.heartbeat("alive")
+    with anyio.CancelScope(shield=True):
+        await anyio.sleep_forever()

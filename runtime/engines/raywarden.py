@@ -1,0 +1,81 @@
+"""What sees to it that nothing outlives a Ray actor: a small process beside it, run by its path, without our package.
+
+    python raywarden.py MARK PID LEASE FOLDER          its standard input: a byte for each word of the runtime
+
+Rules:
+- When its input ends, the actor is gone. Where nothing comes for LEASE seconds, the runtime is: the actor is killed.
+  That also ends an actor that is frozen, or cut off from its runtime, before another one does the same work again.
+- Then whatever carries MARK ("NAME=value") in its environment is killed, with its process group, until nothing is left:
+  what the actor started, and what that started. Where there is no /proc, nothing can be found.
+- Ray kills an actor's child processes with it. So this one is nobody's child, and has a session of its own.
+"""
+
+import contextlib
+import os
+import select
+import shutil
+import signal
+import sys
+import time
+
+_PROC = "/proc"
+_PATIENCE = 5.0  # seconds in which something new may still come up
+
+
+def watch(actor: int, lease: float) -> None:
+    """Return when the actor is gone; kill it if nothing is heard for so long."""
+    try:
+        pidfd = os.pidfd_open(actor)
+    except (OSError, AttributeError):
+        pidfd = None
+    while select.select([0], [], [], lease)[0]:
+        if not os.read(0, 4096):
+            return
+    if pidfd is not None:
+        with contextlib.suppress(OSError):
+            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+
+
+def sweep(mark: bytes) -> None:
+    """Kill what carries the mark, until a look finds nothing."""
+    until = time.monotonic() + _PATIENCE
+    while time.monotonic() < until and (found := _carriers(mark)):
+        for pid in found:
+            with contextlib.suppress(OSError):
+                group = os.getpgid(pid)
+                if group in found:  # its leader carries it, too: the group is ours
+                    os.killpg(group, signal.SIGKILL)
+                else:
+                    os.kill(pid, signal.SIGKILL)
+        time.sleep(0.02)
+
+
+def _carriers(mark: bytes) -> "set[int]":
+    found: set[int] = set()
+    for name in os.listdir(_PROC) if os.path.isdir(_PROC) else ():
+        if not name.isdecimal() or int(name) == os.getpid():
+            continue
+        with contextlib.suppress(OSError), open(f"{_PROC}/{name}/environ", "rb") as file:
+            if mark in file.read().split(b"\0") and not _dead(name):
+                found.add(int(name))
+    return found
+
+
+def _dead(name: str) -> bool:
+    with open(f"{_PROC}/{name}/stat", "rb") as file:
+        return file.read().rpartition(b") ")[2][:1] in b"ZX"
+
+
+def main() -> None:
+    """Be the warden."""
+    mark, actor, lease, folder = sys.argv[1:]
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+    watch(int(actor), float(lease))
+    sweep(mark.encode())
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
