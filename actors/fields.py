@@ -48,7 +48,7 @@ class Fields:
             self.bad(at, f"{_titled(spec)} has {have}", "give exactly one: a function, or a command")
         self.command(spec.command, spec.shell, at)
         if spec.run is None:
-            if spec.command is not None and engine not in (None, "command"):
+            if spec.command is not None and engine not in (None, "command", "ray"):
                 self.bad((*at, "engine"), f"engine {engine!r} cannot run a command", "remove engine")
             return
         kind = self.function(spec.run, (*at, "run"))

@@ -194,6 +194,7 @@ def spec_of(record: WorkerRecord) -> Worker:
     """What a worker was started as."""
     return Worker(
         record.name, engine=cast("EngineName", record.engine), capacity=record.capacity,
-        capabilities=record.capabilities, recycle_after=record.recycle_after,
+        capabilities=record.capabilities, recycle_after=record.recycle_after, resources=record.resources,
+        labels=record.labels,
         lifecycle=OWN if record.published is None else record.published.lifecycle,
     )  # fmt: skip

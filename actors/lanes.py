@@ -49,7 +49,7 @@ class Pool(Gate):
 
     def suits_spec(self, worker: Worker) -> bool:
         """Whether a worker that is started as this could."""
-        return worker.engine == self.engine and self.capabilities <= frozenset(worker.capabilities)
+        return worker.engine == self.engine and self.capabilities <= frozenset(worker.abilities())
 
 
 class Lane:

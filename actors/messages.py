@@ -177,6 +177,21 @@ class WorkerDied(Message, frozen=True):
     reason: str
 
 
+class WorkerUnfit(Message, frozen=True):
+    """No node of the cluster that a worker is to be on could ever hold it."""
+
+    worker: str
+    incarnation: int
+    reason: str
+
+
+class WorkerFits(Message, frozen=True):
+    """A node could now hold a worker whose incarnation none could hold."""
+
+    worker: str
+    incarnation: int
+
+
 # -- messages within a turn --------------------------------------------------------------------------------------------
 
 

@@ -83,6 +83,8 @@ class WorkerRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
     drain_until: float | None = None  # when what runs on a draining one is stopped
     resume_at: float | None = None  # when a pause for want of resources is over
     recycle_after: int | None = None  # attempts that one process of it runs
+    resources: dict[str, float] = {}  # what its actor on a cluster reserves
+    labels: dict[str, str] = {}  # what its node there is called
 
 
 class BreakerRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=False):

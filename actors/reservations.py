@@ -435,7 +435,7 @@ def _wanted(kernel: Kernel, job: JobActor) -> dict[str, frozenset[str]]:
     """The engines that a job's tasks use, each with the capabilities that all of those there ask for."""
     wanted: dict[str, frozenset[str]] = {}
     for task in job.spec.tasks:
-        engine = kernel.port.engine_of(task)
+        engine = kernel.scheduler.engine_for(task)
         mine = frozenset(task.capabilities)
         wanted[engine] = wanted[engine] & mine if engine in wanted else mine
     return wanted

@@ -25,9 +25,11 @@ from .lanes import Gate, Key, Lane, Pool, Waiting
 from .messages import TRIP, Assign, Message, Queued, Release, TimerFired, ToolShares, Unroutable
 from .reservations import Reservation, Reservations
 from .shares import Shares
+from .spec import ON_CLUSTER
 from .turn import NO_ENGINE, Call
 
 if TYPE_CHECKING:
+    from .spec import Task
     from .task import TaskActor
     from .worker import WorkerActor
 
@@ -65,8 +67,8 @@ class SchedulerActor:
                 self.kernel.send(task, TRIP)
             else:
                 pool = self.restore(task)
-                if not pool.workers and not self._may_come(pool):
-                    self.kernel.send(task, Unroutable(_nobody(pool)))
+                if not pool.workers and not self._may_come(pool) and not self._moved(task):
+                    self.kernel.send(task, Unroutable(self._nobody(pool)))
         elif isinstance(message, Release):
             self._free(message.slot)
         elif isinstance(message, TimerFired):
@@ -111,6 +113,9 @@ class SchedulerActor:
                 for _, task in lane.tasks():
                     if not task.record.routable:
                         self.kernel.send(task, Unroutable(None))
+            elif not lane.pool.workers and ON_CLUSTER in (worker.record.engine, lane.pool.engine):
+                for _, task in list(lane.tasks()):
+                    self._moved(task)
         self.reservations.enrolled(worker.record.engine)
         self.match()
 
@@ -130,8 +135,39 @@ class SchedulerActor:
         """Tell the queued tasks that none of the workers could run."""
         for lane in self._lanes():
             if not lane.pool.workers and not self._may_come(lane.pool):
-                for _, task in lane.tasks():
-                    self.kernel.send(task, Unroutable(_nobody(lane.pool)))
+                for _, task in list(lane.tasks()):
+                    if not self._moved(task):
+                        self.kernel.send(task, Unroutable(self._nobody(lane.pool)))
+
+    def engine_for(self, spec: Task) -> str:
+        """The engine for a task: its own; where it names none, and nobody of its kind has what it needs, the cluster's,
+        if somebody there has. A function needs a path for that by which another machine finds it.
+        """
+        own = self.kernel.port.engine_of(spec)
+        if spec.engine is not None or own == NO_ENGINE or (spec.run is not None and ":" not in spec.run):
+            return own
+        here, there = (Pool(engine, frozenset(spec.capabilities)) for engine in (own, ON_CLUSTER))
+        return ON_CLUSTER if not self._may_come(here) and self._may_come(there) else own
+
+    def _moved(self, task: TaskActor) -> bool:
+        """Whether a task that nobody can run where it waits has now gone to wait elsewhere."""
+        engine = self.engine_for(task.spec)
+        if engine == task.engine:
+            return False
+        task.reroute(engine)
+        return True
+
+    def _nobody(self, pool: Pool) -> str:
+        """Why nobody takes a pool's tasks."""
+        if pool.engine == NO_ENGINE:
+            return "its function cannot be found here: register it, or put its module where it was"
+        wanted = f"no worker has the engine {pool.engine!r}"
+        text = f"{wanted} and the capabilities {sorted(pool.capabilities)}" if pool.capabilities else wanted
+        for worker in self.kernel.named.values():
+            able = pool.capabilities <= worker.capabilities and (pool.capabilities or pool.engine == ON_CLUSTER)
+            if worker.unfit is not None and able:
+                text += f"; worker {worker.record.name!r} has no place: {worker.unfit}"
+        return text
 
     def _may_come(self, pool: Pool) -> bool:
         """Whether a worker that could run the pool's tasks takes none now, but may do so again."""
@@ -357,10 +393,3 @@ class SchedulerActor:
             if lane.at is waiting and lane.key == key:
                 self._stand(lane, key, self.ready)
                 return
-
-
-def _nobody(pool: Pool) -> str:
-    if pool.engine == NO_ENGINE:
-        return "its function cannot be found here: register it, or put its module where it was"
-    wanted = f"no worker has the engine {pool.engine!r}"
-    return f"{wanted} and the capabilities {sorted(pool.capabilities)}" if pool.capabilities else wanted

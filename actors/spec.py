@@ -29,6 +29,8 @@ OnLoss = Literal["rerun", "fail", "park"]
 OnExhausted = Literal["fail", "park"]
 EngineName = Literal["loop", "thread", "process", "command", "ray"]
 AlertSeverity = Literal["error", "critical"]
+ON_CLUSTER: EngineName = "ray"
+"""The engine whose workers are on other machines, and take what names no engine and nobody here can do."""
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
@@ -38,6 +40,8 @@ MOST_SLOTS = 10
 """The most slots that a job may reserve (seed 002)."""
 MOST_CAPACITY = {"loop": 100_000, "thread": 1_000, "process": 1_000, "command": 1_000, "ray": 100_000}
 """The largest capacity of a worker, by its engine: a thread or a process each costs what a machine has few of."""
+MOST_ACTORS = 10_000
+"""The most workers that one on a cluster may stand for."""
 LONGEST = 100 * 365 * 86400.0
 """The longest duration accepted, in seconds (a hundred years): beyond it due times lose their meaning."""
 

@@ -43,6 +43,8 @@ from .messages import (
     TurnFailed,
     WorkerBeat,
     WorkerDied,
+    WorkerFits,
+    WorkerUnfit,
 )
 from .notices import Notice
 from .protection import HELD
@@ -65,7 +67,7 @@ class SupervisorActor:
         self.arrived = Arrived()  # at the start, and by a take-over: what has still to be told that it came back
         self.paused: Mapping[str, str] = {}  # found at start: why workers are paused, by name
 
-    def receive(self, message: Message) -> None:  # noqa: PLR0912 - one branch per input
+    def receive(self, message: Message) -> None:  # noqa: PLR0912, PLR0915 - one branch per input
         """Act on an input that is for nobody else."""
         match message:
             case TimerFired(key=-1, epoch=key):
@@ -81,8 +83,14 @@ class SupervisorActor:
                     self.kernel.turn.outbox_done.append(token)
             case StartWorkers():
                 self._start_workers(message)
-            case WorkerBeat(worker=name, incarnation=run) | WorkerDied(worker=name, incarnation=run):
+            case (
+                WorkerBeat(worker=name, incarnation=run)
+                | WorkerDied(worker=name, incarnation=run)
+                | WorkerUnfit(worker=name, incarnation=run)
+            ):
                 self._about_worker(name, run, message)
+            case WorkerFits():
+                self._start_fitting(message)
             case StopWorkers():
                 self.kernel.scheduler.stopped = True
                 for worker in list(self.kernel.workers.values()):
@@ -184,7 +192,8 @@ class SupervisorActor:
         record = WorkerRecord(
             key=kernel.number(), id=f"{kernel.placed(spec.name)}#{run}", name=spec.name,
             state=WorkerState.INITIALIZING, run=run, created_at=kernel.at, updated_at=kernel.at, engine=spec.engine,
-            capacity=capacity, capabilities=spec.capabilities, recycle_after=spec.recycle_after,
+            capacity=capacity, capabilities=spec.abilities(), recycle_after=spec.recycle_after,
+            resources=spec.resources, labels=spec.labels,
             paused=pause is not None, pause_reason=pause,
             published=kernel.lifecycles.birth("worker", kernel.lifecycles.of("worker", spec.lifecycle)),
         )  # fmt: skip
@@ -205,6 +214,14 @@ class SupervisorActor:
             self.kernel.stale += 1
         else:
             worker.receive(message)
+
+    def _start_fitting(self, message: WorkerFits) -> None:
+        """A worker has a place now that had none; unless it was started, or given up, meanwhile."""
+        worker = self.kernel.named.get(message.worker)
+        if worker is None or worker.record.run != message.incarnation or worker.unfit is None:
+            self.kernel.stale += 1
+        elif not (self.kernel.draining or self.kernel.scheduler.stopped):
+            self._start_workers(StartWorkers((worker.spec,)))
 
     def _drain(self, message: Drain) -> None:
         """Claim nothing more. With `stop`, have bodies given back; questions and hooks are stopped: they come again."""

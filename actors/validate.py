@@ -30,8 +30,10 @@ from .lifecycles import Lifecycles
 from .names import folded, name_problem
 from .schema import MOST_FINDINGS, Enough, Finding, Path, beside, did_you_mean, note, plain_problem, read, short, sound
 from .spec import (
+    MOST_ACTORS,
     MOST_CAPACITY,
     MOST_SLOTS,
+    ON_CLUSTER,
     Alert,
     Approval,
     Breaker,
@@ -403,16 +405,35 @@ class _Checker(Fields):
         for index, capability in enumerate(spec.capabilities):
             if not capability.strip():
                 self.bad((*at, "capabilities", index), "is empty")
+        self._on_cluster(spec, at)
+
+    def _on_cluster(self, spec: Worker, at: Path) -> None:
+        """What is for workers on a cluster only."""
+        for name in ("resources", "labels", "count"):
+            if getattr(spec, name) and spec.engine != ON_CLUSTER:
+                self.bad((*at, name), f"is for workers on a cluster, and engine {spec.engine!r} is here", "remove it")
+        self.at_least((*at, "count"), spec.count, 1)
+        if spec.count is not None and MOST_ACTORS < spec.count <= 2**53:
+            self.bad((*at, "count"), f"must be at most {MOST_ACTORS:,}, not {spec.count:,}")
+        for name, amount in spec.resources.items():
+            if not name.strip() or not 0 < amount < float("inf"):
+                self.bad((*at, "resources", name), f"must be more than 0 of something with a name, not {amount:g}")
+        for name in spec.labels:
+            if not name.strip():
+                self.bad((*at, "labels"), "has one without a name")
 
     def worker_names(self, workers: Sequence[Worker]) -> None:
         """The names that the workers of a worker with several processes have must be free."""
         given = {folded(worker.name): worker.name for worker in workers}
         for index, worker in enumerate(workers):
-            if (worker.capacity or 1) > MOST_CAPACITY["process"]:
-                continue  # it is refused, or has one name
+            if (worker.capacity or 1) > MOST_CAPACITY["process"] and worker.engine == "process":
+                continue  # it is refused
+            if (worker.count or 1) > MOST_ACTORS:
+                continue
             for one in worker.each():
                 if one.name != worker.name and (same := given.get(folded(one.name))) is not None:
-                    text = f"{short(worker.name)} has a process named {short(one.name)}, as the worker {short(same)} is"
+                    part = "an actor" if worker.engine == ON_CLUSTER else "a process"
+                    text = f"{short(worker.name)} has {part} named {short(one.name)}, as the worker {short(same)} is"
                     self.bad(("workers", index, "name"), text, "give one of them another name")
 
 

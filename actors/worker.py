@@ -40,9 +40,11 @@ from .messages import (
     TimerFired,
     WorkerBeat,
     WorkerDied,
+    WorkerUnfit,
 )
 from .publishing import publish_row, published_row
 from .records import WorkerRecord
+from .spec import ON_CLUSTER
 from .turn import Call, KillWorker, ReleaseResources, StartWorker, StopCall, StopWorker
 
 if TYPE_CHECKING:
@@ -65,14 +67,14 @@ _LIVES = "It lives: shut it down or terminate it, to start it anew."
 class WorkerActor(Entity[WorkerRecord]):
     """One incarnation of a worker."""
 
-    __slots__ = ("before", "capabilities", "foreign", "pools", "seen", "used", "watched")
+    __slots__ = ("before", "capabilities", "foreign", "pools", "seen", "unfit", "used", "watched")
 
     machine = WORKER
     receivers: ClassVar[dict[type[Message], str]] = {
         Assign: "on_assign", Regained: "on_assign", Release: "on_release", Cancel: "on_cancel", Recover: "on_recover",
-        WorkerBeat: "on_beat", WorkerDied: "on_died", BeginWork: "on_begin_work", PauseWorker: "on_pause",
-        ResumeWorker: "on_resume", ShutDownWorker: "on_shut_down", TerminateWorker: "on_terminate",
-        Exhausted: "on_exhausted", TimerFired: "on_timer",
+        WorkerBeat: "on_beat", WorkerDied: "on_died", WorkerUnfit: "on_unfit", BeginWork: "on_begin_work",
+        PauseWorker: "on_pause", ResumeWorker: "on_resume", ShutDownWorker: "on_shut_down",
+        TerminateWorker: "on_terminate", Exhausted: "on_exhausted", TimerFired: "on_timer",
     }  # fmt: skip
 
     def __init__(self, kernel: Kernel, record: WorkerRecord) -> None:
@@ -82,6 +84,7 @@ class WorkerActor(Entity[WorkerRecord]):
         self.pools: list[Pool] = []  # the scheduler's, as long as it takes tasks
         self.watched = record.engine in IN_PROCESS  # nothing more to be done about that
         self.seen = kernel.at  # when it last gave a sign of life (UTC epoch seconds)
+        self.unfit: str | None = None  # why no node of its cluster could hold it
         self.before: WorkerActor | None = None  # the incarnation before it
         self.foreign = False  # it was another node's, and is here to be ended
 
@@ -218,9 +221,21 @@ class WorkerActor(Entity[WorkerRecord]):
             kernel.effect(StopCall(token, force=True))
 
     def on_died(self, message: WorkerDied) -> None:
-        """Its process is gone, unasked: this incarnation has failed, and the next one takes its place."""
+        """Its process is gone, unasked: this incarnation has failed, and the next one takes its place.
+
+        Of one on a cluster it is told first that it does not answer: who told of its death was not itself.
+        """
+        if self.record.engine == ON_CLUSTER and self.record.assigned and self.knows(Event.HEALTH_CHECK_TIMEOUT):
+            told = {"missed": self.record.missed, "assigned": self.record.assigned}
+            self.fire(Event.HEALTH_CHECK_TIMEOUT, reason=message.reason, metadata=told)
         self.fire(FAIL, replace(self.record, assigned=0), reason=message.reason)
         self.kernel.supervisor.health.replace(self)
+        self._leave()
+
+    def on_unfit(self, message: WorkerUnfit) -> None:
+        """No node could hold it: there is none, until one could. Who waits for it is told that, and why."""
+        self.unfit = message.reason
+        self.fire(FAIL, replace(self.record, assigned=0), reason=message.reason)
         self._leave()
 
     def on_recover(self, _: Recover) -> None:

@@ -29,7 +29,7 @@ from ..actors.backoff import WaitError, encode_wait, is_strategy
 from ..actors.fields import kind_of
 from ..actors.lifecycles import Lifecycles
 from ..actors.schema import Finding, Path, beside, did_you_mean, short, where
-from ..actors.spec import Alert, Approval, Check, Condition, Hook, Retry, Task, Workstream
+from ..actors.spec import ON_CLUSTER, Alert, Approval, Check, Condition, Hook, Retry, Task, Workstream
 from ..actors.validate import SpecificationError, approval_problems, examined
 from .functions import BodyNotFound, NoPath, find, follow, look_in, path_of, wants_too_much
 from .naming import named
@@ -176,13 +176,14 @@ def _not_for_processes(workstream: Workstream, bodies: Bodies) -> list[Finding]:
     """A finding for each body that is to run in a worker process, which could not find it."""
     found: list[Finding] = []
     for index, task in enumerate(workstream.tasks):
-        if task.engine == "process" and isinstance(task.run, str) and ":" not in task.run:
+        if task.engine in {"process", ON_CLUSTER} and isinstance(task.run, str) and ":" not in task.run:
             try:
                 path_of(bodies.resolve(task.run))
             except BodyNotFound:
                 continue  # told already, or yet to be registered
             except NoPath as error:
-                text = f"cannot be found by a worker process: {error}"
+                finder = "a worker on Ray" if task.engine == ON_CLUSTER else "a worker process"
+                text = f"cannot be found by {finder}: {error}"
                 found.append(Finding(where(("tasks", index, "run")), text))
     return found
 

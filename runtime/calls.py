@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from ..actors.messages import CallEnded
-from ..actors.spec import Check, Condition, Hook, Task, Workstream, seconds
+from ..actors.spec import ON_CLUSTER, Check, Condition, Hook, Task, Workstream, seconds
 from ..actors.task_record import TaskRecord
 from ..actors.turn import RunHook, StartCall, folder_of
 from .acceptance import importing, looked_at
@@ -102,6 +102,9 @@ class Caller(Reports):
         spec = task.spec
         engine = self.engines[task.engine]
         grace = task.limits.kill_grace
+        if task.engine == ON_CLUSTER:
+            self._start_on_cluster(engine, task, token)
+            return
         if spec.command is not None:
             path = self.outputs.place(task)
             env = {**spec.env, **self._facts(task)}
@@ -122,24 +125,50 @@ class Caller(Reports):
 
     def _start_in_process(self, engine: Engine, task: TaskActor, func: Callable[..., Any], token: int) -> None:
         """Have the process of the worker that took it run the body. Raises BodyNotFound if that could not find it."""
-        name = task.spec.run
-        if ":" not in name:
-            try:
-                name = path_of(func)
-            except NoPath as error:
-                raise BodyNotFound(f"a worker process cannot find {name!r}: {error}") from error
+        if (away := self._away(task, token, _path(task.spec.run, func, "a worker process"))) is not None:
+            self._run_away(engine, task, away, func)
+
+    def _start_on_cluster(self, engine: Engine, task: TaskActor, token: int) -> None:
+        """Have the worker that took it run its body or its command. Raises BodyNotFound if that could not find it."""
+        spec, stream = task.spec, task.stream.spec
+        if spec.command is None:
+            func = self._functions.get(spec.run) or self._function(spec.run, stream.folder)
+            if (away := self._away(task, token, _path(spec.run, func, "a worker on Ray"))) is not None:
+                process, mask = away
+                on_loop = msgspec.structs.replace(process, on_loop=kind_of(func) == "loop")
+                self._run_away(engine, task, (on_loop, mask), func)
+            return
+        if (away := self._away(task, token, "")) is None:
+            return
+        process, mask = away
+        if spec.depends_on or spec.after:
+            process = msgspec.structs.replace(process, results=msgspec.json.encode(_results(task)))
+        env = {**spec.env, **self._facts(task, results=False)}
+        command = self._command(stream, spec, spec, path=None, env=env)
+        command = msgspec.structs.replace(command, expected_exit_codes=spec.expected_exit_codes)
+        call = Call(token=token, command=command, process=process, grace=task.limits.kill_grace, mask=mask)
+        self._run(engine, call, self._command_ended)
+
+    def _away(self, task: TaskActor, token: int, function: str) -> tuple[ProcessCall, Mask | None] | None:
+        """Where else than in this process an attempt runs; None where its worker has gone, which is told."""
         taker = self._kernel.workers.get(self._kernel.slots[token].worker)
         if taker is None:
             gone = "its worker was gone before it started"
             self._tell(CallEnded(token, "lost", error_type="worker_lost", error=gone, category="transient"))
-            return
+            return None
         worker = taker.record
         secrets, mask = self._secrets_of(task.stream.spec, task.spec)
         process = ProcessCall(
-            function=name, worker=worker.name, incarnation=worker.run, folder=task.stream.spec.folder,
+            function=function, worker=worker.name, incarnation=worker.run, folder=task.stream.spec.folder,
             output_path=self.outputs.place(task), output_root=self.outputs.root, output_limit=task.spec.max_output,
             recycle_after=worker.recycle_after, secrets=secrets,
         )  # fmt: skip
+        return process, mask
+
+    def _run_away(
+        self, engine: Engine, task: TaskActor, away: tuple[ProcessCall, Mask | None], func: Callable[..., Any]
+    ) -> None:
+        token, (process, mask) = task.record.token, away
         context = self.context_of(task, token, self.desk) if takes_context(func) else None
         call = Call(
             token=token, process=process, context=context, bound=_bound(task), grace=task.limits.kill_grace, mask=mask
@@ -328,14 +357,15 @@ class Caller(Reports):
         names = stream.secrets if task is None or not task.secrets else [*stream.secrets, *task.secrets]
         return self._secrets.of(names) if names else ({}, None)
 
-    def _facts(self, task: TaskActor) -> dict[str, str]:
+    def _facts(self, task: TaskActor, *, results: bool = True) -> dict[str, str]:
+        """What a command is told. results: whether a file with those of its dependencies is for it."""
         record, spec = task.record, task.spec
         facts = {
             "CALLBOARD_JOB": record.job_id, "CALLBOARD_TASK": record.name, "CALLBOARD_ATTEMPT": str(record.attempt),
         }  # fmt: skip
         if spec.args:
             facts["CALLBOARD_ARGS"] = msgspec.json.encode(spec.args).decode()
-        if spec.depends_on or spec.after:
+        if results and (spec.depends_on or spec.after):
             facts["CALLBOARD_RESULTS"] = str(self.outputs.write_results(task, _results(task)).absolute())
         return facts
 
@@ -348,6 +378,16 @@ class Caller(Reports):
         return CommandCall(
             **words, cwd=folder_of(stream, task), env=env, output_path=path, output_root=self.outputs.root, mask=mask
         )
+
+
+def _path(name: str, func: Callable[..., Any], finder: str) -> str:
+    """The import path of a task's function. Raises BodyNotFound where it has none."""
+    if ":" in name:
+        return name
+    try:
+        return path_of(func)
+    except NoPath as error:
+        raise BodyNotFound(f"{finder} cannot find {name!r}: {error}") from error
 
 
 def _words(part: Part) -> dict[str, Any]:

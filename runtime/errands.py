@@ -1,4 +1,4 @@
-"""What bodies in worker processes ask of the runtime, done for them: child jobs, and approvals.
+"""What bodies in worker processes, here or on Ray, ask of the runtime, done for them: child jobs, and approvals.
 
 Rules:
 - A question is done as it would be for a plain function in a thread, by the same code; its answer goes back to the
@@ -10,7 +10,7 @@ Rules:
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -23,15 +23,31 @@ if TYPE_CHECKING:
     from .children import Children
     from .desk import ApprovalDesk
     from .engines.context import TaskContext
-    from .engines.process import ProcessEngine
     from .runtime import Runtime
 
 
+class Asking(Protocol):
+    """An engine whose bodies ask from elsewhere."""
+
+    @property
+    def name(self) -> str:
+        """The engine's."""
+        ...
+
+    def park(self, token: int) -> None:
+        """The body lends its slot."""
+        ...
+
+    def answer(self, answered: Answered) -> None:
+        """Tell a body what came of its question."""
+        ...
+
+
 class Errands:
-    """The questions of one runtime's worker processes."""
+    """The questions that come by one engine of a runtime."""
 
     def __init__(
-        self, runtime: Runtime, children: Children, desk: ApprovalDesk, runners: RunnerPool, engine: ProcessEngine
+        self, runtime: Runtime, children: Children, desk: ApprovalDesk, runners: RunnerPool, engine: Asking
     ) -> None:
         self._runtime = runtime
         self._children = children

@@ -26,10 +26,30 @@ import anyio.to_thread
 from ..actors.commands import StartWorkers
 from ..actors.job import JobActor
 from ..actors.loading import Loaded, make_kernel
-from ..actors.messages import RECOVER, Adopt, InboxTaken, ProcessStarted, WorkerBeat, WorkerDied
+from ..actors.messages import (
+    RECOVER,
+    Adopt,
+    InboxTaken,
+    ProcessStarted,
+    WorkerBeat,
+    WorkerDied,
+    WorkerFits,
+    WorkerUnfit,
+)
 from ..actors.names import node_of
 from ..actors.notices import Notice
-from ..actors.spec import Alert, Defaults, Duration, HealthChecks, LifecycleName, Tool, Worker, Workstream, seconds
+from ..actors.spec import (
+    ON_CLUSTER,
+    Alert,
+    Defaults,
+    Duration,
+    HealthChecks,
+    LifecycleName,
+    Tool,
+    Worker,
+    Workstream,
+    seconds,
+)
 from ..actors.strategy import Supervision
 from ..actors.tools import RUNTIME
 from ..machines.lifecycle import Lifecycle
@@ -47,7 +67,7 @@ from .engines.loop import LoopEngine
 from .engines.process import ProcessEngine
 from .engines.thread import ThreadEngine
 from .engines.wire import Unwanted, Want
-from .errands import Errands
+from .errands import Asking, Errands
 from .handles import JobHandle
 from .host import Host
 from .inflight import InFlight
@@ -67,12 +87,15 @@ from .watchdog import Watchdog
 from .workers import check_workers, default_workers
 
 if TYPE_CHECKING:
+    from .engines.ray import RayEngine
+    from .engines.raycluster import RayCluster
     from .jsonl import JsonlLog
     from .runtime import Runtime
 
 DRAIN_DEADLINE = 30.0
 DATABASE_OUTPUTS = "callboard.output"
 """Where the output of commands goes, in the present folder, where the journal is in a database."""
+_SHORTEST_LEASE = 5.0  # seconds without a word of the runtime after which a worker on Ray may end itself
 CLOSING = 5.0
 """Seconds that each step of closing may take once nothing is waited for any more."""
 
@@ -100,6 +123,7 @@ class RuntimeParts(ABC):
         clock: Clock | None = None,
         random: Random | None = None,
         ids: Ids | None = None,
+        ray: RayCluster | str | None = None,
     ) -> None:
         if not (journal is None or isinstance(journal, str | Path) or hasattr(journal, "append")):
             raise TypeError(f"the journal is a path, a Journal or None, not {journal!r:.60}")
@@ -116,6 +140,7 @@ class RuntimeParts(ABC):
         self._drain_deadline = span("drain_deadline", drain_deadline)
         self._keep_requests = span("keep_requests", keep_requests)
         self._supervision = supervision
+        self._ray = ray
         self._clock = clock or SystemClock()
         self._random = random or Random()  # noqa: S311 - jitter, not secrets
         self._ids = ids or TimeOrderedIds(self._clock, self._random)
@@ -164,7 +189,7 @@ class RuntimeParts(ABC):
         self._hub.told = loaded.last_seq
         self._machines = Machines(self._whole, self._host, start)
         self._children = Children(self._whole, self._host, runners)
-        process = await self._open_engines(runners)
+        asking = await self._open_engines(runners)
         if loaded.attempts or loaded.cancel_hooks:
             await self._end_leftovers(loaded)
         taker = self._taker = Taker(self._whole, self._host, self._requests, self.read, start)
@@ -172,7 +197,8 @@ class RuntimeParts(ABC):
         if loaded.jobs:
             loaded.awaited = await taker.awaited()
         self._begin(loaded)
-        self._errands = Errands(self._whole, self._children, self._host.caller.desk, runners, process)
+        desk = self._host.caller.desk
+        self._errands = {one.name: Errands(self._whole, self._children, desk, runners, one) for one in asking}
         return taker
 
     async def _catch_up(self, taker: Taker) -> None:
@@ -268,19 +294,40 @@ class RuntimeParts(ABC):
         else:
             self.journal.shut(deadline)
 
-    async def _open_engines(self, runners: RunnerPool) -> ProcessEngine:
+    async def _open_engines(self, runners: RunnerPool) -> Sequence[Asking]:
+        """Open them; returns those by which bodies ask something of the runtime."""
         monotonic = self._clock.monotonic
         command = CommandEngine(started=self._process_started, clock=monotonic)
         process = ProcessEngine(
             started=self._process_started, alive=self._worker_alive, died=self._worker_died,
-            asked=self._process_asked, environment={JOURNAL_VARIABLE: self._name}, clock=monotonic,
+            asked=partial(self._asked, "process"), environment={JOURNAL_VARIABLE: self._name}, clock=monotonic,
             start_limit=seconds(self._health_checks.start_timeout),
         )  # fmt: skip
         for engine in (LoopEngine(runners, clock=monotonic), ThreadEngine(clock=monotonic), process, command):
-            await engine.open()
-            self._closing.push_async_callback(engine.close, CLOSING)
-            self._engines[engine.name] = engine
-        return process
+            await self._open_engine(engine)
+        if self._ray is not None or any(worker.engine == ON_CLUSTER for worker in self._workers):
+            ray = self._ray_engine()
+            await self._open_engine(ray)
+            return process, ray
+        return (process,)
+
+    async def _open_engine(self, engine: Engine) -> None:
+        await engine.open()
+        self._closing.push_async_callback(engine.close, CLOSING)
+        self._engines[engine.name] = engine
+
+    def _ray_engine(self) -> RayEngine:
+        from .engines.ray import RayEngine  # noqa: PLC0415
+        from .engines.raycluster import RayCluster  # noqa: PLC0415 - few runtimes need it
+
+        ray, health = self._ray, self._health_checks
+        return RayEngine(
+            RayCluster(address=ray) if isinstance(ray, str) else ray, spec_of=self._worker_spec,
+            journal=None if self._name.startswith("memory:") else self._name, at_once=True,
+            alive=self._worker_alive, died=self._worker_died, unfit=self._worker_unfit, fits=self._worker_fits,
+            asked=partial(self._asked, "ray"), environment={JOURNAL_VARIABLE: self._name},
+            lease=max(_SHORTEST_LEASE, seconds(health.interval) * (health.misses + 1)), clock=self._clock.monotonic,
+        )  # fmt: skip
 
     def _begin(self, loaded: Loaded) -> None:
         host = self._host
@@ -343,8 +390,17 @@ class RuntimeParts(ABC):
     def _worker_died(self, worker: str, incarnation: int, reason: str) -> None:
         self._host.tell(WorkerDied(worker, incarnation, reason))
 
-    def _process_asked(self, context: TaskContext, want: Want | Unwanted) -> None:
-        self._dispatcher.call_threadsafe(self._errands.take, context, want)
+    def _asked(self, engine: str, context: TaskContext, want: Want | Unwanted) -> None:
+        self._dispatcher.call_threadsafe(self._errands[engine].take, context, want)
+
+    def _worker_unfit(self, worker: str, incarnation: int, reason: str) -> None:
+        self._host.tell(WorkerUnfit(worker, incarnation, reason))
+
+    def _worker_fits(self, worker: str, incarnation: int) -> None:
+        self._host.tell(WorkerFits(worker, incarnation))
+
+    def _worker_spec(self, name: str) -> Worker:
+        return self._host.kernel.named[name].spec
 
     def _process_started(self, token: int, info: ProcessInfo) -> None:
         if token not in self._host.caller.unasked:  # the kernel knows no such token

@@ -20,7 +20,7 @@ from ..actors.commands import BeginWork, PauseWorker, ResumeWorker, ShutDownWork
 from ..actors.lifecycles import Lifecycles
 from ..actors.messages import Message
 from ..actors.records import WorkerRecord
-from ..actors.spec import Duration, Worker, seconds
+from ..actors.spec import ON_CLUSTER, Duration, Worker, seconds
 from ..actors.validate import Finding, SpecificationError, worker_findings
 from ..machines import InvalidTransitionError
 from .attribution import words
@@ -187,6 +187,8 @@ def check_worker(worker: object, engines: Collection[str], lifecycles: Lifecycle
         raise TypeError(f"start_worker takes a Worker, not {worker!r:.60}")
     if worker.engine not in engines:
         text = f"there is no engine {worker.engine!r:.40}; there are: {', '.join(engines)}"
+        if worker.engine == ON_CLUSTER:
+            text += ". Open the runtime with ray=RayCluster(...), and there is"
         raise SpecificationError([Finding("workers[0].engine", text)], f"worker {worker.name!r:.80}")
     check_workers([worker], lifecycles)
     return worker

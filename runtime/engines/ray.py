@@ -12,7 +12,7 @@ Rules:
   asks for; if no node of the cluster could ever hold it, that is told (`unfit`), and once one could, that too (`fits`).
 - Ray starts nothing again and calls nothing twice: what becomes of lost work is decided by its task.
 - A stop is what it is beside a runtime. An async function that does not end within its grace is forced by this engine.
-- `alive` is told by the actor itself, in a thread that no body can hold up. `died` is told when Ray says that it is gone.
+- `alive` is told by the actor itself, in a thread that no body can hold up. `died` is told when Ray says it is gone.
 - What a body asks of the runtime is told by `asked`, and answered by `answer`.
 - Results come with their tokens, once. Output comes in pieces of at most 64 KiB, and only what is kept of it.
 - An actor that does not hear of its runtime for `lease` seconds ends itself: before what it ran is run elsewhere.
@@ -101,7 +101,7 @@ class RayEngine(BaseEngine[_RayRun]):
         self._keeper_closed: anyio.Event | None = None
 
     async def open(self) -> None:
-        """Get ready; connect, if that is wanted at once. Raises RayUnavailable, and RuntimeError in a worker process."""
+        """Get ready; connect, if that is wanted now. Raises RayUnavailable, and RuntimeError in a worker process."""
         refuse_while_loading()
         await super().open()
         if self._at_once:
@@ -199,7 +199,7 @@ class RayEngine(BaseEngine[_RayRun]):
             with anyio.move_on_after(_CLOSING, shield=True):
                 await self._keeper_closed.wait()
         else:
-            ray_thread().do(self._cluster.disconnect, lambda *_: None)
+            ray_thread().do(self._cluster.disconnect, lambda _value, _error: None)
         self._seats.clear()
         self._aside.clear()
 
@@ -368,7 +368,11 @@ def _order(call: Call, what: ProcessCall) -> Order:
             expected_exit_codes=command.expected_exit_codes, results=what.results,
         )  # fmt: skip
         return Order(
-            call.token, line=line, grace=call.grace, output_limit=what.output_limit, secrets=list(what.secrets.values())
+            call.token,
+            line=line,
+            grace=call.grace,
+            output_limit=what.output_limit,
+            secrets=tuple(what.secrets.values()),
         )
     begin = Begin(call.token, what.function, what.folder, facts_of(call), what.secrets, call.bound or {})
     return Order(

@@ -12,8 +12,11 @@ Rules:
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import logging
 import os
+import signal
+import sys
 import threading
 from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import Future
@@ -23,14 +26,17 @@ from typing import Any, Literal, cast
 
 import msgspec
 
-from .rayactor import RayWorker
-
 NAMESPACE = "callboard"
 """Ray's namespace of our actors."""
 _GROUPS = {"push": 1, "poll": 1, "probe": 1}  # threads of the actor, by what they do
 _OWN_OPTIONS = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}
 _UNWANTED = ("SIGTERM handler is not set", "Token authentication is enabled")
 _CAUSE = 600  # characters
+_SIGACTION = 512  # bytes, and more than any system's struct of that name has
+_SIGNALS = (
+    signal.SIGTERM, signal.SIGINT, signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV,
+    *(getattr(signal, name) for name in ("SIGBUS", "SIGTRAP") if hasattr(signal, name)),
+)  # fmt: skip
 
 Then = Callable[[Any, "RayTrouble | None"], None]
 """Is told what came of a call: its value, or the trouble. In a thread of Ray's."""
@@ -180,7 +186,7 @@ class Cluster:
         if address in (None, "local"):
             options.setdefault("include_dashboard", False)
         try:
-            with _without_advice():
+            with _without_advice(), _signals_kept():
                 ray.init(address=address, **options)
         except Exception as error:  # whatever its many parts raise
             where = "a Ray cluster cannot be started here" if address == "local" else f"no Ray cluster at {address!r}"
@@ -200,7 +206,8 @@ class Cluster:
         """Why none of the nodes could ever hold such an actor; None where one could."""
         nodes = [node for node in cast("list[dict[str, Any]]", _ray().nodes()) if node["Alive"]]
         for node in nodes:
-            has, called = node["Resources"], node.get("Labels") or {}
+            has = cast("dict[str, float]", node["Resources"])
+            called = cast("dict[str, str]", node.get("Labels") or {})
             if all(has.get(name, 0) >= amount for name, amount in resources.items() if amount) and all(
                 called.get(name) == value for name, value in labels.items()
             ):
@@ -226,6 +233,8 @@ class Cluster:
         if self._mark is not None:
             options["name"] = f"{self._mark}:{name}:{os.getpid()}-{id(self)}-{self._count}"
             options["namespace"] = NAMESPACE
+        from .rayactor import RayWorker  # noqa: PLC0415 - all that an actor needs, and a runtime does not
+
         made = _ray().remote(concurrency_groups=_GROUPS)(RayWorker)
         return Actor(made.options(**options).remote(welcome))
 
@@ -293,3 +302,23 @@ def _without_advice() -> Generator[None]:
     finally:
         for logger in loggers:
             logger.removeFilter(wanted)
+
+
+@contextlib.contextmanager
+def _signals_kept() -> Generator[None]:
+    """With what this process does on signals as it was: Ray would end it on SIGTERM, whatever the program does then.
+
+    By the C library, since Python lets only the main thread do that, and knows nothing of what Ray has set.
+    """
+    if sys.platform == "win32":
+        yield
+        return
+    library = ctypes.CDLL(None)
+    kept = {number: ctypes.create_string_buffer(_SIGACTION) for number in _SIGNALS}
+    for number, action in kept.items():
+        library.sigaction(int(number), None, action)
+    try:
+        yield
+    finally:
+        for number, action in kept.items():
+            library.sigaction(int(number), action, None)

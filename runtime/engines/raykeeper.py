@@ -28,7 +28,7 @@ from .main_module import own_main
 from .raycluster import Cluster, RayTrouble, ray_thread
 from .rayseats import RayJob, RayListener, RaySeat
 from .raywire import FromActor, Here, Over, Printed, Stop, Welcome
-from .wire import Answered, Frame, Said, Unpacker, Unwanted, Want, packed
+from .wire import Answered, Said, Unpacker, Unwanted, Want, packed
 
 _AGAIN = 0.5  # seconds until a call is made again that could not be delivered
 _LOOK = 5.0  # seconds between two looks for a cluster that could hold a worker
@@ -141,7 +141,7 @@ class RayKeeper:
             self._disconnect()
 
     def _disconnect(self) -> None:
-        self._calls.do(self._cluster.disconnect, lambda *_: self._orders.put(self._finish))
+        self._calls.do(self._cluster.disconnect, lambda _value, _error: self._orders.put(self._finish))
 
     def _finish(self) -> None:
         self._closed = True
@@ -200,7 +200,7 @@ class RayKeeper:
             self._over(seat)
             return
         seat.stage, seat.due = "killed", time.monotonic() + _KILLING
-        self._calls.do(actor.kill, lambda *_: None)
+        self._calls.do(actor.kill, lambda _value, _error: None)
 
     def _over(self, seat: RaySeat) -> None:
         seat.stage, seat.due, seat.actor = "over", None, None
@@ -394,17 +394,15 @@ class RayKeeper:
         else:
             self._lose(seat, f"its actor could not say anything: {trouble}")
 
-    def _heard(self, seat: RaySeat, frame: Frame) -> None:
+    def _heard(self, seat: RaySeat, frame: FromActor) -> None:
         if isinstance(frame, Here):
             seat.place, seat.pid = f"process {frame.pid} on {frame.host}", frame.pid
             if seat.stage == "placed":
                 seat.stage = "up"
-            for job in seat.jobs.values():
-                if job.halted:
-                    self._limit(job)
+            for halted in [one for one in seat.jobs.values() if one.halted]:
+                self._limit(halted)
             return
-        token = frame.outcome.token if isinstance(frame, Over) else getattr(frame, "token", 0)
-        job = seat.jobs.get(token)
+        job = seat.jobs.get(frame.outcome.token if isinstance(frame, Over) else frame.token)
         if job is None:
             return  # it was given up, or is over
         match frame:
@@ -417,8 +415,6 @@ class RayKeeper:
                 self._listener.job_wants(job, frame)
             case Over(outcome=outcome):
                 self._ended(seat, job, outcome)
-            case _:
-                pass
 
     def _ended(self, seat: RaySeat, job: RayJob, outcome: Outcome) -> None:
         if outcome.status == "abandoned" and seat.stage not in _DONE_FOR:

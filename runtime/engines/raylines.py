@@ -29,7 +29,10 @@ class LoopThread:
 
     def post(self, func: Callable[..., None], *args: Any) -> None:
         """Call `func(*args)` on the loop, soon. From any thread."""
-        self._line.post(self._context.run, func, *args)
+        self._line.post(self._call, func, *args)
+
+    def _call(self, func: Callable[..., None], *args: Any) -> None:
+        self._context.run(func, *args)
 
     def _run(self) -> None:
         try:

@@ -10,6 +10,8 @@ Rules:
 - Ray kills an actor's child processes with it. So this one is nobody's child, and has a session of its own.
 """
 
+from __future__ import annotations
+
 import contextlib
 import os
 import select
@@ -17,8 +19,9 @@ import shutil
 import signal
 import sys
 import time
+from pathlib import Path
 
-_PROC = "/proc"
+_PROC = Path("/proc")
 _PATIENCE = 5.0  # seconds in which something new may still come up
 
 
@@ -50,20 +53,19 @@ def sweep(mark: bytes) -> None:
         time.sleep(0.02)
 
 
-def _carriers(mark: bytes) -> "set[int]":
+def _carriers(mark: bytes) -> set[int]:
     found: set[int] = set()
-    for name in os.listdir(_PROC) if os.path.isdir(_PROC) else ():
-        if not name.isdecimal() or int(name) == os.getpid():
+    for place in _PROC.iterdir() if _PROC.is_dir() else ():
+        if not place.name.isdecimal() or int(place.name) == os.getpid():
             continue
-        with contextlib.suppress(OSError), open(f"{_PROC}/{name}/environ", "rb") as file:
-            if mark in file.read().split(b"\0") and not _dead(name):
-                found.add(int(name))
+        with contextlib.suppress(OSError):
+            if mark in (place / "environ").read_bytes().split(b"\0") and not _dead(place):
+                found.add(int(place.name))
     return found
 
 
-def _dead(name: str) -> bool:
-    with open(f"{_PROC}/{name}/stat", "rb") as file:
-        return file.read().rpartition(b") ")[2][:1] in b"ZX"
+def _dead(place: Path) -> bool:
+    return (place / "stat").read_bytes().rpartition(b") ")[2][:1] in b"ZX"
 
 
 def main() -> None:

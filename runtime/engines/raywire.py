@@ -21,7 +21,7 @@ from .wire import Answered, Begin, Frame, Said, Unwanted, Want
 
 
 class Welcome(msgspec.Struct, frozen=True):
-    """What an actor is made with. worker: "name#incarnation". path, argv, main: as a worker process is told (`wire.Hello`).
+    """What an actor is made with. worker: "name#incarnation". path, argv, main: as a worker process is told (`wire`).
 
     environment: variables by which what is started there is known. lease: seconds without a word of its runtime after
     which it ends itself, with all that it started.
@@ -36,7 +36,7 @@ class Welcome(msgspec.Struct, frozen=True):
 
 
 class Line(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A command line, as `CommandCall` has it. results: what its dependencies returned, for a file that is made there."""
+    """A command line, as `CommandCall` has it. results: what its dependencies returned, for a file there."""
 
     argv: list[str] = []
     shell: str | None = None
@@ -60,7 +60,7 @@ class Order(Frame, frozen=True):
     grace: float = 10.0
     output_limit: int = 0
     recycle_after: int | None = None
-    secrets: list[str] = []
+    secrets: tuple[str, ...] = ()
 
 
 class Stop(Frame, frozen=True):

@@ -2,8 +2,8 @@
 
 Rules
 -----
-- One per kind of worker ("loop", "thread", "process", "command"), all alike. They keep the engines' contract: one end
-  for each call, never inside `start` or `stop`.
+- One per kind of worker ("loop", "thread", "process", "command", "ray"), all alike. They keep the engines' contract:
+  one end for each call, never inside `start` or `stop`.
 - What no script is for runs for real where it is a function (`functions="run"`): a plain one at once, an async one on
   the simulation's loop. A command never does: it succeeds at once.
 - A frozen worker answers nothing: what ends on it is told when it is back. A dead one has lost what it ran.

@@ -8,6 +8,7 @@ Rules
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 from typing import Any, Protocol, cast
@@ -23,7 +24,7 @@ from ...actors.turn import Turn
 from ..clock import VirtualClock
 from ..engines.context import TaskContext
 from ..engines.contract import Call
-from ..engines.process import ProcessEngine
+from ..errands import Asking
 from ..host import Host
 from ..journal.contract import Journal
 from ..outputs import Outputs
@@ -32,7 +33,7 @@ from ..runtime import Runtime
 from ..utc import UtcTimers
 from .engine import Scene, SimulatedEngine
 
-ENGINES = ("loop", "thread", "process", "command")
+ENGINES = ("loop", "thread", "process", "command", "ray")
 NEVER = float("inf")
 START = 1_700_000_000.0
 """UTC epoch seconds at which virtual time begins."""
@@ -168,13 +169,13 @@ class ScriptedRuntime(Runtime):
     def _new_host(self) -> Host:
         return SimulatedHost(self._stage, self._dispatcher, self.journal, self.bodies, self._random)
 
-    async def _open_engines(self, runners: RunnerPool) -> ProcessEngine:
+    async def _open_engines(self, runners: RunnerPool) -> Sequence[Asking]:
         self.runners = runners
         for name in ENGINES:
             engine = SimulatedEngine(name, self._stage, self)
             await engine.open()
             self._engines[name] = engine
-        return cast(ProcessEngine, self._engines["process"])
+        return ()
 
     async def _end_leftovers(self, loaded: Loaded) -> None:
         """No command ever ran."""

@@ -120,9 +120,6 @@ class Bench:
         if isinstance(self.engine, CommandEngine):
             return {"command": CommandCall(argv=[sys.executable, "-S", "-c", COMMANDS[behaviour]])}
         if isinstance(self.engine, RayEngine):
-            if self.flavour == "ray-command":
-                command = CommandCall(argv=[sys.executable, "-S", "-c", COMMANDS[behaviour]])
-                return {"command": command, "process": process_call("", token, function="")}
             prefix = "async_" if self.flavour == "ray-async" else ""
             return {"process": process_call(f"{prefix}{behaviour}", token, on_loop=bool(prefix))}
         if isinstance(self.engine, ProcessEngine):
