@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ....actors.loading import Loaded
-from ..cluster import EPOCH
+from ..cluster import EPOCH, LeaseLost
 from ..writer import Medium
 from ..written import WrittenJournal
 from .address import Address, parse
@@ -40,6 +40,11 @@ class PostgresJournal(WrittenJournal[PostgresReader]):
         self.address = parse(address) if isinstance(address, str) else address
         super().__init__(str(self.address), self.address.schema, pause=pause, clock=clock)
         self._connect = connect
+
+    @property
+    def lost(self) -> LeaseLost | None:
+        """Why this node cannot write any more, once others have taken over what it ran."""
+        return None if self._writer is None else self._writer.lost
 
     def bell(self) -> None:
         """None yet."""

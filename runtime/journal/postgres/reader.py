@@ -33,7 +33,7 @@ from ....actors.records import (
 )
 from ....actors.task_record import AttemptRecord, TaskRecord
 from ....actors.transitions import Transitioned
-from ..contract import ArchivedJob, InboxRow, JournalCorrupt, Wanted
+from ..contract import ArchivedJob, InboxRow, JournalCorrupt, JournalError, Wanted
 from ..decoding import (
     APPROVAL,
     ATTEMPT,
@@ -100,6 +100,7 @@ class PostgresReader:
         self._purpose = purpose
         self._one_at_a_time = threading.Lock()
         self._connection: Connection | None = None
+        self._closed = False
         connection = self._connect()
         try:
             check_version(connection, self._address)
@@ -249,6 +250,7 @@ class PostgresReader:
     def close(self) -> None:
         """Let go of the connection."""
         with self._one_at_a_time:
+            self._closed = True
             self._close()
 
     # -- recovery
@@ -326,6 +328,8 @@ class PostgresReader:
                     if not is_lost(error):
                         raise
                     self._close()
+            if self._closed:
+                raise JournalError(f"{self._address} is not open any more.")
             return self._connect().execute(sql.encode(), values).fetchall()
 
     def _records(self, decoder: msgspec.json.Decoder[T], sql: str, *values: object) -> list[T]:
