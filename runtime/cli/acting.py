@@ -43,7 +43,10 @@ Timeout = Annotated[
 ]
 TIMEOUT = 10.0
 AsJson = Annotated[bool, typer.Option("--json", help="Print what came of it as a JSON object.")]
-_CODES = {"conflict": FAILED, "reused": FAILED, "missing": BAD_INPUT, "invalid": BAD_INPUT}
+_CODES = {
+    "conflict": FAILED, "reused": FAILED, "missing": BAD_INPUT, "unfound": BAD_INPUT, "fire": BAD_INPUT,
+    "invalid": BAD_INPUT,
+}  # fmt: skip
 
 
 def login() -> str:

@@ -22,12 +22,10 @@ from typing import Any
 import msgspec
 
 from ...actors.base_record import Decision
-from ...actors.errors import CircuitOpen
 from ...actors.machine_kind import FireFailed, MachineNotFound
-from ...actors.protection import DecisionConflict, DecisionRefused
 from ...actors.schema import Finding
 from ...actors.validate import SpecificationError
-from ...machines import GuardRejected, InvalidTransitionError
+from ..control.told import Refused, refusal_of
 from ..journal.contract import JournalUnwritable
 from ..outcomes import JobExists, RuntimeClosed
 from ..requests import RequestIdReused
@@ -101,19 +99,10 @@ def error_of(status: int, body: bytes) -> Exception:
 
 
 def _refused(told: Told) -> Exception:
-    said = told.machine, told.state, told.event, frozenset(told.allowed)
-    error = InvalidTransitionError(*said, told.advice or "")
-    if told.decision is not None:
-        error = DecisionConflict(*said, told.why or "", told.decision)
-    elif told.why is not None:
-        error = DecisionRefused(*said, told.why)
-    elif told.guards is not None:
-        error = GuardRejected(*said, tuple(told.guards))
-    elif told.tool is not None:
-        error = CircuitOpen(told.state, said[-1], told.tool, told.retry_in)
-    if told.subject is not None:
-        error.subject = told.subject
-    return error
+    more = Refused(
+        told.event, told.advice, told.subject, told.why, told.decision, told.guards, told.tool, told.retry_in
+    )
+    return refusal_of(told.machine, told.state, told.allowed, more)
 
 
 def _specification(told: Told) -> Exception:
