@@ -295,6 +295,11 @@ class Caller(Reports):
         if engine is not None:
             engine.stop(token, force=force)
 
+    def abandon(self) -> None:
+        """Stop all calls at once: nobody waits for how they end."""
+        for token, engine in list(self._where.items()):
+            engine.stop(token, force=True)
+
     def tail(self, token: int) -> str:
         """The last line that a running command has written."""
         tail = getattr(self._where.get(token), "tail", None)

@@ -23,8 +23,10 @@ from ..actors.commands import Lend, Regain, Reply, Submit
 from ..actors.errors import TaskCancelled
 from ..actors.messages import Message
 from ..actors.names import name_problem
+from ..actors.records import JobRecord
 from ..actors.spec import Workstream
 from .bodies import prepared
+from .cluster.ids import adopt, reserve
 from .engines.childjob import ChildJob
 from .handles import JobHandle
 from .inflight import InFlight
@@ -84,17 +86,19 @@ class Children:
             said = msgspec.to_builtins(msgspec.structs.replace(spec, folder=None, cwd=None))
             context.keep_out_secrets(said, "the child job's specification")
         fingerprint = blake2b(_LOCAL.sub(rb"\1", encoded), digest_size=16).hexdigest()
-        ended = await runtime.ended(job_id)
-        living = runtime.living(job_id)
-        known = ended if living is None else living.record
+        known = await reserve(runtime.seat, "job", job_id, lambda: self._known(job_id))
         if known is not None and known.fingerprint != fingerprint:
             raise JobExists(
                 f"there is a child job {job_id!r} already, with another workstream ({known.state} now). Use another "
                 "name, or submit under one name what does not change from attempt to attempt."
             )
-        if living is not None or (ended is not None and ended.state == "completed"):
+        if known is not None and (known.finished_at is None or known.state == "completed"):
             return None
-        loaded = None if ended is None else await load(runtime, ended)
+        if known is not None and runtime.seat is not None:
+            known = await runtime.ended(job_id) if await adopt(runtime.seat, "job", job_id) else None
+            if known is None:  # another node was faster
+                return None
+        loaded = None if known is None else await load(runtime, known)
 
         def make(reply: Reply) -> Message:
             if loaded is None:
@@ -102,6 +106,17 @@ class Children:
             return loaded.again(reply, reason="its parent submitted it again", parent=token)
 
         return make
+
+    async def _known(self, job_id: str) -> JobRecord | None:
+        """The record of the job of that id, living or ended; None if there is none."""
+        ended = await self.runtime.ended(job_id)
+        living = self.runtime.living(job_id)
+        if living is not None:
+            return living.record
+        if ended is not None or self.runtime.seat is None:
+            return ended
+        record: JobRecord | None = await self.runtime.read(self.runtime.journal.job, job_id)  # one of another node
+        return record
 
     # -- waiting -------------------------------------------------------------------------------------------------------
 

@@ -28,7 +28,7 @@ from ..machines.workstream import WORKSTREAM
 from .approvals import PendingApproval, pending_of
 from .attribution import name_of, reason_of, words
 from .control.verbs import commands_of
-from .filters import Event, Filters, wanted_by
+from .filters import Event, Filters, Wanted, wanted_by
 from .observe import BUFFER, Subscription
 from .outcomes import Outcome, closed
 
@@ -58,7 +58,7 @@ class JobHandle:
     ) -> None:
         self._runtime = runtime
         self._last = record  # the one that counts where it had ended before, and its actor is gone
-        self._actor = actor
+        self._actor: JobActor | None = actor
         self._outcome = outcome
         self._over = anyio.Event()
         self._cause: BaseException | None = None  # what the runtime broke by
@@ -205,6 +205,11 @@ class JobHandle:
         return await self._runtime.run_again(self.id, word, reason=reason, by=by, **asked)
 
     @property
+    def elsewhere(self) -> bool:
+        """Whether another node of the journal runs it."""
+        return False
+
+    @property
     def _living(self) -> bool:
         return self._outcome is None and self._actor is not None and not self._actor.over and not self._actor.ended
 
@@ -289,12 +294,11 @@ class JobHandle:
         What happened before it was asked for is read from the journal. The filters are those of `Runtime.events`.
         """
         filters["job"] = self.id
-        events = self._runtime.hub.subscribe(
-            wanted_by(filters, notices=notices),
-            last=self._is_its_end,
-            size=size,
-            past=self._runtime.past_of(self.id),
-        )
+        return self._subscribe(wanted_by(filters, notices=notices), size)
+
+    def _subscribe(self, wanted: Wanted, size: int) -> Subscription[Any]:
+        past = self._runtime.past_of(self.id)
+        events = self._runtime.hub.subscribe(wanted, last=self._is_its_end, size=size, past=past)
         if self._over.is_set():
             events.close()
         return events
@@ -322,6 +326,11 @@ class TaskHandle:
     def record(self) -> TaskRecord:
         """Its present record."""
         return self._job.task_record(self.name)
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether another node of the journal runs it."""
+        return self._job.elsewhere
 
     async def cancel(
         self,

@@ -15,7 +15,7 @@ import gc
 from collections import deque
 from collections.abc import Callable, Sequence
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
@@ -59,6 +59,9 @@ from .timers import Timer
 from .utc import UtcTimer, UtcTimers
 from .watchdog import Watchdog
 
+if TYPE_CHECKING:
+    from .cluster.seat import Seat
+
 MAX_BACKLOG = 50_000
 """Transitions that may wait for the disk before the gate closes."""
 EFFECTS_AT_ONCE = 500
@@ -92,6 +95,8 @@ class Host:
         self._over: list[str] = []  # machines that have ended, still to be counted
         self._moved: anyio.Event | None = None
         self.on_trouble: Callable[[Notice], None] | None = None
+        self.seat: Seat | None = None
+        self.on_health: Callable[[], None] = lambda: None  # told when the journal can be written no more, or again
         self._questions: set[Question] = set()
         self._closed = False
         self._cause: BaseException | None = None  # what the runtime broke by
@@ -135,6 +140,7 @@ class Host:
             lasted = round(self._clock.monotonic() - self._unwritable_since, 3)
             self._unwritable_since = None
             self.notice("journal_writable", "info", "the journal can be written again", seconds=lasted)
+        self.on_health()
 
     # -- the kernel's port ---------------------------------------------------------------------------------------------
 
@@ -408,7 +414,14 @@ class Host:
             question.answer(None, closed("the runtime closed before this was done", self._cause))
         if self._moved is not None:
             self._moved.set()
+        if self.seat is not None:
+            self.seat.close(self._cause)
         self.hub.close()
+
+    def abandon(self) -> None:
+        """Stop all that runs at once, and start nothing that waits for a commit: it is another node's now."""
+        self._pending.clear()
+        self.caller.abandon()
 
 
 def _bare(error: Exception) -> Exception:

@@ -10,6 +10,8 @@ Rules
   that a body which had to stop counts as stopped and not as failed.
 - Should something inside end that nobody told to end, the runtime is broken: whoever waits for it gets RuntimeClosed
   with the cause, the application's code is cancelled, and leaving raises.
+- A node that others have fenced (`LeaseLost`) is broken so, and what it ran is stopped at once: it is theirs now.
+  Leaving raises RuntimeClosed then.
 - It is entered once, and left in the same task: whoever wants to go on makes another one of the same journal. It takes
   no signals: that is the program's business.
 """
@@ -26,6 +28,7 @@ from anyio.abc import TaskGroup, TaskStatus
 from ..actors.messages import Drain, StopWorkers
 from ..actors.spec import Duration
 from .draining import idle, quiesce
+from .journal.cluster import LeaseLost
 from .outcomes import RuntimeClosed, closed
 from .parts import CLOSING, DRAIN_DEADLINE, RuntimeParts, span
 from .runners import RunnerPool
@@ -37,7 +40,6 @@ class RuntimeLife(RuntimeParts):
     _entered = False
     _drained = False
     _left = False
-    _broken: BaseException | None = None  # by what
     _refused: BaseException | None = None  # why it could not be entered
     _stopping: anyio.CancelScope | None = None  # around a wait for what only a living dispatcher does
     _group: TaskGroup
@@ -97,7 +99,12 @@ class RuntimeLife(RuntimeParts):
     async def _end(self) -> None:
         """Have it left, and wait for that, whatever is cancelled meanwhile."""
         self._asked_to_leave.set()
-        await self._group.__aexit__(None, None, None)
+        try:
+            await self._group.__aexit__(None, None, None)
+        except BaseExceptionGroup as group:
+            if isinstance(self._broken, LeaseLost) and group.split(LeaseLost)[1] is None:
+                raise closed("the runtime has closed", self._broken) from self._broken
+            raise
 
     async def _keep(self, *, task_status: TaskStatus[TaskGroup]) -> None:
         """Keep the runtime's own tasks out of reach of what cancels the application's."""
@@ -137,6 +144,8 @@ class RuntimeLife(RuntimeParts):
         self._running = self._open = False
         self._let_go(self._broken)
         self._host.close(self._broken)
+        if isinstance(self._broken, LeaseLost):
+            self._host.abandon()
         self._dispatcher.close()
         if self._stopping is not None:
             self._stopping.cancel()
@@ -146,6 +155,8 @@ class RuntimeLife(RuntimeParts):
         taker = await self._load(runners, group.start_soon)
         self._watch_loop(runners)
         group.start_soon(self._serve)
+        if self._membership is not None:
+            await group.start(self._membership.serve)
         await self._catch_up(taker)
         await group.start(taker.serve)
         self._closing.push_async_callback(taker.close)

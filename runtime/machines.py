@@ -51,6 +51,7 @@ from .workers import named
 
 if TYPE_CHECKING:
     from ..actors.machine_actor import MachineEntity
+    from .cluster.machines import MachinesAbroad
     from .host import Host
     from .runtime import Runtime
 
@@ -68,6 +69,8 @@ class MachineRef:
         self._given = facts
         self._mail: deque[Fire] = deque()  # told, and waiting for one that has to be looked up
         self._sent: anyio.Event | None = None  # set once that is empty
+        self.kind: MachineKind | None = None  # of one that another node has: what it runs by, if that is known here
+        self.settled: anyio.Event | None = None  # set once it is known whether its name was free
         self.name = name
 
     def __repr__(self) -> str:
@@ -82,15 +85,30 @@ class MachineRef:
     def record(self) -> MachineRecord:
         """Its present record; of one that is just being spawned, the one that it will have."""
         entity = self._found()
-        return (self._owner.host.journal.machine(self.name) or self._record) if entity is None else entity.record
+        if entity is not None:
+            return entity.record
+        if (abroad := self._owner.abroad) is not None:
+            abroad.glance(self)
+            return self._record
+        return self._owner.host.journal.machine(self.name) or self._record
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether another node of the journal has it."""
+        return self._owner.abroad is not None and self._found() is None
 
     @property
     def facts(self) -> Any:
         """Its present facts, as an instance of their Struct; None where it has none."""
         entity = self._found()
-        if entity is None or entity.kind is None:
+        kind = self.kind if entity is None else entity.kind
+        if kind is None:
             return self._given
-        return entity.kind.read(entity.record.facts)  # a copy of its own: their Struct may be mutable
+        return kind.read(self.record.facts)  # a copy of its own: their Struct may be mutable
+
+    def show(self, record: MachineRecord) -> None:
+        """For the runtime: what was read of one that another node has."""
+        self._record = record
 
     @property
     def ended(self) -> bool:
@@ -101,7 +119,7 @@ class MachineRef:
     def events(self) -> frozenset[str]:
         """The events that its present state knows; none while its machine is not there."""
         entity = self._found()
-        kind = None if entity is None else entity.kind
+        kind = self.kind if entity is None else entity.kind
         return frozenset() if kind is None else kind.machine.valid_events(self.state)
 
     async def ask(self, message: Fire, *, timeout: float | None = ASK_TIMEOUT) -> Transitioned:
@@ -146,7 +164,7 @@ class MachineRef:
         return await self.ask(Fire(event, reason, metadata, facts, request_id), timeout=None)
 
     def _put(self, message: Fire) -> None:
-        if message.request_id is None and not self._mail:
+        if message.request_id is None and not self._mail and self._owner.abroad is None:
             self._look()
             self._owner.host.tell(Command(self.name, message, Reply(self._told(message))))
             return
@@ -156,6 +174,9 @@ class MachineRef:
             self._owner.start(self._send)
 
     async def _fire(self, message: Fire) -> Transitioned:
+        abroad = self._owner.abroad
+        if abroad is not None and not await abroad.comes_home(self):
+            return await abroad.fire(self, message)
         self._look()
         said = msgspec.structs.replace(message, request_id=None)
         answer: Transitioned = await self._owner.runtime.input(
@@ -214,6 +235,7 @@ class Machines:
         self.host = host
         self.start = start  # runs a coroutine function among the runtime's own tasks
         self.on_spawn: Callable[[str], None] = lambda _: None  # told of each name
+        self.abroad: MachinesAbroad | None = None  # those of other nodes
         self._refs: WeakValueDictionary[str, MachineRef] = WeakValueDictionary()
         self._kinds: dict[tuple[object, ...], tuple[MachineActor, MachineKind]] = {}
 
@@ -232,8 +254,13 @@ class Machines:
         if ref is None:
             first = record or first_record(kind, name, facts, self.host.now())
             ref = self._refs[name] = MachineRef(self, name, first, kind.read(first.facts))
-        self.host.tell(SpawnMachine(name, kind, facts, known, ref=ref))
-        self.on_spawn(name)
+        message = SpawnMachine(name, kind, facts, known, ref=ref)
+        if self.abroad is not None and entity is None:
+            ref.kind = kind
+            self.abroad.spawn(ref, message)
+        else:
+            self.host.tell(message)
+            self.on_spawn(name)
         return ref
 
     def of(self, name: str) -> MachineRef:
@@ -246,7 +273,9 @@ class Machines:
         if record is None:
             raise LookupError(f"there is no machine {name!r:.80} in this journal; spawn one with a MachineActor")
         ref = self._refs[name] = MachineRef(self, name, record, None)
-        if entity is None:
+        if entity is None and self.abroad is not None and record.finished_at is None:
+            ref.kind = self._revived(record)[0]
+        elif entity is None:
             self.take_up(name)
         return ref
 
@@ -261,14 +290,18 @@ class Machines:
         record = self.host.journal.machine(name)
         if record is None:
             return
-        kind, missing = None, ""
+        kind, missing = self._revived(record)
+        self.host.tell(SpawnMachine(name, kind, None, record, missing))
+
+    def _revived(self, record: MachineRecord) -> tuple[MachineKind | None, str]:
+        """What it runs by, or why that is not to be had."""
         try:
             encoded = self.host.journal.spec(record.definitions[-1]) or b""
             kind = revived(msgspec.json.decode(encoded, type=Definition), self.host)
-            missing = unfit(record, kind)
         except (MachineNotFound, msgspec.DecodeError) as error:
-            missing = str(error)
-        self.host.tell(SpawnMachine(name, None if missing else kind, None, record, missing))
+            return None, str(error)
+        missing = unfit(record, kind)
+        return (None, missing) if missing else (kind, "")
 
     def refuses(self) -> Reason | None:
         """Why nothing can be told now."""

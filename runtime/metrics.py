@@ -15,7 +15,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -23,6 +23,7 @@ from ..actors.transitions import MachineTransition, Transitioned
 from ..machines.own import MACHINES
 
 if TYPE_CHECKING:
+    from .cluster.membership import Membership
     from .host import Host
 
 BOUNDS = (0.001, 0.01, 0.1, 1.0, 10.0, 60.0, 300.0, 1_800.0, 3_600.0, 86_400.0)
@@ -72,6 +73,8 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     states by tool. workers: how many are in each (engine, state); slots, slots_used: what they could and do run.
     timers_fired, timers_late: how many, and the seconds that the loop was late for all of them together;
     latest_timer: the most that it was. failed_hooks, unlogged: hooks that failed, lines that the log would not take.
+    Of a node of several: jobs_taken: that it has taken over; nodes_fenced: other nodes that were, as it has seen;
+    nodes: that live, it too; lease_left: seconds until its lease runs out, None where the journal has one owner.
     """
 
     transitions: dict[Pair, int]
@@ -96,6 +99,10 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     latest_timer: float
     failed_hooks: int
     unlogged: int
+    jobs_taken: int = 0
+    nodes_fenced: int = 0
+    nodes: int = 1
+    lease_left: float | None = None
 
     @property
     def request_hit_rate(self) -> float | None:
@@ -199,8 +206,8 @@ def _key(name: str) -> str:
     return f"machine:{name}"
 
 
-def snapshot(host: Host, requests: int, request_hits: int) -> Metrics:
-    """What a runtime looks like now."""
+def snapshot(host: Host, requests: int, request_hits: int, member: Membership | None = None) -> Metrics:
+    """What a runtime looks like now; `member` is its part among several nodes."""
     kernel, journal, dispatcher, counting = host.kernel, host.journal, host.dispatcher, host.counting
     workers: Counter[tuple[str, str]] = Counter()
     slots: Counter[str] = Counter()
@@ -219,5 +226,12 @@ def snapshot(host: Host, requests: int, request_hits: int) -> Metrics:
         breakers={name: str(breaker.record.state) for name, breaker in list(kernel.breakers.items())},
         workers=dict(workers), slots=dict(slots), slots_used=dict(used), timers_fired=timers.fired,
         timers_late=timers.late, latest_timer=timers.latest, failed_hooks=host.caller.failed_hooks,
-        unlogged=host.hub.unlogged,
+        unlogged=host.hub.unlogged, **({} if member is None else _of_node(member)),
     )  # fmt: skip
+
+
+def _of_node(member: Membership) -> dict[str, Any]:
+    return {
+        "jobs_taken": member.jobs_taken, "nodes_fenced": member.nodes_fenced, "nodes": member.nodes_living,
+        "lease_left": member.lease_left,
+    }  # fmt: skip

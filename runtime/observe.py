@@ -63,8 +63,9 @@ class Subscription(Generic[EventT]):
     """One subscriber's events, in order: an async iterator that ends when it is closed."""
 
     def __init__(self, hub: Hub, wanted: Wanted, last: Wanted, size: int, past: Past | None) -> None:
+        _check_size(size)
         self._hub = hub
-        self._past = past
+        self._past: Past | None = past
         self._before: deque[EventT | Dropped] = deque()  # of the past, read already
         self._wanted = wanted
         self._last = last
@@ -74,6 +75,11 @@ class Subscription(Generic[EventT]):
         self._broken: Exception | None = None  # what its filter raised
         self._closed = False
         self._arrived = anyio.Event()
+
+    @property
+    def looks_back(self) -> bool:
+        """Whether it has not read all of the past yet."""
+        return self._past is not None
 
     def take(self, event: EventT) -> None:
         """Offer an event. Should a filter raise, its reader gets that, after what came before."""
@@ -201,12 +207,14 @@ class Hub:
 
         size: events that wait for a slow reader. Raises ValueError where none could, TypeError for what is no int.
         """
-        _check_size(size)
-        subscription: Subscription[Any] = Subscription(self, wanted, last, size, None if self._closed else past)
+        return self.add(Subscription[Any](self, wanted, last, size, None if self._closed else past))
+
+    def add(self, subscription: Subscription[Any]) -> Subscription[Any]:
+        """Tell a subscriber from now on, until it is closed."""
         self._subscriptions.add(subscription)
         if self._closed:
             subscription.close()
-        elif past is not None:
+        elif subscription.looks_back:
             self._looking_back.add(subscription)
         return subscription
 

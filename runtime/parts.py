@@ -57,6 +57,9 @@ from .bodies import Bodies, look_in, prepare
 from .calls import Caller
 from .children import Children
 from .clock import Clock, Ids, SystemClock, TimeOrderedIds
+from .cluster.machines import MachinesAbroad
+from .cluster.membership import Membership
+from .cluster.seat import Seat
 from .control.taker import Taker
 from .dispatcher import Dispatcher
 from .draining import archive_ended
@@ -72,6 +75,7 @@ from .handles import JobHandle
 from .host import Host
 from .inflight import InFlight
 from .journal import open_journal
+from .journal.cluster import LeaseLost
 from .journal.contract import Entry, Journal
 from .journal.postgres.address import is_address, parse
 from .leftovers import JOURNAL_VARIABLE, kill_leftovers
@@ -119,6 +123,8 @@ class RuntimeParts(ABC):
         secrets: Source | None = None,
         drain_deadline: Duration = DRAIN_DEADLINE,
         keep_requests: Duration = KEEP_REQUESTS,
+        node: str | None = None,
+        lease: Duration | None = None,
         supervision: Supervision | None = None,
         clock: Clock | None = None,
         random: Random | None = None,
@@ -127,7 +133,14 @@ class RuntimeParts(ABC):
     ) -> None:
         if not (journal is None or isinstance(journal, str | Path) or hasattr(journal, "append")):
             raise TypeError(f"the journal is a path, a Journal or None, not {journal!r:.60}")
+        if (node is not None or lease is not None) and not is_address(journal):
+            raise ValueError(
+                "node and lease are settings of a journal that several runtimes share, which is named by its address, "
+                f"as postgresql://HOST/DATABASE; {'this one' if journal is None else repr(str(journal))} has one owner"
+            )
         self._target = journal
+        self._node = node
+        self._lease = None if lease is None else span("lease", lease)
         self._workers = tuple(workers) if workers is not None else default_workers()
         self._defaults = defaults or Defaults()
         self._tools = dict(tools or {})
@@ -155,6 +168,11 @@ class RuntimeParts(ABC):
         self._archiving = False  # whether there may be jobs to be moved out of the journal
         self._running = False
         self._open = False
+        self._broken: BaseException | None = None  # by what
+        self.seat: Seat | None = None
+        """For the handles: its place among the nodes of the journal, if several can share that."""
+        self._membership: Membership | None = None
+        self._arriving: dict[str, int] = {}  # jobs that are being taken over: up to which number others told of them
         self.journal: Journal
         self._host: Host
         self._dispatcher: Dispatcher
@@ -172,6 +190,10 @@ class RuntimeParts(ABC):
     def _whole(self) -> Runtime:
         """Itself, with its verbs."""
 
+    @abstractmethod
+    def _break(self, cause: BaseException | None) -> None:
+        """Something inside has ended that should not have: nothing goes on, and nobody may wait for it."""
+
     # -- opening -------------------------------------------------------------------------------------------------------
 
     async def _load(self, runners: RunnerPool, start: Callable[[Callable[[], Any]], object]) -> Taker:
@@ -185,15 +207,21 @@ class RuntimeParts(ABC):
         self._requests = Requests(self._host, self.journal, self.read, self._keep_requests)
         self._closing.callback(self._dispatcher.close)
         loaded = await self._open_journal()
+        if (cluster := self.journal.cluster) is not None:
+            self._be_seated(Seat(cluster, self._host, self._ids, self.read, start))
         self._archiving = loaded.archiving
         self._hub.told = loaded.last_seq
         self._machines = Machines(self._whole, self._host, start)
+        if self.seat is not None:
+            self._machines.abroad = MachinesAbroad(self.seat, self._machines)
         self._children = Children(self._whole, self._host, runners)
         asking = await self._open_engines(runners)
         if loaded.attempts or loaded.cancel_hooks:
             await self._end_leftovers(loaded)
         taker = self._taker = Taker(self._whole, self._host, self._requests, self.read, start)
         self._machines.on_spawn = taker.spawned
+        if self._membership is not None:
+            taker.on_ring = self._membership.rung
         if loaded.jobs:
             loaded.awaited = await taker.awaited()
         self._begin(loaded)
@@ -204,12 +232,28 @@ class RuntimeParts(ABC):
     async def _catch_up(self, taker: Taker) -> None:
         """With the dispatcher running: recover, do what is in the inbox, start the workers."""
         self._running = self._open = True
+        if self._membership is not None:
+            await self._membership.join()
         await taker.take(unheard=True)  # what was put into the inbox while nobody ran it comes before anything runs
         self._host.tell(InboxTaken())
         known = {job.id for job in self.recovered}
         self.recovered += [self._handle(job) for name, job in self._host.kernel.jobs.items() if name not in known]
         self._host.tell(StartWorkers(self._workers))
         await self._host.barrier()
+
+    def _be_seated(self, seat: Seat) -> None:
+        """Be one of the nodes of the journal. It is left once nothing runs any more, and all is durable."""
+        self.seat = self._host.seat = seat
+        member = self._membership = Membership(seat, self._host, self.adopt)
+        seat.lost = self._fenced
+        self._host.on_health = member.look_now
+        self._closing.push_async_callback(member.close)
+
+    def _fenced(self, lost: LeaseLost) -> None:
+        """Others have taken over what runs here: end at once."""
+        self._break(lost)
+        if self._membership is not None:
+            self._membership.lost(lost)
 
     async def adopt(self, loaded: Loaded) -> None:
         """For the node's service: go on with what it has taken over. Returns once that is durable.
@@ -221,8 +265,12 @@ class RuntimeParts(ABC):
         loaded.awaited = await self._taker.awaited()
         look_beside(loaded)
         self._archiving |= loaded.archiving
+        self._arriving = {job.id: loaded.last_seq for job in loaded.jobs}
         self._host.tell(Adopt(loaded=loaded))
         await self._host.barrier()
+        self._arriving = {}
+        for machine in loaded.machines:
+            self._taker.spawned(machine.name)
         await self._taker.take()
         self._host.tell(InboxTaken())
 
@@ -285,6 +333,10 @@ class RuntimeParts(ABC):
 
     async def _shut_journal(self) -> None:
         deadline = self._drain_deadline
+        if isinstance(self._broken, LeaseLost):
+            deadline = 0.0  # nothing is taken from it any more
+        elif self._membership is not None and self._settled:
+            await self._membership.leave()
         if self._archiving and self._settled and (shared := self.journal.shared) is not None:
             if self._log is not None:
                 await anyio.to_thread.run_sync(self._log.catch_up)
@@ -423,6 +475,10 @@ class RuntimeParts(ABC):
     def _job_here(self, actor: JobActor) -> None:
         """It was found living, or taken over."""
         self.recovered.append(self._handle(actor))
+        if self.seat is not None:
+            for handle in self.seat.handles_of(actor.record.id):
+                handle.come_home(actor)
+                self._handles.setdefault(handle.id, WeakSet()).add(handle)
         if (beside := actor.spec.folder) is not None:
             look_in(beside)
 

@@ -21,6 +21,7 @@ from ..actors.spec import Workstream
 from ..actors.submissions import no_next_run
 from ..actors.task_record import TaskRecord
 from .bodies import look_in
+from .cluster.ids import adopt
 
 if TYPE_CHECKING:
     from .runtime import Runtime
@@ -82,13 +83,23 @@ async def run_again(
             return None
         return no_next_run(state, word)
 
+    async def own() -> None:
+        """Of several nodes, be the one that runs it again; and see what it has come to, if others did so before."""
+        nonlocal loaded
+        if not await adopt(runtime.seat, "job", job_id):
+            raise no_next_run("running", word)
+        again_ended = await runtime.ended(job_id)
+        if again_ended is not None:
+            loaded = await load(runtime, again_ended)
+
     def make(reply: Reply) -> Message:
         assert loaded is not None  # noqa: S101 - else it is refused
         return loaded.again(reply, again=again, skip=skip, reason=reason, by=by)
 
     asked: Callable[[Reply], Message] = make
     said = job_id, again or skip, (reason, by)  # as a living job is told it, so that the same key gets the same answer
-    await runtime.input(word, said, asked, request_id=request_id, refuse=refuse)
+    first = None if runtime.seat is None else own
+    await runtime.input(word, said, asked, request_id=request_id, refuse=refuse, first=first)
 
 
 def _find(spec: Workstream, name: str | None) -> None:

@@ -33,8 +33,11 @@ from .approvals import PendingApproval, pending_of, with_teams
 from .attribution import name_of, reason_of
 from .bodies import prepared
 from .breakers import BreakerHandle
+from .cluster.ids import reserve
+from .cluster.remote import EVERYTHING, RemoteJob
 from .filters import Event, Filters, wanted_by
 from .handles import JobHandle
+from .journal.cluster import LeaseLost, Node
 from .journal.contract import Health
 from .life import RuntimeLife
 from .machines import MachineRef
@@ -110,7 +113,8 @@ class Runtime(RuntimeLife):
         fingerprint = blake2b(encoded, digest_size=16).hexdigest()
         over, sent = await self._submitting.enter(id), False
         try:
-            if (known := await self._known(id, fingerprint)) is not None:
+            known = await reserve(self.seat, "job", id, lambda: self._known(id, fingerprint))
+            if known is not None:
                 return known
             await self._host.gate()
             sent = True
@@ -178,6 +182,9 @@ class Runtime(RuntimeLife):
                 raise LookupError(f"job {job_id!r} ({archived.state}) was archived in {archived.file}")
             raise LookupError(f"there is no job {job_id!r} in this journal")
         tasks = await self.read(self.journal.tasks, record.stream)  # of its last run; none if it never began
+        if record.finished_at is None and self.seat is not None:
+            actor = self._host.kernel.jobs.get(job_id)  # it may have been taken over meanwhile
+            return RemoteJob(self, self.seat, record, tasks) if actor is None else self._handle(actor)
         return JobHandle(self, record, None, outcome_of(record, tasks))
 
     def living(self, job_id: str) -> JobActor | None:
@@ -186,8 +193,8 @@ class Runtime(RuntimeLife):
         return None if actor is None or actor.over else actor
 
     async def ended(self, job_id: str) -> JobRecord | None:
-        """The record of a job that has ended, durably; None while it lives. Raises LookupError if there is none, but
-        for a child's id: that may be submitted yet.
+        """The record of a job that has ended, durably; None while it lives, also on another node. Raises LookupError if
+        there is none, but for a child's id: that may be submitted yet.
         """
         actor = self._host.kernel.jobs.get(job_id)
         if actor is not None and actor.ended:
@@ -197,7 +204,7 @@ class Runtime(RuntimeLife):
         record: JobRecord | None = await self.read(self.journal.job, job_id)
         if record is None and "/" not in job_id:
             raise LookupError(f"there is no job {job_id!r} in this journal")
-        return record
+        return None if record is not None and record.finished_at is None else record
 
     async def settled(self, limit: float) -> bool:
         """For the board: wait until what is in memory now is durable; False where the journal cannot be written, or
@@ -414,13 +421,31 @@ class Runtime(RuntimeLife):
         Raises RuntimeClosed before it was entered.
         """
         self._check_entered()
-        return snapshot(self._host, self._requests.asked, self._requests.hits)
+        return snapshot(self._host, self._requests.asked, self._requests.hits, self._membership)
 
     @property
     def health(self) -> Health:
         """Whether the journal can write, and if not, why not. Raises RuntimeClosed before it was entered."""
         self._check_entered()
+        if isinstance(self._broken, LeaseLost):
+            return Health(ok=False, reason=str(self._broken))
         return self.journal.health
+
+    @property
+    def node(self) -> str | None:
+        """Its name among the nodes that share the journal; None where it has that alone.
+
+        Raises RuntimeClosed before it was entered.
+        """
+        self._check_entered()
+        return None if self.seat is None else self.seat.name
+
+    async def nodes(self) -> list[Node]:
+        """All nodes of the journal that live, and those that were fenced or have left lately; none where it has one
+        owner. Raises JournalError where the database is not reached, RuntimeClosed.
+        """
+        self._check_open()
+        return [] if self.seat is None else await self.seat.ask(self.seat.cluster.nodes)
 
     @property
     def failed_hooks(self) -> int:
@@ -455,7 +480,10 @@ class Runtime(RuntimeLife):
 
     def past_of(self, job_id: str) -> Past:
         """For a job's events: what was told of it before now."""
-        return Past(self.journal, self.read, job_id, until=self._hub.told)
+        until = max(self._hub.told, self._arriving.get(job_id, 0))
+        if self.seat is not None and job_id not in self._host.kernel.jobs:
+            until = EVERYTHING  # its last numbers may be those of another node
+        return Past(self.journal, self.read, job_id, until=until)
 
     def tail(self, token: int) -> str:
         """The last line of what the command under a fencing token has written."""

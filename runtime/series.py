@@ -54,6 +54,10 @@ def _by_engine(field: str) -> Callable[[Metrics], Values]:
     return lambda told: {(engine,): number for engine, number in slots(told).items()}
 
 
+def _lease(told: Metrics) -> Values:
+    return {} if told.lease_left is None else {(): told.lease_left}
+
+
 SERIES: tuple[Series, ...] = (
     Series(
         "transitions", "Transitions taken.", True, "{transition}",
@@ -73,6 +77,10 @@ SERIES: tuple[Series, ...] = (
     _one("timer_late_seconds", "Seconds that the loop was late for its timers.", "timers_late", "s"),
     _one("hooks_failed", "Hooks that failed.", "failed_hooks", "{hook}"),
     _one("log_lines_lost", "Lines that the application's log would not take.", "unlogged", "{line}"),
+    _one("jobs_taken_over", "Jobs of other nodes that this one has taken over.", "jobs_taken", "{job}"),
+    _one("nodes_fenced", "Other nodes that were fenced, as this one has seen.", "nodes_fenced", "{node}"),
+    _one("nodes", "Nodes of the journal that live, this one too.", "nodes", "{node}", counts=False),
+    Series("lease_left_seconds", "Seconds until this node's lease runs out.", False, "s", (), _lease),
     _one("journal_slowest_commit_seconds", "The slowest commit so far.", "slowest_commit", "s", counts=False),
     _one("timer_latest_seconds", "The most that the loop was late for a timer.", "latest_timer", "s", counts=False),
     _one("journal_backlog", "Transitions that are not durable yet.", "backlog", "{transition}", counts=False),

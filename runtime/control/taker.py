@@ -9,6 +9,8 @@ Rules:
   whether it had taken effect.
 - What was left for a machine that this program has not got waits, unanswered and in order, until it is spawned, here or
   by a later start: whoever only resumes a job must not use up what was meant for another program.
+- Of several nodes each does what is about what it runs. A row about what has moved to another one meanwhile is left to
+  that: the journal gives it to whoever owns its target.
 - Nothing that a row asks can end the taker. Where the journal cannot be read it looks again after `AGAIN`.
 """
 
@@ -28,7 +30,7 @@ from ...actors.machine_kind import MachineNotFound
 from ..journal.contract import Entry, InboxAnswer, JournalError
 from ..outcomes import RuntimeClosed
 from .told import Answered, answer_to
-from .verbs import perform
+from .verbs import MovedAway, perform
 
 if TYPE_CHECKING:
     from ...actors.records import RequestRecord
@@ -61,6 +63,7 @@ class Taker:
         self._host = host
         self._requests = requests
         self._read = read
+        self.on_ring: Callable[[], None] = lambda: None  # told of each ring of the bell
         self._taken: set[int] = set()  # rows that are in the inbox still, and have been taken
         self._waiting: dict[str, list[InboxRow]] = {}  # by the machine that is not there
         self._unread = False  # the last look failed
@@ -83,6 +86,7 @@ class Taker:
                 while True:
                     with anyio.move_on_after(AGAIN if self._unread else None):
                         await bell.heard()
+                    self.on_ring()
                     await self.take()
         finally:
             bell.close()
@@ -115,8 +119,8 @@ class Taker:
                 for row in rows:
                     if row.row not in self._taken:
                         await self._do_what_waits(row.target)
-                        await self._do(row, unheard)
-                        self._taken.add(row.row)
+                        if await self._do(row, unheard):
+                            self._taken.add(row.row)
             self._unread = self._unheard = False
         except RuntimeClosed:
             return  # the next start takes them
@@ -155,7 +159,8 @@ class Taker:
             if rows:  # behind those which wait again
                 self._waiting.setdefault(machine, []).extend(rows)
 
-    async def _do(self, row: InboxRow, unheard: bool) -> None:
+    async def _do(self, row: InboxRow, unheard: bool) -> bool:
+        """Do it, and have it answered. False for what is left to another node."""
         self._requests.rows[row.request_id] = row
         try:
             answered = await self._done(row)
@@ -164,8 +169,10 @@ class Taker:
                 self._waiting.setdefault(row.target, []).append(row)
                 text = f"{row.verb} {row.target}, left in the inbox while nobody ran it, waits for its machine: {error}"
                 self._host.notice("command_waits", "warning", text, verb=row.verb, target=row.target)
-                return
+                return True
             answered = answer_to(error)
+        except MovedAway:
+            return False
         finally:
             self._requests.rows.pop(row.request_id, None)
         if answered is not None:
@@ -176,12 +183,13 @@ class Taker:
             if unheard and answered.error is not None:
                 text = f"{row.verb} {row.target}, left in the inbox while nobody ran it, was refused: {answered.error}"
                 self._host.notice("command_refused", "warning", text, verb=row.verb, target=row.target)
+        return True
 
     async def _done(self, row: InboxRow) -> Answered | None:
         """Do it. Returns the answer, None where that has been committed with the effect."""
         try:
             await perform(self._runtime, row)
-        except (RuntimeClosed, JournalError, MachineNotFound):
+        except (RuntimeClosed, JournalError, MachineNotFound, MovedAway):
             raise
         except Exception as error:
             return answer_to(error)

@@ -47,7 +47,7 @@ VERBS: dict[str, Verb] = {
     "approve": _verb("approve", "job", "task", arguments="reason by approval"),
     "reject": _verb("reject", "job", "task", arguments="reason by approval"),
     "reset": _verb("reset", "breaker", "task", arguments="reason by"),
-    "fire": _verb("", "machine", method="fire", arguments="event reason metadata"),
+    "fire": _verb("", "machine", method="fire", arguments="event reason metadata facts"),
     "trip": _verb("trip", "breaker", arguments="reason by cooldown"),
 }
 
@@ -65,10 +65,18 @@ def commands_of(kind: str, events: Iterable[str]) -> list[str]:
     return sorted({words[event] for event in events if event in words})
 
 
+class MovedAway(Exception):  # noqa: N818 - it says what happened
+    """What a row of the inbox is about lives on another node meanwhile: that one does it."""
+
+
 async def perform(runtime: Runtime, row: InboxRow) -> None:
-    """Do what a row of the inbox asks. Raises what the verb is refused with; LookupError for no such target."""
+    """Do what a row of the inbox asks. Raises what the verb is refused with; LookupError for no such target, MovedAway
+    for one that is not to be had here.
+    """
     verb = check_row(row)
     target = await target_of(runtime, row.kind, row.target)
+    if getattr(target, "elsewhere", False):
+        raise MovedAway(row.target)
     await getattr(target, verb.methods[row.kind])(**row.arguments, request_id=row.request_id)
 
 

@@ -27,6 +27,7 @@ __all__ = [
     "ChildJob",
     "CircuitOpen",
     "Clause",
+    "CommandFailed",
     "Condition",
     "Context",
     "Decision",
@@ -50,6 +51,7 @@ __all__ = [
     "JournalMissing",
     "JournalTooNew",
     "JournalUnwritable",
+    "LeaseLost",
     "Lifecycle",
     "LogConflict",
     "Machine",
@@ -61,6 +63,7 @@ __all__ = [
     "MailboxFull",
     "NameTaken",
     "NoEventLoop",
+    "Node",
     "NotSerialisable",
     "Notice",
     "Outcome",
@@ -132,6 +135,8 @@ _NAMES_BY_MODULE = {
     "runtime.engines.context": "TaskContext",
     "runtime.engines.values": "NotSerialisable",
     "runtime.handles": "JobHandle TaskHandle",
+    "runtime.control.told": "CommandFailed",
+    "runtime.journal.cluster": "LeaseLost Node",
     "runtime.journal.contract": (
         "JournalCorrupt JournalError JournalLocked JournalMissing JournalTooNew JournalUnwritable"
     ),
@@ -203,10 +208,12 @@ if TYPE_CHECKING:
     from .runtime.approvals import PendingApproval
     from .runtime.breakers import BreakerHandle, CheckFailed
     from .runtime.clock import VirtualClock
+    from .runtime.control.told import CommandFailed
     from .runtime.engines.childjob import ChildJob
     from .runtime.engines.context import TaskContext
     from .runtime.engines.values import NotSerialisable
     from .runtime.handles import JobHandle, TaskHandle
+    from .runtime.journal.cluster import LeaseLost, Node
     from .runtime.journal.contract import (
         JournalCorrupt,
         JournalError,

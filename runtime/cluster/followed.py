@@ -1,0 +1,74 @@
+"""The events of a job that another node runs: read out of the journal, as they come.
+
+Rules
+-----
+- A job's transitions are committed by whoever owns it, in their order, with rising numbers: so what is read after the
+  last number is what is new, also over a take-over.
+- They end with the job, and when the runtime closes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from ...actors.transitions import Transitioned
+from ..filters import Event, Wanted
+from ..journal.contract import JournalError
+from ..observe import Hub, Past, Subscription
+from ..outcomes import RuntimeClosed
+from .seat import Delays
+
+
+class Followed(Subscription[Any]):
+    """One subscriber's events. last: whether that is the job's end. pause: waits, until the runtime closes."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        wanted: Wanted,
+        last: Wanted,
+        size: int,
+        past: Past,
+        *,
+        pause: Callable[[float], Awaitable[None]],
+    ) -> None:
+        super().__init__(hub, wanted, last, size, past)
+        self._pause = pause
+        self._delays = Delays()
+
+    def take(self, event: Event) -> None:
+        """Offer an event of this node. Its transitions come out of the journal."""
+        if not isinstance(event, Transitioned):
+            super().take(event)
+
+    async def __anext__(self) -> Any:
+        """The next event. Notices of this node come as soon as they are told."""
+        if self._past is not None and not self._before and self._events:
+            return self._events.popleft()
+        return await super().__anext__()
+
+    async def _turn_page(self, past: Past) -> None:
+        try:
+            page = await past.ask(past.page)
+        except JournalError:
+            page = []
+        if self._past is not past:  # the journal closed meanwhile, and the rest is here
+            return
+        if page:
+            self._delays = Delays()
+            self._take_page(past, page)
+            if any(map(self._last, page)):
+                self._end()
+            return
+        if self._closed:
+            self._past = None
+            return
+        try:
+            await self._pause(self._delays())
+        except RuntimeClosed:
+            self._end()
+
+    def _end(self) -> None:
+        self._past = None
+        self.close()

@@ -1,0 +1,225 @@
+"""A node's part in the cluster, as a task beside the runtime's own: it lives by its lease, and takes over what is left.
+
+Rules
+-----
+- It renews the lease every third of it, and looks sooner where the lease of another node is about to run out, where
+  there is something that nobody owns, or when the bell was rung: at most once a second for that.
+- What it takes is an input of the kernel (`Adopt`), which goes on with it beside what runs already. What lay in the
+  inbox for it comes right after it, as at a start.
+- While the database is not reached, nothing is fenced and nothing taken; what runs goes on, and is committed when it is
+  reached again, or refused: whoever was silent for too long may have been fenced.
+- Fenced, it ends the runtime: nothing that runs here may go on.
+- A node that drains takes nothing. It leaves when all that it did is durable, so that others take over at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import anyio
+from anyio.abc import TaskStatus
+
+from ...actors.messages import NewEpoch
+from ..journal.cluster import EPOCH, LeaseLost
+from ..journal.contract import JournalError
+from .seat import Delays
+
+if TYPE_CHECKING:
+    from ...actors.loading import Loaded
+    from ..host import Host
+    from ..journal.cluster import Node, Pulse
+    from .seat import Seat
+
+RENEWALS = 3
+"""Times that the lease is renewed before it would run out."""
+SOON = 0.25
+"""Seconds until the next look, where there is something to do that could not be done at once."""
+RINGS = 1.0
+"""Seconds between two looks that the bell asks for."""
+MARGIN = 0.05
+"""Seconds after the end of another node's lease when it is looked at; up to three times as much, so that not all do."""
+_TOLD = 5  # names of jobs in a notice, at most
+
+
+class Membership:
+    """See the module. adopt: has the runtime go on with what was taken over."""
+
+    def __init__(self, seat: Seat, host: Host, adopt: Callable[[Loaded], Awaitable[None]]) -> None:
+        self.seat = seat
+        self.jobs_taken = 0
+        self.nodes_fenced = 0  # as this one has seen them: by whomever
+        self.nodes_living = 1
+        self.also: list[Callable[[Pulse], Awaitable[None]]] = []  # what else is to be done at every look
+        self._host = host
+        self._adopt = adopt
+        self._takes = False
+        self._renewed = host.monotonic()
+        self._retry = Delays(SOON, seat.cluster.lease / RENEWALS)
+        self._silent = False  # the database was not reached the last time
+        self._known: dict[str, str] = {}  # nodes, and their states
+        self._lost: LeaseLost | None = None
+        self._rung = False
+        self._awake = anyio.Event()
+        self._looking = anyio.Lock()
+        self._looked_at = host.monotonic()
+        self._serving = anyio.CancelScope()
+        self._ended: anyio.Event | None = None
+
+    @property
+    def lease_left(self) -> float:
+        """Seconds until its lease runs out by this machine's clock, if it is not renewed: less than nothing after."""
+        return self._renewed + self.seat.cluster.lease - self._host.monotonic()
+
+    # -- its life ------------------------------------------------------------------------------------------------------
+
+    async def serve(self, *, task_status: TaskStatus[None]) -> None:
+        """Live by the lease until it is closed. Raises LeaseLost."""
+        self._ended = anyio.Event()
+        try:
+            task_status.started()
+            with self._serving:
+                delay = 0.0
+                while True:
+                    await self._wait(delay)
+                    async with self._looking:
+                        delay = await self._look()
+        finally:
+            self._ended.set()
+
+    async def join(self) -> None:
+        """With the dispatcher running: take what there is, before anything else is. Raises JournalError."""
+        async with self._looking:
+            pulse = await self._beat()
+            self._takes = True
+            await self._act_on(pulse, first=True)
+
+    async def close(self) -> None:
+        """Live on no more; returns when the database is no longer asked."""
+        self._serving.cancel()
+        if self._ended is not None:
+            await self._ended.wait()
+
+    async def leave(self) -> None:
+        """Let others have what is left, at once. Only when all that this node did is durable."""
+        with suppress(JournalError):  # others find out when the lease has run out
+            await self.seat.read(self.seat.cluster.leave)
+
+    def lost(self, lost: LeaseLost) -> None:
+        """Somebody has heard that this node was fenced."""
+        self._lost = self._lost or lost
+        self.look_now()
+
+    def look_now(self) -> None:
+        """Look without waiting: something has happened."""
+        self._awake.set()
+
+    def rung(self) -> None:
+        """The bell was rung: there may be something that nobody owns."""
+        if not self._rung:
+            self._rung = True
+            self._host.dispatcher.timers.arm(self._looked_at + RINGS, self.look_now)
+
+    async def _wait(self, seconds: float) -> None:
+        """Wait for so long, or until it is asked to look before."""
+        host = self._host
+        timer = host.dispatcher.timers.arm(host.monotonic() + seconds, self.look_now)
+        try:
+            await self._awake.wait()
+        finally:
+            host.dispatcher.timers.cancel(timer)
+            self._awake = anyio.Event()
+
+    # -- looking -------------------------------------------------------------------------------------------------------
+
+    async def _look(self) -> float:
+        """Renew the lease, and do what there is to do. Returns in how many seconds to look again. Raises LeaseLost."""
+        self._rung = False
+        if self._lost is not None:
+            raise self._lost
+        try:
+            pulse = await self._beat()
+            return await self._act_on(pulse)
+        except LeaseLost as lost:
+            self.seat.lost(lost)
+            raise
+        except JournalError as error:
+            if not self._silent:
+                self._silent = True
+                text = f"the lease of node {self.seat.name!r} could not be renewed: {error}. It is tried again"
+                self._host.notice("lease_not_renewed", "warning", text, raised=error, left=round(self.lease_left, 3))
+            return self._retry()
+        finally:
+            self._looked_at = self._host.monotonic()
+
+    async def _beat(self) -> Pulse:
+        cluster, kernel = self.seat.cluster, self._host.kernel
+        began = self._host.monotonic()
+        pulse: Pulse = await self.seat.read(cluster.beat, max(kernel.key, kernel.seq))
+        self._renewed = began
+        if self._silent:
+            self._silent, self._retry = False, Delays(SOON, cluster.lease / RENEWALS)
+            self._host.notice("lease_renewed", "info", f"the lease of node {self.seat.name!r} was renewed")
+        first = cluster.epoch * EPOCH
+        if first > min(kernel.key, kernel.seq):
+            self._host.tell(NewEpoch(first, first))
+        return pulse
+
+    async def _act_on(self, pulse: Pulse, *, first: bool = False) -> float:
+        if first or pulse.living != self.nodes_living:
+            await self._count(first=first)
+        self.nodes_living = pulse.living
+        expired = pulse.due_in is not None and pulse.due_in <= 0
+        took = False
+        if self._takes and not self._host.kernel.draining and (first or pulse.orphans or expired):
+            took = await self._take(first=first)
+        for do in self.also:
+            await do(pulse)
+        if took or pulse.orphans or expired:
+            return SOON
+        delay = self.seat.cluster.lease / RENEWALS
+        if pulse.due_in is not None:
+            delay = min(delay, pulse.due_in + MARGIN * (1 + 2 * self._host.random.random()))
+        return delay
+
+    async def _count(self, *, first: bool) -> None:
+        """See which nodes have come and gone, and tell of them."""
+        nodes: list[Node] = await self.seat.read(self.seat.cluster.nodes)
+        for node in nodes:
+            before, self._known[node.name] = self._known.get(node.name), node.state
+            if first or node.state == before or node.name == self.seat.name:
+                continue
+            if node.state == "living" and before != "silent":
+                self._tell("node_joined", "info", f"node {node.name!r} ({node.place}) has joined", node)
+            elif node.state == "fenced":
+                self.nodes_fenced += 1
+                text = f"node {node.name!r} ({node.place}) was silent for too long and was fenced: others take over"
+                self._tell("node_fenced", "warning", text, node)
+            elif node.state == "left":
+                self._tell("node_left", "info", f"node {node.name!r} ({node.place}) has left", node)
+
+    def _tell(self, event: str, severity: Any, text: str, node: Node) -> None:  # Any: one of three words
+        self._host.notice(event, severity, text, node=node.name, place=node.place)
+
+    # -- taking over ---------------------------------------------------------------------------------------------------
+
+    async def _take(self, *, first: bool) -> bool:
+        """Take this node's share of what nobody owns. Returns whether there was anything."""
+        loaded: Loaded | None = await self.seat.read(self.seat.cluster.take)
+        if loaded is None:
+            return False
+        await self._adopt(loaded)
+        self._tell_taken(loaded)
+        await self._count(first=first)
+        return True
+
+    def _tell_taken(self, loaded: Loaded) -> None:
+        self.jobs_taken += len(loaded.jobs)
+        names = [job.id for job in loaded.jobs]
+        if not names and not loaded.machines:
+            return
+        more = f" and {len(names) - _TOLD} more" if len(names) > _TOLD else ""
+        said = f"{len(names)} jobs ({', '.join(names[:_TOLD])}{more})" if names else "no jobs"
+        text = f"node {self.seat.name!r} has taken over {said}, and {len(loaded.machines)} machines"
+        self._host.notice("jobs_taken", "info", text, jobs=names, machines=[one.name for one in loaded.machines])

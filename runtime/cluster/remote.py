@@ -1,0 +1,187 @@
+"""Handles of jobs that other nodes run: the verbs of `JobHandle`, by the journal that all share.
+
+Rules
+-----
+- Commands go by the inbox, and are refused with what they would be refused with there.
+- What a handle shows is what was last read of it. Looking at it (`state`, `record`, `tasks()`) has it read again, in
+  the background, if that was some time ago; its own commands, and `wait`, read it before they return.
+- `wait` and `events` look into the journal, with growing delay. Notices of other nodes are not in it.
+- If this node takes the job over meanwhile, the handle is the same as any other here.
+- It stays the handle of the run that it was made for, as those of the node that runs it do.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ...actors.records import JobRecord, WorkstreamRecord
+from ...actors.task_record import TaskRecord
+from ..attribution import words
+from ..handles import JobHandle, TaskHandle
+from ..journal.contract import JournalError
+from ..observe import Past, Subscription
+from ..outcomes import RuntimeClosed, outcome_of
+from .followed import Followed
+from .seat import Delays, arguments_of
+
+if TYPE_CHECKING:
+    from ...actors.job import JobActor
+    from ...actors.messages import Message
+    from ..filters import Wanted
+    from ..outcomes import Outcome
+    from ..runtime import Runtime
+    from .seat import Seat
+
+STALE = 0.05
+"""Seconds after which what is shown of a job is read again."""
+EVERYTHING = 1 << 62
+"""Above the number of every transition."""
+
+
+class RemoteJob(JobHandle):
+    """A job that another node runs, or that nobody has taken over yet."""
+
+    def __init__(self, runtime: Runtime, seat: Seat, record: JobRecord, tasks: list[TaskRecord]) -> None:
+        super().__init__(runtime, record, None)
+        self._seat = seat
+        self._tasks = tasks
+        self._looked_at = seat.host.monotonic()
+        self._looking = False
+        seat.remote.add(self)
+
+    def __repr__(self) -> str:
+        return f"<{'RemoteJob' if self.elsewhere else 'JobHandle'} {self.id} {self.state}>"
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether another node runs it, so far as is known here."""
+        return self._actor is None and self._outcome is None
+
+    @property
+    def record(self) -> JobRecord:
+        """The job's record, as it was last read."""
+        if self.elsewhere:
+            self._glance()
+        return super().record
+
+    def tasks(self) -> list[TaskRecord]:
+        """The records of its tasks, as they were last read, in the order of the specification."""
+        if not self.elsewhere:
+            return super().tasks()
+        self._glance()
+        return list(self._tasks)
+
+    def task(self, name: str) -> TaskHandle:
+        """One of its tasks. Raises LookupError if it is known to have none of that name."""
+        if self.elsewhere and not self._tasks:  # it has still to begin, so far as is known
+            self._check_name(name)
+            return TaskHandle(self, name)
+        return super().task(name)
+
+    # -- what is read --------------------------------------------------------------------------------------------------
+
+    def _glance(self) -> None:
+        """Have it read again, for who looks next."""
+        seat = self._seat
+        if self._looking or seat.host.monotonic() - self._looked_at < STALE or not self._runtime.is_open:
+            return
+        self._looking = True
+        seat.start(self._look_once)
+
+    async def _look_once(self) -> None:
+        try:
+            await self.refresh()
+        except (JournalError, LookupError, RuntimeClosed):
+            return  # whoever waits for it is told
+
+    async def refresh(self) -> None:
+        """Read it again. Raises LookupError if it is not there any more, JournalError, RuntimeClosed."""
+        if not self.elsewhere:
+            return
+        self._looking = True
+        try:
+            record, tasks = await self._seat.ask(self._read)
+        finally:
+            self._looking, self._looked_at = False, self._seat.host.monotonic()
+        if self.elsewhere:
+            self._last, self._tasks = record, tasks
+            if record.finished_at is not None:
+                self.settle(outcome_of(record, tasks))
+
+    def _read(self) -> tuple[JobRecord, list[TaskRecord]]:
+        """Its record and those of its tasks. Blocks."""
+        journal = self._seat.host.journal
+        record = journal.job(self.id)
+        if record is None:
+            raise LookupError(f"there is no job {self.id!r} in this journal any more")
+        if record.run != self._last.run:
+            runs = [run for run in journal.workstreams(self.id) if run.run < record.run]
+            if runs:
+                return ended_as(self._last, runs[-1]), journal.tasks(runs[-1].key)
+        return record, journal.tasks(record.stream)
+
+    def come_home(self, actor: JobActor) -> None:
+        """For the runtime: this node has taken it over."""
+        if self.elsewhere and actor.record.run == self._last.run:
+            self._actor = actor
+
+    # -- verbs ---------------------------------------------------------------------------------------------------------
+
+    async def command(self, task: str | None, message: Message, event: str, request_id: str | None) -> Any:
+        """For its own verbs and those of its tasks: give it, or one of them, a command by the inbox."""
+        if not self.elsewhere:
+            return await super().command(task, message, event, request_id)
+        await self._say(task, event, arguments_of(event, message), request_id)
+        return None
+
+    async def _run_again(self, word: str, *, reason: str, by: str | None, **asked: Any) -> JobHandle:
+        if not self.elsewhere:
+            return await super()._run_again(word, reason=reason, by=by, **asked)
+        why, who = words(reason, by)
+        task = asked.get("again") or asked.get("skip")
+        await self._say(task, word, {"reason": why, "by": who}, asked.get("request_id"))
+        now = await self._runtime.job(self.id)
+        return self if now.record.run == self._last.run else now
+
+    async def _say(self, task: str | None, verb: str, arguments: dict[str, Any], request_id: str | None) -> None:
+        kind, target = ("job", self.id) if task is None else ("task", f"{self.id}/{task}")
+        await self._seat.command(kind, target, verb, arguments, request_id)
+        await self._refresh_patiently()
+
+    async def _refresh_patiently(self) -> None:
+        delays = Delays()
+        while True:
+            try:
+                return await self.refresh()
+            except JournalError:
+                await self._seat.pause(delays())
+
+    async def wait(self) -> Outcome:
+        """Wait for its end, wherever it runs. The runtime must stay open; raises RuntimeClosed if it does not."""
+        delays = Delays()
+        while self.elsewhere:
+            await self._refresh_patiently()
+            if self.elsewhere:
+                await self._seat.pause(delays())
+        return await super().wait()
+
+    def _subscribe(self, wanted: Wanted, size: int) -> Subscription[Any]:
+        """Its transitions out of the journal, until its end. Of notices only those of this node."""
+        if not self.elsewhere:
+            return super()._subscribe(wanted, size)
+        runtime = self._runtime
+        past = Past(runtime.journal, runtime.read, self.id, until=EVERYTHING)
+        return runtime.hub.add(Followed(runtime.hub, wanted, self._ends, size, past, pause=self._seat.pause))
+
+    def _ends(self, event: Any) -> bool:
+        return self._is_its_end(event) and event.run >= self._last.run
+
+
+def ended_as(last: JobRecord, run: WorkstreamRecord) -> JobRecord:
+    """The record of a job whose further run is what the journal has now, from what is kept of the run that it was."""
+    return msgspec.structs.replace(
+        last, state=str(run.state), published=run.published, error=run.error, reason=run.reason, workstream=run.id,
+        finished_at=run.finished_at, updated_at=run.updated_at,
+    )  # fmt: skip

@@ -1,0 +1,160 @@
+"""A runtime's seat among the nodes of its journal: how everything on the event loop asks the database.
+
+Rules
+-----
+- A question blocks, so it is asked in a thread. One that cannot be asked now, since the database is not reached, is
+  asked again with growing delay where its asker is patient: that is how a journal behaves that cannot write.
+- Whoever hears that this node was fenced tells `lost`, once, and the runtime breaks.
+- Waits are by the runtime's clock, and end when it closes.
+- A command for another node goes by the inbox, under a key: so it may be sent again when it is not known whether it
+  arrived. Its answer comes from whoever owns its target when it is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakSet
+
+import anyio
+import msgspec
+
+from ..control.told import Answered, error_of
+from ..control.verbs import VERBS
+from ..journal.cluster import LeaseLost
+from ..journal.contract import InboxRow, JournalError
+from ..outcomes import RuntimeClosed, closed
+
+if TYPE_CHECKING:
+    from ...actors.messages import Message
+    from ..clock import Ids
+    from ..host import Host
+    from ..journal.cluster import Cluster
+    from .remote import RemoteJob
+
+FIRST_LOOK = 0.02
+LAST_LOOK = 1.0
+"""Seconds between two looks for what another node does: half as many again each time, up to the last."""
+FIRST_ANSWER = 0.005
+"""Seconds until the first look for an answer."""
+
+T = TypeVar("T")
+
+
+class Delays:
+    """Growing delays between looks, in seconds."""
+
+    def __init__(self, first: float = FIRST_LOOK, last: float = LAST_LOOK) -> None:
+        self._next = first
+        self._last = last
+
+    def __call__(self) -> float:
+        """The next one."""
+        delay, self._next = self._next, min(self._next * 1.5, self._last)
+        return delay
+
+
+class Seat:
+    """See the module. read: runs a blocking question to the journal. start: runs a coroutine function among the
+    runtime's own tasks.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        host: Host,
+        ids: Ids,
+        read: Callable[..., Awaitable[Any]],
+        start: Callable[[Callable[[], Any]], object],
+    ) -> None:
+        self.cluster = cluster
+        self.host = host
+        self.read = read
+        self.start = start
+        self.remote: WeakSet[RemoteJob] = WeakSet()  # handles of jobs that other nodes run
+        self.lost: Callable[[LeaseLost], None] = lambda _: None
+        self._ids = ids
+        self._waiting: set[anyio.Event] = set()
+        self._closed: RuntimeClosed | None = None
+
+    @property
+    def name(self) -> str:
+        """This node's name."""
+        return self.cluster.name
+
+    def handles_of(self, job_id: str) -> list[RemoteJob]:
+        """The handles of a job that another node runs."""
+        return [handle for handle in self.remote if handle.id == job_id]
+
+    def close(self, cause: BaseException | None) -> None:
+        """End every wait; `cause` is what the runtime broke by."""
+        if self._closed is None:
+            text = "the runtime closed before this was known; another node, or the next start, goes on"
+            self._closed = closed(text, cause)
+        for over in self._waiting:
+            over.set()
+
+    def check(self) -> None:
+        """Raises RuntimeClosed once it is closed."""
+        if self._closed is not None:
+            raise closed(str(self._closed.args[0]).partition(" (it broke")[0], self._closed.__cause__)
+
+    # -- asking --------------------------------------------------------------------------------------------------------
+
+    async def ask(self, question: Callable[..., T], *args: Any) -> T:
+        """Ask the database once. Raises JournalError, and RuntimeClosed where this node was fenced."""
+        try:
+            answer: T = await self.read(question, *args)
+        except LeaseLost as lost:
+            self.lost(lost)
+            raise closed("the runtime has closed", lost) from lost
+        return answer
+
+    async def patiently(self, question: Callable[..., T], *args: Any) -> T:
+        """The same, again until the database is reached. Raises RuntimeClosed."""
+        delays = Delays()
+        while True:
+            self.check()
+            try:
+                return await self.ask(question, *args)
+            except JournalError:
+                await self.pause(delays())
+
+    async def pause(self, seconds: float) -> None:
+        """Wait for so many seconds. Raises RuntimeClosed if the runtime closes meanwhile."""
+        self.check()
+        over, host = anyio.Event(), self.host
+        timer = host.dispatcher.timers.arm(host.monotonic() + seconds, over.set)
+        self._waiting.add(over)
+        try:
+            await over.wait()
+        finally:
+            self._waiting.discard(over)
+            host.dispatcher.timers.cancel(timer)
+        self.check()
+
+    # -- commands for other nodes --------------------------------------------------------------------------------------
+
+    async def command(
+        self, kind: str, target: str, verb: str, arguments: dict[str, Any], request_id: str | None
+    ) -> Answered:
+        """Give what lives on another node a command; returns what came of it, which is durable.
+
+        Raises what the verb is refused with there, and RuntimeClosed.
+        """
+        await self.host.gate()
+        given = {name: value for name, value in arguments.items() if value is not None}
+        row = InboxRow(verb, kind, target, request_id or self._ids.new(), given, self.host.now())
+        number = await self.patiently(self.cluster.send, row)
+        delays = Delays(FIRST_ANSWER)
+        while (text := await self.patiently(self.cluster.answer, number)) is None:
+            await self.pause(delays())
+        answered = msgspec.json.decode(text, type=Answered)
+        if (error := error_of(answered)) is not None:
+            raise error
+        return answered
+
+
+def arguments_of(verb: str, message: Message) -> dict[str, Any]:
+    """What a command says, as the verb's arguments."""
+    return {name: getattr(message, name) for name in VERBS[verb].arguments if hasattr(message, name)}

@@ -1,0 +1,94 @@
+"""What the tests of several nodes share: bodies, workers, and time that is moved while everything waits for it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+
+import anyio
+from anyio.lowlevel import checkpoint
+
+from callboard import Runtime, Task, TaskContext, Worker, Workstream
+from callboard.runtime.clock import VirtualClock
+
+from .memory import MemoryNode, Shared
+
+WORKERS = (Worker("loop", engine="loop", capacity=10),)
+STEP = 0.05
+"""Seconds of virtual time that pass at once."""
+STEPS = 4000
+
+
+class Ran:
+    """What ran in the present test: which attempts began, which were stopped, and those that wait to be let go."""
+
+    def __init__(self) -> None:
+        self.began: list[tuple[str, int]] = []  # job and attempt
+        self.stopped: list[str] = []
+        self.ended: list[str] = []
+        self.go_on = anyio.Event()
+
+
+ran: Ran
+
+
+async def quick(task: TaskContext) -> str:
+    """End at once."""
+    ran.began.append((task.job_id, task.attempt))
+    return f"{task.task} of {task.job_id}"
+
+
+async def waits(task: TaskContext) -> str:
+    """End when the test lets go on."""
+    ran.began.append((task.job_id, task.attempt))
+    try:
+        await ran.go_on.wait()
+    except anyio.get_cancelled_exc_class():
+        ran.stopped.append(task.job_id)
+        raise
+    ran.ended.append(task.job_id)
+    return f"{task.task} of {task.job_id}"
+
+
+class Scene:
+    """One database, one clock, and the nodes."""
+
+    def __init__(self, lease: float = 15.0) -> None:
+        self.clock = VirtualClock()
+        self.base = Shared(self.clock.monotonic, lease)
+        self.seats: dict[str, MemoryNode] = {}
+        global ran  # noqa: PLW0603 - bodies are found by their import path
+        self.ran = ran = Ran()
+
+    def runtime(self, name: str, **settings: object) -> Runtime:
+        seat = self.seats[name] = self.base.node(name)
+        more: dict[str, object] = {"workers": WORKERS, "drain_deadline": 0.0, **settings}
+        return Runtime(seat, clock=self.clock, **more)  # type: ignore[arg-type]
+
+    @staticmethod
+    def waiting(*names: str) -> Workstream:
+        return Workstream("waiting", tasks=[Task(name, run=waits) for name in names or ("x",)])
+
+    @asynccontextmanager
+    async def ticking(self) -> AsyncGenerator[None]:
+        """Have time pass meanwhile."""
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._tick)
+            yield
+            group.cancel_scope.cancel()
+
+    async def _tick(self) -> None:
+        while True:
+            for _ in range(6):
+                await checkpoint()
+            self.clock.advance(STEP)
+
+    async def until(self, holds: Callable[[], object]) -> None:
+        """Have time pass until that holds."""
+        for _ in range(STEPS):
+            if holds():
+                return
+            for _ in range(6):
+                await checkpoint()
+            self.clock.advance(STEP)
+        raise AssertionError("it never came to that")

@@ -1,0 +1,244 @@
+"""Jobs and machines of another node, through the handles that this one has of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import pytest
+
+from callboard import (
+    Approval,
+    DecisionConflict,
+    Fire,
+    GuardRejected,
+    InvalidTransitionError,
+    JobExists,
+    Machine,
+    MachineActor,
+    MachineConflict,
+    RequestIdReused,
+    RuntimeClosed,
+    State,
+    Task,
+    Transition,
+    Workstream,
+)
+from callboard.runtime.cluster.remote import RemoteJob
+
+from .scene import Scene, quick, waits
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def scene() -> Scene:
+    return Scene()
+
+
+def held() -> Workstream:
+    return Workstream(
+        "held",
+        tasks=[
+            Task("x", run=quick, hold=Approval(people=1)),
+            Task("y", run=quick, depends_on=["x"]),
+        ],
+    )
+
+
+async def test_every_verb_takes_effect_where_the_job_runs(scene: Scene) -> None:
+    async with scene.runtime("a") as a, scene.runtime("b") as b, scene.ticking():
+        tasks = [*held().tasks, Task("z", run=waits)]
+        job = await a.submit(Workstream("w", tasks=tasks), id="j")
+        far = await b.job("j")
+        assert isinstance(far, RemoteJob)
+        assert far.elsewhere
+        await scene.until(lambda: scene.ran.began)
+        await far.pause(by="ana")
+        with pytest.raises(InvalidTransitionError, match="'pause' is not possible in state 'paused'"):
+            await far.pause()
+        await far.task("x").approve(by="ana", reason="fine", request_id="k")
+        await far.task("x").approve(by="ana", reason="fine", request_id="k")
+        assert await far.skip("y") is far
+        assert await far.resume() is far
+        scene.ran.go_on.set()
+        assert (await far.wait()).results == {"x": "x of j", "z": "z of j"}
+        assert (await job.wait()).results == (await far.wait()).results
+        assert (job.task("x").record.decisions[0].by, far.ended, far.elsewhere) == ("ana", True, False)
+
+
+async def test_refusals_are_those_of_the_node_that_runs_it(scene: Scene) -> None:
+    async with scene.runtime("a") as a, scene.runtime("b") as b, scene.ticking():
+        job = await a.submit(held(), id="j")
+        far = await b.job("j")
+        await far.task("x").approve(by="ana", request_id="k")
+        with pytest.raises(DecisionConflict) as told:
+            await far.task("x").approve(by="bob")
+        with pytest.raises(DecisionConflict) as at_home:
+            await job.task("x").approve(by="bob")
+        assert (str(told.value), told.value.decision) == (str(at_home.value), at_home.value.decision)
+        with pytest.raises(RequestIdReused):
+            await far.cancel(request_id="k")
+        with pytest.raises(LookupError, match="has no task 'nope'"):
+            far.task("nope")
+        with pytest.raises(LookupError, match="has no task 'nope'"):
+            await far.skip("nope")
+        with pytest.raises(TypeError):
+            await far.cancel(force="yes")  # type: ignore[arg-type]
+        await job.wait()
+        await far.wait()
+        with pytest.raises(InvalidTransitionError, match="'cancel' is not possible in state 'completed'"):
+            await far.cancel()
+
+
+async def test_its_events_are_all_told_until_its_end(scene: Scene) -> None:
+    async with scene.runtime("a") as a, scene.runtime("b") as b, scene.ticking():
+        job = await a.submit(held(), id="j")
+        far = await b.job("j")
+        events = far.events(notices=False)
+        first = await anext(events)
+        await job.task("x").approve(by="ana")
+        told = [first, *[event async for event in events]]
+        assert told == list(scene.base.node("reader").transitions(job_id="j"))
+        assert [event async for event in far.events(notices=False)] == told
+
+
+async def test_looking_at_it_has_it_read_again(scene: Scene) -> None:
+    async with scene.runtime("a") as a, scene.runtime("b") as b:
+        job = await a.submit(scene.waiting(), id="j")
+        far = await b.job("j")
+        await scene.until(lambda: far.tasks() and far.tasks()[0].state == "running")
+        assert far.state == "running"
+        scene.ran.go_on.set()
+        await scene.until(lambda: far.state == "completed")
+        assert job.ended
+
+
+async def test_what_ended_runs_again_on_whichever_node_was_asked(scene: Scene) -> None:
+    async with scene.runtime("a") as a, scene.runtime("b") as b, scene.ticking():
+        job = await a.submit(held(), id="j")
+        await job.task("x").approve(by="ana")
+        await job.wait()
+        again = await (await b.job("j")).retry("y", request_id="k")
+        assert not again.elsewhere
+        assert (await again.wait()).ok
+        assert again.record.runs == 2
+        assert await job.retry("y", request_id="k") is not None  # the same command: nothing more is run
+        assert scene.ran.began == [("j", 1), ("j", 1), ("j", 1)]
+
+
+async def test_of_two_that_run_it_again_at_once_one_is_refused(scene: Scene) -> None:
+    async with scene.runtime("a") as a, scene.runtime("b") as b, scene.ticking():
+        job = await a.submit(scene.waiting(), id="j")
+        await job.cancel()
+        await job.wait()
+        came: list[object] = []
+
+        async def again(runtime: Any) -> None:
+            handle = await runtime.job("j")
+            try:
+                came.append(await handle.retry())
+            except InvalidTransitionError as refused:
+                came.append(refused)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(again, a)
+            group.start_soon(again, b)
+        assert sorted(isinstance(one, InvalidTransitionError) for one in came) == [False, True]
+        await (await b.job("j")).cancel(force=True)
+
+
+async def test_the_handle_of_a_run_stays_that_of_that_run(scene: Scene) -> None:
+    async with scene.runtime("a") as a, scene.runtime("b") as b, scene.ticking():
+        job = await a.submit(scene.waiting(), id="j")
+        far = await b.job("j")
+        await job.cancel()
+        await job.wait()
+        again = await job.retry()
+        assert (await far.wait()).state == "cancelled"
+        scene.ran.go_on.set()
+        assert (await again.wait()).ok
+        assert far.state == "cancelled"
+
+
+async def test_the_same_id_on_two_nodes_at_once_is_one_job(scene: Scene) -> None:
+    async with scene.runtime("a") as a, scene.runtime("b") as b, scene.ticking():
+        handles: list[Any] = []
+
+        async def submit(runtime: Any) -> None:
+            handles.append(await runtime.submit(held(), id="same"))
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(submit, a)
+            group.start_soon(submit, b)
+        assert sorted(handle.elsewhere for handle in handles) == [False, True]
+        with pytest.raises(JobExists):
+            await b.submit(scene.waiting(), id="same")
+        for handle in handles:
+            await handle.task("x").approve(by="ana", request_id="k")
+            assert (await handle.wait()).ok
+        assert scene.ran.began == [("same", 1), ("same", 1)]
+
+
+async def test_who_closes_meanwhile_is_told(scene: Scene) -> None:
+    async with scene.runtime("a") as a, scene.ticking():
+        await a.submit(held(), id="j")
+        async with scene.runtime("b") as b:
+            far = await b.job("j")
+        with pytest.raises(RuntimeClosed):
+            await far.wait()
+        with pytest.raises(RuntimeClosed):
+            await far.cancel()
+
+
+# -- machines ----------------------------------------------------------------------------------------------------------
+
+
+def never(facts: object, payload: object) -> bool:
+    return False
+
+
+DOOR = Machine(
+    "door",
+    initial="shut",
+    states=[State("shut"), State("open"), State("gone", terminal=True)],
+    transitions=[
+        Transition("shut", "open", "open"), Transition("open", "shut", "shut"), Transition("open", "lose", "gone"),
+        Transition("shut", "force", "open", guard=never),
+    ],
+)  # fmt: skip
+OTHER = Machine("window", initial="shut", states=[State("shut")], transitions=[], endless=True)
+
+
+async def test_a_machine_lives_on_the_node_that_spawned_it_first(scene: Scene) -> None:
+    async with scene.runtime("a") as a, scene.runtime("b") as b, scene.ticking():
+        near = a.spawn(MachineActor(DOOR), name="door")
+        assert (await near.ask(Fire("open"))).to_state == "open"
+        far = b.machine("door")
+        assert (far.elsewhere, far.events) == (True, {"shut", "lose"})
+        told = await far.ask(Fire("shut", reason="cold", request_id="k"))
+        assert (told.to_state, told.reason, near.state) == ("shut", "cold", "shut")
+        assert await far.ask(Fire("shut", reason="cold", request_id="k")) == told
+        with pytest.raises(InvalidTransitionError, match="'shut' is not possible in state 'shut'"):
+            await far.ask(Fire("shut"))
+        with pytest.raises(GuardRejected) as refused:
+            await far.ask(Fire("force"))
+        assert refused.value.guards
+        again = b.spawn(MachineActor(DOOR), name="door")
+        assert (await again.ask(Fire("open"))).to_state == "open"
+        assert near.state == "open"
+        with pytest.raises(MachineConflict):
+            b.spawn(MachineActor(OTHER), name="door")
+
+
+async def test_a_name_spawned_on_two_nodes_at_once_is_one_machine(scene: Scene) -> None:
+    async with scene.runtime("a") as a, scene.runtime("b") as b, scene.ticking():
+        one, two = a.spawn(MachineActor(DOOR), name="door"), b.spawn(MachineActor(DOOR), name="door")
+        assert (await one.ask(Fire("open"))).to_state == "open"
+        assert (await two.ask(Fire("shut"))).to_state == "shut"
+        assert sorted([one.elsewhere, two.elsewhere]) == [False, True]
+        assert two.tell(Fire("open"))
+        await two.ask(Fire("shut"))
+        assert [row.event for row in scene.base.node("r").transitions(entity_id="door")] == [
+            "create", "open", "shut", "open", "shut",
+        ]  # fmt: skip

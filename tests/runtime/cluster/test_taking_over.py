@@ -1,0 +1,243 @@
+"""Nodes that fall silent, are fenced, leave, and what becomes of what they ran."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+
+from callboard import Approval, Fire, Machine, MachineActor, Runtime, RuntimeClosed, State, Task, Transition, Workstream
+from callboard.actors.notices import Notice
+from callboard.runtime.journal.cluster import LeaseLost
+
+from .scene import Scene, quick
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def scene() -> Scene:
+    return Scene()
+
+
+@asynccontextmanager
+async def fenced_in_the_end(scene: Scene, name: str, **settings: Any) -> AsyncGenerator[Runtime]:
+    """A node that others fence before it is left."""
+    with pytest.raises(RuntimeClosed) as told:
+        async with scene.runtime(name, **settings) as runtime:
+            yield runtime
+            scene.seats[name].reached = True
+            await scene.until(lambda: not runtime.is_open)
+            await anyio.sleep_forever()  # until it is told
+    assert isinstance(told.value.__cause__, LeaseLost)
+
+
+async def test_what_a_silent_node_ran_goes_on_elsewhere_within_its_lease_and_two_seconds(scene: Scene) -> None:
+    async with scene.runtime("b") as b:
+        async with fenced_in_the_end(scene, "a", drain_deadline=1000) as a:
+            job = await a.submit(scene.waiting(), id="j")
+            await scene.until(lambda: scene.ran.began)
+            far = await b.job("j")
+            silent = scene.clock.monotonic()
+            scene.seats["a"].reached = False
+            await scene.until(lambda: len(scene.ran.began) == 2)
+            assert scene.base.fenced_at["a"] <= silent + scene.base.lease + 2
+            assert not far.elsewhere
+            assert (far.task("x").record.lost_attempts, far.task("x").record.attempt) == (1, 2)
+            assert scene.ran.stopped == []  # it goes on as "cannot write", until it hears of it
+        assert scene.ran.stopped == ["j"]
+        with pytest.raises(RuntimeClosed, match="was fenced"):
+            await job.wait()
+        assert not a.health.ok
+        assert "was fenced" in (a.health.reason or "")
+        with pytest.raises(RuntimeClosed, match="was fenced"):
+            await a.submit(scene.waiting())
+        scene.ran.go_on.set()
+        async with scene.ticking():
+            assert (await far.wait()).ok
+    assert scene.ran.ended == ["j"]
+
+
+async def test_a_result_that_comes_after_the_fencing_is_not_taken(scene: Scene) -> None:
+    async with scene.runtime("b", workers=()) as b:
+        async with fenced_in_the_end(scene, "a") as a:
+            await a.submit(scene.waiting(), id="j")
+            await scene.until(lambda: scene.ran.began)
+            far = await b.job("j")
+            scene.seats["a"].reached = False
+            scene.ran.go_on.set()
+            await scene.until(lambda: not far.elsewhere)
+            assert scene.ran.ended == ["j"]
+            assert far.task("x").record.state in {"retrying", "queued"}
+        assert [row.event for row in b.journal.transitions(job_id="j") if row.kind == "task"].count("succeed") == 0
+
+
+async def test_the_handle_goes_on_when_this_node_takes_the_job_over(scene: Scene) -> None:
+    async with scene.runtime("b") as b, fenced_in_the_end(scene, "a") as a:
+        await a.submit(
+            Workstream("w", tasks=[Task("x", run=quick, hold=Approval(people=1)), *scene.waiting("y").tasks]), id="j"
+        )
+        far = await b.job("j")
+        events, came = far.events(notices=False), []
+        async with anyio.create_task_group() as group:
+
+            async def reads() -> None:
+                came.extend([event async for event in events])
+
+            async def waits() -> None:
+                assert (await far.wait()).ok
+
+            group.start_soon(reads)
+            group.start_soon(waits)
+            scene.seats["a"].reached = False
+            await scene.until(lambda: not far.elsewhere)
+            await far.task("x").approve(by="ana")
+            scene.ran.go_on.set()
+            await scene.until(lambda: far.ended)
+            async with scene.ticking():
+                pass
+            await scene.until(lambda: came and came[-1].kind == "job")
+        assert came == list(b.journal.transitions(job_id="j"))
+        assert [event async for event in far.events(notices=False)] == came
+
+
+async def test_jobs_are_spread_over_the_rest_each_once(scene: Scene) -> None:
+    async with scene.runtime("b") as b, scene.runtime("c") as c:
+        async with fenced_in_the_end(scene, "a") as a:
+            ids = [f"j{number}" for number in range(8)]
+            for name in ids:
+                await a.submit(scene.waiting(), id=name)
+            await scene.until(lambda: len(scene.ran.began) == 8)
+            scene.seats["a"].reached = False
+            await scene.until(lambda: len(scene.ran.began) == 16)
+        mine, theirs = ([job.id for job in one.recovered] for one in (b, c))
+        assert sorted(mine + theirs) == ids
+        assert min(len(mine), len(theirs)) >= 2
+        assert b.metrics().jobs_taken == len(mine)
+        assert (c.metrics().nodes_fenced, c.metrics().nodes) == (1, 2)
+
+
+async def test_who_leaves_hands_over_at_once_and_tries_are_given_back(scene: Scene) -> None:
+    async with scene.runtime("b") as b:
+        async with scene.runtime("a") as a:
+            await a.submit(scene.waiting(), id="j")
+            await scene.until(lambda: scene.ran.began)
+        left = scene.clock.monotonic()
+        await scene.until(lambda: len(scene.ran.began) == 2)
+        assert scene.clock.monotonic() <= left + 2
+        record = (await b.job("j")).task("x").record
+        assert (record.lost_attempts, record.failed_attempts, scene.ran.began) == (0, 0, [("j", 1), ("j", 2)])
+
+
+async def test_who_drains_takes_nothing(scene: Scene) -> None:
+    async with scene.runtime("b") as b, scene.runtime("c") as c:
+        async with scene.runtime("a") as a:
+            for name in ("j", "k"):
+                await a.submit(scene.waiting(), id=name)
+            await b.drain(0)
+        await scene.until(lambda: len(c.recovered) == 2)
+        assert b.recovered == []
+
+
+async def test_a_start_goes_on_with_what_nobody_owns(scene: Scene) -> None:
+    async with scene.runtime("a") as a:
+        await a.submit(scene.waiting(), id="j")
+    async with scene.runtime("b") as b:
+        assert [job.id for job in b.recovered] == ["j"]
+
+
+async def test_a_node_that_does_not_reach_the_database_goes_on_when_it_does(scene: Scene) -> None:
+    notices: list[Notice] = []
+    async with scene.runtime("a") as a:
+        events = a.events(kind="runtime")
+        job = await a.submit(scene.waiting(), id="j")
+        await scene.until(lambda: scene.ran.began)
+        scene.base.reached = False
+        scene.ran.go_on.set()
+        until = scene.clock.monotonic() + 2 * scene.base.lease
+        await scene.until(lambda: scene.clock.monotonic() >= until)
+        assert (a.health.ok, job.ended) == (False, False)
+        assert a.metrics().lease_left < 0  # type: ignore[operator]
+        scene.base.reached = True
+        await scene.until(lambda: job.ended and (a.metrics().lease_left or 0) > 0)
+        assert job.state == "completed"
+        events.close()
+        notices = [event async for event in events if isinstance(event, Notice)]
+    assert sorted(one.event for one in notices) == [
+        "journal_unwritable", "journal_writable", "lease_not_renewed", "lease_renewed",
+    ]  # fmt: skip
+
+
+async def test_nodes_are_told_of_one_another(scene: Scene) -> None:
+    async with scene.runtime("b") as b:
+        events = b.events(kind="runtime")
+        async with scene.runtime("c") as c:
+            async with fenced_in_the_end(scene, "a") as a:
+                assert (a.node, b.node) == ("a", "b")
+                await a.submit(scene.waiting(), id="j")
+                await scene.until(lambda: b.metrics().nodes == 3)
+                scene.seats["a"].reached = False
+                await scene.until(lambda: len(scene.ran.began) == 2)
+            assert {node.name: node.state for node in await c.nodes()} == {
+                "a": "fenced", "b": "living", "c": "living",
+            }  # fmt: skip
+        await scene.until(lambda: b.metrics().nodes == 1)
+        events.close()
+        told = [event.event async for event in events if isinstance(event, Notice)]
+    assert [event for event in told if event.startswith("node_")] == [
+        "node_joined", "node_joined", "node_fenced", "node_left",
+    ]  # fmt: skip
+
+
+DOOR = Machine(
+    "door",
+    initial="shut",
+    states=[State("shut"), State("open")],
+    transitions=[Transition("shut", "open", "open"), Transition("open", "shut", "shut")],
+    endless=True,
+)
+
+
+async def test_a_machine_is_taken_over_and_its_references_go_on(scene: Scene) -> None:
+    async with scene.runtime("b") as b, fenced_in_the_end(scene, "a") as a:
+        near = a.spawn(MachineActor(DOOR), name="door")
+        await scene.until(lambda: scene.base.machine("door") is not None)
+        far = b.machine("door")
+        scene.seats["a"].reached = False
+        await scene.until(lambda: not far.elsewhere)
+        assert (await far.ask(Fire("open"))).to_state == "open"
+        assert near.state == "shut"
+
+
+async def test_a_command_for_a_dead_node_waits_for_who_takes_over(scene: Scene) -> None:
+    async with scene.runtime("b") as b, fenced_in_the_end(scene, "a") as a:
+        await a.submit(scene.waiting(), id="j")
+        await scene.until(lambda: scene.ran.began)
+        far = await b.job("j")
+        scene.seats["a"].reached = False
+        done: list[str] = []
+        async with anyio.create_task_group() as group:
+
+            async def cancels() -> None:
+                await far.cancel(by="ana")
+                done.append(far.state)
+
+            group.start_soon(cancels)
+            await scene.until(lambda: done)
+        assert scene.base.fenced_at["a"] > 0
+        await scene.until(lambda: far.ended)
+        assert far.state == "cancelled"
+
+
+async def test_settings_of_a_node_are_for_a_journal_that_is_shared(tmp_path: Any) -> None:
+    for settings in ({"node": "a"}, {"lease": "15s"}):
+        with pytest.raises(ValueError, match="settings of a journal that several runtimes share"):
+            Runtime(tmp_path / "state.db", **settings)
+    with pytest.raises(ValueError, match="lease: "):
+        Runtime("postgresql:///db", lease="soon")
+    async with Runtime() as runtime:
+        assert runtime.node is None
+        assert await runtime.nodes() == []
