@@ -322,7 +322,7 @@ class RuntimeParts(ABC):
     def _open_log(self, log: JsonlLog) -> None:
         from .journal.opening import note_log  # noqa: PLC0415 - as above
 
-        log.open(self.journal)
+        log.open(self.journal.own)
         if self.journal.shared is not None:
             note_log(self.journal.shared, log.path)
 

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 
 from ....actors.loading import Loaded
 from ..cluster import EPOCH, LeaseLost
+from ..contract import JournalError
 from ..writer import Medium
 from ..written import WrittenJournal
 from .address import Address, parse
+from .history import NodeHistory
 from .medium import PostgresMedium, connect_writer
 from .opening import connect, prepare, refusing
 from .reader import Part, PostgresReader
@@ -40,11 +42,24 @@ class PostgresJournal(WrittenJournal[PostgresReader]):
         self.address = parse(address) if isinstance(address, str) else address
         super().__init__(str(self.address), self.address.schema, pause=pause, clock=clock)
         self._connect = connect
+        self._own: NodeHistory | None = None
 
     @property
     def lost(self) -> LeaseLost | None:
         """Why this node cannot write any more, once others have taken over what it ran."""
         return None if self._writer is None else self._writer.lost
+
+    @property
+    def begun(self) -> int:
+        """The number above which those of this session's transitions begin. Raises as `own` does."""
+        return self.own.begun
+
+    @property
+    def own(self) -> NodeHistory:
+        """What this node commits. Raises JournalError when the journal is not open."""
+        if self._own is None:
+            raise JournalError(f"{self.address} is not open.")
+        return self._own
 
     def bell(self) -> None:
         """None yet."""
@@ -59,6 +74,7 @@ class PostgresJournal(WrittenJournal[PostgresReader]):
             reader.close()
             raise
         loaded.last_key = loaded.last_seq = node * EPOCH
+        self._own = NodeHistory(reader, node, loaded.last_seq)
         return reader, loaded, PostgresMedium(self.address, node, connect=self._connect)
 
     def _take(self) -> tuple[int, Part]:
