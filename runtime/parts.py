@@ -60,7 +60,6 @@ from .clock import Clock, Ids, SystemClock, TimeOrderedIds
 from .cluster.machines import MachinesAbroad
 from .cluster.membership import Membership
 from .cluster.seat import Seat
-from .cluster.tools import ToolsService
 from .control.taker import Taker
 from .dispatcher import Dispatcher
 from .draining import archive_ended
@@ -173,7 +172,6 @@ class RuntimeParts(ABC):
         self.seat: Seat | None = None
         """For the handles: its place among the nodes of the journal, if several can share that."""
         self._membership: Membership | None = None
-        self._shared_tools: ToolsService | None = None
         self._arriving: dict[str, int] = {}  # jobs that are being taken over: up to which number others told of them
         self.journal: Journal
         self._host: Host
@@ -201,7 +199,7 @@ class RuntimeParts(ABC):
     async def _load(self, runners: RunnerPool, start: Callable[[Callable[[], Any]], object]) -> Taker:
         """Make all its parts, and load what the journal holds. Nothing runs yet; the recovery is the first input."""
         self._dispatcher = Dispatcher(clock=self._clock, runners=runners, supervision=self._supervision)
-        self.journal = _journal_of(self._target)
+        self.journal = self._journal_of(self._target)
         self._host = self._new_host()
         self._host.on_trouble = self.on_trouble
         self._host.hub = self._hub
@@ -222,7 +220,8 @@ class RuntimeParts(ABC):
             await self._end_leftovers(loaded)
         taker = self._taker = Taker(self._whole, self._host, self._requests, self.read, start)
         self._machines.on_spawn = taker.spawned
-        taker.on_ring = self._rung
+        if self._membership is not None:
+            taker.on_ring = self._membership.rung
         if loaded.jobs:
             loaded.awaited = await taker.awaited()
         self._begin(loaded)
@@ -233,8 +232,6 @@ class RuntimeParts(ABC):
     async def _catch_up(self, taker: Taker) -> None:
         """With the dispatcher running: recover, do what is in the inbox, start the workers."""
         self._running = self._open = True
-        if self._shared_tools is not None:
-            await self._shared_tools.begin()
         if self._membership is not None:
             await self._membership.join()
         await taker.take(unheard=True)  # what was put into the inbox while nobody ran it comes before anything runs
@@ -251,16 +248,6 @@ class RuntimeParts(ABC):
         seat.lost = self._fenced
         self._host.on_health = member.look_now
         self._closing.push_async_callback(member.close)
-        tools = self._shared_tools = ToolsService(seat, self._host)
-        member.also.append(tools.renew)
-        self._closing.push_async_callback(tools.close)
-
-    def _rung(self) -> None:
-        """The bell of the journal was rung."""
-        if self._membership is not None:
-            self._membership.rung()
-        if self._shared_tools is not None:
-            self._shared_tools.rung()
 
     def _fenced(self, lost: LeaseLost) -> None:
         """Others have taken over what runs here: end at once."""
@@ -309,6 +296,11 @@ class RuntimeParts(ABC):
             )  # fmt: skip
             self._closing.callback(self._host.watchdog.close)
 
+    def _journal_of(self, target: str | Path | Journal | None) -> Journal:
+        if target is not None and not isinstance(target, str | Path):
+            return target
+        return open_journal(target, node=self._node, lease=self._lease)
+
     async def _open_journal(self) -> Loaded:
         log: JsonlLog | None = None
         if self._jsonl_path is not None:
@@ -335,7 +327,7 @@ class RuntimeParts(ABC):
     def _open_log(self, log: JsonlLog) -> None:
         from .journal.opening import note_log  # noqa: PLC0415 - as above
 
-        log.open(self.journal.own)
+        log.open(self.journal)
         if self.journal.shared is not None:
             note_log(self.journal.shared, log.path)
 
@@ -518,7 +510,3 @@ def span(name: str, value: Duration) -> float:
         return seconds(value)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{name}: {error}") from None
-
-
-def _journal_of(target: str | Path | Journal | None) -> Journal:
-    return open_journal(target) if target is None or isinstance(target, str | Path) else target

@@ -33,6 +33,12 @@ def start_time(pid: int) -> int:
     return int(fields[19]) if fields else 0
 
 
+def is_running(pid: int, started: int) -> bool:
+    """Whether the process that began at that time still runs: one that is dead but not yet reaped does not."""
+    fields = _stat(pid)
+    return bool(fields) and fields[0] not in "ZX" and int(fields[19]) == started
+
+
 def signal_group(group: int, number: int) -> None:
     """Send a signal to a process group whose leader is known to be there, or not yet reaped."""
     with contextlib.suppress(ProcessLookupError, PermissionError):

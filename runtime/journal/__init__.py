@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from .cluster import LEASE
 from .contract import Journal
 from .memory import MemoryJournal
 from .postgres.address import is_address
 
 
-def open_journal(target: str | Path | None) -> Journal:
+def open_journal(target: str | Path | None, *, node: str | None = None, lease: float | None = None) -> Journal:
     """Make the journal that `target` names, not yet opened.
 
-    None keeps all in memory, `postgresql://...` is the address of a database, and a path is an SQLite file.
+    None keeps all in memory, `postgresql://...` is the address of a database, and a path is an SQLite file. node and
+    lease (seconds) are a database's: the name of this node of it, and how long it may be silent.
     """
     if target is None:
         return MemoryJournal()
     if isinstance(target, str) and is_address(target):
         from .postgres.journal import PostgresJournal  # noqa: PLC0415 - what it needs is loaded by those who use it
 
-        return PostgresJournal(target)
+        return PostgresJournal(target, node=node, lease=lease or LEASE)
     from .sqlite import SqliteJournal  # noqa: PLC0415 - sqlite3 is loaded by those who use it
 
     return SqliteJournal(target)

@@ -53,7 +53,7 @@ class Pulse(msgspec.Struct, frozen=True):
     """What a node learns when it renews its lease."""
 
     living: int  # nodes, this one too
-    orphans: int  # living jobs and machines that nobody owns
+    orphans: int  # living jobs and machines that nobody owns; 1 at least while it is not known whether there are any
     due_in: float | None = None  # seconds until the next lease of another node runs out, unless it is renewed
 
 
@@ -113,6 +113,8 @@ class Cluster(Protocol):
         A job's children go with it. Workers in it are those of nodes that are gone; like all that is in it they belong
         to this node from now on, which ends them: should it be fenced before, the next one gets them. `last_key` and
         `last_seq` are where the numbers of the new epoch begin; from the return on the node's own must be above them.
+
+        It is a share by the number of nodes that live. Ask again, soon, while something is left.
         """
         ...
 
@@ -129,7 +131,10 @@ class Cluster(Protocol):
         ...
 
     def adopt(self, kind: str, name: str) -> bool:
-        """Own an ended job, which is about to be run again here. False where another node has done so, or it lives."""
+        """Own an ended job, or machine, that is about to go on here. False where another node has done so, or it lives.
+
+        That is a taking, too: where it was another node's, `epoch` has risen, and numbers must before it goes on.
+        """
         ...
 
     def send(self, row: InboxRow) -> int:

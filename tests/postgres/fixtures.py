@@ -3,6 +3,7 @@
 | fixture | what it is |
 | --- | --- |
 | `postgres` | the address of a schema of the test's own, which nobody has made yet |
+| `emptied` | the address of a journal that tests of one module share, one after another: made, and empty |
 | `postgres_server` | the server, for tests that stop it, or make roles and schemas |
 
 Where there is no PostgreSQL, or no psycopg, these tests are skipped; with CALLBOARD_POSTGRES=required they fail. Each
@@ -12,6 +13,7 @@ itself.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 from collections.abc import Iterator
@@ -19,9 +21,18 @@ from itertools import count
 
 import pytest
 
+from callboard.runtime.journal.postgres.address import parse
+from callboard.runtime.journal.postgres.opening import connect, prepare
 from callboard.runtime.testing.postgres import NoPostgres, PrivateServer
 
 _numbers = count(1)
+_EMPTY = """
+DO $$ DECLARE named text; BEGIN
+  FOR named IN SELECT relname FROM pg_class
+    WHERE relnamespace = current_schema()::regnamespace AND relkind = 'r' AND relname <> 'callboard'
+  LOOP EXECUTE format('DELETE FROM %I', named); END LOOP;
+END $$
+"""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -52,11 +63,33 @@ def _unavailable(why: str) -> None:
 @pytest.fixture
 def postgres(postgres_server: PrivateServer) -> Iterator[str]:
     """The address of a schema that is not there yet, and is removed after the test."""
+    with _schema(postgres_server) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def postgres_of_module(postgres_server: PrivateServer) -> Iterator[str]:
+    with _schema(postgres_server) as address:
+        yield address
+
+
+@pytest.fixture
+def emptied(postgres_of_module: str) -> str:
+    """The address of a journal that is empty: quicker than a new one."""
+    address = parse(postgres_of_module)
+    prepare(address)
+    with connect(address, "test") as connection:
+        connection.execute(_EMPTY)
+    return postgres_of_module
+
+
+@contextlib.contextmanager
+def _schema(server: PrivateServer) -> Iterator[str]:
     import psycopg
 
     schema = f"test_{next(_numbers)}"
-    yield postgres_server.address(schema)
-    with psycopg.connect(postgres_server.address(), autocommit=True) as connection:
+    yield server.address(schema)
+    with psycopg.connect(server.address(), autocommit=True) as connection:
         connection.execute("SET lock_timeout = '10s'")
         connection.execute("SET client_min_messages = warning")
         connection.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE")

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ....actors.loading import Loaded
-from ..cluster import EPOCH, LeaseLost
-from ..contract import JournalError
+from ..cluster import EPOCH, LEASE, LeaseLost
+from ..contract import InboxRow, JournalError
 from ..writer import Medium
 from ..written import WrittenJournal
 from .address import Address, parse
-from .history import NodeHistory
+from .inbox import PostgresBell
 from .medium import PostgresMedium, connect_writer
-from .opening import connect, prepare, refusing
+from .nodes import PostgresCluster
+from .opening import prepare
 from .reader import Part, PostgresReader
 
 if TYPE_CHECKING:
@@ -22,75 +24,71 @@ if TYPE_CHECKING:
 
 
 class PostgresJournal(WrittenJournal[PostgresReader]):
-    """The journal at an address.
+    """The journal at an address, as a node of it.
 
-    connect, pause and clock are for tests: how the writer connects, how it waits between two tries of a batch, and
-    monotonic seconds.
+    node: the node's name, None for one made of this machine's and process's. lease: seconds. connect, pause and clock
+    are for tests: how the writer connects, how it waits between two tries of a batch, and monotonic seconds.
     """
 
     shared = None
-    cluster = None
 
     def __init__(
         self,
         address: Address | str,
         *,
+        node: str | None = None,
+        lease: float = LEASE,
         connect: Callable[[Address], Connection] = connect_writer,
         pause: Callable[[float], object] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.address = parse(address) if isinstance(address, str) else address
         super().__init__(str(self.address), self.address.schema, pause=pause, clock=clock)
+        self._node = node
+        self._lease = lease
         self._connect = connect
-        self._own: NodeHistory | None = None
+        self._cluster: PostgresCluster | None = None
+
+    @property
+    def cluster(self) -> PostgresCluster | None:
+        """Its seat among the nodes, once it is open."""
+        return self._cluster
 
     @property
     def lost(self) -> LeaseLost | None:
         """Why this node cannot write any more, once others have taken over what it ran."""
         return None if self._writer is None else self._writer.lost
 
-    @property
-    def begun(self) -> int:
-        """The number above which those of this session's transitions begin. Raises as `own` does."""
-        return self.own.begun
+    def bell(self) -> PostgresBell:
+        """What rings when there may be something new in the inbox, or among the nodes."""
+        return PostgresBell(self.address)
 
-    @property
-    def own(self) -> NodeHistory:
-        """What this node commits. Raises JournalError when the journal is not open."""
-        if self._own is None:
-            raise JournalError(f"{self.address} is not open.")
-        return self._own
+    def inbox(self) -> list[InboxRow]:
+        """The commands that this node has to do, oldest first."""
+        return [] if self._cluster is None else self._cluster.inbox()
 
-    def bell(self) -> None:
-        """None yet."""
+    def shut(self, deadline: float) -> bool:
+        """Write what is pending, for at most `deadline` seconds, and leave. Blocks."""
+        written = super().shut(deadline)
+        if self._cluster is not None:
+            with contextlib.suppress(JournalError):  # others find out when its lease has run out
+                self._cluster.leave()
+            self._cluster.close()
+        return written
 
     def _begin(self) -> tuple[PostgresReader, Loaded, Medium]:
         prepare(self.address)
         reader = PostgresReader(self.address)
         try:
-            node, part = self._take()
-            loaded = reader.load(part)
+            cluster = PostgresCluster(self.address, reader.load, name=self._node, lease=self._lease)
+            try:
+                loaded = cluster.take() or reader.load(Part())
+            except BaseException:
+                cluster.close()
+                raise
         except BaseException:
             reader.close()
             raise
-        loaded.last_key = loaded.last_seq = node * EPOCH
-        self._own = NodeHistory(reader, node, loaded.last_seq)
-        return reader, loaded, PostgresMedium(self.address, node, connect=self._connect)
-
-    def _take(self) -> tuple[int, Part]:
-        """Fence the node before, and take all that it had."""
-        with connect(self.address, "node") as connection, refusing(self.address), connection.transaction():
-
-            def keys(sql: str) -> list[int]:
-                return [row[0] for row in connection.execute(sql.encode())]
-
-            before = keys("UPDATE nodes SET fenced = true RETURNING node")
-            node = max(before, default=0) + 1
-            connection.execute("INSERT INTO nodes (node) VALUES (%s)", [node])
-            part = Part(
-                jobs=keys("SELECT key FROM job_records WHERE living"),
-                machines=keys("SELECT key FROM machine_records WHERE living"),
-                outbox=keys("SELECT key FROM outbox_rows"),
-                nodes=before,
-            )
-        return node, part
+        self._cluster = cluster
+        loaded.last_key = loaded.last_seq = cluster.epoch * EPOCH
+        return reader, loaded, PostgresMedium(self.address, cluster.node, connect=self._connect)

@@ -6,8 +6,9 @@ Rules
 - Records are JSON in columns of type text, written and read whole: they come back exactly, with all that JSON can
   escape and PostgreSQL's own types refuse. Real columns exist only where something is searched by them.
 - What is searched by, and is a text from outside, is written as `plain` makes it (`rows.py`).
-- `node` is whose a row is: the number of that node's session in `nodes`, NULL for nobody's. A new row is its writer's.
-  What is written again keeps its owner, but for workers and breakers, which are whose they are written by.
+- `node` is whose a row is: the number of that node's session in `nodes`. A new row is its writer's, and so is one that
+  lives again. What else is written again keeps its owner, but for workers and breakers, which are whose they are
+  written by.
   (An attempt is whose that claimed it, and goes with its job.)
 - One commit is one call of `commit_batch`. It takes a lock on the node's row that who fences it waits for, and fails
   with `LEASE_LOST` where that was done. `commits` remembers the last entry of each node, so that a batch which is sent
@@ -23,6 +24,7 @@ from ..dialect import Postgres
 from ..documents import document_views
 from ..schema import ANSWERS_KEPT
 from ..views import views
+from .tables import INBOX, NODES
 
 LEASE_LOST = "CB001"
 """The SQLSTATE of a commit of a node that was fenced."""
@@ -38,10 +40,6 @@ BEGIN
     '(?<!\\\\)((\\\\\\\\)*)\\\\u[dD][89a-fA-F][0-9a-fA-F]{2}', '\\1\\\\ufffd', 'g')::jsonb;
 END $$;
 
-CREATE TABLE nodes (
-  node bigint PRIMARY KEY,                -- of one session: of a runtime, from its opening to its end
-  fenced boolean NOT NULL DEFAULT false   -- whether it may not write any more
-);
 CREATE TABLE commits (
   node bigint PRIMARY KEY,
   entry bigint NOT NULL                   -- the last one that the node has committed
@@ -50,7 +48,8 @@ CREATE TABLE commits (
 CREATE TABLE names (
   name text COLLATE "C" PRIMARY KEY,      -- "kind:id" of every entity
   key bigint NOT NULL DEFAULT 0,          -- 0 while it is only reserved
-  node bigint                             -- by whom it was reserved
+  node bigint,                            -- by whom it was reserved, or adopted since it had ended,
+  adopted bigint                          -- after which run
 );
 
 CREATE TABLE job_records (
@@ -88,13 +87,6 @@ CREATE TABLE request_records (
   owner bigint NOT NULL, record text NOT NULL
 );
 CREATE INDEX oldest_requests ON request_records (expires_at);
-CREATE TABLE inbox_rows (                 -- commands of other processes: they insert, a node takes and answers
-  key bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, command text NOT NULL, taken_by bigint, answer text,
-  answered_at double precision
-);
-CREATE INDEX unanswered ON inbox_rows (key) WHERE answer IS NULL;
-CREATE INDEX oldest_answers ON inbox_rows (answered_at) WHERE answer IS NOT NULL;
-
 CREATE TABLE transition_chunks (
   seq bigint PRIMARY KEY,   -- of its first transition
   base bigint NOT NULL,     -- of the first transition in its commit: no chunk before it holds a later one
@@ -114,11 +106,12 @@ def _write(table: str, columns: dict[str, str], changed: str, extra: str = "", g
     """Write rows that come as arrays side by side. columns: each with its array; changed: if the key is there."""
     names, arrays = ", ".join(columns), ", ".join(columns.values())
     more, values = (f", {given}", f", {extra}") if given else ("", "")
+    sets = [f"{column} = excluded.{column}" for column in changed.split()]
+    if given == "node" and "living" in columns and "node" not in changed:  # what lives again is whose it lives by
+        sets.append(f"node = CASE WHEN {table}.living THEN {table}.node ELSE excluded.node END")
     return (
         f"INSERT INTO {table} ({names}{more}) SELECT {names}{values} FROM unnest({arrays}) AS new ({names})"
-        f"\n      ON CONFLICT ({next(iter(columns))}) DO UPDATE SET "
-        + ", ".join(f"{column} = excluded.{column}" for column in changed.split())
-        + ";"
+        f"\n      ON CONFLICT ({next(iter(columns))}) DO UPDATE SET {', '.join(sets)};"
     )
 
 
@@ -247,5 +240,5 @@ CREATE FUNCTION json_extract(json text, path text) RETURNS text LANGUAGE sql IMM
 $$;
 """
 
-MIGRATIONS = (_RECORDS + _COMMIT + _PRINTED + views(Postgres()) + document_views(Postgres()),)
+MIGRATIONS = (NODES + INBOX + _RECORDS + _COMMIT + _PRINTED + views(Postgres()) + document_views(Postgres()),)
 """What brings a database from version n to n + 1."""

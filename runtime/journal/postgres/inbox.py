@@ -1,0 +1,186 @@
+"""The inbox of a journal in PostgreSQL: commands are put there and answered, and a bell is rung.
+
+Rules
+-----
+- A command is done by whoever owns what it is about; about what nobody owns and nobody has left (what has ended, what
+  is not known, tools), by the node that claims it first. What a dead node owns has to be taken over before.
+- A claim holds until it is answered, or its node was fenced.
+- A ring carries nothing that matters. Who does not hear it looks after a while.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.to_thread
+import msgspec
+
+from ..contract import InboxRow, JournalError
+from ..decoding import INBOX, LONGEST_COMMAND, UNREADABLE
+from .address import Address
+from .opening import connect, driver
+from .rows import plain
+
+if TYPE_CHECKING:
+    from .opening import Connection
+
+LOOK_EVERY = 1.0
+LOOK_ANYWAY = 5.0
+"""Seconds between two looks without a bell, and with one."""
+LAST_RETRY = 15.0
+"""Seconds between two attempts to have a bell again: doubled each time from LOOK_EVERY, up to this."""
+
+_SEND = """
+WITH sent AS (INSERT INTO inbox_rows (command, about) VALUES (%(command)s, %(about)s) RETURNING key)
+SELECT key, pg_notify(%(channel)s, 'inbox') FROM sent
+"""
+_ANY = "SELECT EXISTS (SELECT FROM inbox_rows WHERE answer IS NULL)"
+_CLAIM = """
+UPDATE inbox_rows SET taken_by = %(me)s WHERE key IN (
+  SELECT row.key FROM inbox_rows AS row
+  LEFT JOIN nodes AS taker ON taker.node = row.taken_by
+  LEFT JOIN names ON names.name = row.about
+  LEFT JOIN job_records AS job ON job.key = names.key AND job.living
+  LEFT JOIN machine_records AS machine ON machine.key = names.key AND machine.living
+  LEFT JOIN nodes AS named ON 'node:' || named.name = row.about AND NOT named.fenced
+  WHERE row.answer IS NULL AND (row.taken_by IS NULL OR taker.fenced)
+    AND coalesce(job.node, machine.node, named.node, %(me)s) = %(me)s
+    AND EXISTS (SELECT FROM nodes WHERE node = %(me)s AND NOT fenced)
+  FOR UPDATE OF row SKIP LOCKED)
+"""
+_MINE = """
+SELECT key, command FROM inbox_rows
+WHERE answer IS NULL AND taken_by = %(me)s AND octet_length(command) <= %(longest)s ORDER BY key
+"""
+
+
+def about(row: InboxRow) -> str | None:
+    """Whose owner has to do a command."""
+    match row.kind:
+        case "job" | "machine":
+            return plain(f"{row.kind}:{row.target}")
+        case "task":
+            return plain(f"job:{row.target.rpartition('/')[0]}")
+        case _:  # what is a node's own carries its name
+            _, at, node = row.target.rpartition("@")
+            return plain(f"node:{node.partition('#')[0]}") if at else None
+
+
+def send(connection: Connection, row: InboxRow, channel: str) -> int:
+    """Put a command into the inbox, and ring. Returns its number there."""
+    values = {"command": msgspec.json.encode(row).decode(), "about": about(row), "channel": channel}
+    sent = connection.execute(_SEND, values).fetchone()
+    assert sent is not None  # noqa: S101 - a row was inserted
+    return int(sent[0])
+
+
+def answer(connection: Connection, row: int) -> bytes | None:
+    """The answer to a row of the inbox, as JSON; None while there is none."""
+    found = connection.execute("SELECT answer FROM inbox_rows WHERE key = %s", [row]).fetchone()
+    return None if found is None or found[0] is None else found[0].encode()
+
+
+def claimed(connection: Connection, me: int) -> list[InboxRow]:
+    """The commands that this node has to do, oldest first: those that it has claimed, now or before."""
+    values: dict[str, Any] = {"me": me, "longest": LONGEST_COMMAND}  # Any: numbers
+    any_there = connection.execute(_ANY).fetchone()
+    if not any_there or not any_there[0]:
+        return []
+    connection.execute(_CLAIM, values)
+    rows: list[InboxRow] = []
+    for number, text in connection.execute(_MINE, values):
+        with contextlib.suppress(*UNREADABLE):
+            rows.append(msgspec.structs.replace(INBOX.decode(text), row=number))
+    return rows
+
+
+class PostgresBell:
+    """Hears when anybody rings, from its making until `close`; where it cannot, it has its owner look each second.
+
+    It has a connection of its own, which it makes, and makes anew, in a thread.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        connect: Callable[[Address, str], Connection] = connect,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._address = address
+        self._connect = connect
+        self._clock = clock
+        self._changing = threading.Lock()
+        self._connection: Connection | None = None
+        self._connecting = False
+        self._closed = False
+        self._again_at = 0.0
+        self._delay = LOOK_EVERY
+
+    @property
+    def works(self) -> bool:
+        """Whether it would hear somebody ring."""
+        return self._connection is not None
+
+    async def heard(self) -> None:
+        """Wait until somebody has rung, or it is time to look without that."""
+        if self._connection is not None:
+            with anyio.move_on_after(LOOK_ANYWAY):
+                try:
+                    await self._rung(self._connection)
+                except (driver().Error, OSError):
+                    self._drop()
+        elif not await self._made():  # else: somebody may have rung before
+            await anyio.sleep(LOOK_EVERY)
+
+    async def _made(self) -> bool:
+        """Whether there is a connection now. Waits for a new one, unless that is tried already, or too soon."""
+        if self._connecting or self._clock() < self._again_at:
+            return False
+        self._connecting = True
+        await anyio.to_thread.run_sync(self._listen, abandon_on_cancel=True)
+        return self.works
+
+    async def _rung(self, connection: Connection) -> None:
+        while True:
+            connection.pgconn.consume_input()
+            rung = False
+            while connection.pgconn.notifies() is not None:
+                rung = True
+            if rung:
+                return
+            await anyio.wait_readable(connection.fileno())
+
+    def _listen(self) -> None:
+        """Connect; blocks. It may have been closed, or its caller have gone, when it has."""
+        made = None
+        try:
+            made = self._connect(self._address, "bell")
+            made.execute(f'LISTEN "{self._address.channel}"'.encode())
+        except (JournalError, driver().Error):
+            if made is not None:
+                made.close()
+                made = None
+        with self._changing:
+            self._connecting = False
+            if made is None:
+                self._again_at, self._delay = self._clock() + self._delay, min(self._delay * 2, LAST_RETRY)
+            elif self._closed:
+                made.close()
+            else:
+                self._connection, self._delay = made, LOOK_EVERY
+
+    def _drop(self) -> None:
+        with self._changing:
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+
+    def close(self) -> None:
+        """Take it away."""
+        self._closed = True
+        self._drop()

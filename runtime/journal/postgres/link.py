@@ -1,0 +1,69 @@
+"""A connection that is made anew where it was lost.
+
+Rules
+-----
+- One thread uses it at a time; others wait.
+- What was asked when it broke is asked once more on the new one. So whatever is asked must bear to be done twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from ..contract import JournalError
+from .address import Address
+from .opening import connect, driver, is_lost, refusing
+
+if TYPE_CHECKING:
+    from .opening import Connection
+
+T = TypeVar("T")
+
+
+class Link:
+    """A connection to a journal's database for one purpose, from its first use until `close`."""
+
+    def __init__(self, address: Address, purpose: str, connect: Callable[[Address, str], Connection] = connect) -> None:
+        self._address = address
+        self._purpose = purpose
+        self._connect = connect
+        self._one_at_a_time = threading.Lock()
+        self._connection: Connection | None = None
+        self._closed = False
+        self.made = 0  # how many connections it has had
+
+    def ask(self, question: Callable[[Connection], T]) -> T:
+        """Have it answer a question. Raises JournalError."""
+        with self._one_at_a_time, refusing(self._address):
+            if self._connection is not None:
+                try:
+                    return question(self._connection)
+                except driver().Error as error:
+                    if not is_lost(error):
+                        raise
+                    self._drop()
+            if self._closed:
+                raise JournalError(f"{self._address} is not open any more.")
+            self._connection = self._connect(self._address, self._purpose)
+            self.made += 1
+            try:
+                return question(self._connection)
+            except driver().Error as error:
+                if is_lost(error):
+                    self._drop()
+                raise
+
+    def close(self) -> None:
+        """Let go of it."""
+        with self._one_at_a_time:
+            self._closed = True
+            self._drop()
+
+    def _drop(self) -> None:
+        if self._connection is not None:
+            with contextlib.suppress(Exception):
+                self._connection.close()
+            self._connection = None

@@ -1,0 +1,348 @@
+"""A node's seat among those that share a journal in PostgreSQL: `Cluster`, as `journal/cluster.py` has it.
+
+Rules
+-----
+- Time is the database's alone, so the clocks of nodes may say what they like.
+- Every statement that acts for this node begins by locking its row against whoever fences it, and does nothing where
+  that was done: then LeaseLost is raised, now and from then on.
+- The lease has a connection of its own, so that nothing else can delay it.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from ....actors.loading import Loaded
+from ..cluster import EPOCH, LEASE, LeaseLost, Node, Pulse, ToolState, Want
+from ..contract import InboxRow, JournalLocked
+from . import inbox, statements, taking, tools
+from .address import Address
+from .link import Link
+from .opening import HOLD_STILL, check_version, connect
+from .place import Place, here
+from .reader import Part
+from .rows import plain
+
+if TYPE_CHECKING:
+    from .opening import Connection
+
+T = TypeVar("T")
+
+LOOK_AT_HOLDER = 0.25
+"""Seconds between two looks whether the node that has our name still renews its lease."""
+PRUNE_EVERY = 600.0
+"""Seconds between two looks for rows that nobody needs any more."""
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_UNUSUAL = re.compile(r"[^A-Za-z0-9._-]")
+_MANY = 1000
+"""Names that are tried for a node that was given none."""
+
+
+class PostgresCluster:
+    """A node, from its making until `close`. Making it joins: raises JournalError, JournalLocked if its name is taken,
+    ValueError for a name that cannot be one.
+
+    load: reads what was taken. name: None for one made of this machine's and process's. is_dead: whether the process at
+    a place is known to have ended.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        load: Callable[[Part], Loaded],
+        *,
+        name: str | None = None,
+        lease: float = LEASE,
+        place: Place | None = None,
+        is_dead: Callable[[Place], bool] = Place.is_dead,
+        connect: Callable[[Address, str], Connection] = connect,
+        pause: Callable[[float], object] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if name is not None and not _NAME.fullmatch(name):
+            raise ValueError(f"{name!r:.80} cannot be a node's name. Use up to 64 letters, digits, and . _ -")
+        self._address = address
+        self._load = load
+        self._lease = lease
+        self._place = place or here()
+        self._is_dead = is_dead
+        self._pause = pause
+        self._clock = clock
+        self._lost: LeaseLost | None = None
+        self._attempt: taking.Taken | None = None  # it is not known whether this was taken
+        self._owed: taking.Taken | None = None  # taken, and not handed out yet
+        self._rising = threading.Lock()
+        self._renewed_on = 0  # the connection, of those that it has had, on which the lease was last renewed
+        self._pruned = clock()
+        self._lease_link = Link(address, "lease", connect)
+        self._link = Link(address, "node", connect)
+        try:
+            self._name, self.node, self._epoch = self._join(name)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def name(self) -> str:
+        """This node's name."""
+        return self._name
+
+    @property
+    def epoch(self) -> int:
+        """Its present epoch."""
+        return self._epoch
+
+    @property
+    def lease(self) -> float:
+        """Seconds that its lease lasts."""
+        return self._lease
+
+    # -- joining
+
+    def _join(self, name: str | None) -> tuple[str, int, int]:
+        if name is not None:
+            return (name, *self._join_in_time(name))
+        usual = f"{_UNUSUAL.sub('-', self._place.host)[:50]}-{self._place.pid}"
+        for one in (usual, *(f"{usual}-{number}" for number in range(2, _MANY))):
+            joined, holder = self._join_as(one)
+            if joined is None and holder is not None and self._is_dead(holder.place):
+                self._replace(holder)
+                joined, _ = self._join_as(one)
+            if joined is not None:
+                return (one, *joined)
+        raise JournalLocked(f"{self._address} has too many nodes of this process. Leave some of them.")
+
+    def _join_in_time(self, name: str) -> tuple[int, int]:
+        """Join, if need be when a node of that name has been silent for a whole lease since we look."""
+        began, first = self._clock(), None
+        while True:
+            joined, holder = self._join_as(name)
+            if joined is not None:
+                return joined
+            if holder is None:
+                continue
+            first = first or holder
+            left = began + first.lease - self._clock()
+            if self._is_dead(holder.place) or (holder == first and left <= 0):
+                self._replace(holder)
+            elif holder == first:
+                self._pause(min(LOOK_AT_HOLDER, left))
+            else:
+                raise JournalLocked(
+                    f"{self._address} has a node {name!r} already ({holder.shown}), which is alive. Stop that one, or "
+                    "give this one another name."
+                )
+
+    def _join_as(self, name: str) -> tuple[tuple[int, int] | None, _Holder | None]:
+        """The number and the epoch of a node of that name, or else who has it."""
+        place = self._place
+        values = {
+            "name": name, "lease": self._lease, "place": place.shown, "kernel": place.kernel, "pid": place.pid,
+            "started": place.started,
+        }  # fmt: skip
+
+        def join(connection: Connection) -> tuple[tuple[int, int] | None, _Holder | None]:
+            with connection.transaction():
+                connection.execute(HOLD_STILL, [self._address.schema])
+                check_version(connection, self._address)
+                joined = connection.execute(statements.JOIN, values).fetchone()
+            if joined is not None:
+                return (joined[0], joined[1]), None
+            row = connection.execute(statements.HOLDER, values).fetchone()
+            if row is None:
+                return None, None
+            node, shown, kernel, pid, started, seen, lease = row
+            return None, _Holder(node, shown, Place(place.host, kernel, pid, started), seen, lease)
+
+        return self._link.ask(join)
+
+    def _replace(self, holder: _Holder) -> None:
+        values = {"node": holder.node, "seen": holder.seen}
+        self._link.ask(lambda connection: connection.execute(statements.REPLACE, values))
+
+    # -- living and leaving
+
+    def beat(self, last: int) -> Pulse:
+        """Renew the lease. last: the highest number given so far."""
+        pulse = self._ask(partial(self._beat, last), self._lease_link)
+        if self._clock() - self._pruned >= PRUNE_EVERY:
+            self._pruned = self._clock()
+            self._ask(_prune)
+        return pulse
+
+    def _beat(self, last: int, connection: Connection) -> Pulse:
+        values = {"me": self.node, "last": last, "anew": self._lease_link.made != self._renewed_on}
+        row = connection.execute(statements.BEAT.encode(), values).fetchone()
+        if row is None:
+            raise LeaseLost
+        epoch, awake = row
+        self._rise(epoch)
+        self._renewed_on = self._lease_link.made
+        found = connection.execute(statements.PULSE, {"me": self.node, "lease": self._lease, "awake": awake}).fetchone()
+        living, orphans, due_in = found or (1, 0, None)
+        dead = len(self._dead(connection))
+        return Pulse(max(1, living - dead), orphans, 0.0 if dead else due_in)
+
+    def _dead(self, connection: Connection) -> list[int]:
+        """The nodes of this machine whose processes have ended."""
+        found = taking.neighbours(connection, self.node, self._place)
+        return [node for node, place in found.items() if self._is_dead(place)]
+
+    def leave(self) -> None:
+        """Own nothing any more, at the end: others take what is left at once."""
+        values = {"me": self.node, "channel": self._address.channel}
+        self._link.ask(lambda connection: connection.execute(statements.LEAVE, values))
+
+    def close(self) -> None:
+        """Let go of the connections. Its lease runs out, unless it has left."""
+        self._lease_link.close()
+        self._link.close()
+
+    # -- taking over
+
+    def take(self) -> Loaded | None:
+        """Take this node's share of what nobody owns, after fencing who is silent; None if there is nothing."""
+        if self._owed is None:
+            self._ask(self._fence)
+            self._ask(self._take)
+        taken = self._owed
+        if taken is None:
+            return None
+        loaded = self._load(Part(taken.jobs, taken.machines, taken.outbox, taken.nodes))
+        loaded.last_key = loaded.last_seq = taken.epoch * EPOCH
+        self._owed = None
+        return loaded
+
+    def _fence(self, connection: Connection) -> None:
+        taking.fence(connection, self.node, self._address.channel, self._dead(connection))
+
+    def _take(self, connection: Connection) -> None:
+        if self._attempt is not None:  # the answer to its commit was lost
+            row = connection.execute(statements.TAKEN, {"me": self.node}).fetchone()
+            if row and row[0] == self._attempt.epoch:
+                self._hand_out(self._attempt)
+                return
+            self._attempt = None
+        with connection.transaction():
+            taken = taking.take(connection, self.node)
+            self._attempt = taken or None
+        if taken:
+            self._hand_out(taken)
+
+    def _hand_out(self, taken: taking.Taken) -> None:
+        self._rise(taken.epoch)
+        self._owed, self._attempt = taken, None
+
+    def _rise(self, epoch: int) -> None:
+        with self._rising:
+            self._epoch = max(self._epoch, epoch)
+
+    # -- whose things are
+
+    def nodes(self) -> list[Node]:
+        """All nodes that live, and those that were fenced or have left lately: of each name the last one."""
+        return [Node(*row) for row in self._ask(lambda connection: connection.execute(statements.NODES).fetchall())]
+
+    def reserve(self, kind: str, name: str) -> bool:
+        """Reserve a job's id or a machine's name for this node. False where there is one, ended or not."""
+        living, done = self._row(statements.RESERVE, self._about(kind, name))
+        if not living:
+            raise self._fenced()
+        return bool(done)
+
+    def owner_of(self, kind: str, name: str) -> str | None:
+        """The name of the node that owns a living job or machine; None where it has ended, or nobody does."""
+        sql = statements.OWNER[kind]
+        row = self._ask(lambda connection: connection.execute(sql.encode(), self._about(kind, name)).fetchone())
+        return None if row is None else row[0]
+
+    def adopt(self, kind: str, name: str) -> bool:
+        """Own an ended job, or machine, which is about to go on here. False where it lives, or is another node's."""
+        living, moved, epoch = self._row(statements.ADOPT[kind], self._about(kind, name))
+        if not living:
+            raise self._fenced()
+        self._rise(epoch or 0)
+        return bool(moved)
+
+    # -- the inbox, and tools
+
+    def inbox(self) -> list[InboxRow]:
+        """The commands that this node has to do, oldest first; the same again until they are answered."""
+        if self._attempt or self._owed:
+            return []  # they may be about what this node owns and does not have yet
+        return self._ask(lambda connection: inbox.claimed(connection, self.node))
+
+    def send(self, row: InboxRow) -> int:
+        """Put a command into the inbox, and ring. Returns its number there."""
+        return self._ask(lambda connection: inbox.send(connection, row, self._address.channel))
+
+    def answer(self, row: int) -> bytes | None:
+        """The answer to a row of the inbox, as JSON; None while there is none."""
+        return self._ask(lambda connection: inbox.answer(connection, row))
+
+    def tools(self) -> list[ToolState]:
+        """Every tool whose breaker anybody has opened since, in its present state."""
+        return self._ask(tools.states)
+
+    def set_tool(self, tool: ToolState) -> ToolState:
+        """Change the state of a tool's breaker, if it still has the generation before, and ring."""
+        return self._ask(lambda connection: tools.change(connection, self.node, tool, self._address.channel))
+
+    def share(self, wants: Mapping[str, Want]) -> dict[str, int]:
+        """Say what is wanted of these tools; returns what this node may use of each until it asks again."""
+        return self._ask(
+            lambda connection: tools.share(connection, (self.node, self._name), wants, self._address.channel)
+        )
+
+    # -- asking
+
+    def _about(self, kind: str, name: str) -> dict[str, object]:
+        return {"me": self.node, "name": plain(f"{kind}:{name}")}
+
+    def _row(self, sql: str, values: dict[str, object]) -> tuple[Any, ...]:  # Any: columns of several types
+        return self._ask(lambda connection: connection.execute(sql.encode(), values).fetchall())[0]
+
+    def _ask(self, question: Callable[[Connection], T], link: Link | None = None) -> T:
+        if self._lost is not None:
+            raise self._lost
+        try:
+            return (link or self._link).ask(question)
+        except LeaseLost:
+            raise self._fenced() from None
+
+    def _fenced(self) -> LeaseLost:
+        """Say what has become of this node."""
+        row = self._link.ask(lambda connection: connection.execute(statements.FATE, {"me": self.node}).fetchone())
+        if row is None or row[0] is None:
+            text = f"node {self._name!r} has left {self._address}"
+        else:
+            text = (
+                f"node {self._name!r} was fenced by {row[0]!r} after {row[1]:.1f} s in which it did not renew its "
+                f"lease of {self._lease:g} s. Others have taken over what it ran: start it anew"
+            )
+        self._lost = LeaseLost(text)
+        return self._lost
+
+
+class _Holder(msgspec.Struct, frozen=True):
+    """The node that has a name."""
+
+    node: int
+    shown: str
+    place: Place
+    seen: datetime
+    lease: float
+
+
+def _prune(connection: Connection) -> None:
+    with connection.transaction():
+        for sql in statements.PRUNE:
+            connection.execute(sql.encode())

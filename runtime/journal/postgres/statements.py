@@ -1,0 +1,105 @@
+"""What a node asks the database about nodes and about what they own: the statements of `nodes.py`.
+
+Rules
+-----
+- Each is right under READ COMMITTED, also where it has waited for a lock: a row that it changes is looked at again in
+  its present version; of other rows it believes only what cannot be taken back.
+"""
+# ruff: noqa: S608 - statements are put together from names in this package only; values are bound
+
+from __future__ import annotations
+
+from ..cluster import EPOCH
+
+JOIN = """
+INSERT INTO nodes (name, epoch, lease, place, kernel, pid, process_started)
+VALUES (%(name)s, nextval('epochs'), make_interval(secs => %(lease)s), %(place)s, %(kernel)s, %(pid)s, %(started)s)
+ON CONFLICT (name) WHERE NOT fenced DO NOTHING RETURNING node, epoch
+"""
+HOLDER = """
+SELECT node, place, kernel, pid, process_started, seen_at, extract(epoch FROM lease)::double precision
+FROM nodes WHERE name = %(name)s AND NOT fenced
+"""
+REPLACE = """
+UPDATE nodes SET fenced = true, ended_as = 'fenced', ended_at = clock_timestamp(), ended_by = name
+WHERE node = (SELECT node FROM nodes WHERE node = %(node)s AND NOT fenced AND seen_at = %(seen)s FOR UPDATE)
+"""
+BEAT = f"""
+UPDATE nodes SET seen_at = clock_timestamp(),
+  awake_at = CASE WHEN %(anew)s OR seen_at + lease / 2 < clock_timestamp() THEN clock_timestamp() ELSE awake_at END,
+  epoch = CASE WHEN %(last)s >= epoch * {EPOCH} + {EPOCH // 2} THEN nextval('epochs') ELSE epoch END
+WHERE node = %(me)s AND NOT fenced RETURNING epoch, awake_at
+"""
+PULSE = """
+WITH gone AS (SELECT coalesce(array_agg(node), '{}') AS nodes FROM nodes WHERE fenced AND owes),
+others AS (
+  SELECT seen_at + lease >= clock_timestamp() AS living, greatest(
+    seen_at + lease, %(awake)s + greatest(lease, make_interval(secs => %(lease)s))) AS due
+  FROM nodes WHERE NOT fenced AND node <> %(me)s
+)
+SELECT 1 + (SELECT count(*) FROM others WHERE living),
+  (SELECT greatest(cardinality(nodes),
+    (SELECT count(*) FROM job_records WHERE living AND node = ANY (nodes))
+    + (SELECT count(*) FROM machine_records WHERE living AND node = ANY (nodes))) FROM gone),
+  (SELECT extract(epoch FROM min(greatest(due - clock_timestamp(), '0')))::double precision FROM others)
+"""
+NODES = """
+SELECT DISTINCT ON (name) name, epoch,
+  CASE WHEN fenced THEN ended_as WHEN seen_at + lease < clock_timestamp() THEN 'silent' ELSE 'living' END, place,
+  extract(epoch FROM started_at)::double precision, extract(epoch FROM seen_at)::double precision,
+  (SELECT count(*) FROM job_records WHERE living AND job_records.node = nodes.node)
+FROM nodes ORDER BY name, node DESC
+"""
+_ME = "me AS (SELECT node FROM nodes WHERE node = %(me)s AND NOT fenced FOR KEY SHARE)"
+RESERVE = f"""
+WITH {_ME}, done AS (
+  INSERT INTO names (name, key, node) SELECT %(name)s, 0, node FROM me ON CONFLICT (name) DO UPDATE
+    SET node = excluded.node WHERE names.key = 0 AND (names.node = excluded.node
+      OR EXISTS (SELECT FROM nodes AS other WHERE other.node = names.node AND other.fenced))
+  RETURNING 1
+) SELECT (SELECT count(*) FROM me), (SELECT count(*) FROM done)
+"""
+OWNER = {
+    kind: f"""
+SELECT nodes.name FROM names JOIN {kind}_records AS record USING (key) JOIN nodes ON nodes.node = record.node
+WHERE names.name = %(name)s AND record.living AND NOT nodes.fenced
+"""
+    for kind in ("job", "machine")
+}
+# A name remembers by whom its entity was adopted, and after which run.
+ADOPT = {
+    kind: f"""
+WITH me AS (SELECT node FROM nodes WHERE node = %(me)s AND NOT fenced FOR NO KEY UPDATE), ended AS (
+  SELECT key, record.node, (as_json(record.record)->>'run')::bigint AS run
+  FROM names JOIN {kind}_records AS record USING (key) WHERE names.name = %(name)s AND NOT record.living
+), won AS (
+  UPDATE names SET node = me.node, adopted = coalesce(ended.run, 1) FROM me, ended
+  WHERE names.name = %(name)s AND (names.adopted IS DISTINCT FROM coalesce(ended.run, 1) OR names.node = me.node
+    OR EXISTS (SELECT FROM nodes AS other WHERE other.node = names.node AND other.fenced))
+  RETURNING ended.key, ended.node AS before
+), moved AS (
+  UPDATE {kind}_records AS record SET node = %(me)s FROM won WHERE record.key = won.key AND NOT record.living
+  RETURNING won.before
+), risen AS (
+  UPDATE nodes SET epoch = nextval('epochs') FROM moved
+  WHERE nodes.node = %(me)s AND moved.before IS DISTINCT FROM %(me)s RETURNING epoch
+) SELECT (SELECT count(*) FROM me), (SELECT count(*) FROM moved), (SELECT epoch FROM risen)
+"""
+    for kind in ("job", "machine")
+}
+LEAVE = """
+WITH done AS (
+  UPDATE nodes SET fenced = true, ended_as = 'left', ended_at = clock_timestamp()
+  WHERE node = %(me)s AND NOT fenced RETURNING node
+) SELECT pg_notify(%(channel)s, 'nodes') FROM done
+"""
+TAKEN = "SELECT taken FROM nodes WHERE node = %(me)s"
+FATE = "SELECT ended_by, extract(epoch FROM ended_at - seen_at) FROM nodes WHERE node = %(me)s"
+_OLD = "node FROM nodes WHERE fenced AND NOT owes AND ended_at < clock_timestamp() - interval '1 day'"
+PRUNE = (
+    f"DELETE FROM names WHERE key = 0 AND node IN (SELECT {_OLD})",
+    f"DELETE FROM tool_claims WHERE node IN (SELECT {_OLD})",
+    f"UPDATE inbox_rows SET taken_by = NULL WHERE answer IS NULL AND taken_by IN (SELECT {_OLD})",
+    f"DELETE FROM commits WHERE node IN (SELECT {_OLD})",
+    f"DELETE FROM nodes WHERE node IN (SELECT {_OLD} FOR UPDATE SKIP LOCKED)",
+)

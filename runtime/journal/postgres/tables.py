@@ -1,0 +1,61 @@
+"""The tables by which several nodes share a journal in PostgreSQL.
+
+Rules
+-----
+- A row of `nodes` is one session of a node: a runtime from its opening to its end. `node`, its number, is what rows are
+  owned by; a node that comes back is another one. `fenced` holds for whoever may not write any more: it was fenced, or
+  has left. It is set under a lock that each commit takes as well, and never taken back.
+- What a node owned that is fenced is nobody's, and stands there unchanged until somebody takes it. `owes` says that
+  there may be some of it.
+- That a node is gone is believed only of a row of `nodes` that says so, never of one that is missing: it might be newer
+  than what a statement sees. So what points to a node is removed before its row is.
+"""
+
+from __future__ import annotations
+
+from ..cluster import EPOCH
+
+NODES = f"""
+CREATE SEQUENCE epochs;                   -- the numbers of epoch n begin at n * {EPOCH}
+CREATE TABLE nodes (
+  node bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  name text COLLATE "C" NOT NULL,
+  epoch bigint NOT NULL,                  -- its present one
+  taken bigint NOT NULL DEFAULT 0,        -- the one that its last taking began
+  fenced boolean NOT NULL DEFAULT false,  -- it may not write any more
+  ended_as text,                          -- fenced | left
+  ended_at timestamptz,
+  ended_by text,                          -- the name of the node that has fenced it
+  owes boolean NOT NULL DEFAULT true,     -- there may be something that it owned and nobody has taken
+  buried_by bigint,                       -- the node that ends its workers
+  lease interval NOT NULL,
+  started_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+  seen_at timestamptz NOT NULL DEFAULT clock_timestamp(),   -- when it last renewed its lease
+  awake_at timestamptz NOT NULL DEFAULT clock_timestamp(),  -- since when it has renewed it without a pause
+  place text NOT NULL,                    -- its machine and process, for people,
+  kernel text NOT NULL,                   -- and for nodes of the same machine: which kernel and namespace of processes,
+  pid bigint NOT NULL,                    -- which process,
+  process_started bigint NOT NULL         -- and when that began, in clock ticks
+) WITH (fillfactor = 50);
+CREATE UNIQUE INDEX living_nodes ON nodes (name) WHERE NOT fenced;
+CREATE INDEX ended_nodes ON nodes (node) WHERE fenced AND owes;
+
+CREATE TABLE tool_states (                -- breakers that all nodes share
+  tool text COLLATE "C" PRIMARY KEY, generation bigint NOT NULL, state text NOT NULL
+);
+CREATE TABLE tool_claims (                -- what each node wants of a tool's limit, and has of it
+  tool text COLLATE "C" NOT NULL, node bigint NOT NULL, claim text NOT NULL, PRIMARY KEY (tool, node)
+) WITH (fillfactor = 20);
+"""
+INBOX = """
+CREATE TABLE inbox_rows (                 -- commands of other processes: they insert, a node takes and answers
+  key bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  command text NOT NULL,                  -- JSON
+  about text COLLATE "C",                 -- whose owner has to do it: "job:ID", "machine:NAME", or "node:NAME" itself
+  taken_by bigint,                        -- the node that does it
+  answer text,                            -- JSON
+  answered_at double precision
+);
+CREATE INDEX unanswered ON inbox_rows (key) WHERE answer IS NULL;
+CREATE INDEX oldest_answers ON inbox_rows (answered_at) WHERE answer IS NOT NULL;
+"""

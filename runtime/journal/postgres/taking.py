@@ -1,0 +1,170 @@
+"""Fencing nodes that are silent or dead, and taking what they have left.
+
+Rules
+-----
+- Two transactions. The first fences: it locks the rows of those nodes as no commit and no heartbeat can be in flight
+  beside it. One that is just committing or renewing its lease lives, so it is passed over and looked at again later.
+- A node fences for silence only after it has itself renewed its lease for a whole lease without a pause: else the
+  silence may be that of the server, or its own.
+- The second takes: this node's share of the trees of jobs (a job with all that its tasks have submitted stays whole),
+  of machines, and what is left of the outbox. Rows that another node is taking at this moment are passed over.
+- The epoch is given last: so it is above every number of those who owned what is taken.
+- What was taken is remembered before it is committed: whether it was is asked for if the answer is lost.
+"""
+# ruff: noqa: S608 - statements are put together from names in this package only; values are bound
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ..cluster import LeaseLost
+from .place import Place
+
+if TYPE_CHECKING:
+    from .opening import Connection
+
+_PLACES = (
+    "SELECT node, kernel, pid, process_started FROM nodes WHERE NOT fenced AND node <> %(me)s AND kernel = %(kernel)s"
+)
+_FENCE = """
+WITH me AS (
+  SELECT node, name, lease, awake_at FROM nodes
+  WHERE node = %(me)s AND NOT fenced AND seen_at + lease / 2 > clock_timestamp()
+), silent AS (
+  SELECT other.node FROM nodes AS other, me
+  WHERE NOT other.fenced AND other.node <> me.node AND (
+    other.node = ANY (%(dead)s)
+    OR other.seen_at + other.lease < clock_timestamp()
+      AND me.awake_at + greatest(me.lease, other.lease) < clock_timestamp())
+  FOR UPDATE OF other SKIP LOCKED
+), done AS (
+  UPDATE nodes SET fenced = true, ended_as = 'fenced', ended_at = clock_timestamp(), ended_by = me.name
+  FROM me WHERE nodes.node IN (SELECT node FROM silent) RETURNING nodes.node
+)
+SELECT array_agg(node), pg_notify(%(channel)s, 'nodes') FROM done HAVING count(*) > 0
+"""
+_GONE = "SELECT array_agg(node) FROM nodes WHERE fenced AND owes"
+_LIVING = "SELECT count(*) FROM nodes WHERE NOT fenced AND (node = %(me)s OR seen_at + lease >= clock_timestamp())"
+# Only a job that a task has submitted has a parent in its record: in a text of JSON, these quotes can be nothing else.
+_IS_CHILD = """strpos(record, '"parent":') > 0"""
+_ROOT = f"""(NOT {_IS_CHILD} OR NOT EXISTS (
+    SELECT FROM job_records AS parent
+    WHERE parent.key = CASE WHEN {_IS_CHILD.replace("record", "job_records.record")}
+        THEN (as_json(job_records.record)->>'parent')::bigint END
+      AND parent.living AND parent.node = ANY (%(gone)s)))"""
+_ORPHANED = "living AND node = ANY (%(gone)s)"
+_ROOTS = f"""
+UPDATE job_records SET node = %(me)s WHERE key IN (
+  SELECT key FROM job_records WHERE {_ORPHANED} AND {_ROOT} ORDER BY key
+  LIMIT (SELECT ceil(count(*) / %(living)s::numeric) FROM job_records WHERE {_ORPHANED} AND {_ROOT})
+  FOR UPDATE SKIP LOCKED)
+RETURNING key
+"""
+_CHILDREN = f"""
+UPDATE job_records SET node = %(me)s
+WHERE {_ORPHANED} AND {_IS_CHILD} AND (as_json(record)->>'parent')::bigint = ANY (%(parents)s) RETURNING key
+"""
+_MACHINES = f"""
+UPDATE machine_records SET node = %(me)s WHERE key IN (
+  SELECT key FROM machine_records WHERE {_ORPHANED} ORDER BY key
+  LIMIT (SELECT ceil(count(*) / %(living)s::numeric) FROM machine_records WHERE {_ORPHANED}) FOR UPDATE SKIP LOCKED)
+RETURNING key
+"""
+# What a machine is to be called with goes where the machine goes.
+_OUTBOX = f"""
+UPDATE outbox_rows SET node = %(me)s WHERE key IN (
+  SELECT key FROM outbox_rows AS row WHERE node = ANY (%(gone)s) AND (strpos(record, '"callback":') = 0 OR NOT EXISTS (
+    SELECT FROM machine_records AS machine
+    WHERE {_ORPHANED} AND as_json(machine.record)->>'id' = as_json(row.record)->>'owner'))
+  FOR UPDATE SKIP LOCKED)
+RETURNING key
+"""
+_BURY = """
+UPDATE nodes SET buried_by = %(me)s WHERE node IN (
+  SELECT node FROM nodes WHERE node = ANY (%(gone)s)
+    AND (buried_by IS NULL OR EXISTS (SELECT FROM nodes AS other WHERE other.node = nodes.buried_by AND other.fenced))
+  FOR UPDATE SKIP LOCKED)
+RETURNING node
+"""
+_BURIED_BY_THEM = """
+WITH RECURSIVE buried AS (
+  SELECT unnest(%(nodes)s::bigint[]) AS node
+  UNION SELECT nodes.node FROM nodes JOIN buried ON nodes.buried_by = buried.node
+) SELECT array_agg(node ORDER BY node) FROM buried WHERE node <> %(me)s
+"""
+_SETTLED = """
+UPDATE nodes SET owes = false WHERE node IN (
+  SELECT node FROM nodes WHERE node = ANY (%(gone)s)
+    AND EXISTS (SELECT FROM nodes AS other WHERE other.node = nodes.buried_by AND NOT other.fenced)
+    AND NOT EXISTS (SELECT FROM job_records WHERE living AND job_records.node = nodes.node)
+    AND NOT EXISTS (SELECT FROM machine_records WHERE living AND machine_records.node = nodes.node)
+    AND NOT EXISTS (SELECT FROM outbox_rows WHERE outbox_rows.node = nodes.node)
+  FOR UPDATE SKIP LOCKED)
+"""
+_RISE = """
+UPDATE nodes SET epoch = new.epoch, taken = new.epoch FROM (SELECT nextval('epochs') AS epoch) AS new
+WHERE node = %(me)s AND NOT fenced RETURNING new.epoch
+"""
+_CHECK = "SELECT FROM nodes WHERE node = %(me)s AND NOT fenced FOR KEY SHARE"
+
+
+class Taken(msgspec.Struct):
+    """What a taking took: keys, numbers of nodes whose workers are to be ended, and the epoch that it began."""
+
+    jobs: list[int] = []
+    machines: list[int] = []
+    outbox: list[int] = []
+    nodes: list[int] = []
+    epoch: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.jobs or self.machines or self.outbox or self.nodes)
+
+
+def fence(connection: Connection, me: int, channel: str, dead: Iterable[int]) -> list[int]:
+    """Fence who is silent, and those nodes which are known to be dead. Returns their numbers."""
+    row = connection.execute(_FENCE, {"me": me, "dead": list(dead), "channel": channel}).fetchone()
+    return [] if row is None else row[0]
+
+
+def neighbours(connection: Connection, me: int, place: Place) -> dict[int, Place]:
+    """The nodes on this machine that nobody has fenced."""
+    rows = connection.execute(_PLACES, {"me": me, "kernel": place.kernel})
+    return {node: Place(place.host, kernel, pid, started) for node, kernel, pid, started in rows}
+
+
+def take(connection: Connection, me: int) -> Taken:
+    """Take this node's share of what is nobody's, in a transaction that the caller has begun. Raises LeaseLost."""
+    values: dict[str, Any] = {"me": me}  # Any: numbers, and lists of them
+    taken = Taken()
+    if connection.execute(_CHECK, values).fetchone() is None:
+        raise LeaseLost
+    if not (gone := _one(connection, _GONE, values)):
+        return taken
+    values |= {"gone": gone, "living": _one(connection, _LIVING, values)}
+    found = taken.jobs = _column(connection, _ROOTS, values)
+    while found:
+        found = _column(connection, _CHILDREN, values | {"parents": found})
+        taken.jobs += found
+    taken.machines = _column(connection, _MACHINES, values)
+    taken.outbox = _column(connection, _OUTBOX, values)
+    if buried := _column(connection, _BURY, values):
+        taken.nodes = _one(connection, _BURIED_BY_THEM, {"nodes": buried, "me": me}) or []
+    connection.execute(_SETTLED, values)
+    if taken:
+        taken.epoch = _one(connection, _RISE, values)
+        if not taken.epoch:
+            raise LeaseLost
+    return taken
+
+
+def _one(connection: Connection, sql: Any, values: dict[str, Any]) -> Any:  # Any: what the only column holds
+    row = connection.execute(sql, values).fetchone()
+    return row and row[0]
+
+
+def _column(connection: Connection, sql: Any, values: dict[str, Any]) -> list[int]:  # Any: as above
+    return [row[0] for row in connection.execute(sql, values)]

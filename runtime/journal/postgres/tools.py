@@ -1,0 +1,97 @@
+"""What nodes know in common of tools: the states of their breakers, and the parts of their limits.
+
+Rules
+-----
+- A change of a breaker names the generation that it makes. Of two that make the same one, the first is kept.
+- Parts of a limit are decided under an advisory lock of the tool, one node at a time (`journal/sharing.py`). Locks are
+  taken in the order of the tools' names.
+"""
+# ruff: noqa: S608 - statements are put together from names in this package only; values are bound
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ..cluster import LeaseLost, ToolState, Want
+from ..sharing import Claim, portion
+from .rows import plain
+
+if TYPE_CHECKING:
+    from .opening import Connection
+
+_STATE = msgspec.json.Decoder(ToolState)
+_CLAIM = msgspec.json.Decoder(Claim)
+_ME = "SELECT node FROM nodes WHERE node = %(me)s AND NOT fenced FOR KEY SHARE"
+_CHANGE = f"""
+WITH me AS ({_ME}), done AS (
+  INSERT INTO tool_states (tool, generation, state) SELECT %(tool)s, %(generation)s, %(state)s FROM me
+  ON CONFLICT (tool) DO UPDATE SET generation = excluded.generation, state = excluded.state
+    WHERE tool_states.generation = excluded.generation - 1
+  RETURNING tool
+) SELECT (SELECT count(*) FROM me), (SELECT count(pg_notify(%(channel)s, 'tools')) FROM done)
+"""
+_LOCK = """
+SELECT pg_advisory_xact_lock(hashtextextended(current_schema() || ' tool ' || tool, 0))
+FROM unnest(%(tools)s::text[]) AS asked (tool)
+"""
+_CLAIMS = """
+SELECT tool, nodes.name, claim, extract(epoch FROM clock_timestamp())::double precision
+FROM unnest(%(tools)s::text[]) AS asked (tool)
+LEFT JOIN (tool_claims JOIN nodes ON nodes.node = tool_claims.node AND NOT nodes.fenced) USING (tool)
+"""
+_CLAIM_IT = """
+INSERT INTO tool_claims VALUES (%(tool)s, %(me)s, %(claim)s)
+ON CONFLICT (tool, node) DO UPDATE SET claim = excluded.claim
+"""
+
+
+def states(connection: Connection) -> list[ToolState]:
+    """The states that anybody has set."""
+    return [_STATE.decode(row[0]) for row in connection.execute("SELECT state FROM tool_states ORDER BY tool")]
+
+
+def change(connection: Connection, me: int, tool: ToolState, channel: str) -> ToolState:
+    """Set a state, if it is the next after what is known. Returns what holds. Raises LeaseLost."""
+    state = msgspec.json.encode(tool).decode()
+    values = {"me": me, "tool": plain(tool.tool), "generation": tool.generation, "state": state, "channel": channel}
+    row = connection.execute(_CHANGE, values).fetchone()
+    if row is None or not row[0]:
+        raise LeaseLost
+    if row[1]:
+        return tool
+    found = connection.execute("SELECT state FROM tool_states WHERE tool = %(tool)s", values).fetchone()
+    return tool if found is None else _STATE.decode(found[0])
+
+
+def share(connection: Connection, me: tuple[int, str], wants: Mapping[str, Want], channel: str) -> dict[str, int]:
+    """Decide this node's parts of the limits of tools. me: its number and name. Raises LeaseLost."""
+    node, name = me
+    names = {plain(tool): tool for tool in wants}
+    values = {"me": node, "tools": sorted(names), "channel": channel}
+    told: dict[str, int] = {}
+    with connection.transaction():
+        if connection.execute(_ME, values).fetchone() is None:
+            raise LeaseLost
+        connection.execute(_LOCK, values)
+        claims: dict[str, dict[str, Claim]] = {tool: {} for tool in names}
+        now = 0.0
+        for tool, whose, claim, at in connection.execute(_CLAIMS, values):
+            now = at
+            if whose is not None:
+                claims[tool][whose] = _CLAIM.decode(claim)
+        rings = False
+        for tool, known in claims.items():
+            mine, ring = portion(name, wants[names[tool]], known, now)
+            rings = rings or ring
+            told[names[tool]] = mine.told
+            this = {"tool": tool, "me": node, "claim": msgspec.json.encode(mine).decode()}
+            if not mine.empty:
+                connection.execute(_CLAIM_IT, this)
+            elif name in known:
+                connection.execute("DELETE FROM tool_claims WHERE tool = %(tool)s AND node = %(me)s", this)
+        if rings:
+            connection.execute("SELECT pg_notify(%(channel)s, 'tools')", values)
+    return told

@@ -1,0 +1,120 @@
+"""Several nodes on one schema, for tests: what they commit, and how they fall silent without anybody waiting."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import psycopg
+from tests.runtime.journal.samples import moved
+
+from callboard.actors.records import AnyRecord
+from callboard.runtime.journal.batch import Batch
+from callboard.runtime.journal.contract import Entry
+from callboard.runtime.journal.postgres.address import parse
+from callboard.runtime.journal.postgres.medium import PostgresMedium, connect_writer
+from callboard.runtime.journal.postgres.nodes import PostgresCluster
+from callboard.runtime.journal.postgres.opening import connect, prepare
+from callboard.runtime.journal.postgres.reader import PostgresReader
+from callboard.runtime.journal.postgres.rows import parts_of
+
+T = TypeVar("T")
+
+_WAITING = """
+SELECT count(*) FROM pg_locks JOIN pg_stat_activity USING (pid)
+WHERE NOT granted AND application_name LIKE 'callboard%%'
+"""
+
+
+class Seats:
+    """Nodes on the schema of an address, and a connection that sees and changes everything."""
+
+    def __init__(self, address: str) -> None:
+        self.address = parse(address)
+        prepare(self.address)
+        self.sql = connect(self.address, "test")
+        self.reader = PostgresReader(self.address)
+        self.made: list[PostgresCluster] = []
+        self._entries: dict[int, int] = {}
+        self._threads = ThreadPoolExecutor(16)
+
+    def node(self, name: str | None = None, **settings: Any) -> PostgresCluster:
+        node = PostgresCluster(self.address, self.reader.load, name=name, **{"is_dead": lambda _: False, **settings})
+        self.made.append(node)
+        return node
+
+    def batch(self, node: PostgresCluster, *records: AnyRecord) -> Batch:
+        """What makes these records, as one turn of a node."""
+        entry = self._entries[node.node] = self._entries.get(node.node, 0) + 1
+        rows = [
+            moved(node.epoch * (1 << 28) + entry * 100 + n, one) for n, one in enumerate(records) if hasattr(one, "seq")
+        ]
+        return Batch(entry, [Entry(rows, list(records))])
+
+    def commit(self, node: PostgresCluster, *records: AnyRecord) -> None:
+        medium = PostgresMedium(self.address, node.node)
+        medium.open()
+        with contextlib.closing(medium):
+            medium.commit(self.batch(node, *records), lambda: None)
+
+    @contextlib.contextmanager
+    def committing(self, node: PostgresCluster, *records: AnyRecord) -> Iterator[None]:
+        """A commit of a node that is under way until the block ends."""
+        with contextlib.closing(connect_writer(self.address)) as connection:
+            connection.pgconn.exec_(b"BEGIN")
+            for part in parts_of(self.batch(node, *records), node.node):
+                result = connection.pgconn.exec_prepared(b"commit", part)  # type: ignore[arg-type]
+                assert not result.error_message, result.error_message
+            yield
+            connection.pgconn.exec_(b"COMMIT")
+
+    @contextlib.contextmanager
+    def holding(self, sql: str, *values: object) -> Iterator[psycopg.Connection[Any]]:
+        """A transaction that has done this, and ends with the block; by an exception it is taken back."""
+        with contextlib.closing(connect(self.address, "holder")) as connection, connection.transaction():
+            connection.execute(sql.encode(), values)
+            yield connection
+
+    def silence(self, *nodes: PostgresCluster, seconds: float = 3600) -> None:
+        """Have them not renewed their leases for so long."""
+        for node in nodes:
+            self.run(
+                "UPDATE nodes SET seen_at = seen_at - make_interval(secs => %s) WHERE node = %s", seconds, node.node
+            )
+
+    def watch(self, *nodes: PostgresCluster) -> None:
+        """Have them been awake for a long time, and just renewed their leases."""
+        for node in nodes:
+            node.beat(0)
+            self.run("UPDATE nodes SET awake_at = awake_at - interval '1 day' WHERE node = %s", node.node)
+
+    def run(self, sql: str, *values: object) -> Any:
+        cursor = self.sql.execute(sql.encode(), values)
+        return cursor.fetchall() if cursor.description else None
+
+    def one(self, sql: str, *values: object) -> Any:
+        return self.run(sql, *values)[0][0]
+
+    def later(self, do: Callable[..., T], *values: Any) -> Future[T]:
+        """Do it in another thread."""
+        return self._threads.submit(do, *values)
+
+    def blocked(self, future: Future[Any]) -> Future[Any]:
+        """Return when what was begun waits for somebody's lock. A test holds only one at a time."""
+        limit = time.monotonic() + 30
+        while not self.one(_WAITING):
+            assert not future.done(), "it did not wait"
+            assert time.monotonic() < limit
+            threading.Event().wait(0.002)
+        return future
+
+    def close(self) -> None:
+        self._threads.shutdown()
+        for node in self.made:
+            node.close()
+        self.reader.close()
+        self.sql.close()

@@ -1,0 +1,740 @@
+"""Nodes on one journal in PostgreSQL: their leases, and what becomes of what a silent one has left."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from tests.postgres.seats import Seats
+from tests.runtime.journal.samples import job, raw, worker
+
+from callboard.actors.loading import Loaded
+from callboard.actors.records import MachineRecord, OutboxRow
+from callboard.runtime.journal.cluster import EPOCH, LeaseLost
+from callboard.runtime.journal.contract import JournalError, JournalLocked
+from callboard.runtime.journal.postgres.address import parse
+from callboard.runtime.journal.postgres.nodes import PostgresCluster
+from callboard.runtime.journal.postgres.opening import connect
+from callboard.runtime.journal.postgres.place import Place, here
+
+
+@pytest.fixture
+def seats(emptied: str) -> Iterator[Seats]:
+    seats = Seats(emptied)
+    yield seats
+    seats.close()
+
+
+def machine(key: int) -> MachineRecord:
+    return MachineRecord(
+        key=key, id=f"m{key}", name=f"m{key}", state="on", created_at=1.0, machine="door", definitions=(key,)
+    )
+
+
+def outbox(key: int, owner: str, callback: str | None = None) -> OutboxRow:
+    return OutboxRow(key=key, owner=owner, event="on_failed", body=raw({}), context=raw({}), callback=callback)
+
+
+# -- leases
+
+
+def test_nodes_see_one_another(seats: Seats) -> None:
+    first, second = seats.node("web-1"), seats.node("web-2", lease=20)
+    assert (first.name, first.lease, second.lease) == ("web-1", 15.0, 20.0)
+    assert second.epoch > first.epoch > 0
+    seats.commit(first, job(first.epoch * EPOCH + 1))
+    assert [(node.name, node.state, node.jobs) for node in second.nodes()] == [
+        ("web-1", "living", 1),
+        ("web-2", "living", 0),
+    ]
+    assert second.nodes()[0].place == here().shown
+    pulse = first.beat(0)
+    assert (pulse.living, pulse.orphans) == (2, 0)
+    assert pulse.due_in is not None
+    assert 15 < pulse.due_in <= 20
+    seats.silence(second)
+    assert [node.state for node in first.nodes()] == ["living", "silent"]
+    assert first.beat(0).living == 1
+
+
+def test_a_node_alone_waits_for_nobody(seats: Seats) -> None:
+    node = seats.node()
+    assert node.name == f"{here().host}-{here().pid}"
+    pulse = node.beat(0)
+    assert (pulse.living, pulse.orphans, pulse.due_in) == (1, 0, None)
+    assert node.take() is None
+
+
+def test_nodes_of_one_process_get_names_of_their_own(seats: Seats) -> None:
+    names = [seats.node().name for _ in range(3)]
+    assert names == [names[0], f"{names[0]}-2", f"{names[0]}-3"]
+
+
+@pytest.mark.parametrize("name", ["", "web 1", "a@b", "a#1", "x/y", "x" * 65, "wéb"])
+def test_a_name_that_cannot_be_one_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="cannot be a node's name"):
+        PostgresCluster(parse("postgresql://nowhere"), lambda _: Loaded(), name=name)
+
+
+def test_a_new_epoch_begins_when_half_of_one_is_used_up(seats: Seats) -> None:
+    node = seats.node("web-1")
+    epoch = node.epoch
+    node.beat(epoch * EPOCH + EPOCH // 2 - 1)
+    assert node.epoch == epoch
+    node.beat(epoch * EPOCH + EPOCH // 2)
+    assert node.epoch == epoch + 1
+    node.beat(epoch * EPOCH + EPOCH // 2 + 10)  # it has not heard of it yet
+    assert node.epoch == epoch + 1
+
+
+def test_a_silent_node_is_fenced_and_hears_of_it(seats: Seats) -> None:
+    first, second = seats.node("web-1"), seats.node("web-2")
+    seats.watch(second)
+    assert second.take() is None
+    seats.silence(first)
+    assert second.beat(0).due_in == 0
+    second.take()
+    with pytest.raises(
+        LeaseLost, match=r"'web-1' was fenced by 'web-2' after 36\d\d\.\d s in which it did not renew"
+    ) as lost:
+        first.beat(0)
+    again: list[Callable[[], object]] = [
+        first.take, first.tools, first.inbox, first.nodes, lambda: first.reserve("job", "x"), lambda: first.share({}),
+    ]  # fmt: skip
+    for ask in again:
+        with pytest.raises(LeaseLost) as told:
+            ask()
+        assert told.value is lost.value
+    with pytest.raises(LeaseLost):
+        seats.commit(first, job(1))
+    assert seats.reader.jobs() == []
+    assert [(node.name, node.state) for node in second.nodes()] == [("web-1", "fenced"), ("web-2", "living")]
+
+
+@pytest.mark.parametrize("ask", ["beat", "take", "reserve", "adopt", "share", "set_tool"])
+def test_whatever_a_fenced_node_asks_it_is_told_so(seats: Seats, ask: str) -> None:
+    from callboard.runtime.journal.cluster import ToolState, Want
+
+    values: dict[str, tuple[Any, ...]] = {
+        "beat": (0,), "take": (), "reserve": ("job", "x"), "adopt": ("job", "x"), "share": ({"cc": Want(1, 1)},),
+        "set_tool": (ToolState("cc", "open", "web-1", 1),),
+    }  # fmt: skip
+    first, second = seats.node("web-1"), seats.node("web-2")
+    seats.watch(second)
+    seats.silence(first)
+    second.take()
+    with pytest.raises(LeaseLost, match="fenced by 'web-2'"):
+        getattr(first, ask)(*values[ask])
+
+
+def test_a_node_fences_only_after_it_was_awake_for_a_whole_lease(seats: Seats) -> None:
+    first, second = seats.node("web-1"), seats.node("web-2")
+    seats.silence(first)
+    pulse = second.beat(0)
+    assert pulse.due_in is not None
+    assert 14 < pulse.due_in <= 15
+    second.take()
+    first.beat(0)  # it was not fenced
+    seats.watch(second)
+    seats.silence(first)
+    seats.silence(second, seconds=8)  # more than half of its lease: it may have been asleep, or the server
+    second.take()
+    second.beat(0)
+    second.take()
+    first.beat(0)
+    seats.watch(second)
+    seats.silence(first)
+    seats.run("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'callboard lease'")
+    assert second.beat(0).due_in is not None
+    second.take()
+    first.beat(0)
+
+
+def test_a_dead_process_of_the_same_machine_is_fenced_at_once(seats: Seats) -> None:
+    dead: set[int] = set()
+    settings = {"is_dead": lambda place: place.pid in dead}
+    first = seats.node("web-1", place=Place("here", "linux", 11, 1), **settings)
+    second = seats.node("web-2", place=Place("here", "linux", 12, 1), **settings)
+    elsewhere = seats.node("web-3", place=Place("there", "other", 11, 1), **settings)
+    seats.commit(first, job(1))
+    assert second.take() is None
+    dead.add(11)
+    assert second.beat(0).due_in == 0
+    loaded = second.take()
+    assert loaded is not None
+    assert [one.id for one in loaded.jobs] == ["job-1"]
+    elsewhere.beat(0)
+    with pytest.raises(LeaseLost):
+        first.beat(0)
+
+
+def test_places_are_known_by_machine_and_process() -> None:
+    mine = here()
+    assert not mine.is_dead()
+    gone = Place(mine.host, mine.kernel, mine.pid, mine.started + 1)
+    assert gone.is_dead() is bool(mine.kernel)
+    assert not Place(mine.host, "another boot", mine.pid, mine.started + 1).is_dead()
+    assert not Place(mine.host, mine.kernel, mine.pid, 0).is_dead()
+    assert not Place(mine.host, "", mine.pid, mine.started + 1).is_dead()
+
+
+# -- names
+
+
+class Waiting:
+    """A clock that the pauses move."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.meanwhile: Callable[[], object] = lambda: None
+
+    def pause(self, seconds: float) -> None:
+        self.now += seconds
+        self.meanwhile()
+
+
+def test_the_name_of_a_living_node_is_refused(seats: Seats) -> None:
+    first, waiting = seats.node("web-1"), Waiting()
+    waiting.meanwhile = lambda: first.beat(0)
+    with pytest.raises(JournalLocked, match=r"has a node 'web-1' already \(.*, process \d+\), which is alive"):
+        seats.node("web-1", pause=waiting.pause, clock=lambda: waiting.now)
+
+
+def test_the_name_of_a_node_that_is_silent_while_we_look_is_had_after_its_lease(seats: Seats) -> None:
+    first, waiting = seats.node("web-1", lease=7), Waiting()
+    seats.commit(first, job(1))
+    again = seats.node("web-1", pause=waiting.pause, clock=lambda: waiting.now)
+    assert waiting.now == pytest.approx(7)
+    assert again.node != first.node
+    loaded = again.take()
+    assert loaded is not None
+    assert len(loaded.jobs) == 1
+    with pytest.raises(LeaseLost, match="fenced by 'web-1'"):
+        first.beat(0)
+    assert [(node.name, node.state) for node in again.nodes()] == [("web-1", "living")]
+
+
+def test_the_name_of_a_dead_process_is_had_at_once(seats: Seats) -> None:
+    for name in ("web-1", None):
+        first = seats.node(name)
+        again = seats.node(name, is_dead=lambda _: True, pause=lambda _: pytest.fail("it waited"))
+        assert again.name == first.name
+        with pytest.raises(LeaseLost):
+            first.beat(0)
+        again.leave()
+
+
+def test_of_two_that_join_by_one_name_at_once_one_is_refused(seats: Seats) -> None:
+    joined: list[PostgresCluster] = []
+
+    def meanwhile(_: float) -> None:
+        for node in joined:
+            node.beat(0)
+
+    def join() -> None:
+        with contextlib.suppress(JournalLocked):
+            joined.append(seats.node("web-1", pause=meanwhile))
+
+    futures = [seats.later(join) for _ in range(4)]
+    for future in futures:
+        future.result()
+    assert len(joined) == 1
+
+
+def test_nobody_joins_while_the_journal_is_migrated(seats: Seats) -> None:
+    with seats.holding(
+        "SELECT pg_advisory_xact_lock(hashtextextended('callboard ' || %s, 0))", seats.address.schema
+    ) as migrating:
+        joining = seats.blocked(seats.later(seats.node, "web-1"))
+        migrating.execute("UPDATE callboard SET version = version + 1")
+    with pytest.raises(JournalError, match="newer Callboard"):
+        joining.result()
+    seats.run("UPDATE callboard SET version = version - 1")
+
+
+# -- taking over
+
+
+def test_what_a_node_has_left_is_taken_with_all_that_belongs_to_it(seats: Seats) -> None:
+    first, second = seats.node("web-1"), seats.node("web-2")
+    seats.commit(
+        first, job(1), job(2, state="completed", finished_at=2.0), machine(3), machine(4), worker(5),
+        outbox(6, "job-2"), outbox(7, "m3", "on_enter on"),
+    )  # fmt: skip
+    seats.commit(second, worker(15), job(16))
+    first.leave()
+    assert second.beat(0).orphans >= 3
+    loaded = second.take()
+    assert loaded is not None
+    assert [one.key for one in loaded.jobs] == [1]
+    assert [one.key for one in loaded.machines] == [3, 4]
+    assert [one.key for one in loaded.outbox] == [6, 7]
+    assert [one.key for one in loaded.workers] == [5]
+    assert loaded.last_key == loaded.last_seq == second.epoch * EPOCH
+    assert second.beat(0).orphans == 0
+    assert second.take() is None
+    assert second.owner_of("job", "job-1") == "web-2"
+    assert second.owner_of("job", "job-2") is None
+    assert second.owner_of("machine", "m3") == "web-2"
+    assert [(node.name, node.state, node.jobs) for node in second.nodes()] == [
+        ("web-1", "left", 0),
+        ("web-2", "living", 2),
+    ]
+    with pytest.raises(LeaseLost, match="has left"):
+        first.beat(0)
+
+
+def test_numbers_of_who_takes_are_above_all_that_were_given_before(seats: Seats) -> None:
+    early, late = seats.node("web-1"), seats.node("web-2")
+    late.beat((late.epoch + 1) * EPOCH)
+    seats.commit(late, job(late.epoch * EPOCH + 5))
+    last = late.epoch
+    late.leave()
+    loaded = early.take()
+    assert loaded is not None
+    assert loaded.last_seq == early.epoch * EPOCH > last * EPOCH + EPOCH - 1
+    assert early.take() is None
+    assert early.epoch == loaded.last_seq // EPOCH  # nothing was taken, so nothing has changed
+
+
+def test_each_takes_its_share(seats: Seats) -> None:
+    first, *others = [seats.node(f"web-{number}") for number in range(4)]
+    seats.commit(first, *[job(number) for number in range(1, 11)], *[machine(number) for number in range(21, 25)])
+    first.leave()
+    shares = [node.take() for node in others]
+    assert [len(share.jobs) if share else 0 for share in shares] == [4, 2, 2]
+    assert [len(share.machines) if share else 0 for share in shares] == [2, 1, 1]
+    more = [node.take() for node in others]
+    assert [len(share.jobs) if share else 0 for share in more] == [1, 1, 0]
+    assert [node.take() for node in others] == [None, None, None]
+    assert seats.run("SELECT count(*) FROM nodes WHERE owes") == [(3,)]
+
+
+def test_a_silent_node_is_given_no_share(seats: Seats) -> None:
+    first, second, third = (seats.node(f"web-{number}") for number in range(3))
+    seats.commit(first, *[job(number) for number in range(1, 5)])
+    first.leave()
+    seats.silence(third)
+    loaded = second.take()
+    assert loaded is not None
+    assert len(loaded.jobs) == 4
+
+
+def test_a_tree_of_jobs_stays_whole(seats: Seats) -> None:
+    first, second, third = (seats.node(f"web-{number}") for number in range(3))
+    seats.commit(first, job(1), job(2, parent=1, depth=1), job(3, parent=2, depth=2), job(4), job(5, parent=4, depth=1))
+    seats.commit(first, job(6, parent=99, depth=1))  # its parent is not to be taken: it goes by itself
+    first.leave()
+    taken = [node.take() for node in (second, third)]
+    assert [[one.key for one in loaded.jobs] if loaded else [] for loaded in taken] == [[1, 2, 3, 4, 5], [6]]
+
+
+def test_hooks_of_a_machine_go_where_the_machine_goes(seats: Seats) -> None:
+    first, second, third = (seats.node(f"web-{number}") for number in range(3))
+    seats.commit(
+        first,
+        machine(1),
+        machine(2),
+        outbox(3, "m1", "on_exit"),
+        outbox(4, "m2", "on_exit"),
+        outbox(5, "m9", "on_exit"),
+    )
+    first.leave()
+    taken = [node.take() for node in (second, third)]
+    assert [
+        ([one.key for one in loaded.machines], [one.key for one in loaded.outbox]) if loaded else None
+        for loaded in taken
+    ] == [([1], [3, 5]), ([2], [4])]
+
+
+def test_workers_of_a_dead_node_are_one_nodes_to_end(seats: Seats) -> None:
+    first, second, third = (seats.node(f"web-{number}") for number in range(3))
+    seats.commit(first, worker(1))
+    first.leave()
+    loaded = second.take()
+    assert loaded is not None
+    assert [one.key for one in loaded.workers] == [1]
+    assert third.take() is None
+    seats.run("UPDATE nodes SET owes = true WHERE name = 'web-0'")
+    second.leave()  # before it has ended them
+    loaded = third.take()
+    assert loaded is not None
+    assert [one.key for one in loaded.workers] == [1]
+
+
+def test_what_lives_again_is_whose_it_lives_by(seats: Seats) -> None:
+    first, second = seats.node("web-1"), seats.node("web-2")
+    seats.commit(first, job(1, state="failed", finished_at=2.0))
+    seats.commit(second, job(1, run=2))
+    assert second.owner_of("job", "job-1") == "web-2"
+    seats.commit(first, job(1, run=2, reason="a late word"))
+    assert second.owner_of("job", "job-1") == "web-2"
+
+
+def test_who_joins_at_once_can_take_at_once(seats: Seats) -> None:
+    first = seats.node("web-1")
+    seats.commit(first, job(1))
+    first.leave()
+    second = seats.node("web-2")
+    loaded = second.take()
+    assert loaded is not None
+    assert len(loaded.jobs) == 1
+
+
+class Breaking:
+    """Makes connections; the next transaction of one breaks them when it has been committed, or before."""
+
+    def __init__(self) -> None:
+        self.breaks = ""
+
+    def connect(self, address: Any, purpose: str) -> Any:
+        connection = connect(address, purpose)
+        transaction = connection.transaction
+
+        @contextlib.contextmanager
+        def breaking() -> Iterator[None]:
+            breaks, self.breaks = self.breaks, ""
+            with transaction():
+                yield
+                if breaks == "before":
+                    connection.pgconn.finish()
+                    raise psycopg.OperationalError("server closed the connection unexpectedly")
+            if breaks == "after":
+                connection.close()
+                raise psycopg.OperationalError("server closed the connection unexpectedly")
+
+        connection.transaction = breaking  # type: ignore[method-assign, assignment]
+        return connection
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_what_was_taken_is_not_lost_with_the_answer(seats: Seats, when: str) -> None:
+    breaking = Breaking()
+    first, second = seats.node("web-1"), seats.node("web-2", connect=breaking.connect)
+    seats.commit(first, job(1), job(2))
+    first.leave()
+    breaking.breaks = when
+    loaded = second.take()
+    assert loaded is not None
+    assert [one.key for one in loaded.jobs] == [1, 2]
+    assert loaded.last_seq == second.epoch * EPOCH
+    assert second.take() is None
+
+
+def test_what_was_taken_and_could_not_be_read_is_handed_out_later(seats: Seats) -> None:
+    first, second = seats.node("web-1"), seats.node("web-2")
+    seats.commit(first, job(1))
+    first.leave()
+    load, fails = second._load, True
+
+    def failing(part: Any) -> Any:
+        if fails:
+            raise JournalError("no connection")
+        return load(part)
+
+    second._load = failing
+    with pytest.raises(JournalError):
+        second.take()
+    assert second.inbox() == []
+    fails = False
+    loaded = second.take()
+    assert loaded is not None
+    assert [one.key for one in loaded.jobs] == [1]
+
+
+# -- races, one after another
+
+
+def test_who_is_committing_is_not_fenced(seats: Seats) -> None:
+    first, second = seats.node("web-1"), seats.node("web-2")
+    seats.watch(second)
+    seats.silence(first)
+    with seats.committing(first, job(1)):
+        assert second.take() is None
+        assert second.beat(0).due_in == 0
+    loaded = second.take()
+    assert loaded is not None
+    assert [one.key for one in loaded.jobs] == [1]
+
+
+FENCING = "UPDATE nodes SET fenced = true WHERE node = (SELECT node FROM nodes WHERE node = %s FOR UPDATE)"
+
+
+def test_a_commit_waits_for_who_fences_its_node_and_is_refused(seats: Seats) -> None:
+    node = seats.node("web-1")
+    with seats.holding(FENCING, node.node):
+        commit = seats.blocked(seats.later(seats.commit, node, job(1)))
+    with pytest.raises(LeaseLost):
+        commit.result()
+    assert seats.reader.jobs() == []
+    assert seats.reader.job("job-1") is None
+
+
+def test_a_commit_waits_for_who_fences_its_node_and_goes_on_if_that_is_taken_back(seats: Seats) -> None:
+    node = seats.node("web-1")
+    with contextlib.suppress(ZeroDivisionError), seats.holding(FENCING, node.node):
+        commit = seats.blocked(seats.later(seats.commit, node, job(1)))
+        raise ZeroDivisionError
+    commit.result()
+    assert seats.reader.job("job-1") is not None
+
+
+@pytest.mark.parametrize("ask", ["beat", "take", "reserve", "adopt"])
+def test_whoever_is_being_fenced_waits_and_is_told(seats: Seats, ask: str) -> None:
+    node = seats.node("web-1")
+    values: tuple[Any, ...] = {"beat": (0,), "take": ()}.get(ask, ("job", "x"))
+    with seats.holding(FENCING, node.node):
+        asked = seats.blocked(seats.later(getattr(node, ask), *values))
+    with pytest.raises(LeaseLost):
+        asked.result()
+    assert seats.one("SELECT count(*) FROM names") == 0
+
+
+def test_who_is_renewing_its_lease_is_not_fenced(seats: Seats) -> None:
+    first, second = seats.node("web-1"), seats.node("web-2")
+    seats.watch(second)
+    seats.silence(first)
+    with seats.holding("UPDATE nodes SET seen_at = clock_timestamp() WHERE node = %s", first.node):
+        second.take()
+    second.take()
+    first.beat(0)
+
+
+def test_a_heartbeat_does_not_wait_for_a_commit(seats: Seats) -> None:
+    node = seats.node("web-1")
+    with seats.committing(node, job(1)):
+        assert seats.later(node.beat, 0).result(30).living == 1
+
+
+def test_of_two_that_fence_one_node_one_does(seats: Seats) -> None:
+    first, second, third = (seats.node(f"web-{number}") for number in range(3))
+    seats.watch(second, third)
+    seats.silence(first)
+    with seats.holding(FENCING, first.node):
+        assert second.take() is None  # it does not wait
+    third.take()
+    assert seats.run("SELECT ended_by FROM nodes WHERE node = %s", first.node) == [(None,)]
+
+
+def test_of_two_that_take_at_once_nobody_waits_and_nothing_is_taken_twice(seats: Seats) -> None:
+    first, second = seats.node("web-1"), seats.node("web-2")
+    seats.commit(first, job(1), job(2), job(3), machine(4))
+    first.leave()
+    with seats.holding("UPDATE job_records SET node = 0 WHERE key IN (1, 2)") as taking:
+        taking.execute("UPDATE machine_records SET node = 0")
+        loaded = second.take()
+        assert loaded is not None
+        assert [one.key for one in loaded.jobs] == [3]
+        assert loaded.machines == []
+    assert second.take() is None
+
+
+def test_what_was_taken_meanwhile_is_not_taken_again(seats: Seats) -> None:
+    # the snapshot of the second is older than the commit of the first
+    first, second, third = (seats.node(f"web-{number}") for number in range(3))
+    seats.commit(first, *[job(number) for number in range(1, 31)])
+    first.leave()
+    barrier = threading.Barrier(2)
+
+    def take(node: PostgresCluster) -> list[int]:
+        barrier.wait()
+        keys: list[int] = []
+        while (loaded := node.take()) is not None:
+            keys += [one.key for one in loaded.jobs]
+        return keys
+
+    taken = [seats.later(take, node) for node in (second, third)]
+    keys = [key for future in taken for key in future.result()]
+    while (loaded := second.take()) is not None:
+        keys += [one.key for one in loaded.jobs]
+    assert sorted(keys) == list(range(1, 31))
+
+
+# -- whose names are
+
+
+def test_a_name_is_reserved_once(seats: Seats) -> None:
+    first, second = seats.node("web-1"), seats.node("web-2")
+    assert first.reserve("job", "nightly")
+    assert first.reserve("job", "nightly")  # its own
+    assert not second.reserve("job", "nightly")
+    assert second.reserve("machine", "nightly")
+    assert first.reserve("job", "na\nme \0 ü")
+    assert not second.reserve("job", "na\nme \0 ü")
+    seats.commit(first, job(1, id="nightly"))
+    assert not first.reserve("job", "nightly")
+    assert not second.reserve("job", "nightly")
+    assert first.owner_of("job", "nightly") == "web-1"
+    seats.commit(first, job(1, id="nightly", state="completed", finished_at=3.0))
+    assert not second.reserve("job", "nightly")
+
+
+def test_what_a_fenced_node_has_reserved_and_never_used_is_free(seats: Seats) -> None:
+    first, second = seats.node("web-1"), seats.node("web-2")
+    assert first.reserve("job", "used")
+    assert first.reserve("job", "unused")
+    seats.commit(first, job(1, id="used"))
+    first.leave()
+    assert not second.reserve("job", "used")
+    assert second.reserve("job", "unused")
+    assert seats.one("SELECT node FROM names WHERE name = 'job:unused'") == second.node
+
+
+def test_of_two_that_reserve_a_name_at_once_the_second_waits(seats: Seats) -> None:
+    first, second = seats.node("web-1"), seats.node("web-2")
+    with seats.holding("INSERT INTO names VALUES ('job:nightly', 0, %s)", first.node):
+        reserving = seats.blocked(seats.later(second.reserve, "job", "nightly"))
+    assert reserving.result() is False
+    with contextlib.suppress(ZeroDivisionError), seats.holding("INSERT INTO names VALUES ('job:x', 0, %s)", first.node):
+        reserving = seats.blocked(seats.later(second.reserve, "job", "x"))
+        raise ZeroDivisionError
+    assert reserving.result() is True
+
+
+def test_a_name_that_is_being_used_is_not_free_to_who_fences_its_node(seats: Seats) -> None:
+    first, second = seats.node("web-1"), seats.node("web-2")
+    seats.watch(second)
+    assert first.reserve("job", "job-1")
+    seats.silence(first)
+    with seats.committing(first, job(1)):
+        second.take()
+        reserving = seats.blocked(seats.later(second.reserve, "job", "job-1"))
+    assert reserving.result() is False
+
+
+def ended(key: int, run: int = 1) -> Any:
+    return job(key, run=run, state="failed", finished_at=2.0)
+
+
+def test_an_ended_job_is_adopted_by_one(seats: Seats) -> None:
+    first, second, third = (seats.node(f"web-{number}") for number in range(3))
+    seats.commit(third, ended(1))
+    epoch = first.epoch
+    assert first.adopt("job", "job-1")
+    assert first.epoch > third.epoch > epoch  # so that its numbers rise
+    assert not second.adopt("job", "job-1")
+    assert not third.adopt("job", "job-1")
+    assert first.adopt("job", "job-1")  # asked again
+    seats.commit(first, job(1, run=2))
+    for node in (first, second):
+        assert not node.adopt("job", "job-1")
+    assert second.owner_of("job", "job-1") == "web-0"
+    seats.commit(first, ended(1, run=2))
+    assert second.adopt("job", "job-1")
+    assert not first.adopt("job", "job-1")
+    assert not second.adopt("job", "unknown")
+
+
+def test_its_own_job_needs_no_new_epoch(seats: Seats) -> None:
+    node = seats.node("web-1")
+    seats.commit(node, ended(1))
+    epoch = node.epoch
+    assert node.adopt("job", "job-1")
+    assert node.epoch == epoch
+
+
+def test_what_a_dead_node_adopted_and_never_ran_is_adopted_again(seats: Seats) -> None:
+    first, second = seats.node("web-1"), seats.node("web-2")
+    seats.commit(second, ended(1))
+    assert first.adopt("job", "job-1")
+    first.leave()
+    assert second.adopt("job", "job-1")
+
+
+def test_of_two_that_adopt_a_job_at_once_the_second_waits(seats: Seats) -> None:
+    first, second = seats.node("web-1"), seats.node("web-2")
+    seats.commit(first, ended(1))
+    with seats.holding("UPDATE names SET node = %s, adopted = 1 WHERE name = 'job:job-1'", first.node):
+        adopting = seats.blocked(seats.later(second.adopt, "job", "job-1"))
+    assert adopting.result() is False
+
+
+def test_a_job_that_begins_again_meanwhile_is_not_adopted(seats: Seats) -> None:
+    first, second = seats.node("web-1"), seats.node("web-2")
+    seats.commit(first, ended(1))
+    assert first.adopt("job", "job-1")
+    with seats.committing(first, job(1, run=2)):
+        assert second.adopt("job", "job-1") is False
+    assert second.adopt("job", "job-1") is False
+
+
+def test_rows_of_nodes_are_forgotten_after_a_day(seats: Seats) -> None:
+    first, second, third = (seats.node(f"web-{number}") for number in range(3))
+    waiting = Waiting()
+    old = seats.node("old", clock=lambda: waiting.now)
+    first.reserve("job", "unused")
+    first.leave()
+    second.leave()
+    while third.take() is not None:
+        pass
+    seats.run("UPDATE nodes SET ended_at = ended_at - interval '25 hours' WHERE name = 'web-0'")
+    old.beat(0)
+    assert [node.name for node in old.nodes()] == ["old", "web-0", "web-1", "web-2"]
+    waiting.now += 1000
+    old.beat(0)
+    assert [node.name for node in old.nodes()] == ["old", "web-1", "web-2"]
+    assert seats.one("SELECT count(*) FROM names") == 0
+
+
+# -- all at once
+
+
+def test_whatever_nodes_do_at_once_each_job_is_one_nodes_and_its_numbers_rise(seats: Seats) -> None:
+    """Nodes join, commit, fall silent, are fenced and leave, in threads of their own."""
+    history: dict[int, list[int]] = {}
+    owners: Counter[int] = Counter()
+    guard, ends = threading.Lock(), threading.Event()
+    left = [60]
+
+    def life(number: int) -> None:
+        rounds = 0
+        while not ends.is_set():
+            rounds += 1
+            node = seats.node(f"n{number}-{rounds}")
+            mine: set[int] = set()
+            try:
+                for turn in range(6):
+                    seats.watch(node)
+                    if (loaded := node.take()) is not None:
+                        assert loaded.last_seq % EPOCH == 0
+                        mine |= {one.key for one in loaded.jobs}
+                        for one in loaded.jobs:
+                            with guard:
+                                history[one.key].append(loaded.last_seq)
+                    with guard:
+                        left[0] -= 1
+                        key = left[0]
+                    if key > 0 and turn < 3:
+                        with guard:
+                            history[key] = [node.epoch * EPOCH]
+                        seats.commit(node, job(key))
+                        mine.add(key)
+                    elif key <= 0:
+                        ends.set()
+                if rounds % 2:
+                    node.leave()
+                else:
+                    seats.silence(node)
+            except LeaseLost:
+                continue
+
+    futures = [seats.later(life, number) for number in range(4)]
+    for future in futures:
+        future.result()
+    last = seats.node("last")
+    seats.watch(last)
+    seats.run("UPDATE nodes SET seen_at = seen_at - interval '1 day' WHERE node <> %s AND NOT fenced", last.node)
+    while (loaded := last.take()) is not None:
+        owners.update(one.key for one in loaded.jobs)
+        for one in loaded.jobs:
+            history[one.key].append(loaded.last_seq)
+    committed = {row[0] for row in seats.run("SELECT key FROM job_records")}
+    assert len(committed) > 20
+    assert owners == dict.fromkeys(committed, 1)
+    for key in committed:
+        assert history[key] == sorted(set(history[key]))
