@@ -3,7 +3,8 @@
 Rules:
 - Lines are written after the commit, by whoever tells of it (the journal's writer), in the order of the commits.
 - The journal is the truth. A line that is torn or missing is no loss: when the log is opened, a torn end is cut off and
-  what is missing is filled in from the journal, out of which nothing is moved before (`journal/archive.py`).
+  what is missing is filled in from the journal, out of which nothing is moved before (`journal/archive.py`). Of a
+  journal that several nodes share, the log has what its node commits, and is filled in with no more.
 - A place where no log can be is refused before anything is opened: somebody asked for a log that would not be there.
 - A log that cannot be written later never stops the journal. It is counted (`missed`), said once (`trouble` and a
   warning to structlog), and filled in as soon as it can be.
@@ -24,7 +25,7 @@ import msgspec
 
 from ..actors.transitions import Transitioned
 from ..machines import TransitionEvent, event_type
-from .journal.contract import JournalError, JournalUnwritable, Reader
+from .journal.contract import History, JournalError, JournalUnwritable
 
 BLOCK = 1 << 16
 LONGEST_LINE = 32 << 20
@@ -140,7 +141,7 @@ class JsonlLog:
         self._tell = trouble or _say
         self.missed = 0
         self.trouble: str | None = None
-        self._reader: Reader | None = None
+        self._reader: History | None = None
         self._file: BinaryIO | None = None
         self._last = 0  # the number of the last line
         self._size = 0  # bytes up to the end of the last whole line
@@ -159,7 +160,7 @@ class JsonlLog:
             return
         raise JournalUnwritable(f"Cannot write the log {str(self.path)!r}: {problem}.")
 
-    def open(self, reader: Reader) -> int:
+    def open(self, reader: History) -> int:
         """Cut off a torn end, and fill in what the journal has beyond the last line. Blocks. Returns how many lines.
 
         `reader` is asked again when the log could not be written for a while. Raises LogConflict if the log is not
@@ -233,7 +234,7 @@ class JsonlLog:
         handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0), 0o644)
         return open(handle, "r+b", buffering=0)  # noqa: PTH123 - a handle, kept open
 
-    def _check(self, last: _Last, reader: Reader) -> None:
+    def _check(self, last: _Last, reader: History) -> None:
         """Raise LogConflict unless the journal has that last line too."""
         same = list(reader.transitions(after=last.seq - 1, limit=1))
         if any(first <= last.seq <= end for first, end in reader.archived_numbers()):

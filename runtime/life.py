@@ -157,6 +157,8 @@ class RuntimeLife(RuntimeParts):
         group.start_soon(self._serve)
         if self._membership is not None:
             await group.start(self._membership.serve)
+        if self._shared_tools is not None:
+            await group.start(self._shared_tools.serve)
         await self._catch_up(taker)
         await group.start(taker.serve)
         self._closing.push_async_callback(taker.close)

@@ -60,6 +60,7 @@ from .clock import Clock, Ids, SystemClock, TimeOrderedIds
 from .cluster.machines import MachinesAbroad
 from .cluster.membership import Membership
 from .cluster.seat import Seat
+from .cluster.tools import ToolsService
 from .control.taker import Taker
 from .dispatcher import Dispatcher
 from .draining import archive_ended
@@ -172,6 +173,7 @@ class RuntimeParts(ABC):
         self.seat: Seat | None = None
         """For the handles: its place among the nodes of the journal, if several can share that."""
         self._membership: Membership | None = None
+        self._shared_tools: ToolsService | None = None
         self._arriving: dict[str, int] = {}  # jobs that are being taken over: up to which number others told of them
         self.journal: Journal
         self._host: Host
@@ -220,8 +222,7 @@ class RuntimeParts(ABC):
             await self._end_leftovers(loaded)
         taker = self._taker = Taker(self._whole, self._host, self._requests, self.read, start)
         self._machines.on_spawn = taker.spawned
-        if self._membership is not None:
-            taker.on_ring = self._membership.rung
+        taker.on_ring = self._rung
         if loaded.jobs:
             loaded.awaited = await taker.awaited()
         self._begin(loaded)
@@ -232,6 +233,8 @@ class RuntimeParts(ABC):
     async def _catch_up(self, taker: Taker) -> None:
         """With the dispatcher running: recover, do what is in the inbox, start the workers."""
         self._running = self._open = True
+        if self._shared_tools is not None:
+            await self._shared_tools.begin()
         if self._membership is not None:
             await self._membership.join()
         await taker.take(unheard=True)  # what was put into the inbox while nobody ran it comes before anything runs
@@ -248,6 +251,16 @@ class RuntimeParts(ABC):
         seat.lost = self._fenced
         self._host.on_health = member.look_now
         self._closing.push_async_callback(member.close)
+        tools = self._shared_tools = ToolsService(seat, self._host)
+        member.also.append(tools.renew)
+        self._closing.push_async_callback(tools.close)
+
+    def _rung(self) -> None:
+        """The bell of the journal was rung."""
+        if self._membership is not None:
+            self._membership.rung()
+        if self._shared_tools is not None:
+            self._shared_tools.rung()
 
     def _fenced(self, lost: LeaseLost) -> None:
         """Others have taken over what runs here: end at once."""
@@ -327,7 +340,7 @@ class RuntimeParts(ABC):
     def _open_log(self, log: JsonlLog) -> None:
         from .journal.opening import note_log  # noqa: PLC0415 - as above
 
-        log.open(self.journal)
+        log.open(self.journal.own)
         if self.journal.shared is not None:
             note_log(self.journal.shared, log.path)
 

@@ -366,6 +366,17 @@ class Runtime(RuntimeLife):
             raise LookupError(f"no workstream has used a tool {tool!r} yet; there are breakers of: {known}")
         return handles[tool]
 
+    async def breaker_of(self, tool: str) -> BreakerHandle:
+        """For commands: the circuit breaker of a tool, which also another node may have used. Raises LookupError."""
+        self._check_open()
+        if self._shared_tools is None or self.called(tool) in self._host.kernel.breakers:
+            return self.breaker(tool)
+        known = await self.read(self.journal.breakers)
+        name = next((one.name for one in known if tool in {one.name, one.id}), None)
+        if name is not None:
+            await self._shared_tools.provide(name)
+        return self.breaker(name or tool)
+
     # -- actors --------------------------------------------------------------------------------------------------------
 
     @overload

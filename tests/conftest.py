@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import tempfile
@@ -67,3 +68,9 @@ def ray_here() -> Iterator[None]:
             yield
         finally:
             ray.shutdown()
+
+
+def pytest_collection_finish() -> None:
+    """Set apart all that collecting has made: who calls the collector, or counts objects, need not go through it."""
+    gc.collect()
+    gc.freeze()

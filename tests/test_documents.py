@@ -30,6 +30,7 @@ from callboard import load
 from callboard.actors import spec
 from callboard.runtime import specfile, specwords
 
+pytestmark = pytest.mark.programs
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted(page.stem for page in (ROOT / "docs").glob("*.md"))
 DOCUMENTS = ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", *(f"docs/{page}.md" for page in PAGES)]

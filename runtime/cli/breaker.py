@@ -46,7 +46,7 @@ def list_(journal: Place = JOURNAL, as_json: AsJson = False) -> None:
         ("tool", "state", "for", "failures", "until", "told"),
         [
             [
-                record.name,
+                record.id,
                 str(record.shown),
                 words.took(now - record.updated_at),
                 f"{record.failures}/{record.failure_threshold}",

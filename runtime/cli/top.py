@@ -185,7 +185,7 @@ def _others(reader: Asked, now: float) -> list[str]:
         if worker.finished_at is None
     ]
     breakers = [
-        [breaker.name, str(breaker.shown), words.took(now - breaker.updated_at), words.one_line(breaker.reason or "")]
+        [breaker.id, str(breaker.shown), words.took(now - breaker.updated_at), words.one_line(breaker.reason or "")]
         for breaker in reader.breakers()
         if breaker.state != "closed"
     ]

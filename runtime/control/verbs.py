@@ -106,7 +106,7 @@ async def _task(runtime: Runtime, name: str) -> Any:
 
 
 async def _breaker(runtime: Runtime, name: str) -> Any:
-    return runtime.breaker(name)
+    return await runtime.breaker_of(name)
 
 
 async def _worker(runtime: Runtime, name: str) -> Any:

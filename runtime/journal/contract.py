@@ -240,6 +240,18 @@ class Asked(Protocol):
         ...
 
 
+class History(Protocol):
+    """Transitions in order, which a log is filled in from."""
+
+    def transitions(self, *, after: int = 0, limit: int | None = None) -> Iterator[Transitioned]:
+        """Those numbered above `after`."""
+        ...
+
+    def archived_numbers(self) -> list[tuple[int, int]]:
+        """The numbers of those that were moved out, as ranges from first to last."""
+        ...
+
+
 class Reader(Asked, Protocol):
     """Read-only questions to a journal, also while a runtime is writing it. Newest committed records."""
 
@@ -316,6 +328,11 @@ class Journal(Reader, Protocol):
     @property
     def cluster(self) -> Cluster | None:
         """Its seat among the nodes that share the journal, once it is open; None where it is owned alone."""
+        ...
+
+    @property
+    def own(self) -> History:
+        """What a log of this runtime is filled in from: all of it, or what this node of several commits."""
         ...
 
     def bell(self) -> Bell | None:

@@ -13,6 +13,7 @@ from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
+from typing import Self
 
 from ...actors.loading import Loaded
 from ...actors.records import (
@@ -78,6 +79,11 @@ class MemoryJournal:
         self._after_commit: Callable[[Sequence[Transitioned]], None] | None = None
 
     # -- writing
+
+    @property
+    def own(self) -> Self:
+        """Itself: there is nobody else."""
+        return self
 
     def bell(self) -> None:
         """None: nobody else can put commands there."""

@@ -12,6 +12,7 @@ import sqlite3
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Self
 
 from ...actors.loading import Loaded
 from ..control.bell import Bell
@@ -55,6 +56,11 @@ class SqliteJournal(WrittenJournal[SqliteReader]):
     def cluster(self) -> None:
         """None: a file is owned alone."""
         return None
+
+    @property
+    def own(self) -> Self:
+        """Itself: nobody else writes it."""
+        return self
 
     def bell(self) -> Bell:
         """A socket beside the file."""

@@ -22,8 +22,11 @@ async def list_breakers(board: TheBoard, limit: Limit = 100, cursor: Cursor = No
 @get("/api/breakers/{tool:str}", operation_id="get_breaker")
 async def get_breaker(board: TheBoard, tool: ToolPath) -> BreakerView:
     """The breaker of one tool."""
-    found = {one.tool: one for one in board.runtime.breakers()}
-    view = await board.shown(lambda: _view(board, found[tool]) if tool in found else None)
+    try:
+        handle = await board.runtime.breaker_of(tool)
+    except LookupError:
+        raise not_found("breaker", tool) from None
+    view = await board.shown(lambda: _view(board, handle))
     if view is None:
         raise not_found("breaker", tool)
     return view

@@ -20,6 +20,7 @@ from callboard.machines.audit import audit_lines
 
 from .conftest import ROOT, Run, environment
 
+pytestmark = pytest.mark.programs
 PROGRAMS = sorted(
     path.name
     for path in (ROOT / "examples").iterdir()

@@ -172,7 +172,7 @@ async def main():
     runtime = Runtime("state.db" if sys.argv[2] == "file" else None)
     await runtime.__aenter__()
     tasks = [
-        Task("command", command="trap '' TERM; echo $$ > pid; while :; do sleep 0.1; done", shell=True),
+        Task("command", command="trap '' TERM; echo $$ > pid; while :; do sleep 0.1; done", shell=True, kill_grace=1),
         Task("thread", run=stubborn),
         Task("loop", run=endless),
     ]

@@ -180,7 +180,9 @@ async def test_a_restart_finds_a_hook_in_the_folder_of_its_workstream(
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     found: list[str] = []
-    with anyio.fail_after(4.5):  # leaving waits for no hook: it is run again
+    for module in ("life", "parts"):  # leaving waits for no hook: it is run again
+        monkeypatch.setattr(f"callboard.runtime.{module}.CLOSING", 600)
+    with anyio.fail_after(60):
         for start in range(2):
             # As in a new process: the job is over, and nothing else leads to its folder.
             monkeypatch.delitem(sys.modules, "hook_of_a_folder", raising=False)

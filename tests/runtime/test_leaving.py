@@ -26,7 +26,7 @@ async def test_a_cancelled_host_gives_back_what_ran(tmp_path: Path) -> None:
     global running  # noqa: PLW0603 - the body is found by its path, and so by its module
     running = anyio.Event()
     path = tmp_path / "state.db"
-    with anyio.fail_after(10), anyio.CancelScope() as host:
+    with anyio.fail_after(25), anyio.CancelScope() as host:
         async with Runtime(path) as runtime:
             job = await runtime.submit(Workstream("stream", tasks=[Task("endless", run=endless)]), id="one")
             await running.wait()
@@ -45,7 +45,7 @@ async def test_a_broken_dispatcher_ends_the_host_and_keeps_nobody_waiting(tmp_pa
     def broken(*_: object) -> None:
         raise RuntimeError("broken")
 
-    with anyio.fail_after(10), pytest.raises(BaseExceptionGroup) as raised:
+    with anyio.fail_after(25), pytest.raises(BaseExceptionGroup) as raised:
         async with Runtime(tmp_path / "state.db") as runtime:
             runtime._host.commit = broken  # type: ignore[method-assign] # there is no such bug to be had otherwise
             with pytest.raises(RuntimeClosed):
@@ -74,7 +74,7 @@ class Sleeper(Actor):
 
 @pytest.mark.parametrize("waiting", ["for the job", "in ask", "at all"])
 async def test_a_runtime_whose_tasks_are_ended_by_something_inside_says_so(waiting: str, tmp_path: Path) -> None:
-    with anyio.fail_after(10), pytest.raises(BaseExceptionGroup) as raised:
+    with anyio.fail_after(25), pytest.raises(BaseExceptionGroup) as raised:
         async with Runtime(tmp_path / "state.db") as runtime:
             sleeper = runtime.spawn(Sleeper, name="sleeper")
             job = await runtime.submit(Workstream("stream", tasks=[Task("odd", run=ends_the_group_around_it)]))
@@ -98,7 +98,7 @@ async def test_a_dispatcher_that_breaks_while_the_runtime_is_left_holds_nobody_u
     def broken(*_: object) -> None:
         raise RuntimeError("broken")
 
-    with anyio.fail_after(10), pytest.raises(BaseExceptionGroup) as raised:
+    with anyio.fail_after(25), pytest.raises(BaseExceptionGroup) as raised:
         async with Runtime(tmp_path / "state.db", drain_deadline=1000) as runtime:
             job = await runtime.submit(Workstream("stream", tasks=[Task("endless", run=endless)]))
             runtime._dispatcher.timers.arm(0.0, broken)

@@ -65,7 +65,7 @@ async def test_a_notice_reaches_the_log_the_subscribers_and_who_is_told_of_troub
     told: list[Notice] = []
     runtime = Runtime()
     runtime.on_trouble = told.append
-    with anyio.fail_after(10):
+    with anyio.fail_after(60):
         async with runtime:
             everything, bare = runtime.events(), runtime.events(notices=False)
             job = await runtime.submit(FAILING, id="j")
@@ -100,7 +100,7 @@ async def test_where_nobody_is_told_trouble_is_said_on_standard_error(capsys: py
 
 async def collected(filters: Filters, *, of_job: bool = False) -> list[tuple[str | None, str]]:
     """What is told of two jobs under these filters: (entity id, event)."""
-    with anyio.fail_after(10):
+    with anyio.fail_after(60):
         async with Runtime() as runtime:
             runtime.on_trouble = lambda _: None
             first = await runtime.submit(FAILING, id="first")

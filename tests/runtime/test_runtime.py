@@ -240,7 +240,7 @@ async def test_hooks_run_with_what_happened(open_runtime: Callable[..., Runtime]
             ran.set()
 
         await runtime.submit(Workstream("w", tasks=[Task("bad", run=permanent)], on_failed=[Hook(run=note)]))
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             await ran.wait()
     assert told[0]["state"] == "failed"
     assert "bad" in told[0]["reason"]
@@ -530,7 +530,7 @@ async def test_cancelling_a_command_kills_its_group(open_runtime: Callable[..., 
     async with open_runtime() as runtime:
         script = f"trap '' TERM; sleep 1000 & echo $! > {pid_file}; wait; wait"
         job = await runtime.submit(Workstream("w", tasks=[Task("c", command=script, shell=True, kill_grace=0.05)]))
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             while not (pid_file.exists() and pid_file.read_text().strip()):
                 await anyio.sleep(0.01)
         await job.cancel()
@@ -833,7 +833,7 @@ async def test_a_recovered_task_waits_for_its_function_to_be_registered(durable:
         async def build() -> str:
             return "built"
 
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             assert (await job.wait()).results == {"a": "built"}
 
 

@@ -13,6 +13,7 @@ from ..contract import InboxRow, JournalError
 from ..writer import Medium
 from ..written import WrittenJournal
 from .address import Address, parse
+from .history import NodeHistory
 from .inbox import PostgresBell
 from .medium import PostgresMedium, connect_writer
 from .nodes import PostgresCluster
@@ -48,6 +49,7 @@ class PostgresJournal(WrittenJournal[PostgresReader]):
         self._lease = lease
         self._connect = connect
         self._cluster: PostgresCluster | None = None
+        self._own: NodeHistory | None = None
 
     @property
     def cluster(self) -> PostgresCluster | None:
@@ -58,6 +60,18 @@ class PostgresJournal(WrittenJournal[PostgresReader]):
     def lost(self) -> LeaseLost | None:
         """Why this node cannot write any more, once others have taken over what it ran."""
         return None if self._writer is None else self._writer.lost
+
+    @property
+    def begun(self) -> int:
+        """The number above which those of this session's transitions begin. Raises as `own` does."""
+        return self.own.begun
+
+    @property
+    def own(self) -> NodeHistory:
+        """What this node commits. Raises JournalError when the journal is not open."""
+        if self._own is None:
+            raise JournalError(f"{self.address} is not open.")
+        return self._own
 
     def bell(self) -> PostgresBell:
         """What rings when there may be something new in the inbox, or among the nodes."""
@@ -91,4 +105,5 @@ class PostgresJournal(WrittenJournal[PostgresReader]):
             raise
         self._cluster = cluster
         loaded.last_key = loaded.last_seq = cluster.epoch * EPOCH
+        self._own = NodeHistory(reader, cluster.node, loaded.last_seq)
         return reader, loaded, PostgresMedium(self.address, cluster.node, connect=self._connect)

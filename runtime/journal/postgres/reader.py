@@ -239,7 +239,7 @@ class PostgresReader:
             owners = self._owners(entity_id)
         rows = (
             row
-            for row in ordered(self._chunks(owners, after))
+            for row in ordered(self.chunks(after, owners=owners))
             if row.seq > after and (entity_id is None or row.entity_id == entity_id)
         )
         return islice(rows, limit)
@@ -377,14 +377,22 @@ class PostgresReader:
             owners.update(row[0] for row in self._rows(sql, self._key(table, entity_id)))
         return owners
 
-    def _chunks(self, owners: set[str] | None, after: int) -> Iterator[tuple[int, list[Transitioned]]]:
-        """The chunks of these owners (None: of all), from the commit of number `after` on."""
-        rows = self._rows("SELECT base FROM transition_chunks WHERE seq <= %s ORDER BY seq DESC LIMIT 1", after + 1)
-        first = rows[0][0] if rows else 0
-        named = None if owners is None else [plain(owner) for owner in owners]
-        only = "" if named is None else "owner = ANY (%s) AND"
+    def chunks(
+        self, after: int, *, owners: set[str] | None = None, by_node: int | None = None
+    ) -> Iterator[tuple[int, list[Transitioned]]]:
+        """Chunks of transitions by their first numbers, from the commit of number `after` on; of these owners, or of
+        this node and the one that committed number `after`, where given.
+        """
+        rows = self._rows(
+            "SELECT base, node FROM transition_chunks WHERE seq <= %s ORDER BY seq DESC LIMIT 1", after + 1
+        )
+        first, only, values = rows[0][0] if rows else 0, "", list[object]()
+        if owners is not None:
+            only, values = "owner = ANY (%s) AND", [[plain(owner) for owner in owners]]
+        elif by_node is not None:
+            only, values = "node = ANY (%s::bigint[]) AND", [[by_node, *(row[1] for row in rows)]]
         sql = f"SELECT seq, transitions FROM transition_chunks WHERE {only} seq >= %s ORDER BY seq LIMIT {PAGE}"
-        while page := self._rows(sql, *([] if named is None else [named]), first):
+        while page := self._rows(sql, *values, first):
             for seq, text in page:
                 try:
                     yield seq, transitions_of(text)

@@ -162,7 +162,7 @@ async def test_a_stream_that_nobody_holds_ends(monkeypatch: pytest.MonkeyPatch) 
         await runtime.opened()
         del events
         gc.collect()
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             while not served.closed:
                 await anyio.lowlevel.checkpoint()
 

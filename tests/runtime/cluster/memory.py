@@ -15,6 +15,7 @@ from callboard.actors.transitions import Transitioned
 from callboard.runtime.journal.cluster import EPOCH, LeaseLost, Node, Pulse, ToolState, Want
 from callboard.runtime.journal.contract import Commits, Entry, Health, InboxRow, JournalError, belongs_to
 from callboard.runtime.journal.memory import MemoryJournal
+from callboard.runtime.journal.sharing import Claim, portion
 
 ENDED_STATES = ("fenced", "left")
 
@@ -34,6 +35,10 @@ class Shared(MemoryJournal):
         self.rows: dict[int, InboxRow] = {}
         self.answers: dict[int, str] = {}
         self.claimed: dict[int, str] = {}
+        self.tools: dict[str, ToolState] = {}
+        self.changes: list[ToolState] = []
+        self.claims: dict[str, dict[str, Claim]] = {}
+        self.shares_asked = 0
         self.fenced_at: dict[str, float] = {}
 
     def node(self, name: str) -> MemoryNode:
@@ -57,6 +62,8 @@ class Shared(MemoryJournal):
             if owner == name:
                 self.owners[key] = ""
         self.reserved = {key: owner for key, owner in self.reserved.items() if owner != name}
+        for claims in self.claims.values():
+            claims.pop(name, None)
         self.claimed = {row: owner for row, owner in self.claimed.items() if owner != name}
 
     def fence_silent(self) -> None:
@@ -93,6 +100,7 @@ class MemoryNode:
         self.lease = base.lease
         self.state = "new"
         self.reached = True
+        self.answers_lost = False  # those of `share`, which then has been done
         self.epoch = 0
         self.until = 0.0
         self.bells: list[RungBell] = []
@@ -273,13 +281,35 @@ class MemoryNode:
         return None if found is None else found.encode()
 
     def tools(self) -> list[ToolState]:
-        return []
+        self._reach()
+        return [*self.base.tools.values()]
 
     def set_tool(self, tool: ToolState) -> ToolState:
+        self._check()
+        before = self.base.tools.get(tool.tool)
+        if before is not None and before.generation + 1 != tool.generation:
+            return before
+        self.base.tools[tool.tool] = tool
+        self.base.changes.append(tool)
+        self.base.ring()
         return tool
 
     def share(self, wants: Mapping[str, Want]) -> dict[str, int]:
-        return {name: want.limit for name, want in wants.items()}
+        self._check()
+        told: dict[str, int] = {}
+        for tool, want in wants.items():
+            claims = self.base.claims.setdefault(tool, {})
+            claim, ring = portion(self.name, want, claims, self.base.clock())
+            claims[self.name] = claim
+            if claim.empty:
+                del claims[self.name]
+            told[tool] = claim.told
+            if ring:
+                self.base.ring()
+        self.base.shares_asked += 1
+        if self.answers_lost:
+            raise JournalError("the answer did not come")
+        return told
 
     def leave(self) -> None:
         self.state = "left"

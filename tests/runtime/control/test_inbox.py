@@ -66,7 +66,7 @@ def cancel(target: str, request_id: str, **arguments: Any) -> InboxRow:
     return InboxRow("cancel", "task" if "/" in target else "job", target, request_id, arguments)
 
 
-async def sent(journal: Path, row: InboxRow, timeout: float = 10) -> Answered:
+async def sent(journal: Path, row: InboxRow, timeout: float = 60) -> Answered:
     answered = await anyio.to_thread.run_sync(command, journal, row, timeout)
     assert answered is not None
     return answered
@@ -330,7 +330,7 @@ async def test_what_waits_for_a_machine_is_done_though_the_journal_could_not_be_
             monkeypatch.setattr(SqliteJournal, "request", failing(SqliteJournal.request, 3))
             elsewhere.setitem(globals(), "GATE", MACHINE)
             ref = runtime.spawn(MachineActor(MACHINE), name="gate-1")
-            with anyio.fail_after(10):
+            with anyio.fail_after(60):
                 while not ref.ended:
                     await anyio.sleep(0.01)
     assert [notice.event for notice in told].count("inbox_unreadable") == 1
@@ -398,7 +398,7 @@ async def test_only_the_owner_may_ring(journal: Path) -> None:
     assert bell.works
     assert stat.S_IMODE(bell_of(journal).stat().st_mode) == 0o600
     assert ring(journal)
-    with anyio.fail_after(5):
+    with anyio.fail_after(60):
         await bell.heard()
     with anyio.move_on_after(0.01):
         await bell.heard()
@@ -447,7 +447,7 @@ async def test_an_idle_runtime_does_not_look(journal: Path, monkeypatch: pytest.
     inbox = SqliteReader.inbox
     monkeypatch.setattr(SqliteReader, "inbox", lambda self: looked.append("") or inbox(self))
     async with opened(journal) as runtime:
-        with anyio.fail_after(5):
+        with anyio.fail_after(60):
             while len(looked) < 2:  # once before anything runs, once when there is a bell
                 await anyio.wait_all_tasks_blocked()
         await runtime.drain(0)

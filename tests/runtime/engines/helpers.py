@@ -29,7 +29,7 @@ PROCESSES = 2  # workers of the process engine that a bench uses, in turn
 
 async def until(condition: Callable[[], Any]) -> None:
     """Wait for something that another process or thread does, and tells nobody: looks, with the loop free between."""
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         while not condition():
             await anyio.sleep(0.001)
 
@@ -73,7 +73,7 @@ class Record:
         self._changed.set()
 
     async def until(self, condition: Callable[[], Any]) -> None:
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while not condition():
                 self._changed = anyio.Event()
                 await self._changed.wait()

@@ -60,7 +60,8 @@ def alive(pid: int) -> bool:
 
 async def test_environment_folder_and_input(tmp_path: Path) -> None:
     script = (
-        "import os, sys; print(os.environ['CALLBOARD_FENCING_TOKEN'], os.environ['X'], os.getcwd(), repr(sys.stdin.read()))"
+        "import os, sys; told = os.environ; "
+        "print(told['CALLBOARD_FENCING_TOKEN'], told['X'], os.getcwd(), repr(sys.stdin.read()))"
     )
     out = tmp_path / "logs" / "out.txt"
     async with commands(tmp_path) as bench:

@@ -245,7 +245,9 @@ async def test_a_process_inherits_nothing_but_its_line_and_its_output(
     variables = dict(line.partition("=")[::2] for line in found["env"].splitlines())
     assert variables["PYTHONPATH"] == "somewhere"
     assert variables["CALLBOARD_FENCING_TOKEN"] == "9"
-    assert not any(name.startswith("CALLBOARD_") for name in variables if name not in {"CALLBOARD_FENCING_TOKEN", *os.environ})
+    assert not any(
+        name.startswith("CALLBOARD_") for name in variables if name not in {"CALLBOARD_FENCING_TOKEN", *os.environ}
+    )
     assert found["cwd"] == str(Path.cwd())
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -12,6 +13,7 @@ import pytest
 
 from callboard.actors.records import RequestRecord
 from callboard.actors.task_record import Produced, Trouble
+from callboard.runtime.consistency import examine
 from callboard.runtime.journal.cluster import EPOCH, LeaseLost
 from callboard.runtime.journal.contract import Entry, InboxAnswer, JournalError, JournalUnwritable
 from callboard.runtime.journal.postgres.address import Address, parse
@@ -19,6 +21,7 @@ from callboard.runtime.journal.postgres.journal import PostgresJournal
 from callboard.runtime.journal.postgres.medium import connect_writer
 from callboard.runtime.journal.postgres.opening import connect
 from callboard.runtime.journal.postgres.reader import Part, PostgresReader
+from callboard.runtime.jsonl import JsonlLog
 from callboard.runtime.testing.postgres import PrivateServer
 
 from .samples import Loop, attempt, entry, job, moved, raw, task, worker, workstream
@@ -424,3 +427,44 @@ def test_a_part_of_it_is_loaded_with_all_that_belongs_to_it(postgres: str) -> No
         everything = journal.reader.load()
         assert [record.key for record in everything.jobs] == [1, 11]
         assert [record.key for record in everything.attempts] == [4, 14, 24]
+
+
+def test_a_log_is_filled_in_with_what_its_node_has_committed(postgres: str, tmp_path: Path) -> None:
+    """And after a restart, with what the log did not get of the node before; never with what others do."""
+    path = tmp_path / "log.jsonl"
+
+    def logged() -> list[int]:
+        return [msgspec.json.decode(line)["seq"] for line in path.read_bytes().splitlines()]
+
+    def rows(first: int, count: int) -> Entry:
+        return Entry([moved(first + n, job(1)) for n in range(count)], [])
+
+    with opened(postgres) as (journal, loop):
+        begun = journal.begun
+        journal.append(rows(begun + 1, 4))
+        loop.until_durable(journal)
+        log = JsonlLog(path)
+        assert log.open(journal.own) == 4
+        journal.append(rows(begun + 5, 2))
+        loop.until_durable(journal)
+        log.close()
+    foreign = begun + EPOCH * 1000
+    sql(postgres, "INSERT INTO transition_chunks SELECT %s, %s, -1, owner, transitions FROM transition_chunks LIMIT 1",
+        foreign, foreign)  # fmt: skip
+    with opened(postgres) as (journal, loop):
+        mine = journal.begun + EPOCH * 2000
+        journal.append(rows(mine, 3))
+        loop.until_durable(journal)
+        log = JsonlLog(path)
+        assert log.open(journal.own) == 5
+        log.close()
+    assert logged() == [*range(begun + 1, begun + 7), *range(mine, mine + 3)]
+
+
+def test_a_journal_of_several_sessions_is_consistent(postgres: str) -> None:
+    with opened(postgres) as (journal, loop):
+        for begun in (0, 5 * EPOCH):
+            record = job(begun + 1, id=f"j{begun}", state="submitted")
+            journal.append(Entry([moved(begun + 1, record, "create", entity_seq=1)], [record]))
+        loop.until_durable(journal)
+        assert {finding.kind for finding in examine(journal).found} == set()

@@ -51,13 +51,17 @@ async def runtime() -> AsyncIterator[VirtualRuntime]:
         Worker("narrow", engine="thread", capacity=1, capabilities=["narrow"]),
         Worker("slots", engine="command", capacity=2),
     )
-    async with VirtualRuntime(workers=workers, functions="succeed") as opened:
-        opened.body("hangs*", outcomes=Hangs())
-        opened.body("fails*", outcomes=Fails())
-        opened.body("stubborn*", outcomes=Hangs(), ignores_stop=True)
-        opened.body("*.check", outcomes=Hangs())
-        opened.body("*.cancel_hook", outcomes=Hangs())
-        yield opened
+    with pytest.MonkeyPatch.context() as patched:
+        # What is stubborn here never ends: it is not waited for.
+        patched.setattr("callboard.runtime.life.CLOSING", 0.2)
+        patched.setattr("callboard.runtime.parts.CLOSING", 0.2)
+        async with VirtualRuntime(workers=workers, functions="succeed") as opened:
+            opened.body("hangs*", outcomes=Hangs())
+            opened.body("fails*", outcomes=Fails())
+            opened.body("stubborn*", outcomes=Hangs(), ignores_stop=True)
+            opened.body("*.check", outcomes=Hangs())
+            opened.body("*.cancel_hook", outcomes=Hangs())
+            yield opened
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,246 @@
+"""The tools of a node: its parts of their limits, and its breakers, as all nodes have agreed on them.
+
+Rules
+-----
+- It looks when the kernel rings (a task stands before a gate, a breaker has opened), when the bell of the journal is
+  rung, and at each look of the membership, that is at least every third of the lease.
+- What it says of a breaker is durable here before it is told.
+- While it asks for shares, the gates of the tools that it asks for let nobody use more than it says is in use. Where
+  the answer does not come, they stay so until one does: nothing new begins, and what runs keeps its slot.
+- A share that is not needed is kept for `IDLE` seconds, unless somebody else wants it.
+- Fenced, it does nothing more: the runtime breaks.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import anyio
+from anyio.abc import TaskStatus
+
+from ...actors.messages import ToolHeard, ToolShares
+from ...actors.shares import ToolWant
+from ..journal.cluster import ToolState, Want
+from ..journal.contract import JournalError
+from ..outcomes import RuntimeClosed
+from .breakers import CLOSED, HALF_OPEN, Seen, to_hear, to_say
+from .seat import Delays
+
+if TYPE_CHECKING:
+    from ..host import Host
+    from ..journal.cluster import Pulse
+    from .seat import Seat
+
+IDLE = 10.0
+"""Seconds for which a node keeps slots of a tool that it does not use, where nobody else wants them."""
+RINGS = 0.1
+"""Seconds between two looks that the journal's bell asks for: it rings for everything."""
+SETTLED = 5.0
+"""Seconds that a change of a breaker may take to become durable before it is looked at again."""
+TRIES = 4
+"""How often it is tried to be faster than the others, before it is looked again."""
+
+
+class ToolsService:
+    """See the module."""
+
+    def __init__(self, seat: Seat, host: Host) -> None:
+        self.rows: dict[str, ToolState] = {}
+        """What all nodes have agreed on of each tool, as it was read last."""
+        self._seat = seat
+        self._host = host
+        self._told: dict[str, Want] = {}  # what was said last; only of tools of which anything was
+        self._unsure: set[str] = set()  # tools of which the last answer did not come
+        self._busy: dict[str, float] = {}  # when the whole share was last needed (monotonic)
+        self._gone: set[str] = set()  # homes that are no nodes any more
+        self._news = True  # other nodes may have said something
+        self._rung_at = -RINGS
+        self._wake_at: float | None = None  # monotonic: when it was asked to look
+        self._awake = anyio.Event()
+        self._looking = anyio.Lock()
+        self._retry = Delays()
+        self._serving = anyio.CancelScope()
+        self._ended: anyio.Event | None = None
+
+    # -- its life ------------------------------------------------------------------------------------------------------
+
+    async def serve(self, *, task_status: TaskStatus[None]) -> None:
+        """Look whenever there may be something to do, until it is closed."""
+        self._ended = anyio.Event()
+        self._host.kernel.ring = self.look_now
+        self.look_now()  # it may have rung before
+        try:
+            task_status.started()
+            with self._serving:
+                while True:
+                    await self._wait()
+                    try:
+                        await self._look()
+                        self._retry = Delays()
+                    except JournalError:  # which the membership tells of
+                        self._news = True
+                        self._look_in(self._retry())
+        except RuntimeClosed:
+            pass
+        finally:
+            self._ended.set()
+
+    async def begin(self) -> None:
+        """With the dispatcher running, and before any task starts: begin with the state that tools are in."""
+        await self._look()
+
+    async def close(self) -> None:
+        """Do nothing more; returns when the database is no longer asked."""
+        self._serving.cancel()
+        if self._ended is not None:
+            await self._ended.wait()
+
+    def look_now(self) -> None:
+        """There is something to tell or to ask."""
+        self._awake.set()
+
+    def rung(self) -> None:
+        """The bell was rung: other nodes may have said something."""
+        self._news = True
+        self._look_in(max(0.0, self._rung_at + RINGS - self._host.monotonic()))
+
+    async def renew(self, _: Pulse) -> None:
+        """The membership looks: so does this."""
+        self._news = True
+        self.look_now()
+
+    def _look_in(self, seconds: float) -> None:
+        due = self._host.monotonic() + seconds
+        if seconds <= 0:
+            self.look_now()
+        elif self._wake_at is None or due < self._wake_at:
+            self._wake_at = due
+            self._host.dispatcher.timers.arm(due, self.look_now)
+
+    async def _wait(self) -> None:
+        await self._awake.wait()
+        self._awake, self._wake_at = anyio.Event(), None
+
+    # -- looking -------------------------------------------------------------------------------------------------------
+
+    async def _look(self) -> None:
+        async with self._looking:
+            news, self._news = self._news, False
+            if news:
+                self._rung_at = self._host.monotonic()
+                self.rows = {row.tool: row for row in await self._seat.ask(self._seat.cluster.tools)}
+                self._gone = await self._no_nodes()
+            await self._agree()
+            await self._share(everything=news)
+
+    # -- breakers ------------------------------------------------------------------------------------------------------
+
+    async def _agree(self) -> None:
+        """Say what is new of the breakers here, and hear what is new elsewhere."""
+        heard = False
+        for tool in {**self.rows, **self._host.kernel.breakers}:
+            heard |= await self._agree_on(tool)
+        if heard:
+            await self._host.barrier()
+
+    async def _agree_on(self, tool: str) -> bool:
+        """Do so for one tool. Returns whether its breaker was told something."""
+        said: ToolState | None = None
+        for _ in range(TRIES):
+            seen, row = self._seen(tool), self.rows.get(tool)
+            say = None if seen is None else self._to_say(seen, row)
+            if say is not None:
+                if not await self._host.settled(SETTLED):
+                    self._look_in(self._retry())
+                    return False
+                if self._seen(tool) != seen:
+                    continue
+                said = say
+                self.rows[tool] = await self._seat.ask(self._seat.cluster.set_tool, say)
+                seen, row = self._seen(tool), self.rows[tool]
+            hear = to_hear(seen, tool, row, self._seat.name, said)
+            if hear is not None:
+                self._host.tell(hear)
+                return True
+            if say is None:
+                return False
+        self.look_now()
+        return False
+
+    def _to_say(self, seen: Seen, row: ToolState | None) -> ToolState | None:
+        over = row is not None and row.home in self._gone
+        return to_say(seen, row, self._seat.name, self._host.now(), gone=over)
+
+    def _seen(self, tool: str) -> Seen | None:
+        breaker = self._host.kernel.breakers.get(tool)
+        return None if breaker is None else Seen(breaker.record, breaker.could_try, breaker.tries)
+
+    async def _no_nodes(self) -> set[str]:
+        """Who tries a tool that a task waits for here, and is no node any more."""
+        homes = {row.home for row in self.rows.values() if row.state == HALF_OPEN and self._waits_for(row)}
+        if not homes:
+            return homes
+        nodes = await self._seat.ask(self._seat.cluster.nodes)
+        return homes - {node.name for node in nodes if node.state in {"living", "silent"}}
+
+    def _waits_for(self, row: ToolState) -> bool:
+        seen = self._seen(row.tool)
+        return seen is not None and seen.could_try and row.home != self._seat.name
+
+    async def provide(self, tool: str) -> None:
+        """See that there is a breaker of a tool that was used elsewhere."""
+        if tool not in self._host.kernel.breakers:
+            self._host.tell(ToolHeard(tool, CLOSED, 0))
+            await self._host.barrier()
+
+    # -- limits --------------------------------------------------------------------------------------------------------
+
+    async def _share(self, *, everything: bool) -> None:
+        """Ask for what is wanted, and give back what is not; of every tool, or where it is of use at once."""
+        shares = self._host.kernel.scheduler.shares
+        if shares is None:
+            return
+        wants = shares.wants()
+        asked = {tool: self._want(tool, want) for tool, want in wants.items()}
+        asked |= {tool: _nothing(told) for tool, told in self._told.items() if tool not in wants}
+        asked = {
+            tool: want
+            for tool, want in asked.items()
+            if tool in self._unsure or (everything and tool in self._told) or self._matters(wants.get(tool), want, tool)
+        }
+        if not asked:
+            return
+        for tool in asked:
+            shares.hold(tool)
+        self._unsure |= asked.keys()
+        given: dict[str, int] = await self._seat.ask(self._seat.cluster.share, asked)
+        self._unsure -= asked.keys()
+        for tool, want in asked.items():
+            if given[tool] or want.slots:
+                self._told[tool] = want
+            else:
+                self._told.pop(tool, None)
+        self._host.later(ToolShares(given))
+
+    def _want(self, tool: str, want: ToolWant) -> Want:
+        slots, now = want.used + want.urgent + want.less, self._host.monotonic()
+        if slots >= want.share:
+            self._busy[tool] = now
+        keep = want.share if now - self._busy.get(tool, 0.0) < IDLE else 0
+        return Want(want.most, slots, want.priority, want.used, want.urgent, keep)
+
+    def _matters(self, want: ToolWant | None, now: Want, tool: str) -> bool:
+        """Whether a question is of use before the next look at everything."""
+        told = self._told.get(tool)
+        if want is None:
+            return True
+        if told is None:
+            return now.slots > 0
+        if now.slots > now.used:
+            return now != told
+        return now.limit != told.limit or (now.used < told.used and told.used > want.share)
+
+
+def _nothing(told: Want) -> Want:
+    """What is said of a tool that nothing uses here any more."""
+    return Want(told.limit, 0)

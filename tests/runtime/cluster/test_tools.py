@@ -1,0 +1,264 @@
+"""Tools of several nodes: no more at once than their limit in all, and one breaker for everybody."""
+
+from __future__ import annotations
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from callboard import Breaker, Runtime, Task, TaskContext, Tool, Workstream
+from callboard.actors.messages import ToolShares
+from callboard.actors.shares import Shares
+from callboard.runtime.cluster.tools import IDLE
+from callboard.runtime.journal.sharing import TURN
+
+from .scene import Scene
+from .test_taking_over import fenced_in_the_end
+
+pytestmark = pytest.mark.anyio
+
+LIMIT = 3
+NAMES = ("a", "b", "c")
+
+
+class Users:
+    """Who uses the tool at present, by node."""
+
+    def __init__(self) -> None:
+        self.now: list[str] = []
+        self.most = 0
+        self.began: list[str] = []
+        self.ill = False
+        self.held: set[str] = set()  # names of tasks whose bodies do not end by themselves
+        self.go_on = anyio.Event()
+
+
+users: Users
+
+
+async def uses(task: TaskContext) -> None:
+    """Use the tool for a little while."""
+    node = task.job_id.partition("-")[0]
+    users.now.append(node)
+    users.began.append(node)
+    users.most = max(users.most, len(users.now))
+    try:
+        if task.task in users.held:
+            await users.go_on.wait()
+        for _ in range(20):
+            await anyio.lowlevel.checkpoint()
+    finally:
+        users.now.remove(node)
+    if users.ill:
+        raise RuntimeError("the tool is ill")
+
+
+@pytest.fixture
+def scene() -> Scene:
+    global users  # noqa: PLW0603 - bodies are found by their import path
+    users = Users()
+    return Scene()
+
+
+def work(count: int, *, limit: int | None = LIMIT, name: str = "x", **more: object) -> Workstream:
+    tool = Tool(max_parallel=limit, breaker=Breaker(failure_threshold=2, cooldown=60))
+    tasks = [Task(f"{name}{n}", run=uses, tool="cc", optional=True, **more) for n in range(count)]  # type: ignore[arg-type]
+    return Workstream("w", tasks=tasks, tools={"cc": tool})
+
+
+def held(scene: Scene) -> dict[str, int]:
+    """What the nodes hold of the tool."""
+    return {name: claim.held for name, claim in sorted(scene.base.claims.get("cc", {}).items())}
+
+
+async def test_three_nodes_together_never_use_more_than_the_limit_and_all_is_done(scene: Scene) -> None:
+    async with scene.runtime("a") as a, scene.runtime("b") as b, scene.runtime("c") as c, scene.ticking():
+        jobs = [await one.submit(work(40), id=f"{name}-1") for name, one in zip(NAMES, (a, b, c), strict=True)]
+        for job in jobs:
+            assert (await job.wait()).state == "completed"
+        assert users.most == LIMIT
+        assert len(users.began) == 120
+        thirds = [set(users.began[n : n + 40]) for n in (0, 40, 80)]
+        assert thirds[0] == set(NAMES)  # nobody waited until the others had ended
+
+
+async def test_a_node_that_does_not_keep_to_its_share_would_be_found_out(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take = Shares.take
+
+    def takes_all(self: Shares, message: ToolShares) -> None:
+        take(self, ToolShares(dict.fromkeys(message.shares, LIMIT)))
+
+    monkeypatch.setattr(Shares, "take", takes_all)
+    async with scene.runtime("a") as a, scene.runtime("b") as b, scene.ticking():
+        for job in [await one.submit(work(40), id=f"{name}-1") for name, one in (("a", a), ("b", b))]:
+            await job.wait()
+        assert users.most > LIMIT
+
+
+async def test_a_task_waits_no_longer_than_a_question_takes_where_slots_are_free(scene: Scene) -> None:
+    async with scene.runtime("a") as a, scene.runtime("b"):
+        job = await a.submit(work(3), id="a-1")
+        with anyio.fail_after(5):  # no virtual time passes
+            await job.wait()
+        assert held(scene) == {"a": 3}
+        asked = scene.base.shares_asked
+        job = await a.submit(work(3), id="a-2")
+        await job.wait()
+        assert scene.base.shares_asked == asked  # it still had them
+
+
+async def test_slots_that_nobody_needs_come_back_after_a_while(scene: Scene) -> None:
+    async with scene.runtime("a") as a:
+        await (await a.submit(work(3), id="a-1")).wait()
+        start = scene.clock.monotonic()
+        await scene.until(lambda: held(scene) == {})
+        assert IDLE <= scene.clock.monotonic() - start <= IDLE + 11
+
+
+async def test_what_another_node_only_keeps_is_had_at_once(scene: Scene) -> None:
+    async with scene.runtime("a") as a, scene.runtime("b") as b, scene.ticking():
+        await (await a.submit(work(3), id="a-1")).wait()
+        start = scene.clock.monotonic()
+        users.held.add("x0")
+        await b.submit(work(1), id="b-1")
+        await scene.until(lambda: users.now == ["b"])
+        assert scene.clock.monotonic() - start < 2
+        users.go_on.set()
+
+
+async def test_a_more_urgent_task_gets_the_next_slot_that_comes_free(scene: Scene) -> None:
+    async with scene.runtime("a") as a, scene.runtime("b") as b:
+        users.held |= {f"x{n}" for n in range(9)}
+        await a.submit(work(9), id="a-1")
+        await scene.until(lambda: len(users.now) == 3)
+        await b.submit(work(2, name="y", priority=5), id="b-1")
+        await scene.until(lambda: b.breaker("cc"))
+        for _ in range(50):
+            await anyio.lowlevel.checkpoint()
+        before = len(users.began)
+        users.go_on.set()
+        users.go_on = anyio.Event()
+        await scene.until(lambda: users.began[before:].count("b") == 2)
+        assert users.began[before : before + 3].count("b") == 2
+        assert users.most == 3
+        while users.now:
+            users.go_on.set()
+            await anyio.lowlevel.checkpoint()
+
+
+async def test_one_slot_goes_round(scene: Scene) -> None:
+    async with scene.runtime("a") as a, scene.runtime("b") as b:
+        jobs = [await one.submit(work(800, limit=1), id=f"{name}-1") for name, one in (("a", a), ("b", b))]
+        for _ in range(2):
+            count = users.began.count("b")
+            await scene.until(lambda count=count: users.began.count("b") > count)
+            count = users.began.count("a")
+            await scene.until(lambda count=count: users.began.count("a") > count)
+        assert scene.clock.monotonic() <= 4 * (TURN + 6)
+        assert users.most == 1
+        for job in jobs:
+            await job.cancel(force=True)
+
+
+async def test_what_a_fenced_node_had_is_free_and_what_runs_counts_until_then(scene: Scene) -> None:
+    async with scene.runtime("b") as b, fenced_in_the_end(scene, "a") as lost:
+        users.held |= {"x0", "x1"}
+        await lost.submit(work(2), id="a-1")
+        await scene.until(lambda: users.now == ["a", "a"])
+        scene.seats["a"].reached = False
+        users.held |= {"y0", "y1"}
+        await b.submit(work(2, name="y"), id="b-1")
+        await scene.until(lambda: len(users.now) == 3)
+        assert held(scene) == {"a": 2, "b": 1}
+        await scene.until(lambda: scene.seats["a"].state == "fenced")
+        await scene.until(lambda: held(scene).get("b") == 3)
+        users.go_on.set()
+
+
+async def test_where_the_answer_does_not_come_nothing_more_begins(scene: Scene) -> None:
+    async with scene.runtime("a") as a, scene.runtime("b") as b, scene.ticking():
+        users.held |= {"x0"}
+        await a.submit(work(1), id="a-1")
+        await scene.until(lambda: users.now == ["a"])
+        scene.seats["a"].answers_lost = True
+        await b.submit(work(3, name="z"), id="b-1")  # which wants what `a` keeps
+        job = await a.submit(work(5, name="y"), id="a-2")
+        await scene.until(lambda: users.began.count("b") == 3)
+        for _ in range(200):
+            await anyio.lowlevel.checkpoint()
+        assert users.began.count("a") == 1
+        scene.seats["a"].answers_lost = False
+        await job.wait()
+        assert users.most <= 3
+        users.go_on.set()
+
+
+# -- breakers ----------------------------------------------------------------------------------------------------------
+
+
+def states(*runtimes: Runtime) -> list[str]:
+    return [one.state for runtime in runtimes for one in runtime.breakers()]
+
+
+async def opened(scene: Scene, on: Runtime, *others: Runtime) -> None:
+    """Have the breaker open everywhere, by failures on one node."""
+    users.ill = True
+    await (await on.submit(work(2, limit=None), id="a-ill")).wait()
+    await scene.until(lambda: states(on, *others) == ["open"] * (1 + len(others)))
+    users.ill = False
+
+
+async def test_a_breaker_that_opens_on_one_node_is_open_on_all_and_one_of_them_tries_again(scene: Scene) -> None:
+    async with scene.runtime("a") as a, scene.runtime("b") as b, scene.runtime("c") as c:
+        await opened(scene, a, b, c)
+        assert b.breaker("cc").record.reason == "opened on a: 2 failures"
+        jobs = [await one.submit(work(2, limit=None), id=f"{name}-1") for name, one in (("b", b), ("c", c))]
+        await scene.until(lambda: b.breaker("cc").parked == c.breaker("cc").parked == 2)
+        users.held |= {"x0", "x1"}
+        await scene.until(lambda: users.now)
+        assert 59 <= scene.clock.monotonic() <= 62
+        assert len(users.now) == 1
+        assert sorted(states(a, b, c)) in (["half_open"] * 3, ["half_open", "open", "open"])
+        users.go_on.set()
+        await scene.until(lambda: all(job.ended for job in jobs))
+        await scene.until(lambda: states(a, b, c) == ["closed"] * 3)
+        assert [change.state for change in scene.base.changes] == ["open", "half_open", "closed"]
+
+
+async def test_a_node_that_starts_later_begins_with_the_state_that_there_is(scene: Scene) -> None:
+    async with scene.runtime("a") as a:
+        await opened(scene, a)
+        async with scene.runtime("b") as b:
+            assert states(b) == ["open"]
+            job = await b.submit(work(1, limit=None), id="b-1")
+            await scene.until(lambda: b.breaker("cc").parked == 1)
+            await b.breaker("cc").reset(by="ana", reason="mended")
+            await scene.until(lambda: job.state == "completed")
+            await scene.until(lambda: states(a) == ["closed"])
+            assert a.breaker("cc").record.reason == "closed on b: mended"
+
+
+async def test_an_operator_opens_it_on_a_node_that_has_never_used_it(scene: Scene) -> None:
+    async with scene.runtime("a") as a, scene.runtime("b") as b, scene.ticking():
+        await (await a.submit(work(1, limit=None), id="a-1")).wait()
+        with pytest.raises(LookupError):
+            b.breaker("cc")
+        await (await b.breaker_of("cc")).trip(by="ana", reason="maintenance")
+        await scene.until(lambda: states(a, b) == ["open", "open"])
+        with pytest.raises(LookupError):
+            await b.breaker_of("dd")
+
+
+async def test_when_the_node_that_tries_it_is_fenced_another_one_does(scene: Scene) -> None:
+    async with scene.runtime("b") as b, fenced_in_the_end(scene, "a") as lost:
+        await opened(scene, lost, b)
+        users.held |= {"x0"}
+        await lost.submit(work(1, limit=None), id="a-1")
+        await scene.until(lambda: users.now == ["a"])
+        job = await b.submit(work(1, limit=None, name="y"), id="b-1")
+        scene.seats["a"].reached = False
+        await scene.until(lambda: job.ended)
+        await scene.until(lambda: [change.home for change in scene.base.changes] == ["a", "a", "b", "b"])
+        users.go_on.set()
