@@ -34,6 +34,7 @@ _DURABLE = (
     "SELECT set_config('synchronous_commit', 'on', false)"
     " WHERE current_setting('synchronous_commit') IN ('off', 'local')"  # what is stricter stays
 )
+_BY_INDEX = "SET enable_seqscan = off"  # plans are kept for the session: those for tables that are still small too
 _STATEMENT = b"commit"
 
 
@@ -42,6 +43,7 @@ def connect_writer(address: Address) -> Connection:
     connection = connect(address, "writer", statement_timeout=STATEMENT_TIMEOUT)
     try:
         connection.execute(_DURABLE)
+        connection.execute(_BY_INDEX)
         _checked(connection, connection.pgconn.prepare(_STATEMENT, COMMIT.encode()))
     except BaseException:
         connection.close()

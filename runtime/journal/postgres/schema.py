@@ -95,6 +95,10 @@ CREATE TABLE transition_chunks (
   transitions text NOT NULL -- JSON: an array of arrays, the columns of state_transitions up to metadata
 );
 CREATE INDEX chunks_of_owner ON transition_chunks (owner, seq);
+DO $$ BEGIN                 -- a third of the time; servers older than 14, or built without it, have none
+  EXECUTE 'ALTER TABLE transition_chunks ALTER transitions SET COMPRESSION lz4';
+EXCEPTION WHEN feature_not_supported OR syntax_error THEN NULL;
+END $$;
 """
 
 
