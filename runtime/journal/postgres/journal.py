@@ -48,7 +48,6 @@ class PostgresJournal(WrittenJournal[PostgresReader]):
         self._node = node
         self._lease = lease
         self._connect = connect
-        self._own: NodeHistory | None = None
         self._cluster: PostgresCluster | None = None
         self._own: NodeHistory | None = None
 
