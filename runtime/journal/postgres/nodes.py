@@ -24,9 +24,9 @@ from ....actors.loading import Loaded
 from ..cluster import EPOCH, LEASE, LeaseLost, Node, Pulse, ToolState, Want
 from ..contract import InboxRow, JournalLocked
 from . import inbox, statements, taking, tools
-from .address import Address
+from .address import Address, parse
 from .link import Link
-from .opening import HOLD_STILL, check_version, connect
+from .opening import HOLD_STILL, check_version, connect, opened
 from .place import Place, here
 from .reader import Part
 from .rows import plain
@@ -340,6 +340,12 @@ class _Holder(msgspec.Struct, frozen=True):
     place: Place
     seen: datetime
     lease: float
+
+
+def nodes_of(address: str) -> list[Node]:
+    """For who is no node: all nodes of a journal, as they see one another. Raises JournalError."""
+    with opened(parse(address), "client") as connection:
+        return [Node(*row) for row in connection.execute(statements.NODES)]
 
 
 def _prune(connection: Connection) -> None:
