@@ -166,6 +166,8 @@ class MemoryNode:
         return None
 
     def shut(self, deadline: float) -> bool:
+        if self.state == "living" and self.base.reached and self.reached:
+            self.leave()
         return True
 
     def inbox(self) -> list[InboxRow]:
