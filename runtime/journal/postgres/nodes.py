@@ -32,6 +32,7 @@ from .reader import Part
 from .rows import plain
 
 if TYPE_CHECKING:
+    from ..sharing import Claim
     from .opening import Connection
 
 T = TypeVar("T")
@@ -296,7 +297,7 @@ class PostgresCluster:
         """Change the state of a tool's breaker, if it still has the generation before, and ring."""
         return self._ask(lambda connection: tools.change(connection, self.node, tool, self._address.channel))
 
-    def share(self, wants: Mapping[str, Want]) -> dict[str, int]:
+    def share(self, wants: Mapping[str, Want]) -> dict[str, Claim]:
         """Say what is wanted of these tools; returns what this node may use of each until it asks again."""
         return self._ask(
             lambda connection: tools.share(connection, (self.node, self._name), wants, self._address.channel)
