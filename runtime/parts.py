@@ -78,13 +78,14 @@ from .inflight import InFlight
 from .journal import open_journal
 from .journal.cluster import LeaseLost
 from .journal.contract import Entry, Journal
-from .journal.postgres.address import is_address, parse
+from .journal.postgres.address import parse
 from .leftovers import JOURNAL_VARIABLE, kill_leftovers
 from .machines import Machines
 from .naming import Finder, by_name, check_loaded, known_by, look_beside
 from .observe import Hub
 from .outcomes import outcome_of
 from .outputs import Outputs
+from .places import is_address
 from .requests import KEEP_REQUESTS, Requests
 from .runners import RunnerPool
 from .secrets import Secrets, Source
@@ -264,9 +265,6 @@ class RuntimeParts(ABC):
 
     def _fenced(self, lost: LeaseLost) -> None:
         """Others have taken over what runs here: end at once."""
-        if self._broken is None:
-            text = f"node {self._host.kernel.node!r} was fenced, and stops all that it runs: {lost}"
-            self._host.notice("lease_lost", "error", text, raised=lost)
         self._break(lost)
         if self._membership is not None:
             self._membership.lost(lost)
@@ -356,6 +354,8 @@ class RuntimeParts(ABC):
         deadline = self._drain_deadline
         if isinstance(self._broken, LeaseLost):
             deadline = 0.0  # nothing is taken from it any more
+        elif self._membership is not None and self._settled:
+            await self._membership.leave()
         if self._archiving and self._settled and (shared := self.journal.shared) is not None:
             if self._log is not None:
                 await anyio.to_thread.run_sync(self._log.catch_up)

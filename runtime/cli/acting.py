@@ -11,11 +11,11 @@ Rules:
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .boards import Board
 from .terminal import echo, echo_json
 from .trouble import BAD_INPUT, FAILED, INTERNAL, LATER, Trouble
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ...actors.task_record import TaskRecord
     from ..control.told import Answered
     from ..journal.contract import Asked, InboxRow
+    from ..places import Store
     from .boards import Place
 
     Found = JobRecord | TaskRecord
@@ -129,16 +130,16 @@ class Act:
 
 
 class JournalAct(Act):
-    """One command to one target of a journal's file."""
+    """One command to one target of a journal's file, or of a database."""
 
-    def __init__(self, journal: Path, verb: str, *, request_id: str | None, timeout: float, as_json: bool) -> None:
+    def __init__(self, journal: Store, verb: str, *, request_id: str | None, timeout: float, as_json: bool) -> None:
         super().__init__(journal, verb, request_id=request_id, timeout=timeout, as_json=as_json)
         self.journal = journal
 
     def on(self, kind: str, target: str, shown: str, arguments: dict[str, Any], *, told: str = "") -> None:
         """Do it. `shown` is the target in words, `told` what is added to the line that says what came of it."""
         from ..control.client import command  # noqa: PLC0415 - sqlite3
-        from ..journal.lock import owner_of  # noqa: PLC0415
+        from ..places import owner_of  # noqa: PLC0415
 
         owner = owner_of(self.journal)
         if owner is None:
@@ -219,7 +220,7 @@ class JournalAct(Act):
 def acting(place: Place, verb: str, *, request_id: str | None, timeout: float, as_json: bool) -> Act:
     """A command at that place."""
     common: dict[str, Any] = {"request_id": request_id, "timeout": timeout, "as_json": as_json}
-    if isinstance(place, Path):
+    if not isinstance(place, Board):
         return JournalAct(place, verb, **common)
     from .overhttp import BoardAct  # noqa: PLC0415 - heavy
 

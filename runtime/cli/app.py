@@ -17,6 +17,8 @@ from .diagram import diagram
 from .fire import fire
 from .history import history
 from .init import init
+from .migrate import migrate
+from .nodes import nodes
 from .resume import resume
 from .run import run
 from .serve import serve
@@ -43,7 +45,8 @@ app = typer.Typer(
 
 _OWN: tuple[Callable[..., None], ...] = (
     anywhere(run), serve, anywhere(resume), anywhere(status), anywhere(history), anywhere(top), anywhere(stuck),
-    anywhere(cancel), *commands(), anywhere(fire), check, audit, archive, diagram, init,
+    anywhere(cancel), *commands(), anywhere(fire), check, audit, archive, migrate, nodes, diagram,
+    init,
 )  # fmt: skip
 for command in _OWN:
     app.command(epilog=_CODES)(command)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .options import JOURNAL, AsJson, Journal
+from ..places import Database, store_of
+from .options import DEFAULT, AsJson, Journal
 from .terminal import echo, echo_json
+from .trouble import Trouble
 
 if TYPE_CHECKING:
     from ...actors.records import JobRecord
@@ -26,7 +29,7 @@ def archive(
     older_than: OlderThan = "30d",
     to: Folder = None,
     dry_run: Dry = False,
-    journal: Journal = JOURNAL,
+    journal: Journal = DEFAULT,
     as_json: AsJson = False,
 ) -> None:
     """Move ended jobs out of a journal, each into a file of JSON lines that `callboard audit` reads.
@@ -35,15 +38,16 @@ def archive(
     ids of archived jobs are not given again. What the log of transitions has not got yet stays.
     """
     from ..journal.archive import Left, Logged, file_of, folder_of, is_movable, move, move_shared  # noqa: PLC0415
-    from .reading import reading  # noqa: PLC0415
+    from ..journal.reader import SqliteReader  # noqa: PLC0415
     from .spans import span  # noqa: PLC0415
     from .words import took  # noqa: PLC0415
 
     now = time.time()
     ended_before = now - span(older_than)
-    folder = to if to is not None else folder_of(journal)
+    store = _file(journal)
+    folder = to if to is not None else folder_of(store)
     moved, left = 0, Left()
-    with reading(journal) as reader:
+    with closing(SqliteReader(store)) as reader:
         busy = {row.owner for row in reader.outbox()}
         logged = Logged.of(reader)
         jobs: list[JobRecord] = []
@@ -54,7 +58,7 @@ def archive(
                 else:
                     left.add(job.id, logged.reason)
         would = ((job, file_of(folder, job.id)) for job in jobs)
-        for job, file in would if dry_run else move(journal, reader, jobs, folder, now):
+        for job, file in would if dry_run else move(store, reader, jobs, folder, now):
             moved += 1
             if as_json:
                 told = {"id": job.id, "state": job.state, "file": str(file), "moved": not dry_run}
@@ -62,7 +66,7 @@ def archive(
             else:
                 word = "would go" if dry_run else "moved"
                 echo(f"job {job.id} {job.state} {took(now - (job.finished_at or now))} ago: {word} to {file}")
-        for file in () if dry_run else move_shared(journal, reader, folder, ended_before, now):
+        for file in () if dry_run else move_shared(store, reader, folder, ended_before, now):
             if as_json:
                 echo_json({"file": str(file), "moved": True})
             else:
@@ -71,3 +75,10 @@ def archive(
         echo(f"{len(left.jobs)} {'job stays' if len(left.jobs) == 1 else 'jobs stay'}: {left.reason}", err=True)
     if not as_json:
         echo(f"{moved} {'job' if moved == 1 else 'jobs'} {'to move' if dry_run else 'moved'}")
+
+
+def _file(journal: str) -> Path:
+    store = store_of(journal)
+    if isinstance(store, Database):
+        raise Trouble("Jobs are archived out of files only: in a database they stay, and are found there.")
+    return store

@@ -7,7 +7,7 @@ Rules
 - A token is read from a file (`--token-file`) or from the environment (`CALLBOARD_TOKEN`): what stands on a command
   line is seen by everybody on the machine.
 - Who says something is whom the token is for; without one, the login name.
-- `anywhere` gives a command these options, and gives it the place in `journal`: a path, or a `Board`.
+- `anywhere` gives a command these options, and gives it the place in `journal`: a path, a `Database`, or a `Board`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar, get_type_h
 
 import typer
 
-from .options import JOURNAL
+from ..places import Store, store_of
+from .options import DEFAULT, THE_JOURNAL
 from .trouble import Trouble
 
 if TYPE_CHECKING:
@@ -38,8 +39,7 @@ TRY = 10.0
 _AT_ONCE = 0.0  # seconds for which a server that does not answer is tried again, to look
 
 MaybeJournal = Annotated[
-    Path | None,
-    typer.Option("--journal", "-j", metavar="FILE", help="The journal: an SQLite file.", show_default=str(JOURNAL)),
+    str | None, typer.Option("--journal", "-j", metavar="FILE", help=THE_JOURNAL, show_default=DEFAULT)
 ]
 Url = Annotated[
     str | None,
@@ -105,8 +105,8 @@ class Board:
             await self._link.close()
 
 
-Place: TypeAlias = Path | Board
-"""What a command is about: a journal's file, or a board."""
+Place: TypeAlias = Store | Board
+"""What a command is about: a journal's file or database, or a board."""
 
 
 def anywhere(command: Callable[..., None]) -> Callable[..., None]:
@@ -135,11 +135,11 @@ def anywhere(command: Callable[..., None]) -> Callable[..., None]:
     return placed
 
 
-def _place(journal: Path | None, url: str | None, token_file: Path | None) -> Place:
+def _place(journal: str | None, url: str | None, token_file: Path | None) -> Place:
     if url is None:
         if token_file is not None:
             raise Trouble("--token-file is for --url: a journal's file needs no token.")
-        return JOURNAL if journal is None else journal
+        return store_of(DEFAULT if journal is None else journal)
     if journal is not None:
         raise Trouble("--url and --journal are two places: give one of them.")
     return Board(_address(url), _token(token_file))

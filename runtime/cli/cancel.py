@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..places import target_of
 from .acting import TIMEOUT, AsJson, By, JournalAct, Reason, RequestId, Target, Timeout, acting, address, find
 from .boards import Place
 from .options import JOURNAL, MaybeTask
@@ -64,7 +65,7 @@ def _cancel_here(act: JournalAct, named: Found, said: dict[str, Any]) -> None:
 async def _cancel(act: JournalAct, named: Found, said: dict[str, Any]) -> None:
     from ..runtime import Runtime  # noqa: PLC0415
 
-    async with Runtime(act.journal, workers=()) as runtime:
+    async with Runtime(target_of(act.journal), workers=()) as runtime:
         await _cancelled(runtime, act, named, said)
 
 

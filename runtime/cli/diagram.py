@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from .options import JOURNAL, Journal
+from ..places import store_of
+from .options import DEFAULT, Journal
 from .terminal import echo
 from .trouble import Trouble
 
@@ -58,7 +59,7 @@ Entity = Annotated[
 
 
 def diagram(
-    machine: Name = None, *, entity: Entity = None, journal: Journal = JOURNAL, as_: As = Format.MERMAID
+    machine: Name = None, *, entity: Entity = None, journal: Journal = DEFAULT, as_: As = Format.MERMAID
 ) -> None:
     """Print the diagram of a machine, or the path of an entity through its machine."""
     from ...machines.chart import svg, svg_of_all  # noqa: PLC0415
@@ -69,7 +70,7 @@ def diagram(
         raise Trouble("Name one of the two: a machine, or an entity by --entity ID.")
     draw = {Format.MERMAID: mermaid, Format.DOT: dot, Format.SVG: svg}[as_]
     if machine is None:
-        echo(draw(*path_of(journal, entity or "")))
+        echo(draw(*path_of(store_of(journal), entity or "")))
         return
     found = _named(machine)
     if len(found) == 1:

@@ -12,7 +12,6 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path as FilePath
 from typing import TYPE_CHECKING
 
 from ...machines import Machine, State, Transition
@@ -27,9 +26,10 @@ from .words import moment
 if TYPE_CHECKING:
     from ...actors.transitions import Transitioned
     from ..journal.contract import Reader
+    from ..places import Store
 
 
-def path_of(journal: FilePath, name: str) -> tuple[Machine, Path]:
+def path_of(journal: Store, name: str) -> tuple[Machine, Path]:
     """The machine of an entity, and its path. Raises Trouble where there is none, JournalError for the journal."""
     with reading(journal) as reader:
         rows = _rows(reader, name)

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from ...actors.spec import Workstream
     from ...actors.task_record import TaskRecord
     from ...machines.lifecycle import Lifecycle
-    from ..journal.reader import SqliteReader
+    from ..journal.contract import Stored
+    from ..places import Store
 
 _MOST = 20  # functions that are listed
 
@@ -52,8 +53,15 @@ def own_lifecycles(paths: Sequence[str] | None) -> list[Lifecycle]:
     return known.own
 
 
-def refuse_unless_found(reader: SqliteReader, journal: Path) -> None:
-    """Raise Trouble, with all of them, if the unfinished jobs ask for functions that cannot be found here."""
+def refuse_unless_found(reader: Stored, journal: Store) -> None:
+    """Raise Trouble, with all of them, if the unfinished jobs ask for functions that cannot be found here.
+
+    Those of a database are other nodes' affair, as long as there are any.
+    """
+    from ..places import Database, owner_of  # noqa: PLC0415
+
+    if isinstance(journal, Database) and owner_of(journal) is not None:
+        return
     missing = list(dict.fromkeys(_missing(reader)))
     if not missing:
         return
@@ -66,7 +74,7 @@ def refuse_unless_found(reader: SqliteReader, journal: Path) -> None:
     )
 
 
-def _missing(reader: SqliteReader) -> Iterator[str]:
+def _missing(reader: Stored) -> Iterator[str]:
     import msgspec  # noqa: PLC0415
 
     from ...actors.spec import Workstream  # noqa: PLC0415

@@ -19,11 +19,10 @@ if TYPE_CHECKING:
     from ...actors.records import ApprovalRecord, WorkstreamRecord
     from ...actors.task_record import TaskRecord
     from ..control.told import Answered
-    from ..journal.contract import InboxRow, Reader
-    from ..journal.reader import SqliteReader
+    from ..journal.contract import InboxRow, Reader, Stored
 
 
-def known(reader: SqliteReader, row: InboxRow) -> Answered | bool:
+def known(reader: Stored, row: InboxRow) -> Answered | bool:
     """Whether its key was given to it before: the answer, where it took effect by the inbox. Raises Trouble."""
     import msgspec  # noqa: PLC0415
 

@@ -7,14 +7,24 @@ from typing import Annotated
 
 import typer
 
-Journal = Annotated[
-    Path, typer.Option("--journal", "-j", metavar="FILE", help="The journal: an SQLite file.", show_default=True)
-]
+THE_JOURNAL = "The journal: an SQLite file, or the address of a PostgreSQL database."
 JOURNAL = Path("callboard.db")
+DEFAULT = str(JOURNAL)
+Journal = Annotated[str, typer.Option("--journal", "-j", metavar="FILE", help=THE_JOURNAL, show_default=True)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one object per line.")]
 Plain = Annotated[bool, typer.Option("--plain", help="Print plain lines, also on a terminal.")]
 JsonLog = Annotated[
     Path | None, typer.Option("--jsonl", metavar="FILE", help="Also write the log of transitions to FILE, as JSONL.")
+]
+Node = Annotated[
+    str | None,
+    typer.Option("--node", metavar="NAME", help="In a database: the name of this node (by default HOST-PID)."),
+]
+Lease = Annotated[
+    str | None,
+    typer.Option(
+        "--lease", metavar="SPAN", help="In a database: how long this node may be silent before others take over (15s)."
+    ),
 ]
 Lifecycles = Annotated[
     list[str] | None,

@@ -5,40 +5,39 @@ from __future__ import annotations
 import shlex
 from collections.abc import Generator
 from contextlib import AbstractContextManager, closing, contextmanager
-from pathlib import Path
 from typing import overload
 
 from ...actors.records import ApprovalRecord, JobRecord
 from ...actors.task_record import TaskRecord
 from ...machines import JOB
-from ..journal import lock
-from ..journal.contract import Asked, JournalMissing
-from ..journal.reader import SqliteReader
-from .boards import Place
+from .. import places
+from ..journal.contract import Asked, JournalMissing, Stored
+from ..places import Store, reader_of
+from .boards import Board, Place
 from .trouble import Trouble
 
 LIVING = tuple(str(name) for name, state in JOB.states.items() if not state.terminal)
 
 
 @overload
-def reading(place: Path) -> AbstractContextManager[SqliteReader]: ...
+def reading(place: Store) -> AbstractContextManager[Stored]: ...
 @overload
 def reading(place: Place) -> AbstractContextManager[Asked]: ...
 def reading(place: Place) -> AbstractContextManager[Asked]:
     """A journal, opened read-only, or what a board shows. Raises JournalError, Trouble."""
-    return closing(SqliteReader(place) if isinstance(place, Path) else place.reader())
+    return closing(place.reader() if isinstance(place, Board) else reader_of(place))
 
 
 def owner_of(place: Place) -> str | None:
     """Who runs it, in words; None if nobody does."""
-    return lock.owner_of(place) if isinstance(place, Path) else place.owner
+    return place.owner if isinstance(place, Board) else places.owner_of(place)
 
 
 @contextmanager
-def reading_if_used(journal: Path) -> Generator[SqliteReader | None]:
+def reading_if_used(journal: Store) -> Generator[Stored | None]:
     """The same for what will write it: None where no runtime has kept anything in it yet, and one may."""
     try:
-        reader = SqliteReader(journal)
+        reader = reader_of(journal)
     except JournalMissing:
         yield None
         return

@@ -8,14 +8,16 @@ goes on here.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from ..places import Store, target_of
 from .acting import TIMEOUT, Act, By, JournalAct, Reason, RequestId, Timeout, acting, address, find, states_of
-from .boards import Place
+from .boards import Board, Place
 from .control import job_or_task
-from .options import JOURNAL, AsJson, JsonLog, Plain
+from .nodes import seat
+from .options import JOURNAL, AsJson, JsonLog, Lease, Node, Plain
 from .terminal import echo
 from .trouble import FAILED, Trouble
 
@@ -42,15 +44,17 @@ def resume(
     by: By = None,
     request_id: RequestId = None,
     timeout: Timeout = TIMEOUT,
+    node: Node = None,
+    lease: Lease = None,
 ) -> None:
     """Go on with a job that is paused, failed or was cancelled; without one, with all unfinished jobs of a journal."""
     if target is not None:
         act = acting(journal, "resume", request_id=request_id, timeout=timeout, as_json=as_json)
         if not _said(act, target, reason, by):
             return
-    if not isinstance(journal, Path):
+    if isinstance(journal, Board):
         raise Trouble("What is unfinished at a board, its runtime goes on with by itself: name a JOB to resume.")
-    _see_all(journal, jsonl, as_json=as_json, plain=plain)
+    _see_all(journal, jsonl, seat(journal, node, lease), as_json=as_json, plain=plain)
 
 
 def _said(act: Act, target: str, reason: str, by: str | None) -> bool:
@@ -78,13 +82,13 @@ def _said(act: Act, target: str, reason: str, by: str | None) -> bool:
     return True
 
 
-def _see_all(journal: Path, jsonl: Path | None, *, as_json: bool, plain: bool) -> None:
+def _see_all(journal: Store, jsonl: Path | None, seated: dict[str, Any], *, as_json: bool, plain: bool) -> None:
     from ..runtime import Runtime  # noqa: PLC0415 - heavy
     from .functions import refuse_unless_found  # noqa: PLC0415
     from .reading import LIVING, reading, reading_if_used  # noqa: PLC0415
     from .session import Session, see_through, view  # noqa: PLC0415
 
-    with reading_if_used(journal) if journal.is_file() else reading(journal) as reader:
+    with reading(journal) if _is_missing(journal) else reading_if_used(journal) as reader:
         unfinished = reader is not None and bool(reader.jobs(states=LIVING, limit=1) or reader.inbox())
         workers = last_workers(reader) if reader is not None else None
         if reader is not None and unfinished:
@@ -101,9 +105,13 @@ def _see_all(journal: Path, jsonl: Path | None, *, as_json: bool, plain: bool) -
         return list(runtime.recovered)
 
     def opened() -> Runtime:
-        return Runtime(journal, workers=workers, jsonl=jsonl)
+        return Runtime(target_of(journal), workers=workers, jsonl=jsonl, **seated)
 
     raise typer.Exit(see_through(opened, begin, Session(view(as_json=as_json, plain=plain))))
+
+
+def _is_missing(journal: Store) -> bool:
+    return isinstance(journal, Path) and not journal.is_file()
 
 
 def last_workers(reader: Reader) -> list[Worker] | None:

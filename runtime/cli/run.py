@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .boards import Place
-from .options import JOURNAL, AsJson, JsonLog, Plain
+from ..places import Store, target_of
+from .boards import Board, Place
+from .nodes import seat
+from .options import JOURNAL, AsJson, JsonLog, Lease, Node, Plain
 from .trouble import Trouble
 
 if TYPE_CHECKING:
@@ -41,6 +43,8 @@ def run(
     job_id: Id = None,
     plain: Plain = False,
     lifecycle: Lifecycle = None,
+    node: Node = None,
+    lease: Lease = None,
 ) -> None:
     """Run a specification file, and show its progress.
 
@@ -59,18 +63,23 @@ def run(
             check_job_id(job_id)
         except ValueError as error:
             raise Trouble(str(error)) from None
-    if not isinstance(journal, Path):
+    if isinstance(journal, Board):
         from .follow import see_there  # noqa: PLC0415 - heavy
 
         if jsonl is not None:
             raise Trouble("--jsonl is for a runtime of this program: the one at --url writes its own log.")
+        if node is not None or lease is not None:
+            raise Trouble("--node and --lease are for a runtime of this program, not for the one at --url.")
         asked = load(file, lifecycle=lifecycle)
         raise typer.Exit(see_there(journal, asked, job_id, as_json=as_json, plain=plain))
     asked = load(file, functions=function, lifecycle=lifecycle)
+    seated = seat(journal, node, lease)
     _refuse_a_second(asked, journal, job_id)
 
     def opened() -> Runtime:
-        return Runtime(journal, workers=asked.workers, jsonl=jsonl, lifecycle=asked.workstream.lifecycle)
+        return Runtime(
+            target_of(journal), workers=asked.workers, jsonl=jsonl, lifecycle=asked.workstream.lifecycle, **seated
+        )
 
     async def begin(runtime: Runtime) -> list[JobHandle]:
         try:
@@ -81,7 +90,7 @@ def run(
     raise typer.Exit(see_through(opened, begin, Session(view(as_json=as_json, plain=plain))))
 
 
-def _refuse_a_second(asked: RunFile, journal: Path, job_id: str | None) -> None:
+def _refuse_a_second(asked: RunFile, journal: Store, job_id: str | None) -> None:
     """Do not run a workstream beside an unfinished run of itself: they would work in the same folder.
 
     Nor beside jobs that this program cannot run: opening the journal goes on with all that is unfinished in it.

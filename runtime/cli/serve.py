@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .options import JOURNAL, Journal, JsonLog
+from ..places import store_of, target_of
+from .nodes import seat
+from .options import DEFAULT, Journal, JsonLog, Lease, Node
 from .resume import last_workers
 from .terminal import echo
 from .trouble import Trouble, tell
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from ..handles import JobHandle
     from ..observe import Dropped
     from ..outcomes import Outcome
+    from ..places import Store
     from ..runtime import Runtime
     from ..specfile import RunFile
     from ..web.access import Token
@@ -47,13 +50,15 @@ AllowCommands = Annotated[
 def serve(
     *,
     run: Run = None,
-    journal: Journal = JOURNAL,
+    journal: Journal = DEFAULT,
     host: Host = "127.0.0.1",
     port: Port = PORT,
     hostname: Hosts = None,
     tokens: TokensFile = None,
     allow_commands: AllowCommands = False,
     jsonl: JsonLog = None,
+    node: Node = None,
+    lease: Lease = None,
 ) -> None:
     """Run what is in a journal, and serve the board of it until Ctrl+C.
 
@@ -78,7 +83,9 @@ def serve(
     room.raised()
     known = _tokens(tokens)
     asked = None if run is None else load(run, functions=function)
-    workers = _workers(asked, journal)
+    store = store_of(journal)
+    seated = seat(store, node, lease)
+    workers = _workers(asked, store)
     try:
         listener = listening(host, port, known)
     except Refused as error:
@@ -93,13 +100,13 @@ def serve(
             """Serve until it is stopped."""
             del jobs
             async with serving(made[runtime], listener, self.say):
-                echo(f"serving {journal} at {url_of(listener)}")
+                echo(f"serving {store} at {url_of(listener)}")
                 await anyio.sleep_forever()
 
     made: dict[Runtime, Application] = {}
 
     def opened() -> Runtime:
-        runtime = Runtime(journal, workers=workers, jsonl=jsonl)
+        runtime = Runtime(target_of(store), workers=workers, jsonl=jsonl, **seated)
         # before it opens: making a board takes the loop's time
         made[runtime] = board(runtime, tokens=known, hosts=hostname or (), commands=allow_commands)
         return runtime
@@ -141,7 +148,7 @@ def _tokens(path: Path | None) -> list[Token]:
         raise Trouble(str(error)) from None
 
 
-def _workers(asked: RunFile | None, journal: Path) -> list[Worker] | None:
+def _workers(asked: RunFile | None, journal: Store) -> list[Worker] | None:
     """Those of the file, or those that the journal had last. Raises Trouble for jobs that cannot be run here."""
     from .functions import refuse_unless_found  # noqa: PLC0415
     from .reading import reading_if_used  # noqa: PLC0415

@@ -16,10 +16,10 @@ from pathlib import Path
 import msgspec
 
 from ..journal.contract import InboxRow, JournalError
-from ..journal.lock import owner_of
 from ..journal.opening import connect, refusing, version_of
 from ..journal.reader import SqliteReader
 from ..journal.schema import MIGRATIONS
+from ..places import Database, Store, owner_of, reader_of
 from .bell import ring
 from .told import Answered
 
@@ -30,8 +30,15 @@ OWNER_EVERY = 0.5
 """Seconds between two looks whether anybody still runs the journal."""
 
 
-def put(journal: Path, row: InboxRow) -> int:
-    """Put a command into the inbox of a journal. Returns its number there. Raises JournalError."""
+def put(journal: Store, row: InboxRow) -> int:
+    """Put a command into the inbox of a journal. Returns its number there. Raises JournalError.
+
+    A file's owner is still to be rung; a database rings by itself.
+    """
+    if isinstance(journal, Database):
+        from ..journal.postgres.outside import put as put_there  # noqa: PLC0415 - an extra
+
+        return put_there(journal.address, row)
     SqliteReader(journal).close()  # which says in plain words what is no journal
     with refusing(journal), contextlib.closing(connect(journal, "rw")) as connection:
         version = version_of(connection, journal)
@@ -47,7 +54,7 @@ def put(journal: Path, row: InboxRow) -> int:
 
 
 def answer_of(
-    journal: Path,
+    journal: Store,
     row: int,
     timeout: float,
     *,
@@ -56,7 +63,7 @@ def answer_of(
 ) -> Answered | None:
     """Wait up to `timeout` seconds for the answer. None if none came, also where nobody runs the journal."""
     until = clock() + timeout
-    with contextlib.closing(SqliteReader(journal)) as reader:
+    with contextlib.closing(reader_of(journal)) as reader:
         look, asked = FIRST_LOOK, clock()
         while (text := reader.answer(row)) is None:
             now = clock()
@@ -72,8 +79,9 @@ def answer_of(
     return None if text is None else msgspec.json.decode(text, type=Answered)
 
 
-def command(journal: Path, row: InboxRow, timeout: float) -> Answered | None:
+def command(journal: Store, row: InboxRow, timeout: float) -> Answered | None:
     """Give a running runtime a command, and wait up to `timeout` seconds for what came of it. Raises JournalError."""
     number = put(journal, row)
-    ring(journal)
+    if isinstance(journal, Path):
+        ring(journal)
     return answer_of(journal, number, timeout)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ..places import is_address
 from .cluster import LEASE
 from .contract import Journal
 from .memory import MemoryJournal
-from .postgres.address import is_address
 
 
 def open_journal(target: str | Path | None, *, node: str | None = None, lease: float | None = None) -> Journal:

@@ -113,16 +113,18 @@ def check_pages(connection: sqlite3.Connection, path: Path) -> None:
         raise damage(path, " ".join(str(found).split()))
 
 
-def prepare(path: Path) -> None:
-    """Make or migrate the file. Raises JournalError."""
+def prepare(path: Path) -> tuple[int, int]:
+    """Make or migrate the file. Returns its versions before (0: new) and after. Raises JournalError."""
     with refusing(path), contextlib.closing(connect(path, "rwc")) as connection:
         # A new file is made in rollback mode: then its main file says whose it is as soon as it holds anything.
-        for number in range(version_of(connection, path), len(MIGRATIONS)):
+        before = version_of(connection, path)
+        for number in range(before, len(MIGRATIONS)):
             connection.executescript(
                 f"BEGIN IMMEDIATE;\n{MIGRATIONS[number]}\nPRAGMA application_id = {APPLICATION_ID};\n"
                 f"PRAGMA user_version = {number + 1};\nCOMMIT;"
             )
         connection.execute("PRAGMA journal_mode = WAL")
+    return before, len(MIGRATIONS)
 
 
 def claim(path: Path) -> tuple[int, int]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from callboard.runtime.journal.contract import JournalMissing
-from callboard.runtime.journal.postgres.address import is_address, parse
+from callboard.runtime.journal.postgres.address import parse
+from callboard.runtime.places import is_address
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,6 @@ import msgspec
 
 from ..contract import JournalMissing
 
-SCHEMES = ("postgresql://", "postgres://")
 SCHEMA = "callboard"
 _SCHEMA_NAME = re.compile(r"(?!pg_)[a-z_][a-z0-9_]{0,47}")
 """What needs no quotes, and leaves room for the names that are made of it."""
@@ -47,11 +46,6 @@ class Address(msgspec.Struct, frozen=True):
         return self.shown
 
     __str__ = __repr__
-
-
-def is_address(text: object) -> bool:
-    """Whether that is meant as the address of a database, rather than as a path."""
-    return isinstance(text, str) and text.startswith(SCHEMES)
 
 
 def parse(text: str) -> Address:

@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 
 import anyio
 from anyio.lowlevel import checkpoint
-from anyio.to_thread import current_default_thread_limiter
 
 from callboard import Runtime, Task, TaskContext, Worker, Workstream
 from callboard.runtime.clock import VirtualClock
@@ -80,15 +79,8 @@ class Scene:
 
     async def _tick(self) -> None:
         while True:
-            await self._pass()
-
-    async def _pass(self) -> None:
-        """Have some time pass, once what is due has happened: threads take theirs."""
-        for _ in range(6):
-            await checkpoint()
-        if current_default_thread_limiter().borrowed_tokens:
-            await anyio.sleep(0.001)
-        else:
+            for _ in range(6):
+                await checkpoint()
             self.clock.advance(STEP)
 
     async def until(self, holds: Callable[[], object]) -> None:
@@ -96,5 +88,7 @@ class Scene:
         for _ in range(STEPS):
             if holds():
                 return
-            await self._pass()
+            for _ in range(6):
+                await checkpoint()
+            self.clock.advance(STEP)
         raise AssertionError("it never came to that")

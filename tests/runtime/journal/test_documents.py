@@ -18,8 +18,9 @@ from callboard.actors.spec import Breaker, Condition, Retry
 from callboard.machines import TASK
 from callboard.machines.lifecycles import LIFECYCLES, fleet, guarded, pipeline
 from callboard.runtime.journal import documents
-from callboard.runtime.journal.postgres.address import is_address, parse
+from callboard.runtime.journal.postgres.address import parse
 from callboard.runtime.journal.postgres.opening import connect
+from callboard.runtime.places import is_address
 
 pytestmark = pytest.mark.anyio
 AT_ONCE = Retry(max_attempts=2, base_delay=0, max_delay=0)

@@ -1,0 +1,30 @@
+"""`callboard migrate`: bring a journal's tables to what this Callboard writes, or make them."""
+
+from __future__ import annotations
+
+from .options import DEFAULT, Journal
+from .terminal import echo
+
+
+def migrate(journal: Journal = DEFAULT) -> None:
+    """Make the tables of a journal, or bring those of an older Callboard up to date. A runtime does it too, if it may.
+
+    For a database in which programs may make no tables themselves: run it once, by whoever may, before they start.
+    """
+    from ..places import Database, store_of  # noqa: PLC0415
+
+    store = store_of(journal)
+    if isinstance(store, Database):
+        from ..journal.postgres.address import parse  # noqa: PLC0415 - an extra
+        from ..journal.postgres.opening import migrate as bring  # noqa: PLC0415
+
+        before, after = bring(parse(store.address))
+    else:
+        from ..journal.opening import check_place, prepare  # noqa: PLC0415 - sqlite3
+
+        check_place(store)
+        before, after = prepare(store)
+    if before == after:
+        echo(f"{store} is of version {after}: nothing was to be done.")
+    else:
+        echo(f"{store} was {f'of version {before}' if before else 'new'}, and is of version {after} now.")

@@ -1,0 +1,72 @@
+"""`callboard nodes`: the runtimes that share a database, and what each of them runs."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from ..places import Database
+from .acting import AsJson
+from .options import DEFAULT, Journal
+from .terminal import echo
+from .trouble import Trouble
+
+if TYPE_CHECKING:
+    from ..places import Store
+
+
+def seat(store: Store, node: str | None, lease: str | None) -> dict[str, Any]:
+    """The settings of a runtime that is one of several. Raises Trouble where there is only one."""
+    from .spans import span  # noqa: PLC0415
+
+    given: dict[str, Any] = {}
+    if node is not None:
+        given["node"] = node
+    if lease is not None:
+        given["lease"] = span(lease)
+    if given and not isinstance(store, Database):
+        raise Trouble(
+            f"--node and --lease are for a database, which nodes share: {store} is a file, of one runtime alone."
+        )
+    return given
+
+
+def nodes(journal: Journal = DEFAULT, as_json: AsJson = False) -> None:
+    """Show the runtimes that share a database: those that live, and those that left or were fenced lately."""
+    from ...actors.transitions import iso  # noqa: PLC0415
+    from ..places import store_of  # noqa: PLC0415
+    from . import words  # noqa: PLC0415
+    from .status import as_lines, table  # noqa: PLC0415
+
+    store = store_of(journal)
+    if not isinstance(store, Database):
+        raise Trouble(
+            f"{store} is a file, which one runtime has alone. Nodes share a database: --journal postgresql://…"
+        )
+    from ..journal.postgres.outside import nodes_of  # noqa: PLC0415 - an extra
+
+    known = nodes_of(store.address)
+    if as_json:
+        rows: list[dict[str, Any]] = [
+            {
+                "name": one.name, "state": one.state, "epoch": one.epoch, "place": one.place, "jobs": one.jobs,
+                "started": iso(one.started_at), "seen": iso(one.seen_at),
+            }
+            for one in known
+        ]  # fmt: skip
+        as_lines(rows)
+        return
+    if not known:
+        echo(f"No runtime has used {store} lately.")
+        return
+    now = time.time()
+    table(
+        ("node", "state", "jobs", "seen", "for", "place"),
+        [
+            [
+                words.one_line(one.name), one.state, f"{one.jobs:,}", f"{words.took(now - one.seen_at)} ago",
+                words.took(one.seen_at - one.started_at), words.one_line(one.place),
+            ]
+            for one in known
+        ],
+    )  # fmt: skip

@@ -1,0 +1,125 @@
+"""The commands, about a journal in PostgreSQL: the same words, the same exit codes, whoever runs it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import anyio
+import pytest
+from typer.main import get_command
+
+from callboard import Approval, Runtime, Task, Workstream
+from callboard.runtime.cli.app import app
+from callboard.runtime.cli.trouble import answer
+
+from .conftest import PROGRAM, environment
+
+pytestmark = pytest.mark.postgres
+COMMAND = get_command(app)
+Cli = Callable[..., tuple[int, str, str]]
+RELEASE = 'name = "release"\n[[tasks]]\nname = "build"\ncommand = ["true"]\n'
+
+
+async def one() -> int:
+    return 1
+
+
+@pytest.fixture
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
+    """Run the command line in this process."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "release.toml").write_text(RELEASE)
+
+    def run(*args: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        code = answer(lambda: COMMAND(list(args), prog_name="callboard"))
+        told = capsys.readouterr()
+        assert "Traceback" not in told.err
+        return code, told.out, told.err
+
+    return run
+
+
+def test_a_job_is_run_looked_at_and_checked_in_a_database(cli: Cli, postgres: str) -> None:
+    code, _, err = cli("status", "-j", postgres)
+    assert (code, "There is no journal in" in err) == (2, True)
+    code, out, _ = cli("migrate", "-j", postgres)
+    assert (code, "was new, and is of version" in out) == (0, True)
+    assert "nothing was to be done" in cli("migrate", "-j", postgres)[1]
+    code, out, err = cli("run", "release.toml", "--id", "r1", "-j", postgres, "--node", "here", "--lease", "30s")
+    assert (code, "job r1 completed" in out) == (0, True), err
+    assert cli("run", "release.toml", "--id", "r1", "-j", postgres)[0] == 0  # the same job
+    code, out, _ = cli("status", "r1", "-j", postgres)
+    assert (code, "build" in out, "completed" in out) == (0, True, True)
+    assert "build" in cli("history", "r1", "-j", postgres)[1]
+    code, out, _ = cli("check", "-j", postgres)
+    assert (code, out.strip().endswith("consistent")) == (0, True)
+    assert "stateDiagram" in cli("diagram", "--entity", "job:r1", "-j", postgres)[1]
+    assert cli("stuck", "-j", postgres)[0] == 0
+    assert cli("top", "--once", "-j", postgres)[0] == 0
+    assert "Nothing is unfinished" in cli("resume", "-j", postgres)[1]
+    code, _, err = cli("archive", "-j", postgres)
+    assert (code, "files only" in err) == (2, True)
+
+
+def test_nodes_are_listed_with_what_they_run(cli: Cli, postgres: str) -> None:
+    async def beside() -> None:
+        async with Runtime(postgres, node="web-1") as runtime:
+            await runtime.submit(Workstream("w", tasks=[Task("a", run=one, hold=Approval())]), id="held")
+            code, out, _ = await anyio.to_thread.run_sync(cli, "nodes", "-j", postgres)
+            assert (code, re.search(r"web-1 +living +1 ", out) is not None) == (0, True), out
+            (row,) = [json.loads(line) for line in cli("nodes", "--json", "-j", postgres)[1].splitlines()]
+            assert (row["name"], row["state"], row["jobs"]) == ("web-1", "living", 1)
+
+    anyio.run(beside)
+    assert re.search(r"web-1 +left +", cli("nodes", "-j", postgres)[1])
+    code, _, err = cli("nodes")
+    assert (code, "is a file, which one runtime has alone" in err) == (2, True)
+    code, _, err = cli("run", "release.toml", "--node", "x")
+    assert (code, "--node and --lease are for a database" in err) == (2, True)
+
+
+def test_a_command_reaches_the_node_that_runs_the_job(cli: Cli, postgres: str, tmp_path: Path) -> None:
+    async def beside() -> None:
+        async with Runtime(postgres, node="web-1") as runtime:
+            job = await runtime.submit(
+                Workstream("w", tasks=[Task(name, run=one, hold=Approval()) for name in "ab"]), id="j1"
+            )
+
+            async def does(*args: str) -> tuple[int, str, str]:
+                return await anyio.to_thread.run_sync(lambda: cli(*args, "-j", postgres))
+
+            code, out, err = await does("approve", "j1/a", "--by", "ana")
+            assert (code, out.startswith("task ")) == (0, True), err
+            code, _, err = await does("approve", "j1/a", "--by", "bo")
+            assert code == 1, err
+            command = [*PROGRAM, "run", "release.toml", "--id", "beside", "-j", postgres]
+            ran = await anyio.run_process(command, cwd=tmp_path, env=environment(), check=False)  # it wants signals
+            assert (ran.returncode, b"job beside completed" in ran.stdout) == (0, True), ran.stderr.decode()
+            code, out, err = await does("cancel", "j1", "--reason", "enough")
+            assert (code, "j1" in out) == (0, True), err
+            assert (await job.wait()).state == "cancelled"
+
+    anyio.run(beside)
+
+
+def test_what_nobody_runs_is_left_for_the_next_node(cli: Cli, postgres: str) -> None:
+    async def submit() -> None:
+        async with Runtime(postgres) as runtime:
+            await runtime.submit(Workstream("w", tasks=[Task("a", command=["true"], hold=Approval())]), id="j1")
+
+    anyio.run(submit)
+    code, _, err = cli("approve", "j1/a", "--by", "ana", "-j", postgres)
+    assert (code, "It will take effect at the next start" in err) == (4, True), err
+    code, out, err = cli("resume", "-j", postgres)
+    assert (code, "job j1 completed" in out) == (0, True), err
+
+
+def test_no_password_is_shown(cli: Cli) -> None:
+    address = "postgresql://ops:geheim@127.0.0.1:1/jobs"
+    for command in ("status", "check", "migrate", "nodes", "run release.toml", "resume", "cancel x"):
+        code, out, err = cli(*command.split(), "-j", address)
+        assert (code, "geheim" in out + err, "cannot be reached" in err) == (2, False, True), err
