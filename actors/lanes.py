@@ -22,11 +22,12 @@ Waiting = list[tuple[Key, int, "Lane"]]  # the number tells two entries of a lan
 class Gate:
     """A limit on attempts at the same time, and the lanes that wait for it."""
 
-    __slots__ = ("limit", "most", "used", "waiting")
+    __slots__ = ("limit", "most", "scarce", "used", "waiting")
 
     def __init__(self, limit: int, most: int | None = None) -> None:
         self.limit = limit
         self.most = most  # of a tool whose limit is shared: that limit; `limit` is what this node has of it
+        self.scarce = False  # others wait for slots of that
         self.used = 0
         self.waiting: Waiting = []
 

@@ -102,9 +102,13 @@ class Recover(Message, frozen=True):
 
 
 class ToolShares(Message, frozen=True):
-    """What this node may use from now on of these tools, whose limits it shares with others: slots by tool."""
+    """What this node may use from now on of these tools, whose limits it shares with others: slots by tool.
+
+    scarce: those of which others wait for slots.
+    """
 
     shares: dict[str, int]
+    scarce: frozenset[str] = frozenset()
 
 
 class Adopt(Recover, frozen=True):

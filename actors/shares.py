@@ -4,7 +4,7 @@ Rules
 -----
 - A tool's gate has as its limit what was given of it last (`ToolShares`), at first nothing, and as `most` the limit
   that holds in all. Lanes wait there as at any other gate. Others are asked (`Kernel.ring`) when a task stands before
-  the gate, and when a slot comes free that is beyond the share.
+  the gate, and when a slot comes free that is beyond the share, or that others wait for.
 - While a question is on its way the gate lets nobody use more than it said was in use: what was free may be another
   node's by then.
 - Slots in use are never taken away. A share that falls below them waits for bodies to end.
@@ -63,9 +63,9 @@ class Shares:
             self.call()
 
     def freed(self, slot: Call) -> None:
-        """A slot came free: where it is one too many, it is somebody else's."""
+        """A slot came free: where it is one too many, or nobody needs it here, it may be somebody else's."""
         for gate in slot.gates[1:]:
-            if gate.most is not None and gate.used >= gate.limit:
+            if gate.most is not None and (gate.scarce or gate.used >= gate.limit):
                 self.call()
 
     def wants(self) -> dict[str, ToolWant]:
@@ -89,7 +89,7 @@ class Shares:
             self.given[tool] = share
             if (gate := scheduler.tools.get(tool)) is None:
                 continue
-            gate.limit = share
+            gate.limit, gate.scarce = share, tool in message.scarce
             if gate.used < share and gate.waiting:
                 scheduler.wake(gate)
         if scheduler.reservations.at_work:

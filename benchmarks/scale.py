@@ -1,13 +1,16 @@
 """Several nodes on one PostgreSQL, against two peers and the floor on the same server in the same run.
 
-    python benchmarks/scale.py --database postgresql://...   # a database of a server that may make others
-    python benchmarks/scale.py --only floor --only peers
+    python benchmarks/scale.py                               # on a private server, which it starts and removes
     python benchmarks/scale.py --quick
+    python benchmarks/scale.py --only floor --only nodes
+    python benchmarks/scale.py --database postgresql://...   # of a server that is there; its user may make databases
 
 | part | what is measured |
 | --- | --- |
 | floor | two rows a task, committed in groups from one thread: what the server does for one who keeps so little |
 | peers | DBOS (one workflow of steps) and procrastinate (jobs deferred at once), 1,000 independent no-op tasks |
+| nodes | the same on 1, 2 and 4 nodes, each a process with 1,000 tasks of its own; what a task costs whom |
+| takeover | from the kill of a node to the first body of its job on another: known to be dead, and as if elsewhere |
 
 Each peer is installed into an environment of its own under `--peers FOLDER`, once. The best of several rounds counts.
 """
@@ -17,14 +20,22 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import database
+import scale_fleet
 from common import Figure, figures_table
 from orchestration import durable_floor, graphs, peer
+from scale_node import Order
+
+from callboard.runtime.testing.postgres import PrivateServer
 
 HERE = Path(__file__).parent
 DBOS = ("dbos==3.4.0", "psycopg[binary]==3.3.9")
@@ -37,8 +48,9 @@ TASKS = 1_000
 class Run:
     """One run of the benchmark: how it was asked for, and what its parts have found, for those after them."""
 
-    def __init__(self, chosen: argparse.Namespace) -> None:
-        self.address: str = chosen.database
+    def __init__(self, address: str, chosen: argparse.Namespace) -> None:
+        self.address = address
+        self.lease: float = chosen.lease
         self.peers: Path = chosen.peers
         self.quick: bool = chosen.quick
         self.rates: dict[str, float] = {}  # tasks/s, by who reached them
@@ -87,7 +99,60 @@ def peers(run: Run) -> Iterator[Figure]:
     yield Figure(PROCRASTINATE[0], run.rate("procrastinate", answer["seconds"]))
 
 
-PARTS: dict[str, Callable[[Run], Iterator[Figure]]] = {"floor": floor, "peers": peers}
+def nodes(run: Run) -> Iterator[Figure]:
+    """1, 2 and 4 nodes."""
+    rounds = 1 if run.quick else 5
+    for count in (1, 2, 4):
+        with database.fresh(run.address) as address:
+            orders = [Order(address, f"node-{number}", run.lease) for number in range(count)]
+            with scale_fleet.nodes(orders) as fleet:
+                before = database.spent(address)
+                took = [scale_fleet.together(fleet, TASKS) for _ in range(rounds)]
+                spent = database.spent(address).since(before)
+            tasks = count * TASKS
+            best = min(seconds for seconds, _ in took)
+            name = f"{count} node{'s' if count > 1 else ''}"
+            said = run.rate(name, best, tasks)
+            dbos = run.rates.get("DBOS")
+            reached = tasks / best >= 2_000 and (dbos is None or tasks / best >= 8 * dbos)
+            goal = ("2,000 tasks/s, 8 x DBOS", reached) if count == 1 else ("", None)
+            yield Figure(name, said, *goal)
+            each = 1e6 / tasks / rounds
+            used = sum(seconds for _, seconds in took) * each
+            yield Figure(
+                f"{name}: spent per task",
+                f"nodes {used:,.0f} us, server {spent.processor * each:,.0f} us of the processor; "
+                f"{spent.commits / tasks / rounds:.3f} commits, {spent.log / tasks / rounds:,.0f} bytes of its log",
+            )
+
+
+def takeover(run: Run) -> Iterator[Figure]:
+    """Kill a node, and see when another goes on."""
+    for elsewhere in (False, True):
+        took: list[float] = []
+        doubled = 0
+        for number in range(1 if run.quick else 3):
+            with database.fresh(run.address) as address, tempfile.TemporaryDirectory() as folder:
+                log = Path(folder) / "log"
+                both = [Order(address, name, run.lease, "relay", str(log), elsewhere) for name in ("first", "second")]
+                with scale_fleet.nodes(both) as (first, second):
+                    while sum(line.word == "end" for line in scale_fleet.written(log)) < 5 + number:
+                        time.sleep(0.01)
+                    killed = first.kill()
+                    if second.told() != b'"completed"\n':
+                        raise RuntimeError("the job did not complete")
+                    lines = scale_fleet.written(log)
+                    took.append(min(line.at for line in lines if line.node == "second") - killed)
+                    doubled += scale_fleet.duplicates(address, lines)
+        where = f"as if elsewhere, lease {run.lease:g} s" if elsewhere else "on the same machine"
+        limit = run.lease + 2 if elsewhere else 2
+        said = f"{', '.join(f'{seconds:.2f}' for seconds in took)} s; duplicate starts: {doubled}"
+        yield Figure(f"takeover, {where}", said, f"at most {limit:g} s, none", max(took) <= limit and not doubled)
+
+
+PARTS: dict[str, Callable[[Run], Iterator[Figure]]] = {
+    "floor": floor, "peers": peers, "nodes": nodes, "takeover": takeover,
+}  # fmt: skip
 
 
 def main() -> None:
@@ -95,12 +160,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="smaller numbers, fewer rounds")
     parser.add_argument("--only", action="append", choices=[*PARTS], help="this part (may be given several times)")
-    parser.add_argument("--database", metavar="ADDRESS", required=True, help="of a server that is there")
+    parser.add_argument("--database", metavar="ADDRESS", help="of a server that is there (default: a private one)")
+    parser.add_argument("--lease", type=float, default=5.0, help="seconds of a node's lease, for `takeover`")
     parser.add_argument("--peers", type=Path, default=Path(".peers"), help="where the peers are installed")
     chosen = parser.parse_args()
-    run = Run(chosen)
-    print(f"On {database.about(run.address)}, {TASKS:,} no-op tasks.\n")
-    print(figures_table(figure for name in chosen.only or PARTS for figure in PARTS[name](run)))
+    with ExitStack() as stack:
+        address = chosen.database or stack.enter_context(PrivateServer()).address()
+        print(f"On {database.about(address)}, {os.cpu_count()} cores; best of several rounds.\n")
+        run = Run(address, chosen)
+        print(figures_table(figure for name in chosen.only or PARTS for figure in PARTS[name](run)))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
@@ -24,8 +24,8 @@ from ..actors.commands import Approve
 from ..actors.job import JobActor
 from ..actors.names import person
 from ..actors.protection import HELD, DecisionRefused, Protected, clauses_of, text_of, unmet_of
-from ..actors.records import ApprovalRecord, WorkstreamRecord
-from ..actors.spec import seconds
+from ..actors.records import ApprovalRecord, JobRecord, WorkstreamRecord
+from ..actors.spec import Approval, Workstream, seconds
 from ..actors.task import TaskActor
 from ..actors.task_record import TaskRecord
 from ..machines import Event
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from .bodies import Bodies
     from .host import Host
 
+HeldRecord = TaskRecord | WorkstreamRecord | ApprovalRecord
 ASKED = 10.0
 """Seconds that a function has to say who is in a team."""
 
@@ -93,27 +94,53 @@ def pending_of(job: JobActor) -> Iterator[PendingApproval]:
         if task.asks is not None:
             entities += task.asked
     for entity in entities:
-        record: TaskRecord | WorkstreamRecord | ApprovalRecord = entity.record
+        record: HeldRecord = entity.record
         if record.state == HELD:
-            expires = record.hold_until or 0.0
-            rule = entity.approval
-            unmet = unmet_of(clauses_of(rule), record.decisions)
-            left = [clause for clause, _ in unmet]
-            yield PendingApproval(
-                kind=record.kind, entity_id=record.id, job_id=record.job_id,
-                task=_task_of(record), approval=record.name if isinstance(record, ApprovalRecord) else None,
-                missing=[text_of(clause, given) for clause, given in unmet],
-                approved_by=[one.by for one in record.decisions if one.by is not None],
-                since=expires - seconds(rule.expires), expires_at=expires, wait_until=record.wait_until,
-                submitted_by=entity.submitter, self_approval=rule.self_approval, job_name=job.record.name,
-                people=[clause.person for clause in left if clause.person is not None],
-                teams=[clause.team for clause in left if clause.team is not None],
-                anybody=any(clause.person is None and clause.team is None for clause in left),
-                decisions=record.decisions,
-            )  # fmt: skip
+            yield _pending(record, entity.approval, job.record)
 
 
-def _task_of(record: TaskRecord | WorkstreamRecord | ApprovalRecord) -> str | None:
+def pending_in(
+    job: JobRecord,
+    run: WorkstreamRecord | None,
+    tasks: Sequence[TaskRecord],
+    asked: Sequence[ApprovalRecord],
+    encoded: bytes | None,
+) -> Iterator[PendingApproval]:
+    """The same of one that another node runs, of its records and its specification."""
+    if run is None or encoded is None:
+        return
+    about: list[HeldRecord] = [run, *tasks, *asked]
+    held = [one for one in about if one.state == HELD]
+    spec = msgspec.json.decode(encoded, type=Workstream) if held else None
+    for record in held:
+        rule: Approval | None = None
+        if isinstance(record, ApprovalRecord):
+            rule = record.rule
+        elif spec is not None:
+            rule = spec.hold if isinstance(record, WorkstreamRecord) else spec.tasks[record.index].hold
+        if rule is not None:
+            yield _pending(record, rule, job)
+
+
+def _pending(record: HeldRecord, rule: Approval, job: JobRecord) -> PendingApproval:
+    expires = record.hold_until or 0.0
+    unmet = unmet_of(clauses_of(rule), record.decisions)
+    left = [clause for clause, _ in unmet]
+    return PendingApproval(
+        kind=record.kind, entity_id=record.id, job_id=record.job_id,
+        task=_task_of(record), approval=record.name if isinstance(record, ApprovalRecord) else None,
+        missing=[text_of(clause, given) for clause, given in unmet],
+        approved_by=[one.by for one in record.decisions if one.by is not None],
+        since=expires - seconds(rule.expires), expires_at=expires, wait_until=record.wait_until,
+        submitted_by=job.by, self_approval=rule.self_approval, job_name=job.name,
+        people=[clause.person for clause in left if clause.person is not None],
+        teams=[clause.team for clause in left if clause.team is not None],
+        anybody=any(clause.person is None and clause.team is None for clause in left),
+        decisions=record.decisions,
+    )  # fmt: skip
+
+
+def _task_of(record: HeldRecord) -> str | None:
     if isinstance(record, ApprovalRecord):
         return record.task_id.rpartition("/")[2]
     return record.name if isinstance(record, TaskRecord) else None

@@ -265,6 +265,9 @@ class RuntimeParts(ABC):
 
     def _fenced(self, lost: LeaseLost) -> None:
         """Others have taken over what runs here: end at once."""
+        if self._broken is None:
+            text = f"node {self._host.kernel.node!r} was fenced, and stops all that it runs: {lost}"
+            self._host.notice("lease_lost", "error", text, raised=lost)
         self._break(lost)
         if self._membership is not None:
             self._membership.lost(lost)
@@ -354,8 +357,6 @@ class RuntimeParts(ABC):
         deadline = self._drain_deadline
         if isinstance(self._broken, LeaseLost):
             deadline = 0.0  # nothing is taken from it any more
-        elif self._membership is not None and self._settled:
-            await self._membership.leave()
         if self._archiving and self._settled and (shared := self.journal.shared) is not None:
             if self._log is not None:
                 await anyio.to_thread.run_sync(self._log.catch_up)

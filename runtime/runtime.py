@@ -34,7 +34,7 @@ from .attribution import name_of, reason_of
 from .bodies import prepared
 from .breakers import BreakerHandle
 from .cluster.ids import reserve
-from .cluster.remote import EVERYTHING, RemoteJob
+from .cluster.remote import EVERYTHING, RemoteJob, look, pending_elsewhere
 from .filters import Event, Filters, wanted_by
 from .handles import JobHandle
 from .journal.cluster import LeaseLost, Node
@@ -181,10 +181,15 @@ class Runtime(RuntimeLife):
             for archived in await self.read(self.journal.archived, job_id):
                 raise LookupError(f"job {job_id!r} ({archived.state}) was archived in {archived.file}")
             raise LookupError(f"there is no job {job_id!r} in this journal")
-        tasks = await self.read(self.journal.tasks, record.stream)  # of its last run; none if it never began
         if record.finished_at is None and self.seat is not None:
+            seen = await self.read(look, self.journal, job_id)
             actor = self._host.kernel.jobs.get(job_id)  # it may have been taken over meanwhile
-            return RemoteJob(self, self.seat, record, tasks) if actor is None else self._handle(actor)
+            if actor is not None:
+                return self._handle(actor)
+            if seen.job.finished_at is None:
+                return RemoteJob(self, self.seat, seen)
+            record = seen.job
+        tasks = await self.read(self.journal.tasks, record.stream)  # of its last run; none if it never began
         return JobHandle(self, record, None, outcome_of(record, tasks))
 
     def living(self, job_id: str) -> JobActor | None:
@@ -308,9 +313,24 @@ class Runtime(RuntimeLife):
         return self._ids.new()
 
     def approvals(self) -> list[PendingApproval]:
-        """What waits for people now, of all jobs: for whom, and until when."""
+        """What waits for people now, of all jobs that this runtime runs: for whom, and until when."""
         self._check_open()
         return [one for job in self._host.kernel.jobs.values() for one in pending_of(job)]
+
+    async def approvals_elsewhere(self) -> list[PendingApproval]:
+        """For the board: the same of the jobs that other nodes run (the newest thousand), as the journal has it."""
+        if self.seat is None:
+            return []
+        here = frozenset(self._host.kernel.jobs)
+        found: list[PendingApproval] = await self.read(pending_elsewhere, self.journal, here)
+        return found
+
+    async def is_elsewhere(self, job_id: str) -> bool:
+        """For the board: whether a job lives on another node, or is nobody's yet."""
+        if self.seat is None or job_id in self._host.kernel.jobs:
+            return False
+        record: JobRecord | None = await self.read(self.journal.job, job_id)
+        return record is not None and record.finished_at is None
 
     def called(self, name: str) -> str:
         """For the board: the name of a worker or breaker of this node, of that or of `NAME@NODE`."""

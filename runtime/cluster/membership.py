@@ -9,13 +9,12 @@ Rules
 - While the database is not reached, nothing is fenced and nothing taken; what runs goes on, and is committed when it is
   reached again, or refused: whoever was silent for too long may have been fenced.
 - Fenced, it ends the runtime: nothing that runs here may go on.
-- A node that drains takes nothing. It leaves when all that it did is durable, so that others take over at once.
+- A node that drains takes nothing. It lives until nothing runs any more; the journal leaves when all is written.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -24,6 +23,7 @@ from anyio.abc import TaskStatus
 from ...actors.messages import NewEpoch
 from ..journal.cluster import EPOCH, LeaseLost
 from ..journal.contract import JournalError
+from ..outcomes import RuntimeClosed
 from .seat import Delays
 
 if TYPE_CHECKING:
@@ -101,11 +101,6 @@ class Membership:
         if self._ended is not None:
             await self._ended.wait()
 
-    async def leave(self) -> None:
-        """Let others have what is left, at once. Only when all that this node did is durable."""
-        with suppress(JournalError):  # others find out when the lease has run out
-            await self.seat.read(self.seat.cluster.leave)
-
     def lost(self, lost: LeaseLost) -> None:
         """Somebody has heard that this node was fenced."""
         self._lost = self._lost or lost
@@ -144,6 +139,9 @@ class Membership:
         except LeaseLost as lost:
             self.seat.lost(lost)
             raise
+        except RuntimeClosed:  # it is being left: what was taken goes to others again
+            self._takes = False
+            return self.seat.cluster.lease / RENEWALS
         except JournalError as error:
             if not self._silent:
                 self._silent = True

@@ -15,12 +15,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec.structs import replace
 
+from ...actors.protection import HELD
 from ...actors.records import JobRecord, WorkstreamRecord
 from ...actors.task_record import TaskRecord
+from ..approvals import PendingApproval, pending_in
 from ..attribution import words
 from ..handles import JobHandle, TaskHandle
-from ..journal.contract import JournalError
+from ..journal.contract import JournalError, Reader
 from ..observe import Past, Subscription
 from ..outcomes import RuntimeClosed, outcome_of
 from .followed import Followed
@@ -36,6 +39,10 @@ if TYPE_CHECKING:
 
 STALE = 0.05
 """Seconds after which what is shown of a job is read again."""
+LIVING = ("submitted", "pending", "running", "cancelling")
+"""The phases of a job that has not ended."""
+MOST = 1_000
+"""Living jobs, at most, that are looked at for what waits for people: the newest."""
 EVERYTHING = 1 << 62
 """Above the number of every transition."""
 
@@ -43,10 +50,10 @@ EVERYTHING = 1 << 62
 class RemoteJob(JobHandle):
     """A job that another node runs, or that nobody has taken over yet."""
 
-    def __init__(self, runtime: Runtime, seat: Seat, record: JobRecord, tasks: list[TaskRecord]) -> None:
-        super().__init__(runtime, record, None)
+    def __init__(self, runtime: Runtime, seat: Seat, seen: Seen) -> None:
+        super().__init__(runtime, seen.job, None)
         self._seat = seat
-        self._tasks = tasks
+        self._seen = seen
         self._looked_at = seat.host.monotonic()
         self._looking = False
         seat.remote.add(self)
@@ -71,14 +78,21 @@ class RemoteJob(JobHandle):
         if not self.elsewhere:
             return super().tasks()
         self._glance()
-        return list(self._tasks)
+        return list(self._seen.tasks)
 
     def task(self, name: str) -> TaskHandle:
         """One of its tasks. Raises LookupError if it is known to have none of that name."""
-        if self.elsewhere and not self._tasks:  # it has still to begin, so far as is known
+        if self.elsewhere and not self._seen.tasks:  # it has still to begin, so far as is known
             self._check_name(name)
             return TaskHandle(self, name)
         return super().task(name)
+
+    def approvals(self) -> list[PendingApproval]:
+        """What of it waits for people, as it was last read."""
+        if not self.elsewhere:
+            return super().approvals()
+        self._glance()
+        return list(self._seen.pending)
 
     # -- what is read --------------------------------------------------------------------------------------------------
 
@@ -102,25 +116,13 @@ class RemoteJob(JobHandle):
             return
         self._looking = True
         try:
-            record, tasks = await self._seat.ask(self._read)
+            seen = await self._seat.ask(look, self._seat.host.journal, self.id, self._last)
         finally:
             self._looking, self._looked_at = False, self._seat.host.monotonic()
         if self.elsewhere:
-            self._last, self._tasks = record, tasks
-            if record.finished_at is not None:
-                self.settle(outcome_of(record, tasks))
-
-    def _read(self) -> tuple[JobRecord, list[TaskRecord]]:
-        """Its record and those of its tasks. Blocks."""
-        journal = self._seat.host.journal
-        record = journal.job(self.id)
-        if record is None:
-            raise LookupError(f"there is no job {self.id!r} in this journal any more")
-        if record.run != self._last.run:
-            runs = [run for run in journal.workstreams(self.id) if run.run < record.run]
-            if runs:
-                return ended_as(self._last, runs[-1]), journal.tasks(runs[-1].key)
-        return record, journal.tasks(record.stream)
+            self._seen, self._last = seen, seen.job
+            if seen.job.finished_at is not None:
+                self.settle(outcome_of(seen.job, seen.tasks))
 
     def come_home(self, actor: JobActor) -> None:
         """For the runtime: this node has taken it over."""
@@ -179,9 +181,44 @@ class RemoteJob(JobHandle):
         return self._is_its_end(event) and event.run >= self._last.run
 
 
-def ended_as(last: JobRecord, run: WorkstreamRecord) -> JobRecord:
+class Seen(msgspec.Struct, frozen=True):
+    """What was read of a job that another node runs."""
+
+    job: JobRecord
+    tasks: list[TaskRecord]
+    pending: list[PendingApproval] = []
+
+
+def look(journal: Reader, job_id: str, known: JobRecord | None = None) -> Seen:
+    """Read a job; of one that is `known`, the run that it was. Raises LookupError, JournalError. Blocks."""
+    record = journal.job(job_id)
+    if record is None:
+        raise LookupError(f"there is no job {job_id!r} in this journal any more")
+    runs = journal.workstreams(job_id)
+    if known is not None and record.run != known.run:
+        before = [run for run in runs if run.run < record.run]
+        if before:
+            return Seen(_ended_as(known, before[-1]), journal.tasks(before[-1].key))
+    tasks = journal.tasks(record.stream)
+    run = next((run for run in runs if run.key == record.stream), None)
+    asked = journal.approvals(record.stream) if run is not None else []
+    held = any(one.state == HELD for one in (*tasks, *asked, *([] if run is None else [run])))
+    spec = journal.spec(record.stream) if held else None
+    return Seen(record, tasks, list(pending_in(record, run, tasks, asked, spec)))
+
+
+def _ended_as(last: JobRecord, run: WorkstreamRecord) -> JobRecord:
     """The record of a job whose further run is what the journal has now, from what is kept of the run that it was."""
-    return msgspec.structs.replace(
+    return replace(
         last, state=str(run.state), published=run.published, error=run.error, reason=run.reason, workstream=run.id,
         finished_at=run.finished_at, updated_at=run.updated_at,
     )  # fmt: skip
+
+
+def pending_elsewhere(journal: Reader, here: frozenset[str]) -> list[PendingApproval]:
+    """What waits for people of the jobs that are not `here` but on other nodes. Blocks."""
+    found: list[PendingApproval] = []
+    for record in journal.jobs(states=LIVING, limit=MOST):
+        if record.id not in here:
+            found += look(journal, record.id).pending
+    return found

@@ -22,6 +22,7 @@ from ...actors.messages import ToolHeard, ToolShares
 from ...actors.shares import ToolWant
 from ..journal.cluster import ToolState, Want
 from ..journal.contract import JournalError
+from ..journal.sharing import Claim
 from ..outcomes import RuntimeClosed
 from .breakers import CLOSED, HALF_OPEN, Seen, to_hear, to_say
 from .seat import Delays
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 IDLE = 10.0
 """Seconds for which a node keeps slots of a tool that it does not use, where nobody else wants them."""
-RINGS = 0.1
+RINGS = 0.02
 """Seconds between two looks that the journal's bell asks for: it rings for everything."""
 SETTLED = 5.0
 """Seconds that a change of a breaker may take to become durable before it is looked at again."""
@@ -49,7 +50,7 @@ class ToolsService:
         """What all nodes have agreed on of each tool, as it was read last."""
         self._seat = seat
         self._host = host
-        self._told: dict[str, Want] = {}  # what was said last; only of tools of which anything was
+        self._claims: dict[str, Claim] = {}  # what was said and told last; only where it is not nothing
         self._unsure: set[str] = set()  # tools of which the last answer did not come
         self._busy: dict[str, float] = {}  # when the whole share was last needed (monotonic)
         self._gone: set[str] = set()  # homes that are no nodes any more
@@ -202,25 +203,28 @@ class ToolsService:
             return
         wants = shares.wants()
         asked = {tool: self._want(tool, want) for tool, want in wants.items()}
-        asked |= {tool: _nothing(told) for tool, told in self._told.items() if tool not in wants}
+        asked |= {tool: Want(claim.want.limit, 0) for tool, claim in self._claims.items() if tool not in wants}
         asked = {
             tool: want
             for tool, want in asked.items()
-            if tool in self._unsure or (everything and tool in self._told) or self._matters(wants.get(tool), want, tool)
+            if tool in self._unsure
+            or (everything and tool in self._claims)
+            or _matters(self._claims.get(tool), want, shares.given.get(tool, 0))
         }
         if not asked:
             return
         for tool in asked:
             shares.hold(tool)
         self._unsure |= asked.keys()
-        given: dict[str, int] = await self._seat.ask(self._seat.cluster.share, asked)
+        claims: dict[str, Claim] = await self._seat.ask(self._seat.cluster.share, asked)
         self._unsure -= asked.keys()
-        for tool, want in asked.items():
-            if given[tool] or want.slots:
-                self._told[tool] = want
+        for tool, claim in claims.items():
+            if claim.empty:
+                self._claims.pop(tool, None)
             else:
-                self._told.pop(tool, None)
-        self._host.later(ToolShares(given))
+                self._claims[tool] = claim
+        scarce = frozenset(tool for tool, claim in claims.items() if claim.scarce)
+        self._host.later(ToolShares({tool: claim.told for tool, claim in claims.items()}, scarce))
 
     def _want(self, tool: str, want: ToolWant) -> Want:
         slots, now = want.used + want.urgent + want.less, self._host.monotonic()
@@ -229,18 +233,13 @@ class ToolsService:
         keep = want.share if now - self._busy.get(tool, 0.0) < IDLE else 0
         return Want(want.most, slots, want.priority, want.used, want.urgent, keep)
 
-    def _matters(self, want: ToolWant | None, now: Want, tool: str) -> bool:
-        """Whether a question is of use before the next look at everything."""
-        told = self._told.get(tool)
-        if want is None:
-            return True
-        if told is None:
-            return now.slots > 0
-        if now.slots > now.used:
-            return now != told
-        return now.limit != told.limit or (now.used < told.used and told.used > want.share)
 
-
-def _nothing(told: Want) -> Want:
-    """What is said of a tool that nothing uses here any more."""
-    return Want(told.limit, 0)
+def _matters(claim: Claim | None, want: Want, share: int) -> bool:
+    """Whether a question is of use before the next look at everything."""
+    if claim is None:
+        return want.slots > 0
+    told = claim.want
+    if want.slots > want.used:
+        return want != told
+    spare = share > want.slots and claim.scarce
+    return spare or want.limit != told.limit or (want.used < told.used and told.used > share)

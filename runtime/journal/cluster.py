@@ -19,13 +19,16 @@ Rules (DESIGN section 8, "Journals")
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from ...actors.loading import Loaded
 from ...machines import log
 from .contract import InboxRow, JournalError
+
+if TYPE_CHECKING:
+    from .sharing import Claim
 
 EPOCH = log.EPOCH
 """Numbers in an epoch. The first of epoch n is n * EPOCH + 1; a page's script can count up to 2 ** 53."""
@@ -156,8 +159,8 @@ class Cluster(Protocol):
         """
         ...
 
-    def share(self, wants: Mapping[str, Want]) -> dict[str, int]:
-        """Say what is wanted of these tools; returns what this node may use of each until it asks again.
+    def share(self, wants: Mapping[str, Want]) -> dict[str, Claim]:
+        """Say what is wanted of these tools; returns what this node may use of each (`told`) until it asks again.
 
         Decided by `sharing.portion`, under a lock of the tool: in all no more than its limit is ever given out. It
         rings where that says so. A claim that is empty is forgotten, and so are all of a node that is fenced or leaves.

@@ -11,7 +11,8 @@ Rules
 - Whose task is the most urgent is served first, for as many tasks as are that urgent; equals get equal parts. Where
   there is less than one slot for each, who has had one for `TURN` seconds gives it to whoever waits longest.
 - What nobody wants may be kept by who has it, and is given up as soon as somebody wants it.
-- Who should have more than there is has the others ask again (the ring): they hear of it, and give way.
+- Who wants more than there is has the others ask again (the ring), once: what they have said may be old, and they
+  learn that slots are scarce, and give back each that they do not need.
 """
 
 from __future__ import annotations
@@ -28,16 +29,25 @@ NO_WANT = Want(limit=0, slots=0)
 
 
 class Claim(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a node has said of a tool, and what it was told. at: when it last got more than it had."""
+    """What a node has said of a tool, and what it was told: what it may use (slots), and whether others wait for more.
+
+    at: when it last got more than it had.
+    """
 
     want: Want = NO_WANT
     told: int = 0
     at: float = 0.0
+    scarce: bool = False
 
     @property
     def held(self) -> int:
         """The slots that nobody else can have."""
         return max(self.told, self.want.used)
+
+    @property
+    def waits(self) -> bool:
+        """Whether it wants more than it was told that it may have."""
+        return self.told < self.want.slots
 
     @property
     def empty(self) -> bool:
@@ -59,9 +69,11 @@ def portion(node: str, want: Want, claims: Mapping[str, Claim], now: float) -> t
     left = limit - sum(claim.held for claim in others.values())
     kept = min(want.keep, parts[node] + limit - sum(parts.values()))
     told = max(0, min(max(parts[node], kept), left))
-    mine = Claim(want, told, now if told > before.told else before.at)
+    scarce = any(claim.waits for claim in others.values())
+    mine = Claim(want, told, now if told > before.told else before.at, scarce)
     free = left - mine.held
-    ring = any(
+    first = mine.waits and not before.waits and any(claim.held for claim in others.values())
+    ring = first or any(
         (claim.told < parts[name] and free > 0) or (claim.told > parts[name] and told < parts[node])
         for name, claim in others.items()
     )

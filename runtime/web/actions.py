@@ -30,7 +30,7 @@ from ..control.verbs import VERBS, target_of
 from ..journal.contract import JournalError
 from ..outcomes import JobExists, RuntimeClosed
 from ..requests import RequestIdReused
-from .allowed import actions_of
+from .allowed import Elsewhere, actions_of, elsewhere
 from .idempotency import key_of
 from .problems import FoundWrong, Problem, problem_of, unfit
 
@@ -227,7 +227,8 @@ async def _do(runtime: Runtime, action: Action, target: Target, arguments: dict[
         try:
             await getattr(handle, action.method)(**arguments)
         except InvalidTransitionError as refusal:
-            raise conflict(runtime, handle, refusal) from None
+            away = None if target.task is None and action.kind != "job" else await elsewhere(runtime, target.name)
+            raise conflict(runtime, handle, refusal, away) from None
 
 
 @contextmanager
@@ -247,10 +248,12 @@ def trouble() -> Generator[None]:
         raise unfit([FoundWrong("", str(error))]) from None
 
 
-def conflict(runtime: Runtime, handle: Any, refusal: InvalidTransitionError) -> Problem:  # Any: of any kind
+def conflict(
+    runtime: Runtime, handle: Any, refusal: InvalidTransitionError, away: Elsewhere | None = None
+) -> Problem:  # Any: of any kind
     """What the state of an entity does not allow, with what it takes."""
     problem = problem_of(refusal)
-    problem.more["commands"] = actions_of(runtime, handle.record)
+    problem.more["commands"] = actions_of(runtime, handle.record, away)
     return problem
 
 

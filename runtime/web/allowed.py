@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ...actors.base_record import Record
-from ...actors.records import BreakerRecord, JobRecord, MachineRecord, WorkerRecord, WorkstreamRecord
+from ...actors.protection import HELD
+from ...actors.records import ApprovalRecord, BreakerRecord, JobRecord, MachineRecord, WorkerRecord, WorkstreamRecord
 from ...actors.task_record import TaskRecord
 from ...machines import JOB, Event, Phase, WorkstreamState
 from ...machines.task import TASK
@@ -31,12 +32,37 @@ _DECISIONS = ("approve", "reject")
 _WORKER_WORDS = ("pause", "resume", "shut_down", "terminate")
 
 
-def actions_of(runtime: Runtime, record: Record) -> list[str]:
-    """The words that an entity takes, by its record and what is in memory beside it."""
+class Elsewhere(NamedTuple):
+    """What is known of a job that another node runs, beside the records of it and its tasks.
+
+    run: its present run. asking: keys of those of its tasks whose running bodies ask for an approval.
+    """
+
+    run: WorkstreamRecord | None = None
+    asking: frozenset[int] = frozenset()
+
+
+async def elsewhere(runtime: Runtime, job_id: str) -> Elsewhere | None:
+    """What is known of a job that another node runs; None for one that runs here, or has ended."""
+    if not await runtime.is_elsewhere(job_id):
+        return None
+    runs: list[WorkstreamRecord] = await runtime.read(runtime.journal.workstreams, job_id)
+    if not runs:
+        return Elsewhere()
+    asked: list[ApprovalRecord] = await runtime.read(runtime.journal.approvals, runs[-1].key)
+    return Elsewhere(runs[-1], frozenset(one.task for one in asked if one.state == HELD))
+
+
+def actions_of(runtime: Runtime, record: Record, away: Elsewhere | None = None) -> list[str]:
+    """The words that an entity takes, by its record and what is in memory beside it; or is known of a job elsewhere."""
     match record:
         case TaskRecord():
+            if away is not None:
+                return of_task(record, job_ended=False, asks=record.key in away.asking)
             return _of_its_task(runtime, record)
         case JobRecord():
+            if away is not None:
+                return of_job(record, away.run)
             living = runtime.living(record.id)
             return of_job(record, None if living is None or living.stream is None else living.stream.record)
         case WorkerRecord():

@@ -6,7 +6,7 @@ from litestar import get
 
 from ..approvals import PendingApproval
 from .access import Caller, TheCaller
-from .context import JobPath, TheBoard, job_id_of
+from .context import Board, JobPath, TheBoard, job_id_of
 from .lists import Cursor, Limit, page_of
 from .shapes import ApprovalView, Page, approval_view
 
@@ -18,8 +18,9 @@ async def list_approvals(
     """What waits for people now, of all jobs: for whom, and until when. What waits for who asks comes first, and of
     that what waits longest.
     """
-    found = await board.shown(board.runtime.approvals)
-    pending = sorted(found or [], key=lambda one: (_why_not(one, caller) is not None, one.since, one.entity_id))
+    pending = sorted(
+        await _pending(board), key=lambda one: (_why_not(one, caller) is not None, one.since, one.entity_id)
+    )
     return page_of(pending, limit, cursor, lambda one: _view(one, caller))
 
 
@@ -29,9 +30,14 @@ async def list_job_approvals(
 ) -> Page[ApprovalView]:
     """What of a job waits for people now."""
     record = await board.job(job_id_of(job))
-    found = await board.shown(board.runtime.approvals)
-    pending = [one for one in found or [] if one.job_id == record.id]
+    pending = [one for one in await _pending(board) if one.job_id == record.id]
     return page_of(pending, limit, cursor, lambda one: _view(one, caller))
+
+
+async def _pending(board: Board) -> list[PendingApproval]:
+    """What waits for people, of the jobs of all nodes."""
+    here = await board.shown(board.runtime.approvals)
+    return [*(here or []), *await board.runtime.approvals_elsewhere()]
 
 
 def _view(one: PendingApproval, caller: Caller) -> ApprovalView:

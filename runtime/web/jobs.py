@@ -17,7 +17,7 @@ from litestar.params import QueryParameter
 from ...actors.records import JobRecord, WorkstreamRecord
 from ...machines import JOB
 from ..journal.contract import Wanted
-from .allowed import actions_of
+from .allowed import actions_of, elsewhere
 from .context import Board, JobPath, TheBoard, job_id_of
 from .lists import (
     Cursor,
@@ -84,8 +84,9 @@ async def view_of(board: Board, job: JobRecord) -> JobView:
     else:
         run, counts = await runtime.read(_of_run, board, job)
     children: list[JobRecord] = await runtime.read(runtime.journal.children, job.id)
+    away = None if live is not None else await elsewhere(runtime, job.id)
     return job_view(
-        job, run=run, actions=actions_of(runtime, job), counts=counts, children=[child.id for child in children]
+        job, run=run, actions=actions_of(runtime, job, away), counts=counts, children=[child.id for child in children]
     )
 
 

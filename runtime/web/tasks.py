@@ -10,7 +10,7 @@ from litestar.params import PathParameter, QueryParameter
 from litestar.types import Scope
 
 from ...actors.task_record import AttemptRecord, TaskRecord
-from .allowed import actions_of
+from .allowed import Elsewhere, actions_of, elsewhere
 from .context import Board, JobPath, TaskPath, TheBoard, board_of, job_id_of, task_of
 from .lists import Cursor, LargeLimit, Named, Newer, Older, States, cursor_of, page_of, place_of, wanted_of
 from .outputs import Output, read_part
@@ -53,9 +53,10 @@ async def list_tasks(
         found += [task for task in some if wanted.holds(task)]
         place, more = place + len(some), len(some) == _SOME
     plan = await board.plans.of(record.id, stream)
+    away = await elsewhere(board.runtime, record.id)
     items: list[TaskView] = []
     for first in range(0, min(len(found), limit), _AT_ONCE):
-        items += [_view(board, task, plan) for task in found[first : min(first + _AT_ONCE, limit)]]
+        items += [_view(board, task, plan, away) for task in found[first : min(first + _AT_ONCE, limit)]]
         await anyio.lowlevel.checkpoint()
     return Page(items, cursor_of(found[limit].index) if len(found) > limit else None)
 
@@ -88,8 +89,8 @@ def _read_some(board: Board, stream: int, first: int) -> list[TaskRecord]:
     return board.runtime.journal.tasks(stream, first=first, limit=_SOME)
 
 
-def _view(board: Board, task: TaskRecord, plan: Plan | None) -> TaskView:
-    actions = actions_of(board.runtime, task)
+def _view(board: Board, task: TaskRecord, plan: Plan | None, away: Elsewhere | None) -> TaskView:
+    actions = actions_of(board.runtime, task, away)
     if plan is None:
         return task_view(task, actions=actions)
     index = task.index
@@ -104,7 +105,8 @@ async def get_task(scope: Scope, job: JobPath, task: TaskPath) -> TaskView:
     """One task of a job's present run."""
     board = board_of(scope)  # not given by name: this is what is asked for most
     record = await board.task(job_id_of(job), task)
-    return _view(board, record, await board.plans.of(record.job_id, record.workstream))
+    away = await elsewhere(board.runtime, record.job_id)
+    return _view(board, record, await board.plans.of(record.job_id, record.workstream), away)
 
 
 # -- attempts ----------------------------------------------------------------------------------------------------------

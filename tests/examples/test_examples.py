@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from callboard.machines.audit import audit_lines
+from callboard.runtime.testing.postgres import PrivateServer
 
 from .conftest import ROOT, Run, environment
 
@@ -54,8 +55,9 @@ def products_are_whole(checkout: Path) -> bool:
 
 def test_every_example_is_run_here() -> None:
     assert PROGRAMS == [
-        "actors.py", "agent_runs.py", "agents.py", "deploy.py", "deploy.toml", "fleet.py", "own_lifecycle.py",
-        "pipeline.yaml", "quickstart.py", "release.toml", "remote.py", "test_release.py", "wfcommons.py",
+        "actors.py", "agent_runs.py", "agents.py", "cluster.py", "deploy.py", "deploy.toml", "fleet.py",
+        "own_lifecycle.py", "pipeline.yaml", "quickstart.py", "release.toml", "remote.py",
+        "test_release.py", "wfcommons.py",
     ]  # fmt: skip
 
 
@@ -261,6 +263,35 @@ def test_a_small_graph_takes_as_long_as_its_critical_path(run: Run) -> None:
     assert told["tasks"] == "15 of 15 completed, 6 layers"
     assert told["critical path"] == "0.390 s"
     assert float(told["makespan"].split()[0]) >= 0.39
+
+
+@pytest.mark.postgres
+def test_one_of_two_nodes_is_killed_and_the_other_ends_the_picture(run: Run, postgres_server: PrivateServer) -> None:
+    told = run(f"{command_of('cluster.py')} {postgres_server.address('picture')}").stdout.splitlines()
+    drawn = [line.split()[:2] for line in told if line.endswith("drawn")]
+    assert told.count("anton is killed") == 1
+    assert {name for name, _ in drawn} == {"anton:", "berta:"}
+    assert len({strip for _, strip in drawn}) == len(drawn)  # none of them twice
+    assert sum(len(line) == 64 for line in told) == 32
+    assert told[-1].startswith("lost with the other node, and drawn again: strip-")
+
+
+BARE = """
+import runpy, sys
+from callboard.runtime.testing import postgres
+postgres._PLACES = ()
+runpy.run_path(sys.argv.pop(), run_name="__main__")
+"""
+
+
+def test_without_a_database_the_cluster_says_what_is_missing(checkout: Path) -> None:
+    command = [sys.executable, "-c", BARE, "examples/cluster.py"]
+    bare = environment() | {"PATH": ""}
+    done = subprocess.run(command, cwd=checkout, env=bare, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "Install them" in done.stderr
+    assert "postgresql://" in done.stderr
 
 
 @pytest.mark.parametrize(

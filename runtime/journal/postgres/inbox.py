@@ -22,8 +22,8 @@ import msgspec
 
 from ..contract import InboxRow, JournalError
 from ..decoding import INBOX, LONGEST_COMMAND, UNREADABLE
-from .address import Address
-from .opening import connect, driver
+from .address import Address, parse
+from .opening import connect, driver, opened
 from .rows import plain
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ _SEND = """
 WITH sent AS (INSERT INTO inbox_rows (command, about) VALUES (%(command)s, %(about)s) RETURNING key)
 SELECT key, pg_notify(%(channel)s, 'inbox') FROM sent
 """
+_LIVING = "SELECT name FROM nodes WHERE NOT fenced AND seen_at + lease >= clock_timestamp() ORDER BY name"
 _ANY = "SELECT EXISTS (SELECT FROM inbox_rows WHERE answer IS NULL)"
 _CLAIM = """
 UPDATE inbox_rows SET taken_by = %(me)s WHERE key IN (
@@ -99,6 +100,19 @@ def claimed(connection: Connection, me: int) -> list[InboxRow]:
     return rows
 
 
+def put(address: str, row: InboxRow) -> int:
+    """For who is no node: put a command into the inbox of a journal, and ring. Raises JournalError."""
+    with opened(parse(address), "client") as connection:
+        return send(connection, row, parse(address).channel)
+
+
+def who_runs(address: str) -> str | None:
+    """The nodes that do what stands in a journal's inbox, in words; None if there are none. Raises JournalError."""
+    with opened(parse(address), "client") as connection:
+        names = [row[0] for row in connection.execute(_LIVING)]
+    return f"node{'s' if len(names) > 1 else ''} {', '.join(names)}" if names else None
+
+
 class PostgresBell:
     """Hears when anybody rings, from its making until `close`; where it cannot, it has its owner look each second.
 
@@ -116,7 +130,7 @@ class PostgresBell:
         self._clock = clock
         self._changing = threading.Lock()
         self._connection: Connection | None = None
-        self._connecting = False
+        self._connecting = threading.Lock()
         self._closed = False
         self._again_at = 0.0
         self._delay = LOOK_EVERY
@@ -139,9 +153,8 @@ class PostgresBell:
 
     async def _made(self) -> bool:
         """Whether there is a connection now. Waits for a new one, unless that is tried already, or too soon."""
-        if self._connecting or self._clock() < self._again_at:
+        if self._connecting.locked() or self._clock() < self._again_at:
             return False
-        self._connecting = True
         await anyio.to_thread.run_sync(self._listen, abandon_on_cancel=True)
         return self.works
 
@@ -157,6 +170,13 @@ class PostgresBell:
 
     def _listen(self) -> None:
         """Connect; blocks. It may have been closed, or its caller have gone, when it has."""
+        if self._connecting.acquire(blocking=False):
+            try:
+                self._connect_anew()
+            finally:
+                self._connecting.release()
+
+    def _connect_anew(self) -> None:
         made = None
         try:
             made = self._connect(self._address, "bell")
@@ -166,7 +186,6 @@ class PostgresBell:
                 made.close()
                 made = None
         with self._changing:
-            self._connecting = False
             if made is None:
                 self._again_at, self._delay = self._clock() + self._delay, min(self._delay * 2, LAST_RETRY)
             elif self._closed:

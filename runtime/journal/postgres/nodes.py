@@ -24,14 +24,15 @@ from ....actors.loading import Loaded
 from ..cluster import EPOCH, LEASE, LeaseLost, Node, Pulse, ToolState, Want
 from ..contract import InboxRow, JournalLocked
 from . import inbox, statements, taking, tools
-from .address import Address
+from .address import Address, parse
 from .link import Link
-from .opening import HOLD_STILL, check_version, connect
+from .opening import HOLD_STILL, check_version, connect, opened
 from .place import Place, here
 from .reader import Part
 from .rows import plain
 
 if TYPE_CHECKING:
+    from ..sharing import Claim
     from .opening import Connection
 
 T = TypeVar("T")
@@ -296,7 +297,7 @@ class PostgresCluster:
         """Change the state of a tool's breaker, if it still has the generation before, and ring."""
         return self._ask(lambda connection: tools.change(connection, self.node, tool, self._address.channel))
 
-    def share(self, wants: Mapping[str, Want]) -> dict[str, int]:
+    def share(self, wants: Mapping[str, Want]) -> dict[str, Claim]:
         """Say what is wanted of these tools; returns what this node may use of each until it asks again."""
         return self._ask(
             lambda connection: tools.share(connection, (self.node, self._name), wants, self._address.channel)
@@ -340,6 +341,12 @@ class _Holder(msgspec.Struct, frozen=True):
     place: Place
     seen: datetime
     lease: float
+
+
+def nodes_of(address: str) -> list[Node]:
+    """For who is no node: all nodes of a journal, as they see one another. Raises JournalError."""
+    with opened(parse(address), "client") as connection:
+        return [Node(*row) for row in connection.execute(statements.NODES)]
 
 
 def _prune(connection: Connection) -> None:

@@ -92,6 +92,14 @@ def connect(
         return connection
 
 
+@contextlib.contextmanager
+def opened(address: Address, purpose: str) -> Generator[Connection, None, None]:
+    """A connection to a journal of this program's version, for the time of the block. Raises JournalError."""
+    with contextlib.closing(connect(address, purpose)) as connection, refusing(address):
+        check_version(connection, address)
+        yield connection
+
+
 def version_of(connection: Connection, address: Address) -> int:
     """The version of the journal, 0 where there is none yet. Raises JournalError."""
     with refusing(address):

@@ -66,12 +66,12 @@ def change(connection: Connection, me: int, tool: ToolState, channel: str) -> To
     return tool if found is None else _STATE.decode(found[0])
 
 
-def share(connection: Connection, me: tuple[int, str], wants: Mapping[str, Want], channel: str) -> dict[str, int]:
+def share(connection: Connection, me: tuple[int, str], wants: Mapping[str, Want], channel: str) -> dict[str, Claim]:
     """Decide this node's parts of the limits of tools. me: its number and name. Raises LeaseLost."""
     node, name = me
     names = {plain(tool): tool for tool in wants}
     values = {"me": node, "tools": sorted(names), "channel": channel}
-    told: dict[str, int] = {}
+    told: dict[str, Claim] = {}
     with connection.transaction():
         if connection.execute(_ME, values).fetchone() is None:
             raise LeaseLost
@@ -86,7 +86,7 @@ def share(connection: Connection, me: tuple[int, str], wants: Mapping[str, Want]
         for tool, known in claims.items():
             mine, ring = portion(name, wants[names[tool]], known, now)
             rings = rings or ring
-            told[names[tool]] = mine.told
+            told[names[tool]] = mine
             this = {"tool": tool, "me": node, "claim": msgspec.json.encode(mine).decode()}
             if not mine.empty:
                 connection.execute(_CLAIM_IT, this)

@@ -166,6 +166,8 @@ class MemoryNode:
         return None
 
     def shut(self, deadline: float) -> bool:
+        if self.state == "living" and self.base.reached and self.reached:
+            self.leave()
         return True
 
     def inbox(self) -> list[InboxRow]:
@@ -294,16 +296,16 @@ class MemoryNode:
         self.base.ring()
         return tool
 
-    def share(self, wants: Mapping[str, Want]) -> dict[str, int]:
+    def share(self, wants: Mapping[str, Want]) -> dict[str, Claim]:
         self._check()
-        told: dict[str, int] = {}
+        told: dict[str, Claim] = {}
         for tool, want in wants.items():
             claims = self.base.claims.setdefault(tool, {})
             claim, ring = portion(self.name, want, claims, self.base.clock())
             claims[self.name] = claim
             if claim.empty:
                 del claims[self.name]
-            told[tool] = claim.told
+            told[tool] = claim
             if ring:
                 self.base.ring()
         self.base.shares_asked += 1

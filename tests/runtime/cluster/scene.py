@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 
 import anyio
 from anyio.lowlevel import checkpoint
+from anyio.to_thread import current_default_thread_limiter
 
 from callboard import Runtime, Task, TaskContext, Worker, Workstream
 from callboard.runtime.clock import VirtualClock
@@ -79,8 +80,15 @@ class Scene:
 
     async def _tick(self) -> None:
         while True:
-            for _ in range(6):
-                await checkpoint()
+            await self._pass()
+
+    async def _pass(self) -> None:
+        """Have some time pass, once what is due has happened: threads take theirs."""
+        for _ in range(6):
+            await checkpoint()
+        if current_default_thread_limiter().borrowed_tokens:
+            await anyio.sleep(0.001)
+        else:
             self.clock.advance(STEP)
 
     async def until(self, holds: Callable[[], object]) -> None:
@@ -88,7 +96,5 @@ class Scene:
         for _ in range(STEPS):
             if holds():
                 return
-            for _ in range(6):
-                await checkpoint()
-            self.clock.advance(STEP)
+            await self._pass()
         raise AssertionError("it never came to that")

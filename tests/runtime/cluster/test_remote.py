@@ -69,8 +69,11 @@ async def test_every_verb_takes_effect_where_the_job_runs(scene: Scene) -> None:
 
 async def test_refusals_are_those_of_the_node_that_runs_it(scene: Scene) -> None:
     async with scene.runtime("a") as a, scene.runtime("b") as b, scene.ticking():
-        job = await a.submit(held(), id="j")
+        job = await a.submit(Workstream("w", tasks=[*held().tasks, Task("z", run=waits)]), id="j")
         far = await b.job("j")
+        assert [(one.task, one.missing, one.job_id) for one in far.approvals()] == [("x", ["1 person"], "j")]
+        assert far.approvals() == job.approvals() == await b.approvals_elsewhere()
+        assert (await a.approvals_elsewhere(), b.approvals()) == ([], [])
         await far.task("x").approve(by="ana", request_id="k")
         with pytest.raises(DecisionConflict) as told:
             await far.task("x").approve(by="bob")
@@ -85,6 +88,7 @@ async def test_refusals_are_those_of_the_node_that_runs_it(scene: Scene) -> None
             await far.skip("nope")
         with pytest.raises(TypeError):
             await far.cancel(force="yes")  # type: ignore[arg-type]
+        scene.ran.go_on.set()
         await job.wait()
         await far.wait()
         with pytest.raises(InvalidTransitionError, match="'cancel' is not possible in state 'completed'"):

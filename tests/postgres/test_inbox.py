@@ -1,0 +1,274 @@
+"""The inbox of a journal in PostgreSQL: which node does what, and who hears the bell."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import anyio
+import psycopg
+import pytest
+from tests.postgres.seats import Seats
+from tests.runtime.journal.samples import job
+
+from callboard.actors.records import MachineRecord
+from callboard.runtime.journal.batch import Batch
+from callboard.runtime.journal.contract import Entry, InboxAnswer, InboxRow, JournalMissing
+from callboard.runtime.journal.postgres import inbox
+from callboard.runtime.journal.postgres.address import Address, parse
+from callboard.runtime.journal.postgres.inbox import PostgresBell, about, put, who_runs
+from callboard.runtime.journal.postgres.medium import PostgresMedium
+from callboard.runtime.journal.postgres.nodes import PostgresCluster, nodes_of
+from callboard.runtime.journal.postgres.opening import connect
+from callboard.runtime.testing.postgres import PrivateServer
+
+
+@pytest.fixture
+def seats(emptied: str) -> Iterator[Seats]:
+    seats = Seats(emptied)
+    yield seats
+    seats.close()
+
+
+def row(kind: str, target: str, verb: str = "cancel") -> InboxRow:
+    return InboxRow(verb, kind, target, "key-1", {"reason": "b\0d\ud800".encode("utf-8", "replace").decode()})
+
+
+def targets(node: PostgresCluster) -> list[str]:
+    return [one.target for one in node.inbox()]
+
+
+@pytest.mark.parametrize(
+    ("kind", "target", "owner"),
+    [
+        ("job", "nightly", "job:nightly"),
+        ("task", "nightly/build", "job:nightly"),
+        ("task", "nightly/build/child/link", "job:nightly/build/child"),
+        ("machine", "m1", "machine:m1"),
+        ("worker", "loop@web-1", "node:web-1"),
+        ("worker", "loop@web-1#3", "node:web-1"),
+        ("breaker", "c@c@web-1", "node:web-1"),
+        ("breaker", "cc", None),
+        ("worker", "loop", None),
+        ("job", "a\nb", '"job:a\\nb"'),
+    ],
+)
+def test_a_command_is_whose_its_target_is(kind: str, target: str, owner: str | None) -> None:
+    assert about(row(kind, target)) == owner
+
+
+def test_each_node_is_given_what_it_has_to_do(seats: Seats) -> None:
+    first, second = seats.node("web-1"), seats.node("web-2")
+    door = MachineRecord(key=3, id="door", name="door", state="on", created_at=1.0, machine="door", definitions=(4,))
+    seats.commit(first, job(1), door)
+    seats.commit(second, job(2))
+    asked = [("machine", "door"), ("task", "job-2/build"), ("worker", "loop@web-2"), ("job", "job-1")]
+    numbers = [first.send(row(kind, target)) for kind, target in asked]
+    assert numbers == sorted(numbers)
+    mine = first.inbox()
+    assert [(one.row, one.kind, one.target) for one in mine] == [(numbers[0], *asked[0]), (numbers[3], *asked[3])]
+    assert mine[0].arguments == {"reason": "b\0d?"}
+    assert mine[0].request_id == "key-1"
+    assert targets(second) == ["job-2/build", "loop@web-2"]
+    assert targets(first) == ["door", "job-1"]  # again, until they are answered
+
+
+def test_what_is_nobodys_is_done_by_who_comes_first(seats: Seats) -> None:
+    first, second = seats.node("web-1"), seats.node("web-2")
+    seats.commit(first, job(1, state="failed", finished_at=2.0))
+    for kind, target in (("job", "job-1"), ("job", "unknown"), ("breaker", "cc"), ("worker", "loop@gone")):
+        second.send(row(kind, target))
+    assert targets(second) == ["job-1", "unknown", "cc", "loop@gone"]
+    assert targets(first) == []
+    second.leave()
+    assert targets(first) == ["job-1", "unknown", "cc", "loop@gone"]
+
+
+def test_what_is_about_a_job_of_a_dead_node_waits_until_it_is_taken_over(seats: Seats) -> None:
+    first, second = seats.node("web-1"), seats.node("web-2")
+    seats.commit(first, job(1))
+    second.send(row("job", "job-1"))
+    assert targets(second) == []
+    assert targets(first) == ["job-1"]  # it has it, and dies with it
+    seats.watch(second)
+    seats.silence(first)
+    assert targets(second) == []
+    load = second._load
+    seen: list[list[str]] = []
+
+    def loading(part: object) -> object:
+        seen.append(targets(second))
+        return load(part)  # type: ignore[arg-type]
+
+    second._load = loading  # type: ignore[assignment]
+    assert second.take() is not None
+    assert seen == [[]]  # it owns the job, and has not got it yet
+    assert targets(second) == ["job-1"]
+
+
+def test_a_row_that_another_node_claims_at_this_moment_is_passed_over(seats: Seats) -> None:
+    first, second = seats.node("web-1"), seats.node("web-2")
+    number = first.send(row("job", "unknown"))
+    first.send(row("job", "too"))
+    with seats.holding("UPDATE inbox_rows SET taken_by = %s WHERE key = %s", first.node, number):
+        assert targets(second) == ["too"]
+    assert targets(second) == ["too"]
+    assert targets(first) == ["unknown"]
+
+
+def test_rows_that_everybody_wants_are_claimed_once(seats: Seats) -> None:
+    nodes = [seats.node(f"web-{number}") for number in range(4)]
+    sent = {nodes[0].send(row("job", f"j{number}")) for number in range(60)}
+    futures = [seats.later(lambda node=node: [one.row for one in node.inbox()]) for node in nodes for _ in range(3)]
+    for future in futures:
+        future.result()
+    claimed = [one.row for node in nodes for one in node.inbox()]
+    assert sorted(claimed) == sorted(sent)
+
+
+def test_an_answer_is_read_by_anybody(seats: Seats) -> None:
+    first, second = seats.node("web-1"), seats.node("web-2")
+    number = second.send(row("job", "unknown"))
+    assert second.answer(number) is None
+    assert second.answer(number + 100) is None
+    with contextlib.closing(PostgresMedium(seats.address, first.node)) as medium:
+        medium.open()
+        medium.commit(Batch(1, [Entry([], [], answers=[InboxAnswer(number, '{"error":"no"}', 5.0)])]), lambda: None)
+    assert second.answer(number) == b'{"error":"no"}'
+    assert targets(first) == targets(second) == []
+
+
+def test_what_cannot_be_read_is_passed_over(seats: Seats) -> None:
+    node = seats.node("web-1")
+    seats.run("INSERT INTO inbox_rows (command) VALUES ('nonsense'), (%s)", '"' + "x" * 1_000_001 + '"')
+    node.send(row("job", "j"))
+    assert targets(node) == ["j"]
+
+
+def test_a_client_puts_commands_and_sees_who_is_there(seats: Seats, emptied: str) -> None:
+    assert who_runs(emptied) is None
+    assert nodes_of(emptied) == []
+    node = seats.node("web-1")
+    assert who_runs(emptied) == "node web-1"
+    other = seats.node("web-2")
+    assert who_runs(emptied) == "nodes web-1, web-2"
+    seats.silence(other)
+    assert who_runs(emptied) == "node web-1"
+    assert [(one.name, one.state) for one in nodes_of(emptied)] == [("web-1", "living"), ("web-2", "silent")]
+    put(emptied, row("job", "unknown"))
+    assert targets(node) == ["unknown"]
+
+
+def test_a_client_is_told_that_there_is_no_journal(postgres: str) -> None:
+    for ask in (lambda: put(postgres, row("job", "x")), lambda: who_runs(postgres), lambda: nodes_of(postgres)):
+        with pytest.raises(JournalMissing, match="There is no journal"):
+            ask()
+
+
+# -- the bell
+
+
+async def until_it_works(bell: PostgresBell) -> None:
+    with anyio.fail_after(30):
+        while not bell.works:
+            await bell.heard()
+
+
+@pytest.mark.anyio
+async def test_who_waits_hears_the_bell_at_once(seats: Seats, emptied: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inbox, "LOOK_ANYWAY", 3600.0)
+    bell = PostgresBell(parse(emptied))
+    try:
+        await until_it_works(bell)
+        with anyio.fail_after(30):
+            put(emptied, row("job", "x"))  # before it waits
+            await bell.heard()
+            async with anyio.create_task_group() as group:
+                group.start_soon(bell.heard)
+                await anyio.wait_all_tasks_blocked()
+                await anyio.to_thread.run_sync(put, emptied, row("job", "x"))
+    finally:
+        bell.close()
+
+
+@pytest.mark.anyio
+async def test_a_ring_of_another_journal_is_not_heard(
+    emptied: str, postgres: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inbox, "LOOK_ANYWAY", 3600.0)
+    other = Seats(postgres)
+    bell = PostgresBell(parse(emptied))
+    try:
+        await until_it_works(bell)
+        put(postgres, row("job", "x"))
+        with anyio.move_on_after(0.05) as waited:
+            await bell.heard()
+        assert waited.cancelled_caught
+    finally:
+        bell.close()
+        other.close()
+
+
+@pytest.mark.anyio
+async def test_who_cannot_be_rung_looks_and_hears_again_later(
+    seats: Seats, emptied: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inbox, "LOOK_EVERY", 0.001)
+    bell = PostgresBell(parse(emptied))
+    try:
+        await until_it_works(bell)
+        seats.run("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'callboard bell'")
+        with anyio.fail_after(30):
+            await bell.heard()
+            assert not bell.works
+            await until_it_works(bell)
+    finally:
+        bell.close()
+
+
+@pytest.mark.anyio
+async def test_it_is_looked_each_second_where_there_is_no_server(
+    postgres_server: PrivateServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inbox, "LOOK_EVERY", 0.001)
+    now = 0.0
+    bell = PostgresBell(parse(postgres_server.address(database="nowhere")), clock=lambda: now)
+    for _ in range(3):
+        await bell.heard()
+    assert not bell.works
+    assert bell._again_at == pytest.approx(0.001)
+    now = 1.0
+    await bell.heard()
+    assert bell._again_at == pytest.approx(1.002)
+    bell.close()
+
+
+@pytest.mark.anyio
+async def test_a_bell_that_is_taken_away_while_it_connects_leaves_no_connection(emptied: str) -> None:
+    begun, goes_on = threading.Event(), threading.Event()
+    made: list[psycopg.Connection[Any]] = []
+
+    def connecting(address: Address, purpose: str) -> psycopg.Connection[Any]:
+        begun.set()
+        assert goes_on.wait(30)
+        made.append(connect(address, purpose))
+        return made[0]
+
+    bell = PostgresBell(parse(emptied), connecting)
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await bell.heard()
+    assert not bell._connecting.locked()
+    async with anyio.create_task_group() as group:
+        group.start_soon(bell.heard)
+        await anyio.to_thread.run_sync(begun.wait, 30)
+        group.cancel_scope.cancel()
+    bell.close()
+    goes_on.set()
+    with anyio.fail_after(30):
+        while bell._connecting.locked():
+            await anyio.sleep(0.001)
+    assert not bell.works
+    assert made[0].closed

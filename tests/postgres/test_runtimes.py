@@ -1,0 +1,204 @@
+"""Several runtimes on one PostgreSQL: in this process, and in processes that are killed, stopped and let go on."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from callboard import (
+    Approval,
+    DecisionConflict,
+    Fire,
+    InvalidTransitionError,
+    Machine,
+    MachineActor,
+    Runtime,
+    State,
+    Task,
+    Transition,
+    Workstream,
+)
+from callboard.runtime.testing.postgres import PrivateServer
+
+from .node import FENCED, LEASE, WORKERS, noted, waiting, waits
+
+pytestmark = pytest.mark.anyio
+ROOT = Path(__file__).parents[2]
+PATIENCE = 60.0
+
+
+@pytest.fixture(params=[pytest.param(("asyncio", {}), id="asyncio"), pytest.param(("trio", {}), id="trio")])
+def anyio_backend(request: pytest.FixtureRequest) -> Any:
+    """Two loops suffice here: what differs between them is the runtime's, and is tested with it on all."""
+    return request.param
+
+
+def node(address: str, name: str, folder: Path, **settings: Any) -> Runtime:
+    more = {"lease": LEASE, "workers": WORKERS, "drain_deadline": 0, **settings}
+    return Runtime(address, node=name, outputs=folder / "outputs", **more)
+
+
+async def until(holds: Callable[[], object]) -> None:
+    with anyio.fail_after(PATIENCE):
+        while not holds():
+            await anyio.sleep(0.02)
+
+
+async def test_what_runs_elsewhere_is_reached_from_every_node(postgres: str, tmp_path: Path) -> None:
+    async with node(postgres, "a", tmp_path) as a, node(postgres, "b", tmp_path) as b:
+        held = Task("x", run=waits, args={"folder": str(tmp_path)}, hold=Approval(people=1))
+        job = await a.submit(Workstream("w", tasks=[held, *waiting(tmp_path / "none").tasks[:0]]), id="j")
+        far = await b.job("j")
+        events = far.events(notices=False)
+        await far.task("x").approve(by="ana", request_id="k")
+        await far.task("x").approve(by="ana", request_id="k")
+        with pytest.raises(DecisionConflict):
+            await far.task("x").approve(by="bob")
+        await until(lambda: noted(tmp_path, "began"))
+        await far.pause()
+        with pytest.raises(InvalidTransitionError, match="'pause' is not possible in state 'paused'"):
+            await far.pause()
+        await far.resume()
+        await far.cancel(by="ana")
+        assert (await far.wait()).state == "cancelled"
+        assert (await job.wait()).state == "cancelled"
+        assert [event async for event in events] == list(a.journal.transitions(job_id="j"))
+        again = await far.retry()
+        (tmp_path / "go").touch()
+        await again.task("x").approve(by="ana")
+        assert (await again.wait()).ok
+        assert [run.run for run in a.journal.workstreams("j")] == [1, 2]
+        nodes = await a.nodes()
+        assert [(one.name, one.state) for one in nodes] == [("a", "living"), ("b", "living")]
+
+
+async def test_the_same_id_on_both_is_one_job(postgres: str, tmp_path: Path) -> None:
+    (tmp_path / "go").touch()
+    async with node(postgres, "a", tmp_path) as a, node(postgres, "b", tmp_path) as b:
+        came: list[Any] = []
+
+        async def submit(runtime: Runtime, name: str) -> None:
+            came.append(await runtime.submit(waiting(tmp_path), id=name))
+
+        async with anyio.create_task_group() as group:
+            for number in range(5):
+                group.start_soon(submit, a, f"j{number}")
+                group.start_soon(submit, b, f"j{number}")
+        for handle in came:
+            assert (await handle.wait()).ok
+    assert sorted(noted(tmp_path, "began"))[::1] == sorted(noted(tmp_path, "returned"))
+    assert len(noted(tmp_path, "began")) == 5
+
+
+DOOR = Machine(
+    "door",
+    initial="shut",
+    states=[State("shut"), State("open")],
+    transitions=[Transition("shut", "open", "open"), Transition("open", "shut", "shut")],
+    endless=True,
+)
+
+
+async def test_who_leaves_hands_jobs_and_machines_over(postgres: str, tmp_path: Path) -> None:
+    async with node(postgres, "b", tmp_path, lease=60) as b:
+        async with node(postgres, "a", tmp_path, lease=60) as a:
+            await a.submit(waiting(tmp_path), id="j")
+            await until(lambda: noted(tmp_path, "began"))
+            near = a.spawn(MachineActor(DOOR), name="door")
+            await near.ask(Fire("open"))
+            far, door = await b.job("j"), b.spawn(MachineActor(DOOR), name="door")
+            assert (await door.ask(Fire("shut"))).to_state == "shut"
+        await until(lambda: not far.elsewhere and not door.elsewhere)
+        (tmp_path / "go").touch()
+        assert (await far.wait()).ok
+        record = far.task("x").record
+        assert (record.lost_attempts, record.failed_attempts) == (0, 0)
+        assert (await door.ask(Fire("open"))).to_state == "open"
+        assert [row.seq for row in b.journal.transitions(job_id="j")] == sorted(
+            {row.seq for row in b.journal.transitions(job_id="j")}
+        )
+
+
+async def test_an_outage_of_the_server_is_ridden_out_and_nobody_is_fenced(
+    postgres: str, postgres_server: PrivateServer, tmp_path: Path
+) -> None:
+    async with node(postgres, "a", tmp_path, lease=0.5) as a, node(postgres, "b", tmp_path, lease=0.5) as b:
+        job = await a.submit(waiting(tmp_path), id="j")
+        far = await b.job("j")
+        await until(lambda: noted(tmp_path, "began"))
+        await anyio.to_thread.run_sync(postgres_server.stop)
+        (tmp_path / "go").touch()
+        await until(lambda: not a.health.ok)
+        await until(lambda: min(one.metrics().lease_left or 0 for one in (a, b)) < -0.1)
+        await anyio.to_thread.run_sync(postgres_server.start)
+        with anyio.fail_after(PATIENCE):
+            assert (await far.wait()).ok
+            assert (await job.wait()).ok
+            assert [one.state for one in await b.nodes()] == ["living", "living"]
+    assert len(noted(tmp_path, "began")) == 1
+
+
+# -- processes ---------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def process(address: str, name: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """A node in a process of its own, with two jobs that run."""
+    command = [sys.executable, "-m", "tests.postgres.node", address, name, str(folder)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as victim:
+        assert victim.stdout is not None
+        try:
+            assert victim.stdout.readline() == "ready\n"
+            yield victim
+        finally:
+            victim.kill()
+
+
+@pytest.fixture
+def one_backend(anyio_backend: Any) -> None:
+    if anyio_backend[0] != "asyncio":
+        pytest.skip("processes are what matters here")
+
+
+@pytest.mark.usefixtures("one_backend")
+async def test_a_killed_node_is_replaced_by_the_others_each_job_once(postgres: str, tmp_path: Path) -> None:
+    with process(postgres, "a", tmp_path) as victim:
+        async with node(postgres, "b", tmp_path) as b, node(postgres, "c", tmp_path) as c:
+            handles = [await b.job("j0"), await c.job("j1")]
+            victim.kill()
+            await until(lambda: len(noted(tmp_path, "began")) == 4)
+            (tmp_path / "go").touch()
+            for handle in handles:
+                assert (await handle.wait()).ok
+            assert sorted(job.id for one in (b, c) for job in one.recovered) == ["j0", "j1"]
+            assert [one.state for one in await b.nodes()] == ["fenced", "living", "living"]
+    assert len(noted(tmp_path, "began")) == 4
+    assert len(noted(tmp_path, "returned")) == 2
+
+
+@pytest.mark.usefixtures("one_backend")
+async def test_a_stopped_node_that_goes_on_commits_nothing(postgres: str, tmp_path: Path) -> None:
+    with process(postgres, "a", tmp_path) as victim:
+        async with node(postgres, "b", tmp_path) as b:
+            victim.send_signal(signal.SIGSTOP)
+            await until(lambda: len(noted(tmp_path, "began")) == 4)
+            jobs = [await b.job("j0"), await b.job("j1")]
+            assert not any(job.elsewhere for job in jobs)
+            (tmp_path / "go").touch()
+            victim.send_signal(signal.SIGCONT)
+            assert await anyio.to_thread.run_sync(victim.wait, PATIENCE) == FENCED
+            for job in jobs:
+                outcome = await job.wait()
+                assert outcome.ok
+                assert outcome.results["x"] != victim.pid
+                ends = [attempt.end for attempt in b.journal.attempts(job.task("x").record.id)]
+                assert ends == ["lost", "succeeded"]

@@ -1,0 +1,112 @@
+"""Tools of several nodes on a real server: their limits hold over all nodes, and so do their breakers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from callboard import Breaker, Runtime, Task, TaskContext, Tool, Worker, Workstream
+from callboard.runtime.journal.postgres.journal import PostgresJournal
+
+pytestmark = pytest.mark.anyio
+
+NAMES = ("a", "b", "c")
+LIMIT = 3
+WORKERS = (Worker("loop", engine="loop", capacity=20),)
+
+
+class Users:
+    """Who uses the tool at present, by node."""
+
+    def __init__(self) -> None:
+        self.now: list[str] = []
+        self.most = 0
+        self.began: list[str] = []
+        self.ill = False
+
+
+users: Users
+
+
+async def uses(task: TaskContext) -> None:
+    """Use the tool for a few turns of the event loop."""
+    node = task.job_id.partition("-")[0]
+    users.now.append(node)
+    users.began.append(node)
+    users.most = max(users.most, len(users.now))
+    try:
+        for _ in range(5):
+            await anyio.lowlevel.checkpoint()
+    finally:
+        users.now.remove(node)
+    if users.ill:
+        raise RuntimeError("the tool is ill")
+
+
+@pytest.fixture(params=["asyncio", "trio"])
+def anyio_backend(request: pytest.FixtureRequest) -> str:
+    """Two loops are enough here, where it is the database that decides."""
+    return str(request.param)
+
+
+@pytest.fixture(autouse=True)
+def anew() -> None:
+    global users  # noqa: PLW0603 - bodies are found by their import path
+    users = Users()
+
+
+@asynccontextmanager
+async def nodes(address: str) -> AsyncGenerator[dict[str, Runtime]]:
+    """Three runtimes on one database."""
+    async with AsyncExitStack() as stack:
+        entered = [Runtime(PostgresJournal(address, node=name, lease=30.0), workers=WORKERS) for name in NAMES]
+        yield {name: await stack.enter_async_context(one) for name, one in zip(NAMES, entered, strict=True)}
+
+
+def work(count: int, limit: int | None = LIMIT) -> Workstream:
+    tool = Tool(max_parallel=limit, breaker=Breaker(failure_threshold=2, cooldown=0.2))
+    tasks = [Task(f"x{n}", run=uses, tool="cc", optional=True) for n in range(count)]
+    return Workstream("w", tasks=tasks, tools={"cc": tool})
+
+
+def states(runtimes: dict[str, Runtime]) -> set[str]:
+    """Those of the breaker on all nodes; "" where there is none yet."""
+    return {"".join(one.state for one in runtime.breakers()) for runtime in runtimes.values()}
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Wait until that holds; the test is over if it never does."""
+    with anyio.fail_after(60):
+        while not holds():
+            await anyio.sleep(0.01)
+
+
+async def test_two_hundred_tasks_on_three_nodes_use_a_tool_three_at_a_time(postgres: str) -> None:
+    async with nodes(postgres) as runtimes:
+        jobs = [await one.submit(work(67), id=f"{name}-1") for name, one in runtimes.items()]
+        for job in jobs:
+            assert (await job.wait()).state == "completed"
+    assert users.most == LIMIT
+    assert len(users.began) == 201
+    assert all(users.began[:100].count(name) >= 10 for name in NAMES)
+
+
+async def test_a_breaker_opens_on_all_nodes_and_one_of_them_closes_it_again(postgres: str) -> None:
+    async with nodes(postgres) as runtimes:
+        users.ill = True
+        await (await runtimes["a"].submit(work(2, None), id="a-1")).wait()
+        await until(lambda: states(runtimes) == {"open"})
+        assert runtimes["b"].breaker("cc").record.reason == "opened on a: 2 failures"
+        users.ill = False
+        jobs = [await runtimes[name].submit(work(3, None), id=f"{name}-2") for name in ("b", "c")]
+        for job in jobs:
+            assert (await job.wait()).state == "completed"
+        await until(lambda: states(runtimes) == {"closed"})
+        await (await runtimes["b"].breaker_of("cc")).trip(by="ana", cooldown=600)
+        await until(lambda: states(runtimes) == {"open"})
+        await runtimes["c"].breaker("cc").reset(by="ana")
+        await until(lambda: states(runtimes) == {"closed"})
