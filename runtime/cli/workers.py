@@ -34,11 +34,11 @@ def list_(every: All = False, journal: Place = JOURNAL, as_json: AsJson = False)
 
     with reading(journal) as reader:
         known = reader.workers()
-    last = {one.name: one.run for one in known}
+    last = {_placed(one): one.run for one in known}
     records = [
         one
         for one in known
-        if every or one.finished_at is None or (one.pause_reason is not None and one.run == last[one.name])
+        if every or one.finished_at is None or (one.pause_reason is not None and one.run == last[_placed(one)])
     ]
     if as_json:
         rows: list[dict[str, Any]] = [
@@ -63,7 +63,7 @@ def list_(every: All = False, journal: Place = JOURNAL, as_json: AsJson = False)
         ("name", "incarnation", "state", "for", "runs", "engine", "told"),
         [
             [
-                one.name,
+                _placed(one),
                 str(one.run),
                 _state(one),
                 words.took(now - one.updated_at),
@@ -76,6 +76,11 @@ def list_(every: All = False, journal: Place = JOURNAL, as_json: AsJson = False)
     )
     if ended := len(known) - len(records):
         echo(f"{ended} that ended, not shown: `callboard workers list --all`")
+
+
+def _placed(worker: WorkerRecord) -> str:
+    """Its name, where several nodes have workers of one name with that of its node."""
+    return worker.id.rpartition("#")[0]
 
 
 def _state(worker: WorkerRecord) -> str:

@@ -192,7 +192,7 @@ class Membership:
                 self._tell("node_joined", "info", f"node {node.name!r} ({node.place}) has joined", node)
             elif node.state == "fenced":
                 self.nodes_fenced += 1
-                text = f"node {node.name!r} ({node.place}) was silent for too long and was fenced: others take over"
+                text = f"node {node.name!r} ({node.place}) is gone, and was fenced: others take over what it ran"
                 self._tell("node_fenced", "warning", text, node)
             elif node.state == "left":
                 self._tell("node_left", "info", f"node {node.name!r} ({node.place}) has left", node)

@@ -73,6 +73,11 @@ def test_nodes_are_listed_with_what_they_run(cli: Cli, postgres: str) -> None:
             assert (code, re.search(r"web-1 +living +1 ", out) is not None) == (0, True), out
             (row,) = [json.loads(line) for line in cli("nodes", "--json", "-j", postgres)[1].splitlines()]
             assert (row["name"], row["state"], row["jobs"]) == ("web-1", "living", 1)
+            assert re.search(r"^loop@web-1 +1 +idle", cli("workers", "list", "-j", postgres)[1], re.MULTILINE)
+            code, out, err = await anyio.to_thread.run_sync(
+                cli, "workers", "terminate", "threads@web-1", "-j", postgres
+            )
+            assert (code, out.startswith("worker threads@web-1#1 terminated")) == (0, True), err
 
     anyio.run(beside)
     assert re.search(r"web-1 +left +", cli("nodes", "-j", postgres)[1])
