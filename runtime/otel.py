@@ -30,7 +30,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from itertools import pairwise
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 from weakref import ref
@@ -49,8 +48,7 @@ from ..actors.transitions import PublishedTransition, Transitioned
 from ..machines.phases import Phase
 from ..machines.task import TaskState
 from .filters import Event as Told
-from .journal.contract import JournalError, Reader
-from .journal.reader import SqliteReader
+from .journal.contract import Journal, JournalError, Reader
 from .metrics import Metrics
 from .observe import BUFFER, Dropped, Subscription
 from .outcomes import RuntimeClosed
@@ -234,14 +232,12 @@ class Tracing:
         return await self._ask(lambda journal: journal.attempts(event.entity_id))
 
     async def _ask(self, question: Callable[[Reader], T]) -> T:
-        """Ask the journal; its file, where the runtime has closed it before the last events were looked at."""
+        """Ask the journal; anew, where the runtime has closed it before the last events were looked at."""
         journal = self._runtime.journal
         try:
             found: T = await self._runtime.read(question, journal)
         except JournalError:
-            if journal.shared is None:
-                raise
-            found = await anyio.to_thread.run_sync(_of_file, journal.shared, question)
+            found = await anyio.to_thread.run_sync(_asked_again, journal, question)
         return found
 
     async def _between(self, event: Transitioned, begun: _Begun) -> _Begun:
@@ -272,8 +268,8 @@ class Tracing:
         return span.get_span_context()
 
 
-def _of_file(path: Path, question: Callable[[Reader], T]) -> T:
-    with closing(SqliteReader(path)) as reader:
+def _asked_again(journal: Journal, question: Callable[[Reader], T]) -> T:
+    with closing(journal.again()) as reader:
         return question(reader)
 
 

@@ -78,7 +78,6 @@ from .inflight import InFlight
 from .journal import open_journal
 from .journal.cluster import LeaseLost
 from .journal.contract import Entry, Journal
-from .journal.postgres.address import parse
 from .leftovers import JOURNAL_VARIABLE, kill_leftovers
 from .machines import Machines
 from .naming import Finder, by_name, check_loaded, known_by, look_beside
@@ -434,8 +433,6 @@ class RuntimeParts(ABC):
         cluster = self.journal.cluster
         if cluster is not None:
             return self._named(cluster.name)
-        if isinstance(self._target, str) and is_address(self._target):
-            return str(parse(self._target))
         return str(Path(self._target).absolute()) if isinstance(self._target, str | Path) else f"memory:{id(self)}"
 
     def _named(self, node: str) -> str:

@@ -335,6 +335,10 @@ class Journal(Reader, Protocol):
         """What a log of this runtime is filled in from: all of it, or what this node of several commits."""
         ...
 
+    def again(self) -> Reader:
+        """What reads it on its own account, also after it was shut; to be closed. Raises JournalError."""
+        ...
+
     def bell(self) -> Bell | None:
         """What rings when there may be something new in the inbox; None where nobody else can put anything there."""
         ...

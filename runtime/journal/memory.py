@@ -85,6 +85,10 @@ class MemoryJournal:
         """Itself: there is nobody else."""
         return self
 
+    def again(self) -> Self:
+        """Itself: it answers as long as it is there."""
+        return self
+
     def bell(self) -> None:
         """None: nobody else can put commands there."""
 

@@ -62,6 +62,10 @@ class SqliteJournal(WrittenJournal[SqliteReader]):
         """Itself: nobody else writes it."""
         return self
 
+    def again(self) -> SqliteReader:
+        """What reads it on its own account, also after it was shut. Raises JournalError."""
+        return SqliteReader(self.path)
+
     def bell(self) -> Bell:
         """A socket beside the file."""
         return Bell(self.path)

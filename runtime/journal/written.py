@@ -55,6 +55,9 @@ class WrittenJournal(ABC, Generic[R]):
     def _begin(self) -> tuple[R, Loaded, Medium]:
         """Take ownership and load the living. What raises leaves nothing behind."""
 
+    def _give_up(self) -> None:
+        """Give up what `_begin` took beside what it returned. All is written, or will not be."""
+
     # -- writing
 
     @property
@@ -102,6 +105,7 @@ class WrittenJournal(ABC, Generic[R]):
         except BaseException:
             reader.close()
             medium.close()
+            self._give_up()
             raise
         self._reader, self._writer = reader, writer
         return loaded
@@ -130,7 +134,9 @@ class WrittenJournal(ABC, Generic[R]):
         if self._writer is None:
             return not self._pending
         self.flush()
-        return self._writer.stop(deadline)
+        written = self._writer.stop(deadline)
+        self._give_up()
+        return written
 
     def _opened(self) -> Writer:
         if self._writer is None:

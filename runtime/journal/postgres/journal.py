@@ -73,6 +73,10 @@ class PostgresJournal(WrittenJournal[PostgresReader]):
             raise JournalError(f"{self.address} is not open.")
         return self._own
 
+    def again(self) -> PostgresReader:
+        """What reads it on its own account, also after it was shut. Raises JournalError."""
+        return PostgresReader(self.address)
+
     def bell(self) -> PostgresBell:
         """What rings when there may be something new in the inbox, or among the nodes."""
         return PostgresBell(self.address)
@@ -80,15 +84,6 @@ class PostgresJournal(WrittenJournal[PostgresReader]):
     def inbox(self) -> list[InboxRow]:
         """The commands that this node has to do, oldest first."""
         return [] if self._cluster is None else self._cluster.inbox()
-
-    def shut(self, deadline: float) -> bool:
-        """Write what is pending, for at most `deadline` seconds, and leave. Blocks."""
-        written = super().shut(deadline)
-        if self._cluster is not None:
-            with contextlib.suppress(JournalError):  # others find out when its lease has run out
-                self._cluster.leave()
-            self._cluster.close()
-        return written
 
     def _begin(self) -> tuple[PostgresReader, Loaded, Medium]:
         prepare(self.address)
@@ -107,3 +102,9 @@ class PostgresJournal(WrittenJournal[PostgresReader]):
         loaded.last_key = loaded.last_seq = cluster.epoch * EPOCH
         self._own = NodeHistory(reader, cluster.node, loaded.last_seq)
         return reader, loaded, PostgresMedium(self.address, cluster.node, connect=self._connect)
+
+    def _give_up(self) -> None:
+        if self._cluster is not None:
+            with contextlib.suppress(JournalError):  # others find out when its lease has run out
+                self._cluster.leave()
+            self._cluster.close()

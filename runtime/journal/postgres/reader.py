@@ -2,7 +2,7 @@
 
 Rules
 -----
-- One connection, which only reads, asked by one thread at a time. One that is lost is made anew, once per question.
+- One connection, which only reads, asked by one thread at a time (`link.py`).
 - No question holds a transaction longer than a page of rows.
 - Rows are decoded from the JSON they were written as; they come back exactly.
 - Transitions come in the order of their numbers. In the history of a job that is the order in which they happened;
@@ -13,7 +13,6 @@ Rules
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -33,7 +32,7 @@ from ....actors.records import (
 )
 from ....actors.task_record import AttemptRecord, TaskRecord
 from ....actors.transitions import Transitioned
-from ..contract import ArchivedJob, InboxRow, JournalCorrupt, JournalError, Wanted
+from ..contract import ArchivedJob, InboxRow, JournalCorrupt, Wanted
 from ..decoding import (
     APPROVAL,
     ATTEMPT,
@@ -52,7 +51,8 @@ from ..decoding import (
     transitions_of,
 )  # fmt: skip
 from .address import Address, parse
-from .opening import check_version, connect, driver, is_lost, refusing
+from .link import Link
+from .opening import check_version, connect
 from .rows import plain
 
 if TYPE_CHECKING:
@@ -97,13 +97,9 @@ class PostgresReader:
 
     def __init__(self, address: Address | str, purpose: str = "reader") -> None:
         self._address = parse(address) if isinstance(address, str) else address
-        self._purpose = purpose
-        self._one_at_a_time = threading.Lock()
-        self._connection: Connection | None = None
-        self._closed = False
-        connection = self._connect()
+        self._link = Link(self._address, purpose, _connect)
         try:
-            check_version(connection, self._address)
+            self._link.ask(lambda connection: check_version(connection, self._address))
         except BaseException:
             self.close()
             raise
@@ -249,9 +245,7 @@ class PostgresReader:
 
     def close(self) -> None:
         """Let go of the connection."""
-        with self._one_at_a_time:
-            self._closed = True
-            self._close()
+        self._link.close()
 
     # -- recovery
 
@@ -308,29 +302,8 @@ class PostgresReader:
 
     # -- rows
 
-    def _connect(self) -> Connection:
-        self._connection = connect(self._address, self._purpose, writes=False)
-        self._connection.execute("SET default_transaction_read_only = on")
-        return self._connection
-
-    def _close(self) -> None:
-        if self._connection is not None:
-            with contextlib.suppress(Exception):
-                self._connection.close()
-            self._connection = None
-
     def _rows(self, sql: str, *values: object) -> list[Any]:  # Any: rows are tuples of what columns hold
-        with self._one_at_a_time, refusing(self._address):
-            if self._connection is not None:
-                try:
-                    return self._connection.execute(sql.encode(), values).fetchall()
-                except driver().Error as error:
-                    if not is_lost(error):
-                        raise
-                    self._close()
-            if self._closed:
-                raise JournalError(f"{self._address} is not open any more.")
-            return self._connect().execute(sql.encode(), values).fetchall()
+        return self._link.ask(lambda connection: connection.execute(sql.encode(), values).fetchall())
 
     def _records(self, decoder: msgspec.json.Decoder[T], sql: str, *values: object) -> list[T]:
         try:
@@ -399,6 +372,12 @@ class PostgresReader:
                 except UNREADABLE as error:
                     raise self._damage(str(error)) from error
             first = page[-1][0] + 1
+
+
+def _connect(address: Address, purpose: str) -> Connection:
+    connection = connect(address, purpose, writes=False)
+    connection.execute("SET default_transaction_read_only = on")
+    return connection
 
 
 def _ranges(runs: Sequence[WorkstreamRecord]) -> tuple[list[int], list[int]]:

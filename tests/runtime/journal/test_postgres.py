@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -26,6 +29,7 @@ from callboard.runtime.testing.postgres import PrivateServer
 
 from .samples import Loop, attempt, entry, job, moved, raw, task, worker, workstream
 from .test_contract import machine, told
+from .test_sqlite import CHILD
 
 pytestmark = pytest.mark.postgres
 
@@ -260,6 +264,42 @@ def test_who_fences_waits_for_a_commit_under_way_and_a_commit_for_who_fences(pos
     until_degraded(journal, loop, "others have taken over")
     assert not journal.shut(30)
     assert sql(postgres, "SELECT count(*) FROM job_records") == [(0,)]
+
+
+def test_nothing_that_was_durable_is_lost_by_a_kill_and_the_next_has_it_at_once(postgres: str) -> None:
+    code = f"""
+from tests.runtime.journal.samples import Loop, job, moved
+from callboard.runtime.journal.contract import Entry
+from callboard.runtime.journal.postgres.journal import PostgresJournal
+journal, loop = PostgresJournal({postgres!r}), Loop()
+loop.open(journal)
+seq = journal.begun
+while True:
+    for _ in range(20):
+        seq += 1
+        journal.append(Entry([moved(seq, job(seq))], [job(seq)]))
+    loop.until_durable(journal, journal.tail - 10)
+    print(journal.durable, flush=True)
+"""
+    last, kept = 0, 0
+    for _ in range(2):
+        with subprocess.Popen([sys.executable, "-c", code], env=CHILD, stdout=subprocess.PIPE) as child:
+            assert child.stdout is not None
+            for line in child.stdout:
+                last = int(line)
+                if last > 200:
+                    child.send_signal(signal.SIGKILL)
+                    break
+            rest = child.stdout.read().split(b"\n")
+            last = max([last, *(int(line) for line in rest[:-1])])
+        journal = PostgresJournal(postgres)
+        loaded = Loop().open(journal)
+        rows = [row.seq for row in journal.transitions()]
+        assert len(rows) - kept >= last
+        assert [one.key for one in loaded.jobs] == rows
+        assert rows[kept:] == list(range(rows[kept], rows[kept] + len(rows) - kept))
+        kept = len(rows)
+        assert journal.shut(30)
 
 
 # -- what it holds
