@@ -67,7 +67,7 @@ def take_in(kernel: Kernel, loaded: Loaded, *, late: bool = False) -> Arrived:
         if not worker.foreign:
             kernel.workers[record.key] = kernel.named[record.name] = worker
     for breaker in loaded.breakers:
-        if breaker.id == kernel.placed(breaker.name):
+        if breaker.id == kernel.placed(breaker.name) and breaker.name not in kernel.breakers:
             kernel.entities[breaker.key] = kernel.breakers[breaker.name] = BreakerActor(kernel, breaker)
     _take_machines(kernel, loaded, arrived)
     _take_jobs(kernel, loaded, arrived, late=late)

@@ -10,6 +10,8 @@ import anyio.lowlevel
 import pytest
 
 from callboard import Breaker, Runtime, Task, TaskContext, Tool, Worker, Workstream
+from callboard.actors.transitions import as_event
+from callboard.machines.audit import audit
 from callboard.runtime.journal.postgres.journal import PostgresJournal
 
 pytestmark = pytest.mark.anyio
@@ -59,12 +61,15 @@ def anew() -> None:
     users = Users()
 
 
+def node(address: str, name: str) -> Runtime:
+    return Runtime(PostgresJournal(address, node=name, lease=30.0), workers=WORKERS)
+
+
 @asynccontextmanager
 async def nodes(address: str) -> AsyncGenerator[dict[str, Runtime]]:
     """Three runtimes on one database."""
     async with AsyncExitStack() as stack:
-        entered = [Runtime(PostgresJournal(address, node=name, lease=30.0), workers=WORKERS) for name in NAMES]
-        yield {name: await stack.enter_async_context(one) for name, one in zip(NAMES, entered, strict=True)}
+        yield {name: await stack.enter_async_context(node(address, name)) for name in NAMES}
 
 
 def work(count: int, limit: int | None = LIMIT) -> Workstream:
@@ -110,3 +115,20 @@ async def test_a_breaker_opens_on_all_nodes_and_one_of_them_closes_it_again(post
         await until(lambda: states(runtimes) == {"open"})
         await runtimes["c"].breaker("cc").reset(by="ana")
         await until(lambda: states(runtimes) == {"closed"})
+
+
+async def test_a_node_that_comes_back_goes_on_with_its_breakers_whoever_has_buried_it(postgres: str) -> None:
+    async with node(postgres, "a") as a:
+        users.ill = True
+        await (await a.submit(work(2, None), id="a-1")).wait()
+        await until(lambda: a.breaker("cc").record.agreed is not None)
+    async with node(postgres, "b") as b:
+        assert b.breaker("cc").state == "open"
+    async with node(postgres, "a") as a:
+        assert a.breaker("cc").state == "open"
+        await a.breaker("cc").reset()
+    async with node(postgres, "b") as b:
+        assert b.breaker("cc").state == "closed"
+        records = {one.id: one.seq for one in b.journal.breakers()}
+        assert records == {"cc@a": 4, "cc@b": 3}
+        assert audit(as_event(one) for one in b.journal.transitions()) == []

@@ -100,6 +100,8 @@ class PostgresJournal(WrittenJournal[PostgresReader]):
             raise
         self._cluster = cluster
         loaded.last_key = loaded.last_seq = cluster.epoch * EPOCH
+        mine = {one.name: one for one in reader.breakers() if one.id == f"{one.name}@{cluster.name}"}
+        loaded.breakers = [*mine.values()]  # of this name, whoever has taken what else it left
         self._own = NodeHistory(reader, cluster.node, loaded.last_seq)
         return reader, loaded, PostgresMedium(self.address, cluster.node, connect=self._connect)
 
