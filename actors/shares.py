@@ -93,7 +93,9 @@ class Shares:
             if gate.used < share and gate.waiting:
                 scheduler.wake(gate)
         if scheduler.reservations.at_work:
+            rung, self.rung = self.rung, True  # this was the answer: what stands before a gate still waits for others
             scheduler.reservations.collect()
+            self.rung = rung
 
     def _want(self, tool: str, gate: Gate) -> ToolWant:
         most = gate.most or 0

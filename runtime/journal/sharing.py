@@ -12,7 +12,8 @@ Rules
   there is less than one slot for each, who has had one for `TURN` seconds gives it to whoever waits longest.
 - What nobody wants may be kept by who has it, and is given up as soon as somebody wants it.
 - Who wants more than there is has the others ask again (the ring), once: what they have said may be old, and they
-  learn that slots are scarce, and give back each that they do not need.
+  learn that slots are scarce, and give back each that they do not need. Whose claim is what it was before rings nobody:
+  else those who can do nothing about it would ring one another for ever.
 """
 
 from __future__ import annotations
@@ -73,10 +74,11 @@ def portion(node: str, want: Want, claims: Mapping[str, Claim], now: float) -> t
     mine = Claim(want, told, now if told > before.told else before.at, scarce)
     free = left - mine.held
     first = mine.waits and not before.waits and any(claim.held for claim in others.values())
-    ring = first or any(
+    others_should = any(
         (claim.told < parts[name] and free > 0) or (claim.told > parts[name] and told < parts[node])
         for name, claim in others.items()
     )
+    ring = first or (others_should and mine != before)
     return mine, ring
 
 
