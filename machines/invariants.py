@@ -32,7 +32,7 @@ from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
 from .job import JobState
-from .log import TransitionEvent
+from .log import EPOCH, TransitionEvent
 from .machine import Machine
 from .phases import Phase
 from .refinement import ENDS, INSTEAD, Refinement
@@ -372,10 +372,13 @@ _CHECKS: Final[Mapping[str, Callable[[Entity, TransitionEvent, str], Iterator[Br
 
 
 class Probes:
-    """Who probes each tool: at most one task, for as long as it has the permit of the breaker's present period."""
+    """Who probes each tool: at most one task, for as long as it has the permit of the breaker's present period.
+
+    Of lines in several epochs it is not known which was first.
+    """
 
     def __init__(self) -> None:
-        self._of: dict[str, Entity] = {}
+        self._of: dict[str, tuple[Entity, int]] = {}
 
     def take(self, entity: Entity, event: TransitionEvent) -> Iterator[Broken]:
         """Check a line of a task or a breaker, the entity being in its new state already."""
@@ -385,10 +388,11 @@ class Probes:
             return
         tool = event.metadata.get("tool") if entity.state == TaskState.HALF_OPEN else None
         if isinstance(tool, str):
-            other = self._of.get(tool)
-            if other is not None and other is not entity and other.state in _PROBING:
+            epoch = event.seq // EPOCH
+            other, before = self._of.get(tool, (entity, epoch))
+            if other is not entity and before == epoch and other.state in _PROBING:
                 yield "two_probes", f"probes tool {tool}, while {other.entity_id} does (it is {other.state})"
-            self._of[tool] = entity
+            self._of[tool] = entity, epoch
 
 
 def at_end(entity: Entity) -> Iterator[Broken]:

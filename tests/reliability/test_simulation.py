@@ -65,7 +65,7 @@ def test_the_same_seed_is_the_same_run() -> None:
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
 def test_a_deliberate_bug_is_found(mutation: Mutation, tmp_path: Path) -> None:
-    _mutate(mutation, _copy(tmp_path))
+    mutate(mutation, copy_to(tmp_path))
     command = [
         sys.executable, "-m", "tests.reliability.simulation",
         "--kinds", mutation.kinds, "--seeds", str(SEEDS), "--stop",
@@ -76,7 +76,7 @@ def test_a_deliberate_bug_is_found(mutation: Mutation, tmp_path: Path) -> None:
     assert done.stderr == ""
 
 
-def _copy(folder: Path) -> Path:
+def copy_to(folder: Path) -> Path:
     """The library and the simulation, in another folder."""
     ignored = shutil.ignore_patterns("__pycache__")
     package = folder / "src" / "callboard"
@@ -90,9 +90,10 @@ def _copy(folder: Path) -> Path:
     return folder
 
 
-def _mutate(mutation: Mutation, folder: Path) -> None:
-    """Put the bug in, in the one place where it fits."""
-    paths = [path for name in SOURCES for path in (folder / "src" / "callboard" / name).rglob("*.py")]
+def mutate(mutation: Mutation, folder: Path, *also: str) -> None:
+    """Put the bug in, in the one place where it fits: of the library, or of these folders beside."""
+    within = [*(Path("src", "callboard", name) for name in SOURCES), *map(Path, also)]
+    paths = [path for name in within for path in (folder / name).rglob("*.py")]
     texts = {path: path.read_text(encoding="utf-8") for path in paths}
     found = [path for path, text in texts.items() if mutation.old in text]
     places = sum(text.count(mutation.old) for text in texts.values())

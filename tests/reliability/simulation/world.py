@@ -77,7 +77,7 @@ class World:
         host = self.host = Host(self.dispatcher, self.journal, Bodies(), Random(f"{plan.seed}/{self.life}"))
         host.on_trouble = self.ledger.trouble
         host.on_job_over = self._job_over
-        loaded = self.journal.open(on_durable=host.release, call_threadsafe=_never)
+        loaded = self.journal.open(on_durable=host.release, call_threadsafe=never)
         host.hub.told = loaded.last_seq
         kernel = self.kernel = host.kernel = make_kernel(
             host, plan.defaults, loaded, tools=plan.tools, alerts=plan.alerts, health=plan.health,
@@ -335,5 +335,5 @@ class World:
         self.hands.heal()
 
 
-def _never(*_: object) -> None:
+def never(*_: object) -> None:
     """Nothing here is called from another thread."""

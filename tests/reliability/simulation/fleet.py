@@ -1,0 +1,279 @@
+"""Several nodes on one simulated database, and the people who say something to them.
+
+Rules
+-----
+- One step is one thing that happens at one of the nodes, or between them. Time is the same for all, and moves on when
+  nothing is left to happen at the present instant.
+- People say what they want to whoever owns what it is about; while nobody does, it waits, as in the inbox.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from random import Random
+from typing import Any
+
+from callboard.actors.commands import Reply
+from callboard.actors.messages import InboxTaken, Message
+from callboard.runtime.journal.contract import JournalError
+
+from .engines import Run
+from .ledger import Ledger, Said
+from .member import Member
+from .plans import Order, Plan
+from .server import Server, Session
+from .world import MOST_STEPS, StuckError, World
+
+LEASE = 15.0
+RESTART = 3.0
+"""Seconds until a node that was fenced begins anew."""
+
+
+@dataclass(eq=False)
+class Waiting:
+    """A command in the inbox."""
+
+    said: Said
+    make: Callable[[World, Reply], Message | None]
+    job: str | None  # the id of the job that it is about
+    only: Member | None  # who has to do it, where that is a worker's or a breaker's affair
+    about: str | None  # what it decides about
+    sent_at: float
+    at: Member | None = None  # who has taken it
+
+
+class FleetLedger(Ledger):
+    """What really happened, on all nodes."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.fleet = fleet
+        super().__init__(fleet)  # type: ignore[arg-type] # until something happens on a node
+
+    def at(self, member: Member) -> FleetLedger:
+        """What follows happens there."""
+        self.world = member
+        return self
+
+    def note(self, what: str, facts: Any) -> None:
+        """A line of the trace."""
+        self.trace.append((self.fleet.now, len(self.fleet.server.disk.transitions), what, facts))
+
+    def is_open(self, token: int) -> bool:
+        """Whether the journal has a claim under a token, without its end."""
+        claim: Any = self.fleet.disk.records.get(("attempt", token))
+        return claim is None or claim.end is None
+
+    def _limits(self, run: Run) -> None:
+        """As for one, but of a tool for all nodes that are not fenced: what those run counts no more."""
+        super()._limits(run)
+        most = self.fleet.limits.get(run.tool or "")
+        if most is not None:
+            living = [one for one in self.fleet.members if not one.gone and not one.seat.session.ended_as]
+            runs = [one for member in living for one in member.hands.runs.values() if one.kind == "body"]
+            same = sum(one.tool == run.tool and not one.lends for one in runs)
+            if same > most:
+                self.wrong("over_limit", f"{same} bodies use tool {run.tool} on all nodes, of {most}")
+
+
+class Fleet:
+    """The nodes, the server, and what happens between them."""
+
+    def __init__(self, plan: Plan, names: int) -> None:
+        self.plan = plan
+        self.random = Random(f"{plan.seed}/{plan.kind}/order")
+        self.now = 0.0
+        self.lease = LEASE
+        self.steps = self.lives = self.made = 0
+        self.healing = False
+        self.taken: Counter[str] = Counter()
+        self.agenda: list[tuple[float, int, Callable[[], object]]] = []
+        self.inbox: list[Waiting] = []
+        self.members: list[Member] = []
+        self.limits = {name: tool.max_parallel for name, tool in plan.tools.items()}
+        self.ledger = FleetLedger(self)
+        self.server = Server(lambda: self.now, self.ledger.wrong)
+        self.disk = self.server.disk
+        self.disk.row_done = self.ledger.row_done
+        self.server.ring, self.server.lost = self._ring, self._lost
+        for number in range(names):
+            self.begin(f"n{number}", "AB"[number % 2])
+
+    # -- nodes ---------------------------------------------------------------------------------------------------------
+
+    def begin(self, name: str, place: str, jump: float = 0.0) -> None:
+        """Begin a process of a node; once the server is there."""
+        try:
+            member = Member(self, name, place, jump)
+        except JournalError:
+            self.after(1.0, lambda: self.begin(name, place, jump))
+            return
+        self.members = [one for one in self.members if not one.gone] + [member]
+
+    def submit(self, order: Order, pick: float) -> None:
+        """Submit a job at one of the nodes."""
+        self.ledger.orders.setdefault(order.job_id, False)
+        there = [member for member in self.living() if member.acts]
+        if there:
+            there[int(pick * len(there))].submit(order.job_id, order.spec, order.by)
+        else:
+            self.after(1.0, lambda: self.submit(order, pick))
+
+    def living(self) -> list[Member]:
+        """The processes that run, or are frozen."""
+        return [member for member in self.members if not member.gone]
+
+    def ended(self, member: Member, why: str) -> None:
+        """A process has ended. It is begun anew after a while."""
+        for waiting in self.inbox:
+            if waiting.at is member:
+                waiting.at = None
+        self.after(RESTART if why != "left" else 10.0, lambda: self.begin(member.name, member.place, member.jump))
+        self.after(0.0, self._submit_again)
+
+    def _submit_again(self) -> None:
+        """Whoever submitted at a node that is gone does it at another one."""
+        for order in self.plan.orders:
+            if self.ledger.orders.get(order.job_id) is False:
+                self.submit(order, self.random.random())
+
+    def _lost(self, session: Session) -> None:
+        """A node was fenced: what its bodies told and the journal does not have is not known to anybody."""
+        for member in self.living():
+            if member.seat.session is session:
+                self.ledger.unheard |= {token for token in member.hands.over if self.ledger.is_open(token)}
+
+    def _ring(self, by: Session) -> None:
+        for member in self.living():
+            if member.seat.session is not by and member.seat.session.reaches:
+                member.rung()
+
+    # -- what people say -----------------------------------------------------------------------------------------------
+
+    def say(  # noqa: PLR0917 - what a command is
+        self,
+        what: str,
+        target: str,
+        make: Callable[[World, Reply], Message | None],
+        job: str | None = None,
+        only: Member | None = None,
+        decision: Message | None = None,
+    ) -> None:
+        """Put a command into the inbox."""
+        key = f"c{len(self.ledger.said)}"
+        said = self.ledger.said[key] = Said(key, what, target, lambda _: None)
+        self.ledger.note("command", (key, what, target))
+        about = target.partition(" ")[2].replace("@1/", "/")
+        self.inbox.append(Waiting(said, make, job, only, about if decision is not None else None, self.utc()))
+        self.after(0.0, self.deliver)
+
+    def deliver(self) -> None:
+        """Have what lies in the inbox taken by whoever owns what it is about."""
+        self.inbox = [one for one in self.inbox if not one.said.answered]
+        for waiting in self.inbox:
+            if waiting.at is None:
+                self._deliver(waiting)
+        if self.inbox:
+            self.after(1.0, self.deliver)
+
+    def _deliver(self, waiting: Waiting) -> None:
+        only = waiting.only
+        if only is not None:
+            if only.gone:
+                self.ledger.answered(waiting.said.key, None, LookupError("its node is gone"))
+                return
+            there: Member | None = only
+        elif waiting.said.key in self.disk.requests:
+            self.ledger.answered(waiting.said.key, None, None, known=True)
+            return
+        else:
+            there = self._owner(waiting.job)
+        if there is not None:
+            waiting.at = there
+            there.give_here(waiting.said, waiting.make, waiting.sent_at)
+
+    def _owner(self, job_id: str | None) -> Member | None:
+        """Who does what is about a job: who owns it, or where it has ended any node."""
+        job = self.disk.journal.job(job_id or "")
+        if job is None or job.finished_at is not None:
+            there = [member for member in self.living() if member.acts]
+            return there[0] if there else None
+        owner = self.server.owners["job", job.key]
+        found = [member for member in self.living() if member.seat.session is owner]
+        return found[0] if found and job.id in found[0].kernel.jobs else None
+
+    def awaited(self) -> dict[str, float]:
+        """The decisions in the inbox."""
+        found: dict[str, float] = {}
+        for one in self.inbox:
+            if one.about is not None and not one.said.answered:
+                found[one.about] = min(one.sent_at, found.get(one.about, one.sent_at))
+        return found
+
+    def hand_out(self, member: Member, jobs: set[str]) -> None:
+        """A node that has taken jobs over takes what lies in the inbox about them."""
+        if member.gone:
+            return
+        if any(job in member.kernel.jobs for job in jobs) or not jobs:
+            for waiting in self.inbox:
+                if waiting.job in jobs and waiting.at is None and not waiting.said.answered:
+                    waiting.at = member
+                    waiting.at.give_here(waiting.said, waiting.make, waiting.sent_at)
+            member.clients.append(lambda: member.host.tell(InboxTaken()))
+            return
+        self.after(0.1, lambda: self.hand_out(member, jobs))
+
+    def utc(self) -> float:
+        """The UTC of people, which is right."""
+        return 1_700_000_000.0 + self.now
+
+    # -- steps ---------------------------------------------------------------------------------------------------------
+
+    def note(self, what: str, **facts: Any) -> None:
+        """Write a line of the trace."""
+        self.ledger.note(what, facts)
+
+    def after(self, delay: float, what: Callable[[], object]) -> None:
+        """Have something happen in so many seconds."""
+        self.made += 1
+        heappush(self.agenda, (self.now + delay, self.made, what))
+
+    def step(self, until: float = float("inf")) -> bool:
+        """Let one thing happen. False if nothing is left to happen by `until`."""
+        self.steps += 1
+        if self.steps > MOST_STEPS * 2:
+            raise StuckError(f"it has taken {self.steps} steps and goes on")
+        could = [one for member in self.members if member.acts for one in member.could()]
+        if self.agenda and self.agenda[0][0] <= self.now:
+            could.append(self._tell)
+        if not could:
+            return self._wait(until)
+        could[int(self.random.random() * len(could))]()
+        return True
+
+    def _tell(self) -> bool:
+        heappop(self.agenda)[2]()
+        return True
+
+    def _wait(self, until: float) -> bool:
+        dues = [due for member in self.members if member.acts and (due := member.due()) is not None]
+        if self.agenda:
+            dues.append(self.agenda[0][0])
+        if not dues or min(dues) > until:
+            return False
+        self.advance(max(0.0, min(dues) - self.now))
+        return True
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass, for everybody."""
+        self.now += seconds
+
+    def settle(self, span: float, until: Callable[[], bool] | None = None) -> None:
+        """Let everything happen that does within so many seconds."""
+        end = self.now + span
+        while not (until is not None and until()) and self.step(end):
+            pass
+        if self.now < end and not (until is not None and until()):
+            self.advance(end - self.now)

@@ -1,0 +1,373 @@
+"""One process of a node, on the simulated database that it shares with others: a real kernel, host and dispatcher.
+
+Rules
+-----
+- It is a `World` whose journal is the fleet's server, and whose clock has a UTC of its own. A frozen one does nothing,
+  and finds out what time it is when it is thawed.
+- What a node does about its lease, about what others have left, and about tools is what `runtime/cluster` does, without
+  an event loop: at the same moments, with the same words to the kernel.
+- A node that was fenced ends when it hears of it, with all that runs there. It begins anew as another process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from callboard.actors.commands import Approve, Command, NextRun, Reject, Reply, Request, StartWorkers, Submit
+from callboard.actors.lifecycles import Lifecycles
+from callboard.actors.loading import Loaded, make_kernel
+from callboard.actors.messages import RECOVER, Adopt, InboxTaken, Message, NewEpoch, ToolShares
+from callboard.actors.records import JobRecord
+from callboard.actors.spec import Worker, Workstream
+from callboard.runtime.bodies import Bodies
+from callboard.runtime.clock import VirtualClock
+from callboard.runtime.cluster.breakers import Seen, to_hear, to_say
+from callboard.runtime.dispatcher import Dispatcher
+from callboard.runtime.host import Host
+from callboard.runtime.journal.cluster import EPOCH, LeaseLost, Want
+from callboard.runtime.journal.contract import JournalError
+
+from .engines import Hands, Run
+from .ledger import Said
+from .seat import MemoryCluster, NodeJournal
+from .world import KEEP, World, never
+
+if TYPE_CHECKING:
+    from .fleet import Fleet
+
+RENEWALS = 3
+SOON = 0.25
+"""As in `runtime/cluster`: how often the lease is renewed, and when it is looked again where something is left."""
+AGAIN = 0.5
+"""Seconds until a batch is tried again that could not be written."""
+
+
+class FleetClock(VirtualClock):
+    """The time of all nodes, with a UTC of one's own."""
+
+    __slots__ = ("_fleet",)
+
+    def __init__(self, fleet: Fleet) -> None:
+        super().__init__()
+        self._fleet = fleet
+
+    def monotonic(self) -> float:
+        """Seconds since the beginning."""
+        return self._fleet.now
+
+    def time(self) -> float:
+        """What this machine takes for UTC."""
+        return self._start + self._fleet.now
+
+
+class Member(World):
+    """One process of a node."""
+
+    def __init__(self, fleet: Fleet, name: str, place: str, jump: float = 0.0) -> None:
+        self.fleet = fleet
+        self.plan = fleet.plan
+        self.random = fleet.random
+        self.ledger = fleet.ledger
+        self.taken = fleet.taken
+        self.lifecycles = Lifecycles()
+        self.healing = fleet.healing
+        self.name = name
+        self.place = place
+        self.steps = 0
+        fleet.lives += 1
+        self.life = fleet.lives
+        self.made = 0
+        self.frozen = False
+        self.gone = False
+        self.submitting: set[str] = set()  # ids of jobs that were submitted here
+        self.agenda = []
+        self.clients = []
+        self.clock = FleetClock(fleet)
+        self.clock.jump_utc(jump)
+        self.jump = jump
+        self.disk = fleet.server.disk
+        self.retried = False
+        self.open()
+
+    def open(self) -> None:
+        """Begin. Raises JournalError."""
+        fleet, plan = self.fleet, self.plan
+        self.seat = MemoryCluster(fleet.server, self.name, self.place, fleet.lease)
+        self.dispatcher = Dispatcher(clock=self.clock)
+        self.log = NodeJournal(self.seat)
+        host = self.host = Host(self.dispatcher, self.log, Bodies(), Random(f"{plan.seed}/{self.life}"))
+        host.on_trouble = self.ledger.trouble
+        host.on_job_over = self._job_over
+        loaded = self.log.open(on_durable=host.release, call_threadsafe=never)
+        host.hub.told = loaded.last_seq
+        self.kernel = host.kernel = make_kernel(
+            host, plan.defaults, loaded, tools=plan.tools, health=plan.health, lifecycles=self.lifecycles,
+            node=self.name,
+        )  # fmt: skip
+        self.kernel.ring = self.rung
+        self.hands = Hands(self)
+        host.caller = self.hands  # type: ignore[assignment] # it stands in for it
+        host.tell(RECOVER)
+        host.tell(InboxTaken())
+        host.tell(StartWorkers(plan.workers))
+        self.note("opened", number=self.seat.session.number, epoch=self.seat.epoch)
+        self.after(0.0, self.look)
+
+    # -- the fleet's --------------------------------------------------------------------------------------------------
+
+    def note(self, what: str, **facts: Any) -> None:
+        """Write a line of the trace."""
+        self.fleet.note(what, node=self.name, **facts)
+
+    def started(self, run: Run) -> None:
+        """Something really began."""
+        self.ledger.at(self).started(run)
+
+    def ended(self, run: Run, ended: Any) -> None:
+        """Something really ended."""
+        self.ledger.at(self).ended(run, ended)
+        if self.seat.session.ended_as:
+            self.ledger.unheard.add(run.token)
+
+    def _job_over(self, job: Any) -> None:
+        self.ledger.at(self).job_over(job.record)
+
+    # -- steps ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def acts(self) -> bool:
+        """Whether anything can happen here."""
+        return not (self.frozen or self.gone)
+
+    def could(self) -> list[Callable[[], bool]]:
+        """What could happen here now."""
+        could: list[Callable[[], bool]] = [self._turn] if self.dispatcher.has_work else []
+        if self.log.waiting and (not self.log.sick or self.retried):
+            could.append(self._commit)
+        if self.agenda and self.agenda[0][0] <= self.now:
+            could.append(self._tell)
+        if self.clients and self.host.takes:
+            could.append(self._say)
+        return could
+
+    def due(self) -> float | None:
+        """When something happens here by itself."""
+        dues = [self.dispatcher.timers.next_due(), self.agenda[0][0] if self.agenda else None]
+        return min((due for due in dues if due is not None), default=None)
+
+    def _commit(self) -> bool:
+        log, self.retried = self.log, False
+        waiting = len(log.waiting)
+        try:
+            written = log.commit(waiting if self.random.random() < 0.5 else self.random.randint(1, waiting))
+        except LeaseLost:
+            self.end("fenced")
+            return True
+        if not written:
+            self.after(AGAIN, self._retry)
+        return True
+
+    def _retry(self) -> None:
+        self.retried = True
+
+    def end(self, why: str) -> None:
+        """The process ends: killed, fenced, or of itself."""
+        if self.gone:
+            return
+        self.note("ends", why=why)
+        self.gone = True
+        self.seat.session.dead = True
+        self.ledger.at(self).crashed()
+        for run in list(self.hands.runs.values()):
+            self.ledger.unheard.add(run.token)
+        self.dispatcher.close()
+        self.agenda.clear()
+        self.clients.clear()
+        self.fleet.ended(self, why)
+
+    # -- the node's service --------------------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Renew the lease, and do what there is to do."""
+        delay = self.fleet.lease / RENEWALS
+        try:
+            pulse = self.seat.beat(max(self.kernel.key, self.kernel.seq))
+            self._rise()
+            expired = pulse.due_in is not None and pulse.due_in <= 0
+            if pulse.orphans or expired:
+                delay = SOON
+                if not self.kernel.draining:
+                    self._take()
+            elif pulse.due_in is not None:
+                delay = min(delay, pulse.due_in + 0.1)
+            self._look_at_tools()
+        except LeaseLost:
+            self.end("fenced")
+            return
+        except JournalError:
+            delay = AGAIN
+        self.after(delay, self.look)
+
+    def _rise(self) -> None:
+        first = self.seat.epoch * EPOCH
+        if first > min(self.kernel.key, self.kernel.seq):
+            self.host.tell(NewEpoch(first, first))
+
+    def _take(self) -> None:
+        loaded = self.seat.take()
+        if loaded is None:
+            return
+        self.note("takes", jobs=[job.id for job in loaded.jobs], workers=[one.id for one in loaded.workers])
+        loaded.awaited = self.fleet.awaited()
+        loaded = msgspec.json.decode(msgspec.json.encode(loaded), type=Loaded)
+        self.host.tell(Adopt(loaded=loaded))
+        self.fleet.after(0.0, lambda: self.fleet.hand_out(self, {job.id for job in loaded.jobs}))
+
+    def rung(self) -> None:
+        self.after(0.0, self._look_again)
+
+    def _look_again(self) -> None:
+        try:
+            self._look_at_tools()
+        except LeaseLost:
+            self.end("fenced")
+        except JournalError:
+            self.after(AGAIN, self._look_again)
+
+    def _look_at_tools(self) -> None:
+        kernel, now = self.kernel, self.host.now()
+        rows = {row.tool: row for row in self.seat.tools()}
+        living = {node.name for node in self.seat.nodes() if node.state in {"living", "silent"}}
+        for tool in sorted({*rows, *kernel.breakers}):
+            actor, row = kernel.breakers.get(tool), rows.get(tool)
+            seen = None if actor is None else Seen(actor.record, actor.could_try, actor.tries)
+            said = None
+            if seen is not None:
+                said = to_say(seen, row, self.name, now, gone=row is not None and row.home not in living)
+            if said is not None:
+                row = self.seat.set_tool(said)
+            if (heard := to_hear(seen, tool, row, self.name, said)) is not None:
+                self.host.tell(heard)
+        self._share()
+
+    def _share(self) -> None:
+        shares = self.kernel.scheduler.shares
+        if shares is None:
+            return
+        wants: dict[str, Want] = {}
+        for tool, want in shares.wants().items():
+            if want.most:
+                slots = want.used + want.urgent + want.less
+                wants[tool] = Want(want.most, slots, want.priority, want.used, want.urgent)
+                shares.hold(tool)
+        if wants:
+            claims = self.seat.share(wants)
+            scarce = frozenset(tool for tool, claim in claims.items() if claim.scarce)
+            self.host.later(ToolShares({tool: claim.told for tool, claim in claims.items()}, scarce))
+
+    # -- what people say -----------------------------------------------------------------------------------------------
+
+    def command(self, target: Any, what: str, message: Message) -> None:
+        """Have it said to that, wherever it is by then."""
+        kind, name, run = target.record.kind, target.record.id, target.record.run
+        here = self if kind in {"worker", "breaker"} else None
+
+        def make(member: World, reply: Reply) -> Message | None:
+            for entity in member.kernel.entities.values():
+                record = entity.record
+                if record.id == name and record.kind == kind and record.run == run:
+                    return Command(record.key, message, reply)
+            return None
+
+        told = message if isinstance(message, Approve | Reject) else None
+        self.fleet.say(what, f"{kind} {name}", make, job=target.context()[0], only=here, decision=told)
+
+    def give_here(self, said: Said, make: Callable[[World, Reply], Message | None], sent_at: float) -> None:
+        """Say something here, once the gate is open: unless it has taken effect before, as its key says."""
+
+        def say() -> None:
+            key = said.key
+            if key in self.disk.requests:
+                self.ledger.answered(key, None, None, known=True)
+                return
+            request = Request(key, "sim", key, KEEP, sent_at=sent_at)
+            reply = Reply(lambda value, error: None if self.gone else self.ledger.answered(key, value, error), request)
+            message = make(self, reply)
+            if message is None:
+                self.ledger.answered(key, None, LookupError("there is no such thing any more"))
+            else:
+                self.host.tell(message)
+
+        self.clients.append(say)
+
+    def submit(self, job_id: str, spec: Workstream, by: str | None) -> None:
+        """Submit a job under its id; the same again is the same job."""
+
+        def say() -> None:
+            if self.disk.journal.job(job_id) is not None:
+                self.ledger.at(self).accepted(job_id)
+                return
+            try:
+                free = job_id not in self.submitting and self.seat.reserve("job", job_id)
+            except JournalError:
+                free = False
+            if not free:
+                self.after(1.0, lambda: self.submit(job_id, spec, by))
+                return
+
+            self.submitting.add(job_id)
+
+            def answered(_: Any, error: Exception | None) -> None:
+                if not self.gone:
+                    self.ledger.at(self).accepted(job_id, error)
+
+            self.host.tell(Submit(job_id, True, spec, msgspec.json.encode(spec), "", Reply(answered), by))
+
+        self.clients.append(say)
+
+    def worker_spec(self, name: str) -> Worker:
+        """What a worker was started as."""
+        return super().worker_spec(name.removesuffix(f"@{self.name}"))
+
+    def next_run(self, record: JobRecord, reason: str, again: str | None, skip: str | None) -> None:
+        """Have an ended job run again here."""
+        job_id = record.id
+
+        def make(member: World, reply: Reply) -> Message | None:
+            assert isinstance(member, Member)
+            journal = self.disk.journal
+            job = journal.job(job_id)
+            if job is None or job.finished_at is None or not member.adopts(job_id):
+                return None
+            runs, encoded = journal.workstreams(job_id), journal.spec(job.stream)
+            if encoded is None:
+                return None
+            stream = runs[-1] if runs else None
+            tasks = () if stream is None else tuple(journal.tasks(stream.key))
+            spec = msgspec.json.decode(encoded, type=Workstream)
+            return NextRun(job, spec, encoded, stream, tasks, reply, again=again, skip=skip, reason=reason)
+
+        self.fleet.say("next_run", f"job {job_id}", make, only=self)
+
+    def adopts(self, job_id: str) -> bool:
+        """Own an ended job here. What is numbered from then on is above all that it has."""
+        try:
+            adopted = self.seat.adopt("job", job_id)
+        except JournalError:
+            return False
+        self.kernel.count_from(self.seat.epoch * EPOCH, self.seat.epoch * EPOCH)
+        return adopted
+
+    def submit_child(self, run: Run) -> None:
+        """The body of `run` submits a child job and waits for it."""
+        record = self.kernel.entities[run.key].record
+        known = self.disk.journal.job(f"{record.job_id}/{record.name}/child")
+        again = known is not None and known.finished_at is not None and known.state != "completed"
+        if known is not None and again and not self.adopts(known.id):
+            self.after(1.0, lambda: self.submit_child(run) if run.token in self.hands.runs else None)
+            return
+        super().submit_child(run)

@@ -1,0 +1,169 @@
+"""What a node sees of the simulated database: its seat among the others, and its journal."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from callboard.actors.loading import Loaded
+from callboard.actors.transitions import Transitioned
+from callboard.runtime.journal.cluster import LeaseLost, Node, Pulse, ToolState, Want
+from callboard.runtime.journal.contract import Commits, Entry, Health, InboxRow, JournalError
+from callboard.runtime.journal.sharing import Claim
+
+from .server import Server, nobody
+
+
+class MemoryCluster:
+    """A node's seat. It is `Cluster` for one node of a `Server`."""
+
+    def __init__(self, server: Server, name: str, place: str, lease: float) -> None:
+        self.server = server
+        self.session = server.join(name, place, lease)
+
+    @property
+    def name(self) -> str:
+        """This node's name."""
+        return self.session.name
+
+    @property
+    def epoch(self) -> int:
+        """Its present epoch."""
+        return self.session.epoch
+
+    @property
+    def lease(self) -> float:
+        """Seconds that its lease lasts."""
+        return self.session.lease
+
+    def beat(self, last: int) -> Pulse:
+        """Renew the lease."""
+        return self.server.beat(self.session, last)
+
+    def take(self) -> Loaded | None:
+        """Take this node's share of what nobody owns."""
+        return self.server.take(self.session)
+
+    def nodes(self) -> list[Node]:
+        """All nodes."""
+        self.server.reach(self.session)
+        return self.server.nodes()
+
+    def reserve(self, kind: str, name: str) -> bool:
+        """Reserve a job's id."""
+        return self.server.reserve(self.session, kind, name)
+
+    def owner_of(self, kind: str, name: str) -> str | None:
+        """The name of the node that owns a living job."""
+        self.server.reach(self.session)
+        job = self.server.disk.journal.job(name) if kind == "job" else None
+        owner = None if job is None or job.finished_at is not None else self.server.owners["job", job.key]
+        return None if owner is None or owner.ended_as else owner.name
+
+    def adopt(self, kind: str, name: str) -> bool:
+        """Own an ended job, which is about to be run again here."""
+        return self.server.adopt(self.session, kind, name)
+
+    def send(self, row: InboxRow) -> int:
+        """Put a command into the inbox."""
+        self.server.reach(self.session)
+        number = len(self.server.rows) + 1
+        self.server.rows[number] = msgspec.structs.replace(row, row=number)
+        self.server.ring(self.session)
+        return number
+
+    def answer(self, row: int) -> bytes | None:
+        """The answer to a row of the inbox."""
+        self.server.reach(self.session)
+        return self.server.answers.get(row)
+
+    def tools(self) -> list[ToolState]:
+        """Every tool whose breaker anybody has opened."""
+        self.server.reach(self.session)
+        return list(self.server.tools.values())
+
+    def set_tool(self, tool: ToolState) -> ToolState:
+        """Change the state of a tool's breaker."""
+        return self.server.set_tool(self.session, tool)
+
+    def share(self, wants: Mapping[str, Want]) -> dict[str, Claim]:
+        """Say what is wanted of these tools."""
+        return self.server.share(self.session, wants)
+
+    def leave(self) -> None:
+        """Own nothing any more."""
+        self.server.leave(self.session)
+
+
+class NodeJournal:
+    """The journal of one node. What could not be written is kept, and tried again whole."""
+
+    durable_medium = False
+    shared = None
+
+    def __init__(self, cluster: MemoryCluster) -> None:
+        self.cluster = cluster
+        self.disk = cluster.server.disk
+        self.waiting: deque[Entry] = deque()
+        self.batch: list[Entry] = []  # on its way: whether it was written is not known
+        self.tail = self.durable = self.backlog = 0
+        self.sick = ""
+        self.committed = Commits()
+        self._batches = 0
+        self._moved: Callable[[], None] = nobody
+
+    @property
+    def health(self) -> Health:
+        """Whether it can write."""
+        return Health(ok=not self.sick, reason=self.sick or None)
+
+    def open(
+        self,
+        *,
+        on_durable: Callable[[], None],
+        call_threadsafe: Callable[[Callable[[], None]], object],
+        after_commit: Callable[[Sequence[Transitioned]], None] | None = None,
+    ) -> Loaded:
+        """Load what a new node begins with."""
+        self._moved = on_durable
+        return self.cluster.server.begin(self.cluster.session)
+
+    def append(self, entry: Entry) -> int:
+        """Take one turn."""
+        self.tail += 1
+        self.backlog += len(entry.transitions)
+        self.waiting.append(entry)
+        return self.tail
+
+    def commit(self, entries: int) -> bool:
+        """Write the next ones, and tell it. False if that cannot be done now. Raises LeaseLost."""
+        if not self.batch:
+            self._batches += 1
+            self.batch = [self.waiting[place] for place in range(entries)]
+        try:
+            self.cluster.server.write(self.cluster.session, self._batches, self.batch)
+        except LeaseLost:
+            raise
+        except JournalError as error:
+            self.sick = str(error)
+            self._moved()
+            return False
+        for entry in self.batch:
+            self.waiting.popleft()
+            self.backlog -= len(entry.transitions)
+        self.durable += len(self.batch)
+        self.batch, self.sick = [], ""
+        self._moved()
+        return True
+
+    def flush(self) -> None:
+        """Nothing: the simulation says when something is written."""
+
+    def lend(self) -> None:
+        """Nothing: there is no writer thread."""
+
+    def __getattr__(self, name: str) -> Any:  # the questions of a reader, which are asked of what is durable
+        return getattr(self.disk.journal, name)

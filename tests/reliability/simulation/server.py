@@ -1,0 +1,361 @@
+"""The database that several simulated nodes share. What a node sees of it is in `seat.py`.
+
+Rules
+-----
+- It keeps what `runtime/journal/cluster.py` promises: leases, fencing, epochs, shares. Time is the server's own, which
+  nobody sets.
+- A call fails where the server is down or the node does not reach it. One that took effect may fail as well: its answer
+  was lost. Then the node does it again, and it takes effect once.
+- What must be true of every write is looked at here: `wrong` is told of what is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from callboard.actors.loading import Loaded
+from callboard.actors.names import node_of
+from callboard.actors.records import BreakerRecord, JobRecord, OutboxRow, WorkerRecord
+from callboard.actors.task_record import AttemptRecord
+from callboard.runtime.journal.cluster import EPOCH, LeaseLost, Node, Pulse, ToolState, Want
+from callboard.runtime.journal.contract import Entry, InboxRow, JournalError, belongs_to
+from callboard.runtime.journal.sharing import Claim, portion
+
+from .disk import Disk
+
+OWNED = frozenset({"job", "machine", "worker", "outbox"})
+"""Kinds of records that belong to a node."""
+
+
+@dataclass(eq=False)
+class Session:
+    """A node, as the database has it."""
+
+    number: int
+    name: str
+    place: str
+    epoch: int
+    lease: float
+    seen_at: float
+    awake_at: float  # since when it has renewed its lease without a pause
+    epochs: set[int] = field(default_factory=set)
+    ended_as: str = ""  # fenced | left; "" while it lives
+    buried: bool = False  # somebody has taken its workers over
+    batch: int = 0  # the last batch that it has written
+    took: Loaded | None = None  # what it has taken and was not told of, the answer being lost
+    reaches: bool = True
+    loses: bool = False  # the answer to its next call
+    dead: bool = False  # its process has ended
+    out_of_reach: float | None = None  # since when it could not have renewed its lease, the server being up
+
+
+class Server:
+    """The database. clock: its own. wrong: is told of what must not be, as kind and text."""
+
+    def __init__(self, clock: Callable[[], float], wrong: Callable[[str, str], object]) -> None:
+        self.clock = clock
+        self.wrong = wrong
+        self.disk = Disk()
+        self.up = True
+        self.sessions: list[Session] = []
+        self.epochs = 0
+        self.owners: dict[tuple[str, int], Session] = {}
+        self.reserved: dict[tuple[str, str], Session] = {}
+        self.readopted: dict[tuple[str, str], tuple[int, Session]] = {}
+        self.claims: dict[str, dict[str, Claim]] = {}
+        self.tools: dict[str, ToolState] = {}
+        self.rows: dict[int, InboxRow] = {}
+        self.answers: dict[int, bytes] = {}
+        self.last: dict[str, int] = {}  # the highest number in each history
+        self.ring: Callable[[Session], object] = nobody  # for all but that one to hear
+        self.lost: Callable[[Session], object] = nobody  # told of each that is fenced
+
+    # -- reaching it ---------------------------------------------------------------------------------------------------
+
+    def join(self, name: str, place: str, lease: float) -> Session:
+        """A new node. Raises JournalError, also while a living one has that name."""
+        self._check_up()
+        now = self.clock()
+        for other in self.living():
+            if other.name == name:
+                if not other.dead and other.seen_at + other.lease >= now:
+                    raise JournalError(f"there is a node {name!r} already")
+                self._fence(other)
+        session = Session(len(self.sessions) + 1, name, place, self._epoch(), lease, now, now)
+        session.epochs.add(session.epoch)
+        self.sessions.append(session)
+        return session
+
+    def living(self) -> list[Session]:
+        """The nodes that nobody has fenced."""
+        return [session for session in self.sessions if not session.ended_as]
+
+    def reach(self, session: Session) -> None:
+        """Raises JournalError where a node does not reach the server, LeaseLost where it was fenced."""
+        self._check_up()
+        if not session.reaches:
+            raise JournalError("the server is not reached")
+        if session.ended_as:
+            raise LeaseLost(f"node {session.name!r} was fenced")
+
+    def _check_up(self) -> None:
+        if not self.up:
+            raise JournalError("the server is down")
+
+    @staticmethod
+    def answered(session: Session) -> None:
+        """Raises JournalError where the answer to what has just been done is lost."""
+        if session.loses:
+            session.loses = False
+            raise JournalError("the connection was lost")
+
+    def _epoch(self) -> int:
+        self.epochs += 1
+        return self.epochs
+
+    def rise(self, session: Session) -> None:
+        """Begin a new epoch of a node."""
+        session.epoch = self._epoch()
+        session.epochs.add(session.epoch)
+
+    # -- leases --------------------------------------------------------------------------------------------------------
+
+    def beat(self, session: Session, last: int) -> Pulse:
+        """Renew a lease."""
+        self.reach(session)
+        now = self.clock()
+        if now - session.seen_at > session.lease / 2:
+            session.awake_at = now
+        session.seen_at, session.out_of_reach = now, None
+        if last > session.epoch * EPOCH + EPOCH // 2:
+            self.rise(session)
+        others = [one for one in self.living() if one is not session]
+        due = [0.0 if self._known_dead(one, session) else one.seen_at + one.lease - now for one in others]
+        orphans = len(self._jobs_left()) + len(self._rows_left()) + len(self._claims_left())
+        orphans += sum(not one.buried for one in self.sessions if one.ended_as)
+        self.answered(session)
+        return Pulse(1 + len(others), orphans, min(due, default=None))
+
+    @staticmethod
+    def _known_dead(other: Session, by: Session) -> bool:
+        return other.dead and other.place == by.place
+
+    def fence(self, session: Session) -> None:
+        """Fence who is silent, or known to be dead."""
+        now = self.clock()
+        for other in self.living():
+            if other is session:
+                continue
+            silent = other.seen_at + other.lease < now
+            awake = session.awake_at + max(session.lease, other.lease) < now
+            if (silent and awake) or self._known_dead(other, session):
+                since = other.out_of_reach
+                if not other.dead and (since is None or now - since < other.lease / 2):
+                    self.wrong("fenced_alive", f"{other.name} was fenced by {session.name}, and was well all the time")
+                self._fence(other)
+
+    def _fence(self, session: Session, how: str = "fenced") -> None:
+        session.ended_as = how
+        self.lost(session)
+        for claims in self.claims.values():
+            claims.pop(session.name, None)
+        self.ring(session)
+
+    def leave(self, session: Session) -> None:
+        """A node leaves."""
+        self.reach(session)
+        self._fence(session, "left")
+
+    # -- taking --------------------------------------------------------------------------------------------------------
+
+    def take(self, session: Session) -> Loaded | None:
+        """A node's share of what nobody owns."""
+        self.reach(session)
+        if session.took is None:
+            self.fence(session)
+            session.took = self._take(session)
+        self.answered(session)
+        loaded, session.took = session.took, None
+        return loaded
+
+    def _take(self, session: Session) -> Loaded | None:
+        now = self.clock()
+        living = [one for one in self.living() if one is session or one.seen_at + one.lease >= now]
+        jobs = self._jobs_left()
+        keys = {job.key for job in jobs}
+        roots = [job for job in jobs if job.parent not in keys]
+        mine = {job.key for job in roots[: -(-len(roots) // len(living))]}
+        while more := {job.key for job in jobs if job.parent in mine} - mine:
+            mine |= more
+        outbox = {row.key for row in self._rows_left()}
+        claims = self._claims_left()
+        dead = [one for one in self.sessions if one.ended_as and not one.buried]
+        if not (mine or outbox or claims or dead):
+            return None
+        workers = {
+            worker.key for worker in self.disk.of(WorkerRecord)
+            if worker.finished_at is None and self.owners["worker", worker.key] in dead
+        }  # fmt: skip
+        for kind, keys in (("job", mine), ("outbox", outbox), ("worker", workers)):
+            for key in keys:
+                self.owners[kind, key] = session
+        for one in dead:
+            one.buried = True
+        for _, job in claims:
+            self.owners["job", job] = session
+        self.rise(session)
+        loaded = self.load(mine, outbox, workers)
+        loaded.attempts += [attempt for attempt, _ in claims]
+        loaded.last_key = loaded.last_seq = session.epoch * EPOCH
+        return loaded
+
+    def _is_orphan(self, kind: str, key: int) -> bool:
+        owner = self.owners.get((kind, key))
+        return owner is not None and bool(owner.ended_as)
+
+    def _jobs_left(self) -> list[JobRecord]:
+        """The living jobs that nobody owns."""
+        return [job for job in self.disk.of(JobRecord) if job.finished_at is None and self._is_orphan("job", job.key)]
+
+    def _rows_left(self) -> list[OutboxRow]:
+        return [row for row in self.disk.of(OutboxRow) if self._is_orphan("outbox", row.key)]
+
+    def _claims_left(self) -> list[tuple[AttemptRecord, int]]:
+        """Attempts without an end, of jobs that have ended before their bodies had; with the keys of those jobs."""
+        found = []
+        for attempt in self.disk.of(AttemptRecord):
+            task: Any = self.disk.records["task", attempt.task]
+            job = self.disk.journal.job(task.job_id) if attempt.ended_at is None else None
+            if job is not None and job.finished_at is not None and self._is_orphan("job", job.key):
+                found.append((attempt, job.key))
+        return found
+
+    def load(self, jobs: Iterable[int], outbox: Iterable[int], workers: Iterable[int]) -> Loaded:
+        """What the database has of these."""
+        mine, rows, fleet = set(jobs), set(outbox), set(workers)
+        every = self.disk.load()
+        runs = [run for run in every.workstreams if run.job in mine]
+        streams = {run.key for run in runs}
+        tasks = [task for task in every.tasks if task.workstream in streams]
+        names = {task.key for task in tasks}
+        taken = [job for job in every.jobs if job.key in mine]
+        return Loaded(
+            jobs=taken, workstreams=runs, specs={job.stream: every.specs[job.stream] for job in taken}, tasks=tasks,
+            approvals=[one for one in every.approvals if one.workstream in streams],
+            workers=[one for one in every.workers if one.key in fleet],
+            attempts=[one for one in every.attempts if one.task in names],
+            outbox=[row for row in every.outbox if row.key in rows],
+        )  # fmt: skip
+
+    def begin(self, session: Session) -> Loaded:
+        """What a node begins with: the breakers of its name, and how far its workers have counted."""
+        workers = [one for one in self.disk.of(WorkerRecord) if node_of(one.id) == session.name]
+        breakers = [one for one in self.disk.of(BreakerRecord) if one.id == f"{one.name}@{session.name}"]
+        return Loaded(
+            breakers=breakers, last_key=session.epoch * EPOCH, last_seq=session.epoch * EPOCH,
+            incarnations={one.name: one.run for one in sorted(workers, key=lambda one: one.run)},
+        )  # fmt: skip
+
+    # -- writing -------------------------------------------------------------------------------------------------------
+
+    def write(self, session: Session, batch: int, entries: Sequence[Entry]) -> None:
+        """Write a batch, once however often it is tried."""
+        self.reach(session)
+        if batch > session.batch:
+            session.batch = batch
+            for entry in entries:
+                self._look(session, entry)
+                self.disk.write(entry)
+        self.answered(session)
+
+    def _look(self, session: Session, entry: Entry) -> None:
+        """Hold an entry to what must be true of every one."""
+        for row in entry.transitions:
+            history = belongs_to(row)
+            if row.seq <= self.last.get(history, 0):
+                self.wrong("numbers", f"{history}: number {row.seq} is written after {self.last[history]}")
+            if row.seq // EPOCH not in session.epochs:
+                self.wrong("numbers", f"{session.name} writes number {row.seq} of an epoch that is not its own")
+            self.last[history] = row.seq
+        for record in entry.records:
+            key = record.kind, record.key
+            if record.kind in OWNED:
+                owner = self.owners.setdefault(key, session)
+                if owner is not session:
+                    self.wrong("two_owners", f"{session.name} writes {key}, which is of {owner.name} ({owner.number})")
+            elif (job_id := getattr(record, "job_id", None)) is not None:
+                job = self.disk.journal.job(job_id)
+                owner = session if job is None else self.owners["job", job.key]
+                if owner is not session:
+                    self.wrong("two_owners", f"{session.name} writes {record.kind} of {job_id}, of {owner.name}")
+
+    # -- names, tools --------------------------------------------------------------------------------------------------
+
+    def reserve(self, session: Session, kind: str, name: str) -> bool:
+        """Reserve a name."""
+        self.reach(session)
+        if self.disk.journal.job(name) is not None:
+            return False
+        holder = self.reserved.get((kind, name))
+        if holder is not None and holder is not session and not holder.ended_as:
+            return False
+        self.reserved[kind, name] = session
+        self.answered(session)
+        return True
+
+    def adopt(self, session: Session, kind: str, name: str) -> bool:
+        """Own an ended job."""
+        self.reach(session)
+        job = self.disk.journal.job(name)
+        if job is None or job.finished_at is None:
+            return False
+        run, holder = self.readopted.get((kind, name), (0, session))
+        if run == job.run and holder is not session and not holder.ended_as:
+            return False
+        self.readopted[kind, name] = job.run, session
+        if self.owners["job", job.key] is not session:
+            self.owners["job", job.key] = session
+            self.rise(session)
+        self.answered(session)
+        return True
+
+    def set_tool(self, session: Session, tool: ToolState) -> ToolState:
+        """Change the row of a tool."""
+        self.reach(session)
+        before = self.tools.get(tool.tool)
+        if before is None or before.generation == tool.generation - 1:
+            self.tools[tool.tool] = tool
+            self.ring(session)
+        self.answered(session)
+        return self.tools[tool.tool]
+
+    def share(self, session: Session, wants: Mapping[str, Want]) -> dict[str, Claim]:
+        """Share the limits of tools."""
+        self.reach(session)
+        told, rings = {}, False
+        for tool, want in wants.items():
+            claims = self.claims.setdefault(tool, {})
+            claims[session.name], ring = portion(session.name, want, claims, self.clock())
+            told[tool] = claims[session.name]
+            rings |= ring
+        if rings:
+            self.ring(session)
+        self.answered(session)
+        return told
+
+    def nodes(self) -> list[Node]:
+        """All nodes."""
+        now = self.clock()
+        return [
+            Node(
+                one.name, one.epoch, one.ended_as or ("living" if one.seen_at + one.lease >= now else "silent"),
+                one.place, 0.0, one.seen_at,
+            )
+            for one in self.sessions
+        ]  # fmt: skip
+
+
+def nobody(*_: object) -> None:
+    """Nobody listens."""

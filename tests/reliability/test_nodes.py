@@ -1,0 +1,45 @@
+"""The simulation of several nodes on one database: a fixed budget of seeds, and the bugs that it has to find.
+
+A failing seed is run again, with its trace, by the command that the failure prints.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from tests.reliability.mutations.table import BETWEEN_NODES, Mutation
+from tests.reliability.simulation.nodes import FAULTS, SEEDS, carry_out, make_plan
+from tests.reliability.test_simulation import copy_to, mutate
+
+pytestmark = pytest.mark.laboratory
+
+
+def test_whatever_happens_between_nodes_all_that_must_be_true_is() -> None:
+    made = Counter[str]()
+    for seed in range(SEEDS):
+        result = carry_out(make_plan(seed))
+        told = "\n".join(str(finding) for finding in result.findings)
+        assert not told, f"{told}\nThe trace: PYTHONPATH=src python -m tests.reliability.simulation.nodes {seed}"
+        made += result.taken
+    assert set(FAULTS) <= set(made), "a fault never happened"
+
+
+def test_the_same_seed_is_the_same_run_of_several_nodes() -> None:
+    once, again = (carry_out(make_plan(7)).fleet for _ in range(2))
+    assert once.disk.transitions == again.disk.transitions
+    assert [what[:3] for what in once.ledger.trace] == [what[:3] for what in again.ledger.trace]
+
+
+@pytest.mark.parametrize("mutation", BETWEEN_NODES, ids=lambda mutation: mutation.name)
+def test_a_deliberate_bug_between_nodes_is_found(mutation: Mutation, tmp_path: Path) -> None:
+    mutate(mutation, copy_to(tmp_path), "tests/reliability/simulation")
+    command = [sys.executable, "-m", "tests.reliability.simulation.nodes", "--seeds", str(SEEDS), "--stop"]
+    env = {**os.environ, "PYTHONPATH": f"{tmp_path / 'src'}{os.pathsep}{tmp_path}", "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 1, f"it was not found:\n{done.stdout}"
+    assert done.stderr == ""
