@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+from time import monotonic
 from typing import Any
 
 import anyio
 import pytest
 from tests.actors.stage import Stage, flow, hangs
+from tests.runtime.cluster.memory import MemoryNode, Shared
 
 from callboard import Runtime, RuntimeClosed, Task
 from callboard.machines.log import EPOCH
-from callboard.runtime.journal.memory import MemoryJournal
 
 pytestmark = pytest.mark.anyio
 
 
-class Shared(MemoryJournal):
-    """A journal with a seat among nodes, as far as a runtime asks for it here."""
-
-    cluster: Any = SimpleNamespace(name="web-2")
+def seated() -> MemoryNode:
+    """A journal with a seat among nodes."""
+    return Shared(monotonic).node("web-2")
 
 
 def left_by_a_dead_node(*names: str) -> Any:
@@ -34,7 +33,7 @@ def left_by_a_dead_node(*names: str) -> Any:
 
 
 async def test_a_job_that_was_taken_over_is_found_and_ends_here() -> None:
-    async with Runtime(Shared()) as runtime:
+    async with Runtime(seated()) as runtime:
         runtime.task(f)
         await runtime.adopt(left_by_a_dead_node("one", "two"))
         assert sorted(job.id for job in runtime.recovered) == ["one", "two"]
@@ -48,14 +47,13 @@ async def test_a_job_that_was_taken_over_is_found_and_ends_here() -> None:
 
 async def test_what_was_told_of_it_elsewhere_is_the_past_of_its_events() -> None:
     loaded = left_by_a_dead_node("one")
-    journal = Shared()
-    async with Runtime(journal) as runtime:
+    async with Runtime(seated()) as runtime:
         await runtime.adopt(loaded)
         assert runtime.hub.told >= loaded.last_seq
 
 
 async def test_what_this_program_has_not_waits_until_it_is_there() -> None:
-    async with Runtime(Shared()) as runtime:
+    async with Runtime(seated()) as runtime:
         await runtime.adopt(left_by_a_dead_node("one"))
         (handle,) = runtime.recovered
         assert (handle.state, handle.task("a").record.routable) == ("running", False)
@@ -65,7 +63,7 @@ async def test_what_this_program_has_not_waits_until_it_is_there() -> None:
 
 
 async def test_who_waits_for_one_is_told_when_the_runtime_closes() -> None:
-    async with Runtime(Shared()) as runtime:
+    async with Runtime(seated()) as runtime:
         await runtime.adopt(left_by_a_dead_node("one"))
     with pytest.raises(RuntimeClosed):
         await runtime.recovered[0].wait()
