@@ -209,6 +209,9 @@ class JobHandle:
         """Whether another node of the journal runs it."""
         return False
 
+    async def refresh(self) -> None:
+        """Read it again, where another node of the journal runs it; what runs here is always shown as it is."""
+
     @property
     def _living(self) -> bool:
         return self._outcome is None and self._actor is not None and not self._actor.over and not self._actor.ended
