@@ -8,7 +8,7 @@ Fences that are run, each in a copy of the checkout:
 - `toml machine`: as a file of a machine, with the functions of the page's own example; it is driven to its end, too.
 
 Two kinds are looked at elsewhere: `terminal` is a session at two terminals (tests/runtime/cli/test_sessions.py), and of
-`sh` only that its commands exist.
+`sh` only that its commands exist. `sql` is for people to adapt.
 """
 
 from __future__ import annotations
@@ -178,6 +178,7 @@ def test_every_fence_is_of_a_kind_that_is_looked_at() -> None:
         "yaml",
         "mermaid",
         "sh",
+        "sql",
         "terminal",
     }
     assert {block.info for block in BLOCKS} <= known | {""}
