@@ -250,7 +250,9 @@ def refusal(address: Address, error: psycopg.Error) -> JournalError:
 def is_lost(error: psycopg.Error) -> bool:
     """Whether it means that there is no connection any more, rather than that a statement was refused."""
     psycopg = driver()
-    state = error.sqlstate or ""
-    return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) and (
-        not state or state.startswith("08") or state in {"57P01", "57P02", "57P03", "57P05", "25P03"}
-    )
+    state = error.sqlstate
+    if state is None:  # the client's own word, which one about what it was given is, too
+        return (
+            isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) or type(error) is psycopg.DatabaseError
+        )
+    return state.startswith("08") or state in {"57P01", "57P02", "57P03", "57P05", "25P03"}
