@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from functools import partial
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -55,19 +56,26 @@ def anyio_backend(request: pytest.FixtureRequest) -> Any:
 
 
 @pytest.fixture(scope="session")
-def ray_here() -> Iterator[None]:
-    """One Ray cluster, of this machine, for all tests that need one."""
+def ray_here() -> Iterator[Any]:
+    """One Ray cluster, of this machine, for all tests that need one; they may add nodes to it, and take them away."""
     ray: Any = pytest.importorskip("ray", reason='Ray is not installed: pip install "callboard[ray]"')
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True) as folder:  # a short path
-        ray.init(
-            address="local", num_cpus=2, object_store_memory=80_000_000, include_dashboard=False, _temp_dir=folder,
-            log_to_driver=False, configure_logging=False, namespace="callboard",
-        )  # fmt: skip
+    from ray.cluster_utils import Cluster
+
+    with (
+        tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True) as folder,  # a short path
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("RAY_TMPDIR", folder)
+        Path(folder, "ray").mkdir()
+        head = {"num_cpus": 2, "object_store_memory": 80_000_000, "include_dashboard": False, "temp_dir": folder}
+        cluster = Cluster(initialize_head=True, head_node_args=head)
+        ray.init(address=cluster.address, log_to_driver=False, configure_logging=False, namespace="callboard")
         try:
-            yield
+            yield cluster
         finally:
             ray.shutdown()
+            cluster.shutdown()
 
 
 def pytest_collection_finish() -> None:

@@ -33,7 +33,7 @@ from .wire import Answered, Said, Unpacker, Unwanted, Want, packed
 _AGAIN = 0.5  # seconds until a call is made again that could not be delivered
 _LOOK = 5.0  # seconds between two looks for a cluster that could hold a worker
 _KILLING = 10.0  # seconds that Ray may take to end an actor
-_FORCED = 2.0  # seconds that a forced end may take
+_FORCED = 3.0  # seconds that a forced end may take
 _UNKILLABLE = 7.0  # seconds beyond its grace that a process or command may take
 _DONE_FOR = frozenset({"killed", "over"})
 
@@ -162,6 +162,8 @@ class RayKeeper:
         self._cluster.connect()
         if (reason := self._cluster.unfit(seat.resources, seat.labels)) is not None:
             raise _Unfit(reason)
+        if seat.stage == "looked_for":
+            return  # the next incarnation has its actor there
         name = f"{seat.worker}#{seat.incarnation}"
         welcome = Welcome(name, self._path, self._argv, own_main(), self._environment, self._lease)
         actor = self._cluster.start(name, msgspec.msgpack.encode(welcome), seat.resources, seat.labels)
@@ -179,11 +181,11 @@ class RayKeeper:
             seat.due = time.monotonic() + _LOOK
         elif error is not None:
             self._lose(seat, str(error))
-        elif seat.actor is None or seat.dead:
-            self._kill(seat)
-        elif seat.stage == "looked_for":
+        elif seat.stage == "looked_for" and not seat.dead:
             self._listener.worker_fits(seat)
             self._end_seat(seat, "another one takes its place")
+        elif seat.actor is None or seat.dead:
+            self._kill(seat)
         else:
             seat.stage = "placed"
             self._poll(seat)
@@ -417,8 +419,9 @@ class RayKeeper:
                 self._ended(seat, job, outcome)
 
     def _ended(self, seat: RaySeat, job: RayJob, outcome: Outcome) -> None:
-        if outcome.status == "abandoned" and seat.stage not in _DONE_FOR:
-            self._give_up(seat, job)
+        if outcome.status == "abandoned":
+            if seat.stage not in _DONE_FOR:
+                self._give_up(seat, job)
             if seat.jobs.get(job.token) is job:
                 return  # it ends with its actor
         else:

@@ -1,0 +1,253 @@
+"""Tasks on a Ray cluster, as an application has them: chosen by capability, lost and run again, never left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from importlib import util
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from tests.processes import runs
+from tests.runtime import ray_bodies as bodies
+from tests.runtime.engines.helpers import until
+
+from callboard import Defaults, HealthChecks, Retry, Runtime, SpecificationError, Task, Worker, Workstream
+from callboard.runtime.engines.raycluster import RayUnavailable
+from callboard.runtime.handles import JobHandle
+from callboard.runtime.workers import check_workers
+
+cluster = pytest.mark.cluster
+pytestmark = pytest.mark.anyio
+HERE = (Worker("loop", engine="loop"), Worker("threads", engine="thread"), Worker("commands", engine="command"))
+FAR = Worker("far", engine="ray", capacity=8, capabilities=["far"])
+QUICK = HealthChecks(interval=0.5, misses=2)
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """One loop: the engine's contract is held on several."""
+    return "asyncio"
+
+
+async def first_run(folder: Path, count: int = 1) -> list[list[int]]:
+    """Wait until a body has noted so many runs: the attempt, its process, and that one's parent."""
+    file = folder / "runs"
+    with anyio.fail_after(60):
+        while not file.exists() or file.read_text().count("\n") < count:
+            await anyio.sleep(0.01)
+    return [[int(number) for number in line.split()] for line in file.read_text().splitlines()]
+
+
+async def routable(job: JobHandle, name: str, *, yes: bool) -> str | None:
+    await until(lambda: job.task(name).record.routable is yes)
+    return job.task(name).record.reason
+
+
+@cluster
+async def test_workers_here_and_there_are_chosen_by_capability(ray_here: Any, tmp_path: Path) -> None:
+    async with Runtime(tmp_path / "j.db", workers=(*HERE, FAR), secrets={"KEY": "rosebud-7"}) as runtime:
+        results = ["sh", "-c", 'cat "$CALLBOARD_RESULTS"; echo; echo "$CALLBOARD_TASK $KEY"; exit 3']
+        tasks = [
+            Task("here", run=bodies.where),
+            Task("there", run=bodies.where, capabilities=["far"]),
+            Task("loop", run=bodies.where_on_loop, capabilities=["far"]),
+            Task("told", run=bodies.tells_secret, engine="ray", secrets=["KEY"]),
+            Task("saved", run=bodies.saves, engine="ray", retry=Retry(max_attempts=2, base_delay=0.01)),
+            Task(
+                "command", command=results, capabilities=["far"], depends_on=["there"], expected_exit_codes=[3],
+                secrets=["KEY"],
+            ),
+        ]  # fmt: skip
+        job = await runtime.submit(Workstream("w", tasks=tasks), id="j")
+        outcome = (await job.wait()).raise_for_state()
+        found = outcome.results
+        assert found["here"]["pid"] == os.getpid()
+        assert found["there"]["pid"] != os.getpid()
+        assert found["there"]["parent"] == found["loop"]  # the actor: its process has the body
+        assert found["told"] == "key ***"
+        assert found["saved"] == [{"row": 7}, "half"]
+        assert found["command"]["exit_code"] == 3
+        said = (tmp_path / "j.db.output" / "j" / "1" / "command.1.log").read_text()
+        assert f'"pid":{found["there"]["pid"]}' in said
+        assert said.endswith("command ***\n")
+        assert (tmp_path / "j.db.output" / "j" / "1" / "told.1.log").read_text() == "the key is ***\n"
+        worker = runtime.worker("far")
+        assert (worker.engine, worker.state, worker.capabilities) == ("ray", "idle", ["far"])
+    await until(lambda: not runs(found["loop"]))
+
+
+@cluster
+async def test_an_async_body_there_submits_and_asks_as_one_here(ray_here: Any) -> None:
+    async with Runtime(workers=(Worker("far", engine="ray"),)) as runtime:  # the child has its parent's slot
+        job = await runtime.submit(Workstream("w", tasks=[Task("a", run=bodies.asks)]), id="j")
+        await until(runtime.approvals)
+        await job.task("a").approve(by="ana")
+        outcome = (await job.wait()).raise_for_state()
+        told = outcome.results["a"]
+        assert (told["id"], told["state"], told["by"]) == ("j/a/leaf", "completed", ["ana"])
+
+
+@cluster
+async def test_a_frozen_worker_misses_its_probes_and_what_it_ran_runs_elsewhere(ray_here: Any, tmp_path: Path) -> None:
+    workers = (Worker("far", engine="ray", count=2),)
+    defaults_: dict[str, Any] = {"health_checks": QUICK, "workers": workers}
+    async with Runtime(**defaults_) as runtime:
+        task = Task("a", run=bodies.noted_on_loop, engine="ray", args={"folder": str(tmp_path)})
+        job = await runtime.submit(Workstream("w", tasks=[task], defaults=Defaults(recovery_timeout=0.5)), id="j")
+        [[_, pid, _]] = await first_run(tmp_path)
+        seen = runtime.events(notices=False)
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            found = await first_run(tmp_path, 2)
+            assert found[1][1] != pid
+            await until(lambda: not runs(pid))
+        finally:
+            (tmp_path / "end").touch()
+            if runs(pid):
+                os.kill(pid, signal.SIGCONT)
+        outcome = await job.wait()
+        assert outcome.results["a"] == "attempt 2"
+        seen.close()
+        told = [(event.kind, event.to_state) async for event in seen]
+        assert ("worker", "unresponsive") in told
+        assert ("task", "recovering") in told
+
+
+@cluster
+async def test_when_a_node_dies_its_worker_is_unresponsive_at_once_and_its_work_runs_on_another(
+    ray_here: Any, tmp_path: Path
+) -> None:
+    node = ray_here.add_node(num_cpus=1, resources={"island": 1}, object_store_memory=80_000_000)
+    async with Runtime(workers=[Worker("far", engine="ray", resources={"island": 0.5}, capabilities=["x"])]) as runtime:
+        task = Task("a", run=bodies.noted_on_loop, capabilities=["x"], args={"folder": str(tmp_path)})
+        job = await runtime.submit(Workstream("w", tasks=[task]), id="j")
+        [[_, pid, _]] = await first_run(tmp_path)
+        seen = runtime.events(notices=False)
+        ray_here.remove_node(node, allow_graceful=False)
+        told: list[tuple[str, str | None, str]] = []
+        with anyio.fail_after(30):
+            async for event in seen:
+                told.append((event.kind, event.from_state, event.to_state))
+                if event.kind == "task" and event.to_state == "queued":
+                    break
+        await until(lambda: not runs(pid))
+        assert told.index(("worker", "busy", "unresponsive")) < told.index(("task", "running", "recovering"))
+        assert ("worker", "unresponsive", "failed") in told
+        # No node has what it asks for: nobody could run that, until somebody else can.
+        reason = await routable(job, "a", yes=False)
+        assert "no node of the Ray cluster" in (reason or "")
+        assert "island 0.5" in (reason or "")
+        await runtime.start_worker(Worker("near", engine="ray", capabilities=["x"]))
+        (tmp_path / "end").touch()
+        outcome = await job.wait()
+        assert outcome.results["a"] == "attempt 2"
+
+
+@cluster
+async def test_what_the_cluster_has_not_is_unroutable_before_anything_is_submitted(ray_here: Any) -> None:
+    workers = (*HERE, Worker("gpu", engine="ray", resources={"GPU": 1}, labels={"zone": "a"}))
+    async with Runtime(workers=workers) as runtime:
+        tasks = [Task("a", run=bodies.where, capabilities=["GPU", "zone=a"], unroutable_timeout=0.2)]
+        outcome = await (await runtime.submit(Workstream("w", tasks=tasks))).wait()
+        assert outcome.state == "failed"
+        assert outcome.tasks["a"].error_type == "unroutable_timeout"
+        reason = outcome.tasks["a"].reason or ""
+        assert "worker 'gpu' has no place: no node of the Ray cluster" in reason
+        assert "has GPU 1 and zone=a" in reason
+        assert runtime.worker("gpu").state == "failed"
+
+
+@cluster
+async def test_nothing_outlives_a_worker_that_is_terminated(ray_here: Any, tmp_path: Path) -> None:
+    async with Runtime(workers=(FAR,)) as runtime:
+        script = f"echo $$ > {tmp_path}/leader; (setsid sleep 600 & echo $! > {tmp_path}/child; wait)"
+        tasks = [
+            Task("command", command=["sh", "-c", script], engine="ray"),
+            Task("process", run=bodies.starts_something, engine="ray"),
+        ]
+        job = await runtime.submit(Workstream("w", tasks=tasks, defaults=Defaults(max_losses=1)), id="j")
+        await until(lambda: (tmp_path / "child").exists() and (tmp_path / "child").read_text())
+        await until(lambda: job.task("process").record.details is not None)
+        pids = [int((tmp_path / name).read_text()) for name in ("leader", "child")]
+        pids.append(int(job.task("process").record.details or 0))
+        assert all(map(runs, pids))
+        await runtime.worker("far").terminate()
+        await until(lambda: not any(map(runs, pids)))
+
+
+@cluster
+async def test_after_a_kill_of_the_runtime_its_actors_end_and_nothing_runs_twice(ray_here: Any, tmp_path: Path) -> None:
+    program = f"""
+import anyio
+from callboard import Runtime, Task, Worker, Workstream
+from tests.runtime import ray_bodies as bodies
+async def main():
+    workers = [Worker("far", engine="ray")]
+    async with Runtime({str(tmp_path / "j.db")!r}, workers=workers, ray={ray_here.address!r}) as runtime:
+        tasks = [Task("a", run=bodies.noted, engine="ray", args={{"folder": {str(tmp_path)!r}}})]
+        await (await runtime.submit(Workstream("w", tasks=tasks), id="j")).wait()
+anyio.run(main)
+"""
+    with subprocess.Popen([sys.executable, "-c", program], cwd=Path.cwd(), env=environment()) as process:
+        try:
+            [[_, pid, actor]] = await first_run(tmp_path)
+        finally:
+            process.kill()
+    await until(lambda: not runs(pid) and not runs(actor))
+    (tmp_path / "end").touch()
+    async with Runtime(tmp_path / "j.db", workers=[Worker("far", engine="ray")]) as runtime:
+        outcome = await (await runtime.job("j")).wait()
+        assert outcome.results["a"] == "attempt 2"
+        assert len(await first_run(tmp_path, 2)) == 2
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, _paths()))}
+
+
+def _paths() -> Sequence[Path]:
+    root = Path(__file__).parents[2]
+    return root / "src", root
+
+
+async def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(util, "find_spec", lambda name: None)
+    with pytest.raises(RayUnavailable, match=r'pip install "callboard\[ray\]"'):
+        async with Runtime(workers=(FAR,)):
+            pass
+
+
+async def test_a_runtime_without_ray_says_how_to_have_it() -> None:
+    async with Runtime(workers=HERE) as runtime:
+        with pytest.raises(SpecificationError, match=r"ray=RayCluster"):
+            await runtime.start_worker(FAR)
+
+
+@pytest.mark.parametrize(
+    ("worker", "says"),
+    [
+        (Worker("w", engine="loop", resources={"CPU": 1}), "is for workers on a cluster"),
+        (Worker("w", engine="loop", labels={"a": "b"}), "is for workers on a cluster"),
+        (Worker("w", engine="process", count=2), "is for workers on a cluster"),
+        (Worker("w", engine="ray", count=0), "must be at least 1"),
+        (Worker("w", engine="ray", count=20_000), "must be at most 10,000"),
+        (Worker("w", engine="ray", resources={"CPU": 0}), "more than 0"),
+        (Worker("w", engine="ray", labels={"": "x"}), "without a name"),
+        (Worker("w", engine="ray", recycle_after=0), "at least 1"),
+    ],
+)
+async def test_workers_that_cannot_be_are_refused(worker: Worker, says: str) -> None:
+    with pytest.raises(SpecificationError, match=says):
+        check_workers([*HERE[:1], worker])
+
+
+def test_a_worker_on_ray_stands_for_as_many_as_it_says() -> None:
+    each = Worker("far", engine="ray", capacity=4, count=2, resources={"GPU": 1}, labels={"zone": "a"}).each()
+    assert [(one.name, one.capacity, one.count) for one in each] == [("far-1", 4, None), ("far-2", 4, None)]
+    assert each[0].abilities() == ["GPU", "zone=a"]
