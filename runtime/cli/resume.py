@@ -17,6 +17,7 @@ from .acting import TIMEOUT, Act, By, JournalAct, Reason, RequestId, Timeout, ac
 from .boards import Board, Place
 from .control import job_or_task
 from .nodes import seat
+from .onray import Address
 from .options import JOURNAL, AsJson, JsonLog, Lease, Node, Plain
 from .terminal import echo
 from .trouble import FAILED, Trouble
@@ -46,6 +47,7 @@ def resume(
     timeout: Timeout = TIMEOUT,
     node: Node = None,
     lease: Lease = None,
+    address: Address = None,
 ) -> None:
     """Go on with a job that is paused, failed or was cancelled; without one, with all unfinished jobs of a journal."""
     if target is not None:
@@ -54,7 +56,7 @@ def resume(
             return
     if isinstance(journal, Board):
         raise Trouble("What is unfinished at a board, its runtime goes on with by itself: name a JOB to resume.")
-    _see_all(journal, jsonl, seat(journal, node, lease), as_json=as_json, plain=plain)
+    _see_all(journal, jsonl, address, seat(journal, node, lease), as_json=as_json, plain=plain)
 
 
 def _said(act: Act, target: str, reason: str, by: str | None) -> bool:
@@ -82,7 +84,9 @@ def _said(act: Act, target: str, reason: str, by: str | None) -> bool:
     return True
 
 
-def _see_all(journal: Store, jsonl: Path | None, seated: dict[str, Any], *, as_json: bool, plain: bool) -> None:
+def _see_all(
+    journal: Store, jsonl: Path | None, ray: str | None, seated: dict[str, Any], *, as_json: bool, plain: bool
+) -> None:
     from ..runtime import Runtime  # noqa: PLC0415 - heavy
     from .functions import refuse_unless_found  # noqa: PLC0415
     from .reading import LIVING, reading, reading_if_used  # noqa: PLC0415
@@ -105,7 +109,7 @@ def _see_all(journal: Store, jsonl: Path | None, seated: dict[str, Any], *, as_j
         return list(runtime.recovered)
 
     def opened() -> Runtime:
-        return Runtime(target_of(journal), workers=workers, jsonl=jsonl, **seated)
+        return Runtime(target_of(journal), workers=workers, jsonl=jsonl, ray=ray, **seated)
 
     raise typer.Exit(see_through(opened, begin, Session(view(as_json=as_json, plain=plain))))
 
@@ -129,6 +133,8 @@ def last_workers(reader: Reader) -> list[Worker] | None:
             capacity=record.capacity,
             capabilities=record.capabilities,
             recycle_after=record.recycle_after,
+            resources=record.resources,
+            labels=record.labels,
         )
         for record in records
         if record.created_at == latest

@@ -10,6 +10,7 @@ import typer
 from ..places import Store, target_of
 from .boards import Board, Place
 from .nodes import seat
+from .onray import Address, Engine, cluster_at, on_ray
 from .options import JOURNAL, AsJson, JsonLog, Lease, Node, Plain
 from .trouble import Trouble
 
@@ -45,6 +46,8 @@ def run(
     lifecycle: Lifecycle = None,
     node: Node = None,
     lease: Lease = None,
+    engine: Engine = None,
+    address: Address = None,
 ) -> None:
     """Run a specification file, and show its progress.
 
@@ -66,20 +69,24 @@ def run(
     if isinstance(journal, Board):
         from .follow import see_there  # noqa: PLC0415 - heavy
 
+        if address is not None:
+            raise Trouble("--address is for a runtime of this program: the one at --url has its own workers.")
         if jsonl is not None:
             raise Trouble("--jsonl is for a runtime of this program: the one at --url writes its own log.")
         if node is not None or lease is not None:
             raise Trouble("--node and --lease are for a runtime of this program, not for the one at --url.")
-        asked = load(file, lifecycle=lifecycle)
+        asked = on_ray(load(file, lifecycle=lifecycle), engine, None, here=False)
         raise typer.Exit(see_there(journal, asked, job_id, as_json=as_json, plain=plain))
     asked = load(file, functions=function, lifecycle=lifecycle)
     seated = seat(journal, node, lease)
     _refuse_a_second(asked, journal, job_id)
+    asked, ray = on_ray(asked, engine, address), cluster_at(address)
 
     def opened() -> Runtime:
         return Runtime(
-            target_of(journal), workers=asked.workers, jsonl=jsonl, lifecycle=asked.workstream.lifecycle, **seated
-        )
+            target_of(journal), workers=asked.workers, jsonl=jsonl, lifecycle=asked.workstream.lifecycle, ray=ray,
+            **seated,
+        )  # fmt: skip
 
     async def begin(runtime: Runtime) -> list[JobHandle]:
         try:

@@ -11,6 +11,7 @@ import typer
 
 from ..places import store_of, target_of
 from .nodes import seat
+from .onray import Address
 from .options import DEFAULT, Journal, JsonLog, Lease, Node
 from .resume import last_workers
 from .terminal import echo
@@ -59,6 +60,7 @@ def serve(
     jsonl: JsonLog = None,
     node: Node = None,
     lease: Lease = None,
+    address: Address = None,
 ) -> None:
     """Run what is in a journal, and serve the board of it until Ctrl+C.
 
@@ -106,7 +108,7 @@ def serve(
     made: dict[Runtime, Application] = {}
 
     def opened() -> Runtime:
-        runtime = Runtime(target_of(store), workers=workers, jsonl=jsonl, **seated)
+        runtime = Runtime(target_of(store), workers=workers, jsonl=jsonl, ray=address, **seated)
         # before it opens: making a board takes the loop's time
         made[runtime] = board(runtime, tokens=known, hosts=hostname or (), commands=allow_commands)
         return runtime

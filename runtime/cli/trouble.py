@@ -84,7 +84,14 @@ def _is_bad_input(error: Exception) -> bool:
     from ...actors.validate import SpecificationError  # noqa: PLC0415 - only when there is an error
     from ..journal.contract import JournalError  # noqa: PLC0415
 
-    return isinstance(error, SpecificationError | JournalError)
+    return isinstance(error, SpecificationError | JournalError) or _is_of_ray(error)
+
+
+def _is_of_ray(error: Exception) -> bool:
+    from ..imported import imported  # noqa: PLC0415
+
+    cluster = imported("callboard.runtime.engines.raycluster")
+    return cluster is not None and isinstance(error, cluster.RayUnavailable)
 
 
 def _innermost(error: Exception) -> Exception:

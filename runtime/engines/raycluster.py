@@ -16,6 +16,7 @@ import ctypes
 import logging
 import os
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Callable, Generator, Mapping
@@ -32,6 +33,7 @@ _GROUPS = {"push": 1, "poll": 1, "probe": 1}  # threads of the actor, by what th
 _OWN_OPTIONS = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}
 _UNWANTED = ("SIGTERM handler is not set", "Token authentication is enabled")
 _CAUSE = 600  # characters
+_ANSWER = 5.0  # seconds in which the head of a cluster must be reached
 _SIGACTION = 512  # bytes, and more than any system's struct of that name has
 _SIGNALS = (
     signal.SIGTERM, signal.SIGINT, signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV,
@@ -179,6 +181,8 @@ class Cluster:
                 f"{address!r} is the address of a Ray client, by which actors cannot be watched: give the address of "
                 'the cluster\'s head ("HOST:PORT"), or "auto" on one of its machines'
             )
+        if address is not None and ":" in address:
+            _check_answers(address)
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         options: dict[str, Any] = {
             "namespace": NAMESPACE, "log_to_driver": False, "configure_logging": False, **settings.options
@@ -204,7 +208,7 @@ class Cluster:
 
     def unfit(self, resources: Mapping[str, float], labels: Mapping[str, str]) -> str | None:
         """Why none of the nodes could ever hold such an actor; None where one could."""
-        nodes = [node for node in cast("list[dict[str, Any]]", _ray().nodes()) if node["Alive"]]
+        nodes = self._nodes()
         for node in nodes:
             has = cast("dict[str, float]", node["Resources"])
             called = cast("dict[str, str]", node.get("Labels") or {})
@@ -216,10 +220,21 @@ class Cluster:
         wanted += [f"{name}={value}" for name, value in labels.items()]
         return f"no node of the Ray cluster ({len(nodes)} alive) has {' and '.join(wanted) or 'anything'}"
 
+    def sizes(self) -> list[int]:
+        """The processors of each node, once it is connected. Raises RayUnavailable."""
+        self.connect()
+        return [int(node["Resources"].get("CPU", 0)) for node in self._nodes()]
+
+    @staticmethod
+    def _nodes() -> list[dict[str, Any]]:
+        return [node for node in cast("list[dict[str, Any]]", _ray().nodes()) if node["Alive"]]
+
     def start(self, name: str, welcome: bytes, resources: Mapping[str, float], labels: Mapping[str, str]) -> Actor:
         """Have an actor made. Ray does not start it again, nor does it do any call twice."""
         self._count += 1
-        options: dict[str, Any] = {"num_cpus": 0, "max_restarts": 0, "max_task_retries": 0}
+        options: dict[str, Any] = {
+            "num_cpus": 0, "max_restarts": 0, "max_task_retries": 0, "scheduling_strategy": "SPREAD"
+        }  # fmt: skip
         more = dict(resources)
         for resource, option in _OWN_OPTIONS.items():
             if resource in more:
@@ -237,6 +252,17 @@ class Cluster:
 
         made = _ray().remote(concurrency_groups=_GROUPS)(RayWorker)
         return Actor(made.options(**options).remote(welcome))
+
+
+def _check_answers(address: str) -> None:
+    """Raise RayUnavailable where nobody listens: Ray would try for minutes."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _ANSWER).close()
+    except (OSError, ValueError) as error:
+        raise RayUnavailable(
+            f"no Ray cluster answers at {address!r}: {error}. Start its head (`ray start --head`), or correct it"
+        ) from error
 
 
 def _ray() -> Any:

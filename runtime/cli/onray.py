@@ -1,0 +1,77 @@
+"""`--engine ray` and `--address`: running a specification's tasks on a Ray cluster.
+
+Rules:
+- `--engine ray` is for tasks that name no engine. Where the specification has no worker on Ray, one is added for each
+  node, with as many slots as nodes have processors on average.
+- `--address` says which cluster; where workers are on Ray already, that is all that has to be said.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from .trouble import Trouble
+
+if TYPE_CHECKING:
+    from ...actors.spec import Worker
+    from ..engines.raycluster import RayCluster
+    from ..specfile import RunFile
+
+Engine = Annotated[
+    str | None, typer.Option("--engine", metavar="ray", help="Run tasks that name no engine on a Ray cluster.")
+]
+Address = Annotated[
+    str | None,
+    typer.Option("--address", metavar="HOST:PORT", help="The Ray cluster's head; auto, or local for one of its own."),
+]
+
+
+def cluster_at(address: str | None) -> RayCluster | None:
+    """The cluster of that address; None where none was said."""
+    if address is None:
+        return None
+    from ..engines.raycluster import RayCluster  # noqa: PLC0415 - few need it
+
+    return RayCluster(address=address)
+
+
+def on_ray(asked: RunFile, engine: str | None, address: str | None, *, here: bool = True) -> RunFile:
+    """What was asked for, on Ray if it was asked for so. here: whether this program has the workers."""
+    if engine is None:
+        return asked
+    if engine != "ray":
+        raise Trouble(f"--engine {engine}: it is for ray. What runs here chooses its engine by what it is.")
+    stream = asked.workstream
+    tasks = [one if one.engine is not None else msgspec.structs.replace(one, engine="ray") for one in stream.tasks]
+    asked = msgspec.structs.replace(asked, workstream=msgspec.structs.replace(stream, tasks=tasks))
+    if not here or any(worker.engine == "ray" for worker in asked.workers or ()):
+        return asked
+    from ..workers import default_workers  # noqa: PLC0415
+
+    return msgspec.structs.replace(asked, workers=[*(asked.workers or default_workers()), _workers(address)])
+
+
+def _workers(address: str | None) -> Worker:
+    """One worker for each node. Raises Trouble where there is no cluster."""
+    from ...actors.spec import Worker  # noqa: PLC0415 - heavy
+    from ..engines.raycluster import Cluster, RayCluster, ray_thread  # noqa: PLC0415
+
+    cluster, done = Cluster(RayCluster(address=address), None), threading.Event()
+    sizes: list[int] = []
+    errors: list[Exception] = []
+
+    def told(value: list[int] | None, error: Exception | None) -> None:
+        sizes.extend(value or ())
+        if error is not None:
+            errors.append(error)
+        done.set()
+
+    ray_thread().do(cluster.sizes, told)
+    done.wait()
+    if errors:
+        raise errors[0]
+    return Worker("ray", engine="ray", count=len(sizes), capacity=max(1, sum(sizes) // len(sizes)))
