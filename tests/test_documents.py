@@ -1,7 +1,7 @@
 """The documents are true: their code runs, their commands exist, their tables say what the code does, links lead on.
 
 Fences that are run, each in a copy of the checkout:
-- `python`: as a program, which must end with 0.
+- `python`: as a program, which must end with 0; `python ray`: with a Ray cluster.
 - `console`: each line after `$ ` in one shell, in which every command must end with 0. What is shown must come out so;
   numbers and ids may differ, lines that begin with a time are not compared, and `...` leaves some out.
 - `toml`, `yaml`: as a specification file.
@@ -90,6 +90,15 @@ def test_python_runs(block: Block, checkout: Path) -> None:
     run([sys.executable, str(program)], checkout)
 
 
+@pytest.mark.cluster
+@pytest.mark.parametrize("block", of("python ray"))
+def test_python_runs_with_a_cluster(
+    block: Block, checkout: Path, ray_here: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", ray_here.address)
+    test_python_runs(block, checkout)
+
+
 @pytest.mark.parametrize("block", of("python pytest"))
 def test_a_suite_passes(block: Block, checkout: Path) -> None:
     (checkout / "test_shown.py").write_text(block.text, encoding="utf-8")
@@ -170,6 +179,7 @@ def test_every_fence_is_of_a_kind_that_is_looked_at() -> None:
     known = {
         "python",
         "python pytest",
+        "python ray",
         "console",
         "console main",
         "console tests",

@@ -65,7 +65,7 @@ _ONLY_WITH = "only where the board is opened with `commands` (`callboard serve -
 
 
 class NewWorker(Say, frozen=True, kw_only=True):
-    """A worker to be started. engine, capacity, capabilities, recycle_after, lifecycle: as in a specification.
+    """A worker to be started. All but the last are as in a specification.
 
     workspace_id: document 002's; such a worker needs nothing else said.
     """
@@ -75,6 +75,9 @@ class NewWorker(Say, frozen=True, kw_only=True):
     capacity: int | None = None
     capabilities: list[str] = msgspec.field(default_factory=list[str])
     recycle_after: int | None = None
+    resources: dict[str, float] = msgspec.field(default_factory=dict[str, float])
+    labels: dict[str, str] = msgspec.field(default_factory=dict[str, str])
+    count: int | None = None
     lifecycle: str | None = None
     workspace_id: str | None = None
 
@@ -140,7 +143,7 @@ def _worker_of(board: Board, said: NewWorker, made: str) -> Worker:
         raise unfit(wrong)
     return Worker(
         name, engine=engine, capacity=said.capacity, capabilities=capabilities, recycle_after=said.recycle_after,
-        lifecycle=lifecycle,
+        resources=said.resources, labels=said.labels, count=said.count, lifecycle=lifecycle,
     )  # fmt: skip
 
 

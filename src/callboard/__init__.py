@@ -70,6 +70,8 @@ __all__ = [
     "PendingApproval",
     "Permanent",
     "Phase",
+    "RayCluster",
+    "RayUnavailable",
     "ReceiveFailed",
     "Ref",
     "Refusal",
@@ -133,6 +135,7 @@ _NAMES_BY_MODULE = {
     "runtime.clock": "VirtualClock",
     "runtime.engines.childjob": "ChildJob",
     "runtime.engines.context": "TaskContext",
+    "runtime.engines.raycluster": "RayCluster RayUnavailable",
     "runtime.engines.values": "NotSerialisable",
     "runtime.handles": "JobHandle TaskHandle",
     "runtime.control.told": "CommandFailed",
@@ -211,6 +214,7 @@ if TYPE_CHECKING:
     from .runtime.control.told import CommandFailed
     from .runtime.engines.childjob import ChildJob
     from .runtime.engines.context import TaskContext
+    from .runtime.engines.raycluster import RayCluster, RayUnavailable
     from .runtime.engines.values import NotSerialisable
     from .runtime.handles import JobHandle, TaskHandle
     from .runtime.journal.cluster import LeaseLost, Node

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -11,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.processes import runs
@@ -350,3 +352,37 @@ def _wait_for(running: subprocess.Popen[str], text: str) -> None:
         if text in line:
             return
     raise AssertionError(f"it ended before {text!r} came")
+
+
+@pytest.mark.cluster
+def test_a_specification_runs_on_ray_by_one_option(ray_here: Any, folder: Path, program: Program) -> None:
+    (folder / "there.toml").write_text(
+        'name = "there"\n[[tasks]]\nname = "a"\ncommand = "echo by $CALLBOARD_ACTOR; test ! -e stop || sleep 60"\n'
+        'shell = true\n[[tasks]]\nname = "b"\nrun = "os:getppid"\ndepends_on = ["a"]\n'
+    )
+    (folder / "stop").touch()
+    running = program("run", "there.toml", "--engine", "ray", "--address", ray_here.address, "--id", "j1", "--plain")
+    assert running.stdout is not None
+    for line in running.stdout:
+        if "a started" in line:
+            break
+    running.send_signal(signal.SIGTERM)  # it is the program's, and not Ray's
+    running.send_signal(signal.SIGTERM)
+    assert running.wait(60) == 130
+    (folder / "stop").unlink()
+    told = program("resume", "--address", ray_here.address, "--plain")
+    out, _ = told.communicate(timeout=60)
+    assert "job j1 completed (2 completed)" in out
+    assert re.fullmatch(r"by [0-9a-f]{32}\n", (folder / "callboard.db.output" / "j1" / "1" / "a.2.log").read_text())
+
+
+def test_a_cluster_that_does_not_answer_is_told_of_soon(folder: Path, cli: Cli, program: Program) -> None:
+    pytest.importorskip("ray", reason='Ray is not installed: pip install "callboard[ray]"')
+    (folder / "a.toml").write_text('name = "a"\n[[tasks]]\nname = "a"\ncommand = ["true"]\n')
+    tried = {at: program("run", "a.toml", "--engine", "ray", "--address", at) for at in ("127.0.0.1:1", "ray://x:1")}
+    told = {at: one.communicate(timeout=60)[1] for at, one in tried.items()}
+    assert [one.returncode for one in tried.values()] == [2, 2]
+    assert "no Ray cluster answers at '127.0.0.1:1'" in told["127.0.0.1:1"]
+    assert "the address of a Ray client" in told["ray://x:1"]
+    assert "it is for ray" in cli("run", "a.toml", "--engine", "dask").err
+    assert "own workers" in cli("run", "a.toml", "--url", "http://x", "--address", "x:1").err
