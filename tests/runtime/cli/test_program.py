@@ -366,7 +366,9 @@ def test_a_specification_runs_on_ray_by_one_option(ray_here: Any, folder: Path, 
     for line in running.stdout:
         if "a started" in line:
             break
+    assert running.stderr is not None
     running.send_signal(signal.SIGTERM)  # it is the program's, and not Ray's
+    assert "nothing new starts" in running.stderr.readline()
     running.send_signal(signal.SIGTERM)
     assert running.wait(60) == 130
     (folder / "stop").unlink()
