@@ -212,6 +212,17 @@ async def test_where_the_answer_does_not_come_nothing_more_begins(scene: Scene) 
         users.go_on.set()
 
 
+async def test_what_was_given_in_an_answer_that_did_not_come_is_given_back(scene: Scene) -> None:
+    async with scene.runtime("a") as a:
+        scene.seats["a"].answers_lost = True
+        job = await a.submit(work(2), id="a-1")
+        await scene.until(lambda: held(scene) == {"a": 2})
+        await job.cancel()
+        await scene.until(lambda: job.ended)
+        scene.seats["a"].answers_lost = False
+        await scene.until(lambda: held(scene) == {})
+
+
 # -- breakers ----------------------------------------------------------------------------------------------------------
 
 
