@@ -2,8 +2,9 @@
 
 Rules
 -----
-- It renews the lease every third of it, and looks sooner where the lease of another node is about to run out, where
-  there is something that nobody owns, or when the bell was rung: at most once a second for that.
+- It renews the lease at least every third of it, and looks sooner where the lease of another node is about to run out,
+  where there is something that nobody owns, or when the bell was rung: at most once a second for that. No two nodes do
+  so in step for long: looks are spread (`tests/reliability/simulation/growth.py` has what a thousand do).
 - What it takes is an input of the kernel (`Adopt`), which goes on with it beside what runs already. What lay in the
   inbox for it comes right after it, as at a start.
 - While the database is not reached, nothing is fenced and nothing taken; what runs goes on, and is committed when it is
@@ -27,6 +28,8 @@ from ..outcomes import RuntimeClosed
 from .seat import Delays
 
 if TYPE_CHECKING:
+    from random import Random
+
     from ...actors.loading import Loaded
     from ..host import Host
     from ..journal.cluster import Node, Pulse
@@ -40,7 +43,19 @@ RINGS = 1.0
 """Seconds between two looks that the bell asks for."""
 MARGIN = 0.05
 """Seconds after the end of another node's lease when it is looked at; up to three times as much, so that not all do."""
+EACH = 0.001
+"""Seconds by which those looks are spread for each node that lives: a thousand ask the database within a second."""
+EARLY = 0.2
+"""The part of a third of the lease by which it may be renewed early: those that once looked together do so no more."""
 _TOLD = 5  # names of jobs in a notice, at most
+
+
+def next_look(lease: float, pulse: Pulse, random: Random) -> float:
+    """Seconds until a node looks again that has nothing to do now."""
+    delay = lease / RENEWALS * (1 - EARLY * random.random())
+    if pulse.due_in is not None:
+        delay = min(delay, pulse.due_in + MARGIN * (1 + 2 * random.random()) + EACH * pulse.living * random.random())
+    return delay
 
 
 class Membership:
@@ -176,10 +191,7 @@ class Membership:
             await do(pulse)
         if took or pulse.orphans or expired:
             return SOON
-        delay = self.seat.cluster.lease / RENEWALS
-        if pulse.due_in is not None:
-            delay = min(delay, pulse.due_in + MARGIN * (1 + 2 * self._host.random.random()))
-        return delay
+        return next_look(self.seat.cluster.lease, pulse, self._host.random)
 
     async def _count(self, *, first: bool) -> None:
         """See which nodes have come and gone, and tell of them."""
