@@ -18,10 +18,10 @@ import msgspec
 from callboard.runtime.control.bell import ring
 from callboard.runtime.control.client import put
 from callboard.runtime.control.told import Answered
-from callboard.runtime.journal.contract import InboxRow, JournalError
-from callboard.runtime.journal.reader import SqliteReader
+from callboard.runtime.journal.contract import InboxRow, JournalError, Stored
+from callboard.runtime.places import reader_of
 
-from .scene import NOTES
+from .scene import NOTES, journal_of
 from .zygote import Order
 
 ROOT = Path(__file__).parents[3]
@@ -29,6 +29,8 @@ LOOK_EVERY = 0.02
 """Seconds between two looks of the operator at a journal that is in use."""
 LOOK_AT_LEAST = 0.3
 """Seconds after which it reads the journal although it seems unchanged."""
+LOOK_AT_DATABASE = 0.06
+"""The same for one that is no file."""
 PATIENCE = 60.0
 """Seconds after which a victim counts as hanging."""
 Reach = Literal["runtime", "group", "tree"]
@@ -41,10 +43,10 @@ def log_of(place: Path) -> list[str]:
 
 
 @contextlib.contextmanager
-def reading(place: Path) -> Iterator[SqliteReader | None]:
+def reading(place: Path) -> Iterator[Stored | None]:
     """The journal of that folder, or None while there is none."""
     try:
-        reader = SqliteReader(place / "state.db")
+        reader = reader_of(journal_of(place))
     except JournalError:
         yield None
         return
@@ -67,6 +69,7 @@ class Operator:
         self.sent: dict[int, Command] = {}
         self._place = place
         self._done: set[str] = set()
+        self._file = isinstance(journal_of(place), Path)
         self._seen: list[int] = []  # how the journal's files were when it was last read
         self._next = 0.0
 
@@ -91,7 +94,7 @@ class Operator:
         now = time.monotonic()
         if seen == self._seen and now < self._next:
             return
-        self._seen, self._next = seen, now + LOOK_AT_LEAST
+        self._seen, self._next = seen, now + (LOOK_AT_LEAST if self._file else LOOK_AT_DATABASE)
         with reading(self._place) as reader:
             if reader is None:
                 return
@@ -102,7 +105,7 @@ class Operator:
                     command.seen = len(log_of(self._place))
             self._command(reader)
 
-    def _command(self, reader: SqliteReader) -> None:
+    def _command(self, reader: Stored) -> None:
         if (gauge := reader.machine("gauge")) is not None and gauge.state == "counting":
             for note in range(NOTES):
                 for _ in range(2):  # the same command twice is one
@@ -136,9 +139,11 @@ class Operator:
         if name in self._done:
             return
         row = InboxRow(verb, kind, target, name, arguments, sent_at=time.time())
-        number = put(self._place / "state.db", row)
+        journal = journal_of(self._place)
+        number = put(journal, row)
         self.sent[number] = Command(msgspec.structs.replace(row, row=number))
-        ring(self._place / "state.db")
+        if isinstance(journal, Path):
+            ring(journal)
 
 
 class Zygote:
@@ -196,9 +201,14 @@ def kill(pid: int, reach: Reach, place: Path) -> None:
             return
         os.kill(pid, signal.SIGKILL)
     if reach == "tree":
-        for other in carrying(f"CALLBOARD_JOURNAL={(place / 'state.db').absolute()}"):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(other, signal.SIGKILL)
+        kill_all(f"CALLBOARD_JOURNAL={(place / 'state.db').absolute()}")
+
+
+def kill_all(mark: str) -> None:
+    """Kill all processes that carry that variable of the environment."""
+    for pid in carrying(mark):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def live(

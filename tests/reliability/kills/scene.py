@@ -36,15 +36,29 @@ from callboard import (
     Workstream,
 )
 from callboard.runtime.engines.context import TaskContext
+from callboard.runtime.places import Store, store_of, target_of
 
 FRAGILE_LOSSES = 3
 """How often the task `fragile` may be lost."""
+LEASE = 2.0
+"""Seconds that the lease of a node lasts."""
 NOTES = 5
 """Events that the machine has to count, each sent twice under one key."""
 
 
 def folder() -> Path:
     return Path(os.environ["SCENE"])
+
+
+def journal_of(place: Path) -> Store:
+    """The journal of a place: the database whose address stands in a file there, else a file."""
+    address = place / "address"
+    return store_of(address.read_text()) if address.exists() else place / "state.db"
+
+
+def log_of_transitions(place: Path, node: str = "") -> Path:
+    """The JSONL log of a runtime there."""
+    return place / (f"transitions-{node}.jsonl" if node else "transitions.jsonl")
 
 
 def write(line: str) -> None:
@@ -192,17 +206,18 @@ def workers() -> list[Worker]:
     return [Worker(engine, engine=engine, capacity=capacity) for engine, capacity in engines]  # type: ignore[arg-type]
 
 
-async def run(place: Path, processes: bool) -> None:
-    async with Runtime(place / "state.db", jsonl=place / "transitions.jsonl", workers=workers()) as runtime:
+async def run(place: Path, processes: bool, node: str = "") -> None:
+    """Play it. node: the name of this one of several that play it together."""
+    seat: dict[str, Any] = {"node": node, "lease": LEASE} if node else {}
+    journal, log = target_of(journal_of(place)), log_of_transitions(place, node)
+    async with Runtime(journal, jsonl=log, workers=workers(), **seat) as runtime:
         write("scene 0 open")
         gauge = runtime.spawn(MachineActor(GAUGE, Facts(), on_event=count), name="gauge")
         main = await runtime.submit(main_workstream(processes=processes), id="main")
         doomed = await runtime.submit(doomed_workstream(), id="doomed")
         await gauge.ask(Fire("submit", request_id="submit"))
-        closed = runtime.events(entity="gauge", to_state="out")
         await main.wait()
         await doomed.wait()
-        if not gauge.ended:
-            async for _ in closed:
-                break
+        while not gauge.ended:  # which another node may have, whose events are not told here
+            await anyio.sleep(0.01)
         write("scene 0 over")

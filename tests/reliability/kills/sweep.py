@@ -10,6 +10,7 @@ import msgspec
 
 from .death import Commit, Death, Line, Opened, Released, Torn
 from .outside import Operator, Reach, Zygote, live, log_of
+from .scene import journal_of
 from .verdict import after_kill, at_end
 from .zygote import Order
 
@@ -23,6 +24,12 @@ FILES = (
     "actors/loading.py", "actors/kernel.py", "actors/task.py", "actors/cancelling.py",
 )  # fmt: skip
 """Of the library, where a `Line` is drawn from."""
+OF_DATABASE = (
+    "journal/postgres/journal.py", "journal/postgres/medium.py", "journal/postgres/nodes.py",
+    "journal/postgres/opening.py", "journal/postgres/reader.py", "journal/postgres/rows.py",
+    "journal/postgres/taking.py", "cluster/membership.py", "cluster/ids.py", "cluster/remote.py", "actors/arrivals.py",
+)  # fmt: skip
+"""The same where the journal is in a database."""
 REACHES: tuple[Reach, ...] = ("runtime", "group", "tree")
 
 
@@ -55,11 +62,12 @@ class Blow(msgspec.Struct, frozen=True):
         ]
 
 
-def drawn(random: random.Random) -> Blow:
+def drawn(random: random.Random, *, database: bool = False) -> Blow:
     """Any kill."""
     which = random.random()
     if which < 0.30:
-        return Blow(after=random.choice((0.1, 0.2, 0.4)) * random.random(), reach=random.choice(REACHES))
+        reaches = REACHES[:2] if database else REACHES  # what a node has started is known by more than its journal
+        return Blow(after=random.choice((0.1, 0.2, 0.4)) * random.random(), reach=random.choice(reaches))
     n = random.choice((random.randint(1, 4), random.randint(1, 10), random.randint(4, 25)))
     if which < 0.65:
         where = random.choice(("before", "within", "after"))
@@ -68,9 +76,10 @@ def drawn(random: random.Random) -> Blow:
         return Blow(Released(n))
     if which < 0.82:
         return Blow(Torn(n))
-    if which < 0.87:
+    if which < 0.87 and not database:
         return Blow(Opened(random.randint(1, 4_000)))
-    return Blow(Line(random.choice(FILES), int(10 ** random.uniform(0.3, 3.2))))
+    files = FILES + OF_DATABASE if database else FILES
+    return Blow(Line(random.choice(files), int(10 ** random.uniform(0.3, 3.2))))
 
 
 def said(place: Path) -> str:
@@ -82,10 +91,11 @@ def chain(zygote: Zygote, place: Path, seed: int, tally: Tally, first: Blow | No
     """Kill one scene again and again, and hold what it leaves against the rules. `first`: how it is killed first."""
     dice = random.Random(seed)
     operator = Operator(place)
+    database = not isinstance(journal_of(place), Path)
     order = Order(str(place), processes=seed % 4 == 3, backend=("asyncio", "trio")[seed % 2])
     tally.chains += 1
     for number in range(MOST + 2):
-        blow = (first if number == 0 else None) or drawn(dice)
+        blow = (first if number == 0 else None) or drawn(dice, database=database)
         if number >= MOST:
             blow = Blow()
         before = len(log_of(place))

@@ -26,11 +26,12 @@ import msgspec
 from callboard.actors.records import AttemptRecord, TaskRecord
 from callboard.machines import TransitionEvent
 from callboard.machines.audit import AuditFinding, Auditor, audit_lines
-from callboard.runtime.journal.reader import SqliteReader
+from callboard.runtime.journal.contract import Stored
 from callboard.runtime.jsonl import log_line
+from callboard.runtime.places import target_of
 
 from .outside import Command, carrying, log_of, reading
-from .scene import FRAGILE_LOSSES, NOTES
+from .scene import FRAGILE_LOSSES, NOTES, journal_of, log_of_transitions
 
 JOBS = ("main", "main/parent/sub", "doomed")
 ENDS = {
@@ -77,7 +78,7 @@ def at_end(place: Path, commands: Sequence[Command]) -> None:
         assert not found, "\n".join(found)
 
 
-def tasks_of(reader: SqliteReader) -> Iterator[tuple[str, TaskRecord, list[AttemptRecord]]]:
+def tasks_of(reader: Stored) -> Iterator[tuple[str, TaskRecord, list[AttemptRecord]]]:
     """Every task, as its bodies call it ("JOB/TASK"), with its attempts."""
     for job in JOBS:
         for run in reader.workstreams(job):
@@ -85,7 +86,7 @@ def tasks_of(reader: SqliteReader) -> Iterator[tuple[str, TaskRecord, list[Attem
                 yield f"{job}/{task.name}", task, reader.attempts(task.id)
 
 
-def audited(reader: SqliteReader) -> Iterator[str]:
+def audited(reader: Stored) -> Iterator[str]:
     auditor = Auditor()
     for event in reader.transitions():
         auditor.take(msgspec.convert(log_line(event), TransitionEvent, from_attributes=True))
@@ -100,15 +101,18 @@ def checked(place: Path) -> Iterator[str]:
     told = io.StringIO()
     try:
         with contextlib.redirect_stdout(told):
-            check(place / "state.db")
+            check(str(target_of(journal_of(place))))
     except typer.Exit:
         yield f"callboard check: {told.getvalue()}"
 
 
-def logged(reader: SqliteReader, place: Path) -> Iterator[str]:
-    with (place / "transitions.jsonl").open("rb") as log:
-        yield from map(_text, audit_lines(log))
-    lines = (place / "transitions.jsonl").read_bytes().splitlines()
+def logged(reader: Stored, place: Path) -> Iterator[str]:
+    if not isinstance(journal_of(place), Path):
+        return  # a node's log has what that node has done
+    log = log_of_transitions(place)
+    with log.open("rb") as file:
+        yield from map(_text, audit_lines(file))
+    lines = log.read_bytes().splitlines()
     numbers = [msgspec.json.decode(line)["seq"] for line in lines]
     if numbers != [row.seq for row in reader.transitions()]:
         yield "the log does not hold each transition of the journal once, in order"
@@ -116,7 +120,7 @@ def logged(reader: SqliteReader, place: Path) -> Iterator[str]:
         yield "the transitions are not numbered without a gap"
 
 
-def ran_once(reader: SqliteReader, log: list[str]) -> Iterator[str]:
+def ran_once(reader: Stored, log: list[str]) -> Iterator[str]:
     begun: dict[str, list[int]] = defaultdict(list)
     wrote: dict[str, list[int]] = defaultdict(list)
     for line in log:
@@ -143,7 +147,7 @@ def ran_once(reader: SqliteReader, log: list[str]) -> Iterator[str]:
             yield f"{name}: an earlier attempt wrote after a later one had begun: {wrote[name]}"
 
 
-def ended(reader: SqliteReader, log: list[str]) -> Iterator[str]:
+def ended(reader: Stored, log: list[str]) -> Iterator[str]:
     for job in JOBS:
         record = reader.job(job)
         if record is None or record.state not in ENDS[job]:
@@ -161,14 +165,14 @@ def ended(reader: SqliteReader, log: list[str]) -> Iterator[str]:
     yield from hooks_ran(reader, log)
 
 
-def hooks_ran(reader: SqliteReader, log: list[str]) -> Iterator[str]:
+def hooks_ran(reader: Stored, log: list[str]) -> Iterator[str]:
     wanted = {"main@1/first", "main@1"}
     passed = {(row.entity_id, row.to_state) for row in reader.transitions()}
     wanted |= {name for name in ("doomed@1/body", "doomed@1") if (name, "cancelling") in passed}
     yield from (f"the hook of {name} did not run" for name in wanted if f"{name} 0 hook" not in log)
 
 
-def counted(reader: SqliteReader) -> Iterator[str]:
+def counted(reader: Stored) -> Iterator[str]:
     for name, task, attempts in tasks_of(reader):
         ends = [attempt.end for attempt in attempts]
         failed, lost = sum(ends.count(end) for end in FAILURES), ends.count("lost")
@@ -184,7 +188,7 @@ def counted(reader: SqliteReader) -> Iterator[str]:
             yield f"{name} was tried {len(attempts)} times"
 
 
-def took_effect(reader: SqliteReader, commands: Sequence[Command]) -> Iterator[str]:
+def took_effect(reader: Stored, commands: Sequence[Command]) -> Iterator[str]:
     acknowledged: dict[tuple[str, str], set[str]] = defaultdict(set)
     for command in commands:
         if command.answer is None:
@@ -208,7 +212,7 @@ def nothing_after_cancel(log: list[str], commands: Sequence[Command]) -> Iterato
                 yield f"began after the cancel was acknowledged: {late}"
 
 
-def nothing_left(reader: SqliteReader, place: Path) -> Iterator[str]:
+def nothing_left(reader: Stored, place: Path) -> Iterator[str]:
     if reader.outbox():
         yield f"hooks were not run: {reader.outbox()}"
     mark = f"SCENE={place}"

@@ -24,6 +24,7 @@ from tests.reliability.kills.death import Death, arm
 from callboard.runtime import cli, jsonl, requests, runtime  # noqa: F401 - the same
 from callboard.runtime.control import client  # noqa: F401 - the same
 from callboard.runtime.journal import archive, sqlite  # noqa: F401 - the same
+from callboard.runtime.journal.postgres import place
 
 
 class Order(msgspec.Struct, frozen=True):
@@ -34,6 +35,8 @@ class Order(msgspec.Struct, frozen=True):
     play: Literal["scene", "prepare", "archive", "open", "migrate"] = "scene"
     processes: bool = False
     backend: Literal["asyncio", "trio"] = "asyncio"
+    node: str = ""  # of several that play it at the same time
+    elsewhere: bool = False  # as if that were on another machine: nobody can look whether it lives
 
 
 _PLAYS = {"prepare": archiving.prepare, "open": archiving.opened, "migrate": archiving.migrated}
@@ -44,15 +47,18 @@ def _victim(order: Order) -> NoReturn:
     try:
         os.setsid()
         os.environ["SCENE"] = order.folder
+        os.environ["SCENE_NODE"] = f"{order.folder} {order.node}"
         null = os.open(os.devnull, os.O_RDWR)
         errors = os.open(Path(order.folder) / "stderr", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         for number, handle in enumerate((null, null, errors)):
             os.dup2(handle, number)
         arm(order.death)
+        if order.elsewhere:
+            place._kernel = lambda: order.node
         folder = Path(order.folder)
         match order.play:
             case "scene":
-                anyio.run(scene.run, folder, order.processes, backend=order.backend)
+                anyio.run(scene.run, folder, order.processes, order.node, backend=order.backend)
             case "archive":
                 archiving.archive(folder)
             case play:
