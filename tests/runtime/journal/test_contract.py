@@ -53,8 +53,8 @@ def maker(kind: str, request: pytest.FixtureRequest) -> Callable[[], Journal]:
         kept = MemoryJournal()
         return lambda: kept
     if kind == "postgres":
-        address = request.getfixturevalue("postgres")
-        return lambda: PostgresJournal(address)
+        address = request.getfixturevalue("emptied")
+        return lambda: PostgresJournal(address, node="n")
     path = request.getfixturevalue("tmp_path") / "state.db"
     return lambda: SqliteJournal(path)
 
@@ -102,7 +102,8 @@ def test_the_living_come_back_and_the_ended_do_not(bench: Bench) -> None:
     tasks = [task(3, ws, state="completed", finished_at=8.0, result=raw([1])), task(4, ws, state="running")]
     claim = attempt(5, tasks[1])
     idle, gone = worker(6, run=2), worker(7, run=1, state="shutdown", finished_at=2.0)
-    breaker = BreakerRecord(key=8, id="cc", name="cc", state="open", created_at=1.0, cooldown=0.1)
+    of_node = "" if bench.journal.cluster is None else f"@{bench.journal.cluster.name}"  # whose breaker it is
+    breaker = BreakerRecord(key=8, id=f"cc{of_node}", name="cc", state="open", created_at=1.0, cooldown=0.1)
     hook = OutboxRow(key=9, owner="ws-11", event="on_completed", body=raw({"run": "a:b"}), context=raw({}))
     bench.write(
         entry(job(1, stream=2), ws, *tasks, seq=1, specs=[(2, b'{"name":"release"}')]),

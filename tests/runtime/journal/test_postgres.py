@@ -112,14 +112,14 @@ class Line:
 
 @pytest.mark.parametrize("part", [1 << 26, 500])
 def test_a_batch_whose_acknowledgement_was_lost_is_written_once(
-    postgres: str, part: int, monkeypatch: pytest.MonkeyPatch
+    emptied: str, part: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("callboard.runtime.journal.postgres.rows.PART", part)
     monkeypatch.setattr("callboard.runtime.journal.postgres.rows.GROUP", 3)
     line = Line(lost=2)
     ws = workstream(2, 1, 20)
     tasks = [task(key, ws) for key in range(3, 23)]
-    with opened(postgres, connect=line.connect, pause=lambda _: None) as (journal, loop):
+    with opened(emptied, connect=line.connect, pause=lambda _: None) as (journal, loop):
         for seq in (1, 31, 61):
             journal.append(entry(job(1, seq=seq), ws, *tasks, seq=seq, specs=[(2, b"{}")]))
             loop.until_durable(journal)
@@ -130,19 +130,19 @@ def test_a_batch_whose_acknowledgement_was_lost_is_written_once(
         assert rows == [*range(1, 23), *range(31, 53), *range(61, 83)]
 
 
-def test_a_session_that_is_ended_at_the_server_is_made_anew(postgres: str) -> None:
-    with opened(postgres, pause=lambda _: None) as (journal, loop):
+def test_a_session_that_is_ended_at_the_server_is_made_anew(emptied: str) -> None:
+    with opened(emptied, pause=lambda _: None) as (journal, loop):
         for seq in range(1, 40):
             journal.append(entry(job(1, seq=seq), seq=seq))
             if seq % 10 == 0:
-                end_sessions(postgres, "writer")
-                end_sessions(postgres, "reader")
+                end_sessions(emptied, "writer")
+                end_sessions(emptied, "reader")
             loop.until_durable(journal)
             assert [one.seq for one in journal.jobs()] == [seq]
         assert [row.seq for row in journal.transitions()] == list(range(1, 40))
 
 
-def test_a_server_that_is_stopped_is_waited_for(postgres: str, postgres_server: PrivateServer) -> None:
+def test_a_server_that_is_stopped_is_waited_for(emptied: str, postgres_server: PrivateServer) -> None:
     delays: list[float] = []
     up = threading.Event()
 
@@ -151,7 +151,7 @@ def test_a_server_that_is_stopped_is_waited_for(postgres: str, postgres_server: 
         if len(delays) >= 3:
             up.wait(30)
 
-    address = postgres.replace("postgresql://postgres@", "postgresql://postgres:se%2Fcret@")
+    address = emptied.replace("postgresql://postgres@", "postgresql://postgres:se%2Fcret@")
     with opened(address, pause=pause) as (journal, loop):
         journal.append(entry(job(1), seq=1))
         loop.until_durable(journal)
@@ -176,37 +176,37 @@ def test_a_server_that_is_stopped_is_waited_for(postgres: str, postgres_server: 
 @pytest.mark.parametrize(
     ("code", "words"), [("53100", "its disk is full. Make room"), ("XX001", "is damaged"), ("42501", "may not do that")]
 )
-def test_what_the_server_refuses_is_said_and_tried_again_whole(postgres: str, code: str, words: str) -> None:
+def test_what_the_server_refuses_is_said_and_tried_again_whole(emptied: str, code: str, words: str) -> None:
     mended = threading.Event()
-    with opened(postgres, pause=lambda _: mended.wait(30)) as (journal, loop):
+    with opened(emptied, pause=lambda _: mended.wait(30)) as (journal, loop):
         sql(
-            postgres,
-            f"""CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+            emptied,
+            f"""CREATE OR REPLACE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
             BEGIN RAISE EXCEPTION 'it says so' USING ERRCODE = '{code}'; END $$;
             CREATE TRIGGER refusing BEFORE INSERT ON attempt_records EXECUTE FUNCTION refuse()""",
         )
         ws = workstream(2, 1, 1)
         journal.append(entry(job(1), ws, task(3, ws), attempt(4, task(3, ws)), seq=1))
         until_degraded(journal, loop, words)
-        assert str(journal.health.reason).startswith(f"cannot write {parse(postgres)}: ")
+        assert str(journal.health.reason).startswith(f"cannot write {parse(emptied)}: ")
         assert journal.jobs() == []
-        sql(postgres, "DROP TRIGGER refusing ON attempt_records")
+        sql(emptied, "DROP TRIGGER refusing ON attempt_records")
         mended.set()
         loop.until_durable(journal)
         assert journal.health.ok
         assert [one.key for one in journal.attempts("ws-2/t3")] == [4]
 
 
-def test_a_database_that_becomes_read_only_is_waited_for(postgres: str) -> None:
+def test_a_database_that_becomes_read_only_is_waited_for(emptied: str) -> None:
     mended = threading.Event()
-    with opened(postgres, pause=lambda _: mended.wait(0.05)) as (journal, loop):
-        sql(postgres, "ALTER DATABASE postgres SET default_transaction_read_only = on")
+    with opened(emptied, pause=lambda _: mended.wait(0.05)) as (journal, loop):
+        sql(emptied, "ALTER DATABASE postgres SET default_transaction_read_only = on")
         try:
-            end_sessions(postgres, "writer")
+            end_sessions(emptied, "writer")
             journal.append(entry(job(1), seq=1))
             until_degraded(journal, loop, "it is read-only")
         finally:
-            with closing(connect(parse(postgres), "behind")) as connection:
+            with closing(connect(parse(emptied), "behind")) as connection:
                 connection.execute("SET default_transaction_read_only = off")
                 connection.execute("ALTER DATABASE postgres RESET default_transaction_read_only")
         mended.set()
@@ -214,7 +214,7 @@ def test_a_database_that_becomes_read_only_is_waited_for(postgres: str) -> None:
         assert [one.key for one in journal.jobs()] == [1]
 
 
-def test_shut_gives_up_after_its_deadline_and_says_so(postgres: str) -> None:
+def test_shut_gives_up_after_its_deadline_and_says_so(emptied: str) -> None:
     gone = False
 
     def only_once(address: Address) -> Any:
@@ -222,56 +222,56 @@ def test_shut_gives_up_after_its_deadline_and_says_so(postgres: str) -> None:
             raise JournalUnwritable("it is gone")
         return connect_writer(address)
 
-    with opened(postgres, connect=only_once, pause=lambda _: None) as (journal, _):
+    with opened(emptied, connect=only_once, pause=lambda _: None) as (journal, _):
         gone = True
-        end_sessions(postgres, "writer")
+        end_sessions(emptied, "writer")
         journal.append(entry(job(1), seq=1))
         assert not journal.shut(0.1)
-        assert journal.health.reason == f"cannot write {parse(postgres)}: it is gone"
+        assert journal.health.reason == f"cannot write {parse(emptied)}: it is gone"
 
 
 # -- fences
 
 
-def test_a_node_that_was_fenced_cannot_write_and_is_told_so(postgres: str) -> None:
-    journal, loop = PostgresJournal(postgres, pause=lambda _: None), Loop()
+def test_a_node_that_was_fenced_cannot_write_and_is_told_so(emptied: str) -> None:
+    journal, loop = PostgresJournal(emptied, pause=lambda _: None), Loop()
     loop.open(journal)
     journal.append(entry(job(1), seq=1))
     loop.until_durable(journal)
-    sql(postgres, "UPDATE nodes SET fenced = true")
+    sql(emptied, "UPDATE nodes SET fenced = true")
     journal.append(entry(job(1, seq=2), seq=2))
     until_degraded(journal, loop, "others have taken over what it ran")
     assert isinstance(journal.lost, LeaseLost)
     journal.append(entry(job(1, seq=3), seq=3))
     journal.flush()
     assert not journal.shut(30)
-    with closing(PostgresReader(postgres)) as reader:
+    with closing(PostgresReader(emptied)) as reader:
         assert [one.seq for one in reader.jobs()] == [1]
 
 
-def test_who_fences_waits_for_a_commit_under_way_and_a_commit_for_who_fences(postgres: str) -> None:
+def test_who_fences_waits_for_a_commit_under_way_and_a_commit_for_who_fences(emptied: str) -> None:
     """The lock that both take, whichever comes first."""
-    journal, loop = PostgresJournal(postgres, pause=lambda _: None), Loop()
+    journal, loop = PostgresJournal(emptied, pause=lambda _: None), Loop()
     loop.open(journal)
-    with closing(connect(parse(postgres), "fences")) as connection, connection.transaction():
+    with closing(connect(parse(emptied), "fences")) as connection, connection.transaction():
         connection.execute("SELECT node FROM nodes WHERE NOT fenced FOR UPDATE")
         journal.append(entry(job(1), seq=1))
         journal.flush()
         waiting = "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s AND wait_event_type = 'Lock'"
-        while not sql(postgres, waiting, "callboard writer")[0][0]:
+        while not sql(emptied, waiting, "callboard writer")[0][0]:
             pass
         connection.execute("UPDATE nodes SET fenced = true")
     until_degraded(journal, loop, "others have taken over")
     assert not journal.shut(30)
-    assert sql(postgres, "SELECT count(*) FROM job_records") == [(0,)]
+    assert sql(emptied, "SELECT count(*) FROM job_records") == [(0,)]
 
 
-def test_nothing_that_was_durable_is_lost_by_a_kill_and_the_next_has_it_at_once(postgres: str) -> None:
+def test_nothing_that_was_durable_is_lost_by_a_kill_and_the_next_has_it_at_once(emptied: str) -> None:
     code = f"""
 from tests.runtime.journal.samples import Loop, job, moved
 from callboard.runtime.journal.contract import Entry
 from callboard.runtime.journal.postgres.journal import PostgresJournal
-journal, loop = PostgresJournal({postgres!r}), Loop()
+journal, loop = PostgresJournal({emptied!r}), Loop()
 loop.open(journal)
 seq = journal.begun
 while True:
@@ -292,7 +292,7 @@ while True:
                     break
             rest = child.stdout.read().split(b"\n")
             last = max([last, *(int(line) for line in rest[:-1])])
-        journal = PostgresJournal(postgres)
+        journal = PostgresJournal(emptied)
         loaded = Loop().open(journal)
         rows = [row.seq for row in journal.transitions()]
         assert len(rows) - kept >= last
@@ -312,13 +312,13 @@ def request(key: int, request_id: str = "r", *, expires_at: float = 9e9, owner: 
     )  # fmt: skip
 
 
-def test_nothing_that_a_text_can_hold_stops_the_journal(postgres: str) -> None:
+def test_nothing_that_a_text_can_hold_stops_the_journal(emptied: str) -> None:
     ws = workstream(2, 1, 1)
     result = raw({"a": "\0\n\\u0000"})
     odd = task(3, ws, trouble=Trouble(error="\ud800!\0"), produced=Produced(path="/tmp/\udcff"), result=result)
     broken = task(4, ws, result=msgspec.Raw(b'{"a":\n"\xff"}'))
     names = ["\0", "", "a\nb", "{", "é\u2028", "\ud800", "\udfff"]
-    with opened(postgres) as (journal, loop):
+    with opened(emptied) as (journal, loop):
         journal.append(entry(job(1), ws, odd, worker(9, name="\0\ud800"), seq=1))
         for key, name in enumerate(names, 20):
             journal.append(Entry([told(key, name)], [machine(key, name)], specs=[(3, b'{"machine":\n"m"}')]))
@@ -337,12 +337,12 @@ def test_nothing_that_a_text_can_hold_stops_the_journal(postgres: str) -> None:
             assert (found.name, request_found.request_id) == (name, name)
             assert [row.entity_id for row in journal.transitions(entity_id=name)] == [name]
         assert journal.spec(3) == b'{"machine": "m"}'
-        assert sql(postgres, "SELECT last_error FROM tasks WHERE id = %s", odd.id) == [("?!\ufffd",)]
-        assert len(sql(postgres, "SELECT * FROM machines")) == len(names)
+        assert sql(emptied, "SELECT last_error FROM tasks WHERE id = %s", odd.id) == [("?!\ufffd",)]
+        assert len(sql(emptied, "SELECT * FROM machines")) == len(names)
 
 
-def test_the_last_request_of_an_id_is_kept(postgres: str) -> None:
-    with opened(postgres) as (journal, loop):
+def test_the_last_request_of_an_id_is_kept(emptied: str) -> None:
+    with opened(emptied) as (journal, loop):
         journal.append(entry(request(1), request(2)))
         journal.append(entry(request(3)))
         loop.until_durable(journal)
@@ -359,31 +359,32 @@ def test_the_last_request_of_an_id_is_kept(postgres: str) -> None:
         assert journal.request("r") is None
 
 
-def test_answers_stand_in_the_inbox_until_they_are_pruned(postgres: str) -> None:
-    with opened(postgres) as (journal, loop):
-        sql(postgres, "INSERT INTO inbox_rows (command) VALUES (%s), (%s), ('no command')",
-            *['{"verb":"cancel","kind":"job","target":"a","request_id":"r"}'] * 2)  # fmt: skip
-        journal.append(Entry([], [], answers=[InboxAnswer(1, '{"ok":true}', 10.0)]))
-        journal.append(Entry([], [], answers=[InboxAnswer(1, '{"ok":false}', 11.0)]))
+def test_answers_stand_in_the_inbox_until_they_are_pruned(emptied: str) -> None:
+    command = '{"verb":"cancel","kind":"job","target":"a","request_id":"r"}'
+    with opened(emptied) as (journal, loop):
+        put = "INSERT INTO inbox_rows (command) VALUES (%s) RETURNING key"
+        one, two, _ = (sql(emptied, put, text)[0][0] for text in (command, command, "no command"))
+        journal.append(Entry([], [], answers=[InboxAnswer(one, '{"ok":true}', 10.0)]))
+        journal.append(Entry([], [], answers=[InboxAnswer(one, '{"ok":false}', 11.0)]))
         loop.until_durable(journal)
         reader = journal.reader
-        assert [row.row for row in reader.inbox()] == [2]
-        assert reader.answer(1) == b'{"ok":true}'
+        assert [row.row for row in reader.inbox()] == [two]
+        assert reader.answer(one) == b'{"ok":true}'
         assert [answer for _, answer in reader.sent("r")] == [b'{"ok":true}', None]
-        assert reader.answer(2) is reader.answer(99) is None
+        assert reader.answer(two) is reader.answer(two + 99) is None
         journal.append(Entry([], [], pruned_at=10.0 + 3601))
         loop.until_durable(journal)
-        assert reader.answer(1) is None
+        assert reader.answer(one) is None
 
 
-def test_the_history_of_a_job_rises_over_epochs_and_none_of_it_is_missed(postgres: str) -> None:
+def test_the_history_of_a_job_rises_over_epochs_and_none_of_it_is_missed(emptied: str) -> None:
     """Also where others have committed in between, and a batch goes over the beginning of an epoch."""
 
     def rows(*seqs: int, of: int = 1) -> list[Any]:
         return [moved(seq, job(of)) for seq in seqs]
 
     first, between, second = EPOCH * 70, EPOCH * 71, EPOCH * 72
-    with opened(postgres) as (journal, loop):
+    with opened(emptied) as (journal, loop):
         journal.append(Entry(rows(first + 1, first + 2), [job(1)]))
         journal.append(Entry(rows(first + 3, second + 1, second + 2), [job(1)]))
         loop.until_durable(journal)
@@ -398,8 +399,8 @@ def test_the_history_of_a_job_rises_over_epochs_and_none_of_it_is_missed(postgre
             assert told == [seq for seq in mine if seq > after]
 
 
-def test_many_pages_of_history_are_read_in_order(postgres: str) -> None:
-    with opened(postgres) as (journal, loop):
+def test_many_pages_of_history_are_read_in_order(emptied: str) -> None:
+    with opened(emptied) as (journal, loop):
         seq = 0
         for _ in range(40):
             rows = []
@@ -415,8 +416,8 @@ def test_many_pages_of_history_are_read_in_order(postgres: str) -> None:
 # -- what is asked
 
 
-def test_questions_are_asked_from_several_threads_at_once(postgres: str) -> None:
-    with opened(postgres) as (journal, loop):
+def test_questions_are_asked_from_several_threads_at_once(emptied: str) -> None:
+    with opened(emptied) as (journal, loop):
         ws = workstream(2, 1, 20)
         journal.append(entry(job(1), ws, *(task(key, ws) for key in range(3, 23)), seq=1))
         loop.until_durable(journal)
@@ -445,18 +446,18 @@ def test_a_reader_changes_nothing_and_makes_nothing(postgres: str) -> None:
         reader.jobs()
 
 
-def test_a_part_of_it_is_loaded_with_all_that_belongs_to_it(postgres: str) -> None:
+def test_a_part_of_it_is_loaded_with_all_that_belongs_to_it(emptied: str) -> None:
     one, two = workstream(2, 1, 1), workstream(12, 11, 1)
     over = workstream(22, 21, 1, state="completed", finished_at=2.0)
     claims = [attempt(4, task(3, one)), attempt(14, task(13, two)), attempt(24, task(23, over))]
     gone = worker(10, state="shutdown", finished_at=1.0)
     done = job(21, state="completed", finished_at=2.0)
-    with opened(postgres) as (journal, loop):
+    with opened(emptied) as (journal, loop):
         journal.append(entry(job(1, stream=2), one, task(3, one), claims[0], seq=1, specs=[(2, b"{}")]))
         journal.append(entry(job(11, stream=12), two, task(13, two), claims[1], seq=11, specs=[(12, b"{}")]))
         journal.append(entry(done, over, task(23, over), claims[2], worker(9), gone, seq=21))
         loop.until_durable(journal)
-        [(me,)] = sql(postgres, "SELECT max(node) FROM nodes")
+        [(me,)] = sql(emptied, "SELECT max(node) FROM nodes")
         loaded = journal.reader.load(Part(jobs=[11]))
         assert (loaded.jobs, loaded.workstreams, loaded.tasks) == ([job(11, stream=12)], [two], [task(13, two)])
         assert (loaded.attempts, loaded.workers, loaded.specs) == ([claims[1]], [], {12: b"{}"})
@@ -469,7 +470,7 @@ def test_a_part_of_it_is_loaded_with_all_that_belongs_to_it(postgres: str) -> No
         assert [record.key for record in everything.attempts] == [4, 14, 24]
 
 
-def test_a_log_is_filled_in_with_what_its_node_has_committed(postgres: str, tmp_path: Path) -> None:
+def test_a_log_is_filled_in_with_what_its_node_has_committed(emptied: str, tmp_path: Path) -> None:
     """And after a restart, with what the log did not get of the node before; never with what others do."""
     path = tmp_path / "log.jsonl"
 
@@ -479,7 +480,7 @@ def test_a_log_is_filled_in_with_what_its_node_has_committed(postgres: str, tmp_
     def rows(first: int, count: int) -> Entry:
         return Entry([moved(first + n, job(1)) for n in range(count)], [])
 
-    with opened(postgres) as (journal, loop):
+    with opened(emptied) as (journal, loop):
         begun = journal.begun
         journal.append(rows(begun + 1, 4))
         loop.until_durable(journal)
@@ -489,9 +490,9 @@ def test_a_log_is_filled_in_with_what_its_node_has_committed(postgres: str, tmp_
         loop.until_durable(journal)
         log.close()
     foreign = begun + EPOCH * 1000
-    sql(postgres, "INSERT INTO transition_chunks SELECT %s, %s, -1, owner, transitions FROM transition_chunks LIMIT 1",
+    sql(emptied, "INSERT INTO transition_chunks SELECT %s, %s, -1, owner, transitions FROM transition_chunks LIMIT 1",
         foreign, foreign)  # fmt: skip
-    with opened(postgres) as (journal, loop):
+    with opened(emptied) as (journal, loop):
         mine = journal.begun + EPOCH * 2000
         journal.append(rows(mine, 3))
         loop.until_durable(journal)
@@ -501,8 +502,8 @@ def test_a_log_is_filled_in_with_what_its_node_has_committed(postgres: str, tmp_
     assert logged() == [*range(begun + 1, begun + 7), *range(mine, mine + 3)]
 
 
-def test_a_journal_of_several_sessions_is_consistent(postgres: str) -> None:
-    with opened(postgres) as (journal, loop):
+def test_a_journal_of_several_sessions_is_consistent(emptied: str) -> None:
+    with opened(emptied) as (journal, loop):
         for begun in (0, 5 * EPOCH):
             record = job(begun + 1, id=f"j{begun}", state="submitted")
             journal.append(Entry([moved(begun + 1, record, "create", entity_seq=1)], [record]))
