@@ -11,6 +11,8 @@
 | peers | DBOS (one workflow of steps) and procrastinate (jobs deferred at once), 1,000 independent no-op tasks |
 | nodes | the same on 1, 2 and 4 nodes, each a process with 1,000 tasks of its own; what a task costs whom |
 | takeover | from the kill of a node to the first body of its job on another: known to be dead, and as if elsewhere |
+| kills | two nodes play a scene of tests/reliability/kills now one is killed, now the other, `--kills` times in all |
+| ray | the engine for Ray over a bare call of an actor, 1,000 outstanding (`ray_engine.py`) |
 
 Each peer is installed into an environment of its own under `--peers FOLDER`, once. The best of several rounds counts.
 """
@@ -26,14 +28,19 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
+from importlib.util import find_spec
 from pathlib import Path
 
 import database
+import ray_engine
 import scale_fleet
 from common import Figure, figures_table
 from orchestration import durable_floor, graphs, peer
 from scale_node import Order
+from tests.reliability.kills.outside import Zygote
+from tests.reliability.kills.pairs import NODES, Pair
+from tests.reliability.kills.sweep import Tally
 
 from callboard.runtime.testing.postgres import PrivateServer
 
@@ -53,6 +60,7 @@ class Run:
         self.lease: float = chosen.lease
         self.peers: Path = chosen.peers
         self.quick: bool = chosen.quick
+        self.kills: int = chosen.kills
         self.rates: dict[str, float] = {}  # tasks/s, by who reached them
 
     def rate(self, name: str, seconds: float, tasks: int = TASKS) -> str:
@@ -150,8 +158,41 @@ def takeover(run: Run) -> Iterator[Figure]:
         yield Figure(f"takeover, {where}", said, f"at most {limit:g} s, none", max(took) <= limit and not doubled)
 
 
+def kills(run: Run) -> Iterator[Figure]:
+    """Kill nodes, and hold what is left against all that must hold."""
+    tally, broken, began, seed = Tally(), list[str](), time.monotonic(), 0
+    with ExitStack() as stack:
+        zygotes = {node: stack.enter_context(closing(Zygote())) for node in NODES}
+        place = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        while tally.killed < run.kills:
+            with database.fresh(run.address) as address:
+                scene = place / str(seed)
+                scene.mkdir()
+                (scene / "address").write_text(address)
+                try:
+                    Pair(zygotes, scene, seed, tally).play()
+                except AssertionError as error:
+                    broken.append(f"scene {seed}: {error}")
+            seed += 1
+    said = "no completed attempt run again, no task lost" if not broken else "; ".join(broken).replace("\n", ", ")
+    said += f"; {tally.chains} scenes, {time.monotonic() - began:.0f} s"
+    yield Figure(f"{tally.killed} kills of one of two nodes", said, "none run again, none lost", not broken)
+
+
+def ray(run: Run) -> Iterator[Figure]:
+    """What Ray's calls cost, and ours over them."""
+    if find_spec("ray") is None:
+        yield Figure("Ray", "not measured: it is not installed")
+        return
+    figures = ray_engine.measure(2 if run.quick else 5)
+    ratio = figures["ours over bare"]
+    yield Figure("Ray: bare calls of an async actor, 1,000 outstanding", f"{figures['bare async calls/s']:,.0f} /s")
+    said = f"{figures['bodies/s']:,.0f} /s, {ratio:.2f} x the time; one alone {figures['single body p50 ms']:.1f} ms"
+    yield Figure("Ray: bodies by our engine", said, "at most 1.5 x", ratio <= 1.5)
+
+
 PARTS: dict[str, Callable[[Run], Iterator[Figure]]] = {
-    "floor": floor, "peers": peers, "nodes": nodes, "takeover": takeover,
+    "floor": floor, "peers": peers, "nodes": nodes, "takeover": takeover, "kills": kills, "ray": ray,
 }  # fmt: skip
 
 
@@ -161,6 +202,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="smaller numbers, fewer rounds")
     parser.add_argument("--only", action="append", choices=[*PARTS], help="this part (may be given several times)")
     parser.add_argument("--database", metavar="ADDRESS", help="of a server that is there (default: a private one)")
+    parser.add_argument("--kills", type=int, default=20, help="for the part of that name: 200 take some ten minutes")
     parser.add_argument("--lease", type=float, default=5.0, help="seconds of a node's lease, for `takeover`")
     parser.add_argument("--peers", type=Path, default=Path(".peers"), help="where the peers are installed")
     chosen = parser.parse_args()
