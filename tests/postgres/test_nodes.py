@@ -116,6 +116,17 @@ def test_a_silent_node_is_fenced_and_hears_of_it(seats: Seats) -> None:
     assert [(node.name, node.state) for node in second.nodes()] == [("web-1", "fenced"), ("web-2", "living")]
 
 
+def test_a_node_that_the_database_has_forgotten_is_told_so(seats: Seats) -> None:
+    node = seats.node("web-1")
+    seats.run("DELETE FROM nodes")  # as an older copy of it has no row of it
+    with pytest.raises(
+        LeaseLost, match=r"'web-1' is not known to .* any more: its database is another, or an older copy"
+    ):
+        node.beat(0)
+    with pytest.raises(LeaseLost):
+        seats.commit(node, job(1))
+
+
 @pytest.mark.parametrize("ask", ["beat", "take", "reserve", "adopt", "share", "set_tool"])
 def test_whatever_a_fenced_node_asks_it_is_told_so(seats: Seats, ask: str) -> None:
     from callboard.runtime.journal.cluster import ToolState, Want

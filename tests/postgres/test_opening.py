@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import parse_qs
 
 import psycopg
 import pytest
@@ -122,6 +124,19 @@ def test_what_is_not_there_is_told_apart(postgres_server: PrivateServer, tmp_pat
             migrate(parse(address))
         assert "geheim" not in str(told.value)
         assert "falsch" not in str(told.value)
+
+
+def test_of_several_hosts_the_one_that_can_be_written_is_taken(postgres: str, tmp_path: Path) -> None:
+    first = f"postgresql://postgres@/postgres?host={tmp_path},{parse_qs(postgres.partition('?')[2])['host'][0]}"
+    address = parse(f"{first}&schema={parse(postgres).schema}")
+    migrate(address, [FIRST])
+    with connect(parse(postgres), "test") as connection:
+        connection.execute("ALTER ROLE postgres SET default_transaction_read_only = on")
+        try:
+            with pytest.raises(JournalUnwritable, match="none of its servers can be written"):
+                migrate(address, [FIRST])
+        finally:
+            connection.execute("ALTER ROLE postgres RESET default_transaction_read_only")
 
 
 def test_a_standby_is_told_of(postgres: str) -> None:

@@ -93,6 +93,8 @@ class PostgresJournal(WrittenJournal[PostgresReader]):
             try:
                 loaded = cluster.take() or reader.load(Part())
             except BaseException:
+                with contextlib.suppress(JournalError):
+                    cluster.leave()
                 cluster.close()
                 raise
         except BaseException:

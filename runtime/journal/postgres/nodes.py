@@ -322,7 +322,12 @@ class PostgresCluster:
     def _fenced(self) -> LeaseLost:
         """Say what has become of this node."""
         row = self._link.ask(lambda connection: connection.execute(statements.FATE, {"me": self.node}).fetchone())
-        if row is None or row[0] is None:
+        if row is None:
+            text = (
+                f"node {self._name!r} is not known to {self._address} any more: its database is another, or an older "
+                "copy. Start it anew"
+            )
+        elif row[0] is None:
             text = f"node {self._name!r} has left {self._address}"
         else:
             text = (
