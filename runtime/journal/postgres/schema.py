@@ -64,10 +64,10 @@ CREATE TABLE task_records (key bigint PRIMARY KEY, record text NOT NULL)  -- tho
   WITH (fillfactor = 50);
 CREATE TABLE approval_records (key bigint PRIMARY KEY, workstream bigint NOT NULL, record text NOT NULL);
 CREATE INDEX approvals_of_workstream ON approval_records (workstream);
-CREATE TABLE attempt_records (
-  key bigint PRIMARY KEY, task bigint NOT NULL, living boolean NOT NULL, node bigint, record text NOT NULL
+CREATE TABLE attempt_records (            -- those of a task, and of a workstream, are a range of the key
+  task bigint NOT NULL, key bigint NOT NULL, living boolean NOT NULL, node bigint, record text NOT NULL,
+  PRIMARY KEY (task, key)
 );
-CREATE INDEX attempts_of_task ON attempt_records (task);
 CREATE INDEX living_attempts ON attempt_records (node) WHERE living;
 CREATE TABLE worker_records (
   key bigint PRIMARY KEY, name text COLLATE "C" NOT NULL, run bigint NOT NULL, living boolean NOT NULL, node bigint,
@@ -106,16 +106,19 @@ def _lines(text: str) -> str:
     return f"string_to_array({text}, E'\\n')"
 
 
-def _write(table: str, columns: dict[str, str], changed: str, extra: str = "", given: str = "") -> str:
-    """Write rows that come as arrays side by side. columns: each with its array; changed: if the key is there."""
+def _write(table: str, columns: dict[str, str], changed: str, *, owned: bool = False, key: str = "") -> str:
+    """Write rows that come as arrays side by side.
+
+    columns: each with its array; changed: those that are written where the key, which is the first column unless given,
+    is there; owned: whether a row is somebody's.
+    """
     names, arrays = ", ".join(columns), ", ".join(columns.values())
-    more, values = (f", {given}", f", {extra}") if given else ("", "")
-    sets = [f"{column} = excluded.{column}" for column in changed.split()]
-    if given == "node" and "living" in columns and "node" not in changed:  # what lives again is whose it lives by
-        sets.append(f"node = CASE WHEN {table}.living THEN {table}.node ELSE excluded.node END")
+    more, values = (", node", ", this_node") if owned else ("", "")
     return (
         f"INSERT INTO {table} ({names}{more}) SELECT {names}{values} FROM unnest({arrays}) AS new ({names})"
-        f"\n      ON CONFLICT ({next(iter(columns))}) DO UPDATE SET {', '.join(sets)};"
+        f"\n      ON CONFLICT ({key or next(iter(columns))}) DO UPDATE SET "
+        + ", ".join(f"{column} = excluded.{column}" for column in changed.split())
+        + ";"
     )
 
 
@@ -136,7 +139,7 @@ _GROUPS: dict[tuple[tuple[str, str], ...], str] = {
     (("job_keys", "bigint[]"), ("job_states", "text"), ("job_living", "boolean[]"), ("jobs", "text")): _write(
         "job_records",
         {"key": "job_keys", "state": _lines("job_states"), "living": "job_living", "record": _lines("jobs")},
-        "state living record", "this_node", "node",
+        "state living record", owned=True,
     ),
     (("run_keys", "bigint[]"), ("run_jobs", "bigint[]"), ("runs", "text")): _write(
         "workstream_records", {"key": "run_keys", "job": "run_jobs", "record": _lines("runs")}, "record"
@@ -154,7 +157,7 @@ _GROUPS: dict[tuple[tuple[str, str], ...], str] = {
     ): _write(
         "attempt_records",
         {"key": "attempt_keys", "task": "attempt_tasks", "living": "attempt_living", "record": _lines("attempts")},
-        "living record", "this_node", "node",
+        "living record", owned=True, key="task, key",
     ),
     (
         ("worker_keys", "bigint[]"), ("worker_names", "text"), ("worker_runs", "bigint[]"),
@@ -165,19 +168,19 @@ _GROUPS: dict[tuple[tuple[str, str], ...], str] = {
             "key": "worker_keys", "name": _lines("worker_names"), "run": "worker_runs", "living": "worker_living",
             "record": _lines("workers"),
         },
-        "living node record", "this_node", "node",
+        "living node record", owned=True,
     ),
     (("breaker_keys", "bigint[]"), ("breakers", "text")): _write(
-        "breaker_records", {"key": "breaker_keys", "record": _lines("breakers")}, "node record", "this_node", "node"
+        "breaker_records", {"key": "breaker_keys", "record": _lines("breakers")}, "node record", owned=True,
     ),
     (("machine_keys", "bigint[]"), ("machine_living", "boolean[]"), ("machines", "text")): _write(
         "machine_records",
         {"key": "machine_keys", "living": "machine_living", "record": _lines("machines")},
-        "living record", "this_node", "node",
+        "living record", owned=True,
     ),
     (("outbox_done", "bigint[]"),): "DELETE FROM outbox_rows WHERE key = ANY (outbox_done);",
     (("outbox_keys", "bigint[]"), ("outbox", "text")): _write(
-        "outbox_rows", {"key": "outbox_keys", "record": _lines("outbox")}, "record", "this_node", "node"
+        "outbox_rows", {"key": "outbox_keys", "record": _lines("outbox")}, "record", owned=True,
     ),
     (
         ("request_ids", "text"), ("request_keys", "bigint[]"), ("request_ends", "double precision[]"),
