@@ -164,7 +164,8 @@ class MachineRef:
         return await self.ask(Fire(event, reason, metadata, facts, request_id), timeout=None)
 
     def _put(self, message: Fire) -> None:
-        if message.request_id is None and not self._mail and self._owner.abroad is None:
+        abroad = self._owner.abroad
+        if message.request_id is None and not self._mail and (abroad is None or abroad.is_here(self)):
             self._look()
             self._owner.host.tell(Command(self.name, message, Reply(self._told(message))))
             return

@@ -37,5 +37,12 @@ async def reserve(seat: Seat | None, kind: str, name: str, known: Callable[[], A
 
 
 async def adopt(seat: Seat | None, kind: str, name: str) -> bool:
-    """Own an ended job, or machine, that is about to go on. False where another node was faster."""
-    return seat is None or await seat.patiently(seat.cluster.adopt, kind, name)
+    """Own an ended job, or machine, that is about to go on. False where another node was faster.
+
+    What comes of it is numbered above all that its former owner has numbered.
+    """
+    if seat is None:
+        return True
+    mine = await seat.patiently(seat.cluster.adopt, kind, name)
+    seat.count_on()
+    return mine

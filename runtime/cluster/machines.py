@@ -69,15 +69,20 @@ class MachinesAbroad:
             if settled is not None:
                 settled.set()
 
+    def is_here(self, ref: MachineRef) -> bool:
+        """Whether this node has it, so far as is known without asking."""
+        here = self._seat.host.kernel.machines.get(ref.name)
+        return ref.settled is None and here is not None and not here.ended
+
     async def comes_home(self, ref: MachineRef) -> bool:
         """Whether this node has it, now. One that has ended is taken in hand. Raises RuntimeClosed."""
         if ref.settled is not None:
             await ref.settled.wait()
             await self._seat.host.barrier()
             ref.settled = None
-        here = self._seat.host.kernel.machines.get(ref.name)
-        if here is not None and not here.ended:
+        if self.is_here(ref):
             return True
+        here = self._seat.host.kernel.machines.get(ref.name)
         found = await self._read(ref.name)
         if found is None:  # it was told to be spawned here, and is not durable yet
             return here is not None

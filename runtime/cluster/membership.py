@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from anyio.abc import TaskStatus
 
-from ...actors.messages import NewEpoch
-from ..journal.cluster import EPOCH, LeaseLost
+from ..journal.cluster import LeaseLost
 from ..journal.contract import JournalError
 from ..outcomes import RuntimeClosed
 from .seat import Delays
@@ -174,9 +173,7 @@ class Membership:
         if self._silent:
             self._silent, self._retry = False, Delays(SOON, cluster.lease / RENEWALS)
             self._host.notice("lease_renewed", "info", f"the lease of node {self.seat.name!r} was renewed")
-        first = cluster.epoch * EPOCH
-        if first > min(kernel.key, kernel.seq):
-            self._host.tell(NewEpoch(first, first))
+        self.seat.count_on()
         return pulse
 
     async def _act_on(self, pulse: Pulse, *, first: bool = False) -> float:

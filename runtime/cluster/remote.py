@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from .seat import Seat
 
 STALE = 0.05
-"""Seconds after which what is shown of a job is read again."""
+TIMES = 10
+"""Seconds after which what is shown of a job is read again; of a large one so many times what that took."""
 LIVING = ("submitted", "pending", "running", "cancelling")
 """The phases of a job that has not ended."""
 MOST = 1_000
@@ -56,6 +57,7 @@ class RemoteJob(JobHandle):
         self._seen = seen
         self._looked_at = seat.host.monotonic()
         self._looking = False
+        self._took = 0.0  # seconds for the last look
         seat.remote.add(self)
 
     def __repr__(self) -> str:
@@ -99,7 +101,8 @@ class RemoteJob(JobHandle):
     def _glance(self) -> None:
         """Have it read again, for who looks next."""
         seat = self._seat
-        if self._looking or seat.host.monotonic() - self._looked_at < STALE or not self._runtime.is_open:
+        stale = max(STALE, TIMES * self._took)
+        if self._looking or seat.host.monotonic() - self._looked_at < stale or not self._runtime.is_open:
             return
         self._looking = True
         seat.start(self._look_once)
@@ -114,11 +117,12 @@ class RemoteJob(JobHandle):
         """Read it again. Raises LookupError if it is not there any more, JournalError, RuntimeClosed."""
         if not self.elsewhere:
             return
-        self._looking = True
+        began, self._looking = self._seat.host.monotonic(), True
         try:
             seen = await self._seat.ask(look, self._seat.host.journal, self.id, self._last)
         finally:
             self._looking, self._looked_at = False, self._seat.host.monotonic()
+            self._took = self._looked_at - began
         if self.elsewhere:
             self._seen, self._last = seen, seen.job
             if seen.job.finished_at is not None:
@@ -164,8 +168,10 @@ class RemoteJob(JobHandle):
         """Wait for its end, wherever it runs. The runtime must stay open; raises RuntimeClosed if it does not."""
         delays = Delays()
         while self.elsewhere:
-            await self._refresh_patiently()
-            if self.elsewhere:
+            record = await self._seat.patiently(self._seat.host.journal.job, self.id)
+            if record is None or record.finished_at is not None or record.run != self._last.run:
+                await self._refresh_patiently()
+            else:
                 await self._seat.pause(delays())
         return await super().wait()
 

@@ -19,9 +19,10 @@ from weakref import WeakSet
 import anyio
 import msgspec
 
+from ...actors.messages import NewEpoch
 from ..control.told import Answered, error_of
 from ..control.verbs import VERBS
-from ..journal.cluster import LeaseLost
+from ..journal.cluster import EPOCH, LeaseLost
 from ..journal.contract import InboxRow, JournalError
 from ..outcomes import RuntimeClosed, closed
 
@@ -132,6 +133,12 @@ class Seat:
             self._waiting.discard(over)
             host.dispatcher.timers.cancel(timer)
         self.check()
+
+    def count_on(self) -> None:
+        """Have all numbers that are given from now on be those of the node's present epoch."""
+        kernel, first = self.host.kernel, self.cluster.epoch * EPOCH
+        if first > min(kernel.key, kernel.seq):
+            self.host.tell(NewEpoch(first, first))
 
     # -- commands for other nodes --------------------------------------------------------------------------------------
 

@@ -27,6 +27,7 @@ import msgspec
 from anyio.abc import TaskStatus
 
 from ...actors.machine_kind import MachineNotFound
+from ..journal.cluster import LeaseLost
 from ..journal.contract import Entry, InboxAnswer, JournalError
 from ..outcomes import RuntimeClosed
 from .told import Answered, answer_to
@@ -128,7 +129,9 @@ class Taker:
             self._tell_unreadable(error)
 
     def _tell_unreadable(self, error: JournalError) -> None:
-        if not self._unread:
+        if isinstance(error, LeaseLost) and self._host.seat is not None:
+            self._host.seat.lost(error)
+        elif not self._unread:
             self._host.notice("inbox_unreadable", "error", f"the inbox cannot be read: {error}", raised=error)
         self._unread = True
 

@@ -268,7 +268,10 @@ class MemoryNode:
         record: JobRecord | MachineRecord | None = self.base.job(name) if kind == "job" else self.base.machine(name)
         if record is None or record.finished_at is None:
             return False
-        return self.base.reserved.setdefault((f"{kind} {record.run}", name), self.name) == self.name
+        mine = self.base.reserved.setdefault((f"{kind} {record.run}", name), self.name) == self.name
+        if mine:
+            self.epoch = next(self.base.epochs)
+        return mine
 
     def send(self, row: InboxRow) -> int:
         self._check()

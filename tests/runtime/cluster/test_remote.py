@@ -129,6 +129,8 @@ async def test_what_ended_runs_again_on_whichever_node_was_asked(scene: Scene) -
         assert again.record.runs == 2
         assert await job.retry("y", request_id="k") is not None  # the same command: nothing more is run
         assert scene.ran.began == [("j", 1), ("j", 1), ("j", 1)]
+        numbers = [row.seq for row in scene.base._history if row.job_id == "j"]
+        assert numbers == sorted(numbers)
 
 
 async def test_of_two_that_run_it_again_at_once_one_is_refused(scene: Scene) -> None:
