@@ -400,7 +400,7 @@ class _Checker(Fields):
             self.bad((*at, "capacity"), f"must be at most {most:,} of engine {spec.engine!r}, not {spec.capacity:,}")
         self.at_least((*at, "recycle_after"), spec.recycle_after, 1)
         self.lifecycle(spec.lifecycle, at, ("worker",))
-        if spec.recycle_after is not None and spec.engine != "process":
+        if spec.recycle_after is not None and spec.engine not in ("process", ON_CLUSTER):
             self.bad((*at, "recycle_after"), f"is for processes, and engine {spec.engine!r} has none", "remove it")
         for index, capability in enumerate(spec.capabilities):
             if not capability.strip():

@@ -27,6 +27,8 @@ from typing import Any, Literal, cast
 
 import msgspec
 
+from ..imported import imported
+
 NAMESPACE = "callboard"
 """Ray's namespace of our actors."""
 _GROUPS = {"push": 1, "poll": 1, "probe": 1}  # threads of the actor, by what they do
@@ -196,6 +198,7 @@ class Cluster:
             where = "a Ray cluster cannot be started here" if address == "local" else f"no Ray cluster at {address!r}"
             where = "there is no Ray cluster, and none can be started here" if address is None else where
             raise RayUnavailable(f"{where}: {type(error).__name__}: {error}") from error
+        _print_messages(bool(options["log_to_driver"]))
 
     def disconnect(self) -> None:
         """Close the connection, if it was made here and nobody else uses it."""
@@ -204,6 +207,7 @@ class Cluster:
             _users -= 1
             if not _users:
                 _ray().shutdown()
+                _print_messages(True)
         self._connected = False
 
     def unfit(self, resources: Mapping[str, float], labels: Mapping[str, str]) -> str | None:
@@ -269,6 +273,13 @@ def _ray() -> Any:
     import ray  # noqa: PLC0415 - half a second, and not everybody has it
 
     return ray
+
+
+def _print_messages(wanted: bool) -> None:
+    """Whether Ray prints what it has to say of its nodes: standard output is the program's."""
+    worker = imported("ray._private.worker")
+    if hasattr(worker, "_worker_logs_enabled"):
+        worker._worker_logs_enabled = wanted  # it has no other switch for that
 
 
 def _end_actors(prefix: str) -> None:

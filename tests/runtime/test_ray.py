@@ -7,9 +7,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import util
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import anyio
 import pytest
@@ -251,3 +252,75 @@ def test_a_worker_on_ray_stands_for_as_many_as_it_says() -> None:
     each = Worker("far", engine="ray", capacity=4, count=2, resources={"GPU": 1}, labels={"zone": "a"}).each()
     assert [(one.name, one.capacity, one.count) for one in each] == [("far-1", 4, None), ("far-2", 4, None)]
     assert each[0].abilities() == ["GPU", "zone=a"]
+
+
+class Island:
+    """A node of the cluster in a network of its own, whose one way to the others can be cut."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._name = f"cb{os.getpid()}"
+        self._node: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        name, here = self._name, f"{self._name}h"
+        steps = [
+            f"netns add {name}", f"link add {here} type veth peer name eth0 netns {name}",
+            f"addr add 10.213.7.1/30 dev {here}", f"link set {here} up", f"-n {name} addr add 10.213.7.2/30 dev eth0",
+            f"-n {name} link set lo up", f"-n {name} link set eth0 up", f"-n {name} route add default via 10.213.7.1",
+        ]  # fmt: skip
+        try:
+            for step in steps:
+                subprocess.run(["ip", *step.split()], check=True, capture_output=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            self.__exit__()
+            pytest.skip(f"this machine gives no network of its own to a test: {error}")
+        words = f"start --address {self._address} --node-ip-address 10.213.7.2 --num-cpus 1 --block".split()
+        ray = "import sys; from ray.scripts.scripts import main; sys.argv[0] = 'ray'; sys.exit(main())"
+        more = ["--resources", '{"isle": 1}', "--object-store-memory", "80000000", "--disable-usage-stats"]
+        self._node = subprocess.Popen(
+            ["ip", "netns", "exec", name, sys.executable, "-c", ray, *words, *more], env=environment(),
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        return self
+
+    def cut(self) -> None:
+        subprocess.run(["ip", "link", "set", f"{self._name}h", "down"], check=True)
+
+    def __exit__(self, *_: object) -> None:
+        for pid in subprocess.run(["ip", "netns", "pids", self._name], capture_output=True, check=False).stdout.split():
+            with suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
+        if self._node is not None:
+            self._node.wait()
+        subprocess.run(["ip", "netns", "del", self._name], capture_output=True, check=False)
+        subprocess.run(["ip", "link", "del", f"{self._name}h"], capture_output=True, check=False)
+
+
+@cluster
+async def test_a_node_that_is_cut_off_ends_what_it_runs_before_that_is_run_elsewhere(
+    ray_here: Any, tmp_path: Path
+) -> None:
+    with Island(ray_here.address) as island:
+        apart = Worker("apart", engine="ray", resources={"isle": 0.5}, capabilities=["x"])
+        # 5 s after the last word of the runtime the actor ends itself; its work is lost 2 s after that.
+        health = HealthChecks(interval=0.5, misses=3)
+        async with Runtime(workers=[apart], health_checks=health) as runtime:
+            task = Task("a", run=bodies.noted, capabilities=["x"], args={"folder": str(tmp_path)})
+            stream = Workstream("w", tasks=[task], defaults=Defaults(recovery_timeout=8))
+            job = await runtime.submit(stream, id="j")
+            [[_, body, actor]] = await first_run(tmp_path)
+            assert runs(body)
+            island.cut()
+            here = {"node:__internal_head__": 0.01}  # Ray does not know yet of the cut
+            await runtime.start_worker(Worker("near", engine="ray", capabilities=["x"], resources=here))
+            with anyio.fail_after(60):
+                while job.task("a").record.state != "recovering":
+                    await anyio.sleep(0.01)
+            await until(lambda: not runs(body) and not runs(actor))
+            assert job.task("a").record.lost_attempts == 0
+            (tmp_path / "end").touch()
+            with anyio.fail_after(60):
+                outcome = await job.wait()
+            assert outcome.results["a"] == "attempt 2"
+            assert len(await first_run(tmp_path, 2)) == 2
