@@ -89,21 +89,15 @@ class PostgresJournal(WrittenJournal[PostgresReader]):
         prepare(self.address)
         reader = PostgresReader(self.address)
         try:
-            cluster = PostgresCluster(self.address, reader.load, name=self._node, lease=self._lease)
-            try:
-                loaded = cluster.take() or reader.load(Part())
-            except BaseException:
-                with contextlib.suppress(JournalError):
-                    cluster.leave()
-                cluster.close()
-                raise
+            cluster = self._cluster = PostgresCluster(self.address, reader.load, name=self._node, lease=self._lease)
+            loaded = cluster.take() or reader.load(Part())
+            mine = {one.name: one for one in reader.breakers() if one.id == f"{one.name}@{cluster.name}"}
+            loaded.breakers = [*mine.values()]  # of this name, whoever has taken what else it left
         except BaseException:
+            self._give_up()
             reader.close()
             raise
-        self._cluster = cluster
         loaded.last_key = loaded.last_seq = cluster.epoch * EPOCH
-        mine = {one.name: one for one in reader.breakers() if one.id == f"{one.name}@{cluster.name}"}
-        loaded.breakers = [*mine.values()]  # of this name, whoever has taken what else it left
         self._own = NodeHistory(reader, cluster.node, loaded.last_seq)
         return reader, loaded, PostgresMedium(self.address, cluster.node, connect=self._connect)
 

@@ -114,11 +114,12 @@ def _write(table: str, columns: dict[str, str], changed: str, *, owned: bool = F
     """
     names, arrays = ", ".join(columns), ", ".join(columns.values())
     more, values = (", node", ", this_node") if owned else ("", "")
+    sets = [f"{column} = excluded.{column}" for column in changed.split()]
+    if owned and "living" in columns and "node" not in changed:  # what lives again is whose it lives by
+        sets.append(f"node = CASE WHEN {table}.living THEN {table}.node ELSE excluded.node END")
     return (
         f"INSERT INTO {table} ({names}{more}) SELECT {names}{values} FROM unnest({arrays}) AS new ({names})"
-        f"\n      ON CONFLICT ({key or next(iter(columns))}) DO UPDATE SET "
-        + ", ".join(f"{column} = excluded.{column}" for column in changed.split())
-        + ";"
+        f"\n      ON CONFLICT ({key or next(iter(columns))}) DO UPDATE SET {', '.join(sets)};"
     )
 
 
