@@ -104,11 +104,13 @@ class Recover(Message, frozen=True):
 class ToolShares(Message, frozen=True):
     """What this node may use from now on of these tools, whose limits it shares with others: slots by tool.
 
-    scarce: those of which others wait for slots.
+    scarce: those of which others wait for slots. asked: which question of each this answers (`Shares.asked`); an answer
+    that comes after a later question says nothing any more.
     """
 
     shares: dict[str, int]
     scarce: frozenset[str] = frozenset()
+    asked: dict[str, int] = {}
 
 
 class Adopt(Recover, frozen=True):

@@ -49,6 +49,7 @@ class Shares:
     def __init__(self, scheduler: SchedulerActor) -> None:
         self.scheduler = scheduler
         self.given: dict[str, int] = {}
+        self.asked: dict[str, int] = {}  # how often each tool was asked for
         self.rung = False
 
     def call(self) -> None:
@@ -79,6 +80,7 @@ class Shares:
         used = 0 if gate is None else gate.used
         share = min(self.given.get(tool, 0), used)
         self.given[tool] = share
+        self.asked[tool] = self.asked.get(tool, 0) + 1
         if gate is not None:
             gate.limit = share
 
@@ -86,6 +88,8 @@ class Shares:
         """Use what was given."""
         scheduler = self.scheduler
         for tool, share in message.shares.items():
+            if message.asked.get(tool, self.asked.get(tool)) != self.asked.get(tool):
+                continue  # what was said to be in use since then does not count what this would let begin
             self.given[tool] = share
             if (gate := scheduler.tools.get(tool)) is None:
                 continue

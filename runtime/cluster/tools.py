@@ -215,6 +215,7 @@ class ToolsService:
             return
         for tool in asked:
             shares.hold(tool)
+        questions = {tool: shares.asked[tool] for tool in asked}
         self._unsure |= asked.keys()
         claims: dict[str, Claim] = await self._seat.ask(self._seat.cluster.share, asked)
         self._unsure -= asked.keys()
@@ -224,7 +225,7 @@ class ToolsService:
             else:
                 self._claims[tool] = claim
         scarce = frozenset(tool for tool, claim in claims.items() if claim.scarce)
-        self._host.later(ToolShares({tool: claim.told for tool, claim in claims.items()}, scarce))
+        self._host.later(ToolShares({tool: claim.told for tool, claim in claims.items()}, scarce, questions))
 
     def _want(self, tool: str, want: ToolWant) -> Want:
         slots, now = want.used + want.urgent + want.less, self._host.monotonic()

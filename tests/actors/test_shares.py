@@ -191,3 +191,14 @@ def test_what_a_workstream_says_of_the_limit_holds_and_is_told_to_the_others() -
     assert stage.reports == [
         "job two asks for max_parallel = 1 for tool 't', and not for 3: the last one to be submitted holds"
     ]
+
+
+def test_an_answer_that_comes_after_a_later_question_lets_nothing_begin() -> None:
+    stage = node(use("a"), use("b"))
+    stage.shares.hold("t")
+    first = stage.shares.asked["t"]
+    stage.shares.hold("t")  # which has said that nothing is in use
+    stage.send(ToolShares({"t": 2}, asked={"t": first}))
+    assert stage.bodies() == []
+    stage.send(ToolShares({"t": 1}, asked={"t": stage.shares.asked["t"]}))
+    assert stage.bodies() == ["a"]

@@ -267,7 +267,8 @@ class Member(World):
         if wants:
             claims = self.seat.share(wants)
             scarce = frozenset(tool for tool, claim in claims.items() if claim.scarce)
-            self.host.later(ToolShares({tool: claim.told for tool, claim in claims.items()}, scarce))
+            asked = {tool: shares.asked[tool] for tool in claims}
+            self.host.later(ToolShares({tool: claim.told for tool, claim in claims.items()}, scarce, asked))
 
     # -- what people say -----------------------------------------------------------------------------------------------
 
