@@ -21,6 +21,7 @@ from callboard import (
     RuntimeClosed,
     State,
     Task,
+    TaskContext,
     Transition,
     Workstream,
 )
@@ -248,3 +249,28 @@ async def test_a_name_spawned_on_two_nodes_at_once_is_one_machine(scene: Scene) 
         assert [row.event for row in scene.base.node("r").transitions(entity_id="door")] == [
             "create", "open", "shut", "open", "shut",
         ]  # fmt: skip
+
+
+# -- children ----------------------------------------------------------------------------------------------------------
+
+
+async def spawns(task: TaskContext) -> str:
+    child = await task.submit(Scene.waiting(), name="c")
+    return (await child.wait()).raise_for_state().results["x"]
+
+
+async def test_a_child_that_runs_elsewhere_meanwhile_is_joined(scene: Scene) -> None:
+    async with scene.runtime("a") as a, scene.runtime("b") as b, scene.ticking():
+        job = await a.submit(Workstream("w", tasks=[Task("t", run=spawns)]), id="p")
+        await scene.until(lambda: scene.ran.began)
+        await (await b.job("p/t/c")).cancel(force=True)
+        assert (await job.wait()).state == "failed"
+        child = await (await b.job("p/t/c")).retry()
+        await scene.until(lambda: len(scene.ran.began) == 2)
+        again = await job.retry()
+        await scene.until(lambda: again.task("t").record.state == "running")
+        assert (await a.job("p/t/c")).elsewhere
+        scene.ran.go_on.set()
+        assert (await again.wait()).results == {"t": "x of p/t/c"}
+        assert (await child.wait()).ok
+        assert scene.ran.began == [("p/t/c", 1), ("p/t/c", 1)]
