@@ -42,6 +42,12 @@ def anyio_backend(request: pytest.FixtureRequest) -> Any:
     return request.param
 
 
+@pytest.fixture
+def one_backend(anyio_backend: Any) -> None:
+    if anyio_backend[0] != "asyncio":
+        pytest.skip("the server and processes are what matters here")
+
+
 def node(address: str, name: str, folder: Path, **settings: Any) -> Runtime:
     more = {"lease": LEASE, "workers": WORKERS, "drain_deadline": 0, **settings}
     return Runtime(address, node=name, outputs=folder / "outputs", **more)
@@ -128,6 +134,7 @@ async def test_who_leaves_hands_jobs_and_machines_over(postgres: str, tmp_path: 
         )
 
 
+@pytest.mark.usefixtures("one_backend")
 async def test_an_outage_of_the_server_is_ridden_out_and_nobody_is_fenced(
     postgres: str, postgres_server: PrivateServer, tmp_path: Path
 ) -> None:
@@ -161,12 +168,6 @@ def process(address: str, name: str, folder: Path) -> Iterator[subprocess.Popen[
             yield victim
         finally:
             victim.kill()
-
-
-@pytest.fixture
-def one_backend(anyio_backend: Any) -> None:
-    if anyio_backend[0] != "asyncio":
-        pytest.skip("processes are what matters here")
 
 
 @pytest.mark.usefixtures("one_backend")
