@@ -11,6 +11,7 @@
 | peers | DBOS (one workflow of steps) and procrastinate (jobs deferred at once), 1,000 independent no-op tasks |
 | nodes | the same on 1, 2 and 4 nodes, each a process with 1,000 tasks of its own; what a task costs whom |
 | takeover | from the kill of a node to the first body of its job on another: known to be dead, and as if elsewhere |
+| leases | what a renewal of a lease costs the server, among few nodes and among a thousand |
 | kills | two nodes play a scene of tests/reliability/kills now one is killed, now the other, `--kills` times in all |
 | ray | the engine for Ray over a bare call of an actor, 1,000 outstanding (`ray_engine.py`) |
 
@@ -33,6 +34,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import database
+import psycopg
 import ray_engine
 import scale_fleet
 from common import Figure, figures_table
@@ -42,6 +44,10 @@ from tests.reliability.kills.outside import Zygote
 from tests.reliability.kills.pairs import NODES, Pair
 from tests.reliability.kills.sweep import Tally
 
+from callboard.actors.loading import Loaded
+from callboard.runtime.journal.postgres.address import parse
+from callboard.runtime.journal.postgres.nodes import PostgresCluster
+from callboard.runtime.journal.postgres.opening import prepare
 from callboard.runtime.testing.postgres import PrivateServer
 
 HERE = Path(__file__).parent
@@ -66,7 +72,7 @@ class Run:
     def rate(self, name: str, seconds: float, tasks: int = TASKS) -> str:
         """Keep how fast somebody was, and say it with the ratio to those before."""
         mine = tasks / seconds
-        against = [f"{mine / rate:.2f} x {other}" for other, rate in self.rates.items()]
+        against = [f"{mine / rate:.3g} x {other}" for other, rate in self.rates.items()]
         self.rates[name] = mine
         return ", ".join([f"{mine:,.0f} tasks/s", *against])
 
@@ -158,6 +164,32 @@ def takeover(run: Run) -> Iterator[Figure]:
         yield Figure(f"takeover, {where}", said, f"at most {limit:g} s, none", max(took) <= limit and not doubled)
 
 
+STRANGERS = """
+INSERT INTO callboard.nodes (name, epoch, lease, place, kernel, pid, process_started)
+SELECT 'node-' || number, 1000 + number, interval '1 hour', '', '', 0, 0 FROM generate_series(2, 1000) AS number
+"""
+
+
+def leases(run: Run) -> Iterator[Figure]:
+    """Renew a lease, again and again, with nobody else there, and among a thousand."""
+    count = 50 if run.quick else 200
+    with database.fresh(run.address) as address:
+        where = parse(address)
+        prepare(where)
+        with closing(PostgresCluster(where, lambda _: Loaded(), name="node-1", lease=3600)) as node:
+            for nodes in (1, 1_000):
+                before, began = database.spent(address), time.perf_counter()
+                for _ in range(count):
+                    node.beat(0)
+                    node.tools()
+                took = (time.perf_counter() - began) / count
+                spent = database.spent(address).since(before).processor / count
+                said = f"{took * 1e3:.1f} ms, {spent * 1e6:,.0f} us of the server's processor"
+                yield Figure(f"a renewal, {nodes:,} node{'s' * (nodes > 1)}", said)
+                with psycopg.connect(address) as connection:
+                    connection.execute(STRANGERS if nodes == 1 else "SELECT 1")
+
+
 def kills(run: Run) -> Iterator[Figure]:
     """Kill nodes, and hold what is left against all that must hold."""
     tally, broken, began, seed = Tally(), list[str](), time.monotonic(), 0
@@ -192,7 +224,8 @@ def ray(run: Run) -> Iterator[Figure]:
 
 
 PARTS: dict[str, Callable[[Run], Iterator[Figure]]] = {
-    "floor": floor, "peers": peers, "nodes": nodes, "takeover": takeover, "kills": kills, "ray": ray,
+    "floor": floor, "peers": peers, "nodes": nodes, "takeover": takeover, "leases": leases,
+    "kills": kills, "ray": ray,
 }  # fmt: skip
 
 

@@ -25,7 +25,6 @@ from tests.reliability.kills.sweep import Blow, Tally, chain
 from callboard.runtime.testing.postgres import PrivateServer
 
 pytestmark = [
-    pytest.mark.laboratory,
     pytest.mark.postgres,
     pytest.mark.skipif(sys.platform == "win32", reason="kill -9 and fork are of Unix"),
 ]
