@@ -20,6 +20,7 @@ from callboard.actors.commands import Reply, StartWorkers, Submit
 from callboard.actors.kernel import Kernel
 from callboard.actors.loading import Loaded, make_kernel
 from callboard.actors.messages import CallEnded, Message, TimerFired
+from callboard.actors.notices import Notice
 from callboard.actors.spec import Defaults, Task, Worker, Workstream
 from callboard.actors.turn import Effect, JobOver, StartCall, Turn
 
@@ -40,6 +41,9 @@ class Port:
     def now(self) -> float:
         return 1_000_000.0
 
+    def monotonic(self) -> float:
+        return 1_000.0
+
     def arm(self, due: float, fire: TimerFired, *, by_utc: bool) -> object:
         return fire
 
@@ -55,10 +59,12 @@ class Port:
     def resolve(self, name: str) -> Any:
         raise LookupError(name)
 
+    find = resolve
+
     def probe(self, engine: str, worker: str, incarnation: int) -> None: ...
 
-    def report(self, text: str, error: Exception | None = None) -> None:
-        raise RuntimeError(text) from error
+    def tell_notice(self, notice: Notice) -> None:
+        raise RuntimeError(notice.text) from notice.error
 
     def commit(self, turn: Turn) -> None:
         self.transitions += len(turn.transitions)
