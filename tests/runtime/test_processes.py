@@ -104,10 +104,11 @@ async def test_a_body_that_no_process_could_find_is_refused_at_once() -> None:
 
 
 async def test_a_runtime_that_runs_nothing_in_processes_has_none() -> None:
+    before = own_children()  # a database that other tests use, say
     async with Runtime() as runtime:
         job = await runtime.submit(Workstream("w", tasks=[Task("a", run=bodies.quick)]))
         await job.wait()
-        assert own_children() == []
+        assert set(own_children()) <= set(before)
 
 
 def own_children() -> list[int]:
