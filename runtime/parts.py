@@ -134,7 +134,7 @@ class RuntimeParts(ABC):
     ) -> None:
         if not (journal is None or isinstance(journal, str | Path) or hasattr(journal, "append")):
             raise TypeError(f"the journal is a path, a Journal or None, not {journal!r:.60}")
-        if (node is not None or lease is not None) and not is_address(journal):
+        if not is_address(journal) and (node is not None or lease is not None):
             raise ValueError(
                 "node and lease are settings of a journal that several runtimes share, which is named by its address, "
                 f"as postgresql://HOST/DATABASE; {'this one' if journal is None else repr(str(journal))} has one owner"

@@ -1,12 +1,17 @@
 """Where a journal is, as it is typed: the path of a file, or the address of a database; and who may be asked there.
 
-A `Database` is told from a path by how its address begins. Shown to people, it has no password.
-What each of them needs is imported when it is first needed: most commands are about a file.
+Rules
+-----
+- A `Database` is told from a path by how its address begins. Shown to people, it has no password.
+- What looks like an address and is none of ours is refused, and never a file of that name: each machine would have its
+  own. It is not repeated, since it may hold a password. `./NAME`, or a `Path`, is a file whatever its name.
+- What each of them needs is imported when it is first needed: most commands are about a file.
 """
 # ruff: noqa: PLC0415 - see above
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -28,13 +33,39 @@ Store: TypeAlias = Path | Database
 """Where a journal is."""
 
 
+_OURS = re.compile(r"postgres(?:ql)?://", re.IGNORECASE)
+_WITH_SCHEME = re.compile(r"(?P<scheme>[^/]{2,}?)://")
+_OF_WORDS = re.compile(
+    r"(?![./~])(?:.*\s)?(?:host|hostaddr|dbname|user|password|passfile|service)\s*=", re.IGNORECASE | re.DOTALL
+)
+"""PostgreSQL's other spelling: `host=... dbname=...`."""
+
+
 def is_address(text: object) -> bool:
-    """Whether that is meant as the address of a database, rather than as a path."""
-    return isinstance(text, str) and text.startswith(("postgresql://", "postgres://"))
+    """Whether that is the address of a database, rather than a path. Raises JournalMissing for one that is not ours."""
+    if not isinstance(text, str):
+        return False
+    if _OURS.match(text):
+        return True
+    if not looks_like_address(text):
+        return False
+    from .journal.contract import JournalMissing
+
+    found = _WITH_SCHEME.match(text)
+    scheme = f", which begins with {found[0]}," if found and re.fullmatch(r"[\w+.-]{2,40}", found["scheme"]) else ""
+    raise JournalMissing(
+        f"What was given{scheme} is no address of a journal. That of a database is "
+        "postgresql://USER:PASSWORD@HOST:PORT/DATABASE?schema=NAME; a file whose name looks like an address is ./NAME."
+    )
+
+
+def looks_like_address(text: str) -> bool:
+    """Whether it may be an address, of whatever spelling: one that may hold a password."""
+    return bool(_WITH_SCHEME.match(text) or _OF_WORDS.match(text))
 
 
 def store_of(text: str) -> Store:
-    """The place that somebody has typed. Raises JournalMissing for an address that cannot be read."""
+    """The place that somebody has typed. Raises JournalMissing for an address that cannot be read, or is not ours."""
     if not is_address(text):
         return Path(text)
     from .journal.postgres.address import parse

@@ -102,11 +102,14 @@ def _innermost(error: Exception) -> Exception:
 
 def kept(error: Exception) -> str:
     """Keep the report of an error of our own in a file, and say where."""
+    from ..places import looks_like_address  # noqa: PLC0415 - only when there is something to tell
+
     text = "".join(traceback.format_exception(error))
     try:
         handle, name = tempfile.mkstemp(prefix="callboard-error-", suffix=".txt", text=True)
         with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(f"{' '.join(sys.argv)}\nPython {sys.version}\n\n{text}")
+            typed = " ".join("(an address)" if looks_like_address(one) else one for one in sys.argv)
+            file.write(f"{typed}\nPython {sys.version}\n\n{text}")
     except OSError as trouble:
         return f"its report could not be written ({trouble.strerror})."
     return f"its report is in {Path(name)}: please send it along."

@@ -24,9 +24,9 @@ SCHEMA = "callboard"
 _SCHEMA_NAME = re.compile(r"(?!pg_)[a-z_][a-z0-9_]{0,47}")
 """What needs no quotes, and leaves room for the names that are made of it."""
 _PARTS = re.compile(
-    r"postgres(?:ql)?://(?:(?P<who>[^@/?#]*)@)?(?P<where>[^@/?#]*)(?:/(?P<database>[^@?#]*))?(?:\?(?P<given>[^#]*))?"
+    r"(?i:postgres(?:ql)?)://(?:(?P<who>[^@/?#]*)@)?(?P<where>[^@/?#]*)(?:/(?P<database>[^@?#]*))?(?:\?(?P<given>[^#]*))?"
 )
-_SHOWN = ("host", "hostaddr", "port", "dbname", "user", "service", "sslmode", "target_session_attrs")
+_SHOWN = ("host", "hostaddr", "port", "dbname", "user", "service", "passfile", "sslmode", "target_session_attrs")
 """What else in an address is no secret."""
 
 
@@ -63,7 +63,8 @@ def parse(text: str) -> Address:
             f"{schema!r:.80} cannot be the schema of a journal. Use up to 48 of a-z, 0-9 and _, beginning with a "
             "letter, and not with pg_."
         )
-    base = text.partition("?")[0]
+    scheme, _, rest = text.partition("?")[0].partition("://")
+    base = f"{scheme.lower()}://{rest}"  # that client knows it in small letters only
     passed = [(name, value) for name, value in given if name != "schema"]
     who = (found["who"] or "").partition(":")[0]
     shown = [(name, value) for name, value in passed if name in _SHOWN] + [("schema", schema)]
