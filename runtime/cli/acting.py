@@ -3,7 +3,7 @@
 Rules:
 - Where a runtime has the journal, the command goes into its inbox, and is told as done once it is, durably.
 - Where none has, it stays in the inbox and takes effect at the next start, before anything runs; that is told as such.
-  (`cancel` does not come here then: it needs no worker, and is done at once, see `cancel.py`.)
+  (`cancel` does not come here then, unless it is a database: it needs no worker, and is done at once, see `cancel.py`.)
   What the present state does not allow is refused at once: nothing changes it meanwhile.
 - A runtime behind a board is told over HTTP, by `overhttp.py`'s `BoardAct`: it answers when the command took effect.
 - What is printed can be pasted: a target is "JOB", or "JOB/TASK".
@@ -145,20 +145,31 @@ class JournalAct(Act):
         if owner is None:
             before = self.leave(kind, target, shown, arguments)
             if before is not None:
-                self.tell(shown, before, told)
+                self._tell(kind, shown, before, told)
                 return
             when = "the next start" if kind != "machine" else "the next start of a program that has its machine"
             self.later(f"{self.verb} {shown}: nobody runs {self.journal} now. It will take effect at {when}.")
         answered = command(self.journal, self._row(kind, target, arguments), self.timeout)
         if answered is None:
             if owner_of(self.journal) is None:
-                text = f"{owner} has stopped before it answered. It will take effect at the next start"
+                text = f"{owner} stopped before an answer came. It will take effect at the next start"
             else:
-                text = f"{owner} has not answered within {self.timeout:g} s. It stays in the inbox, and takes effect "
-                text += "when it gets to it"
+                text = f"no answer of {owner} within {self.timeout:g} s. It stays in the inbox, and takes effect "
+                text += "when its turn comes"
             self.later(f"{self.verb} {shown}: {text}, unless it has by then: `callboard status` shows.")
         else:
-            self.tell(shown, answered, told)
+            self._tell(kind, shown, answered, told)
+
+    def _tell(self, kind: str, shown: str, answered: Answered, told: str) -> None:
+        import msgspec  # noqa: PLC0415
+
+        from ..places import Database  # noqa: PLC0415
+
+        if kind == "breaker" and isinstance(self.journal, Database) and answered.id and not self.as_json:
+            # who answered is the breaker of one node, and the others follow it
+            state = f"{answered.state} for all nodes"
+            answered = msgspec.structs.replace(answered, id=shown.partition(" ")[2], state=state)
+        self.tell(shown, answered, told)
 
     def leave(self, kind: str, target: str, shown: str, arguments: dict[str, Any]) -> Answered | None:
         """Put it into the inbox of a journal that nobody runs, and return None; or what it was answered before.

@@ -1,12 +1,14 @@
 """`callboard cancel JOB[/TASK]`: cancel a job, or one of its tasks, durably.
 
-A runtime that has the journal does it. Where none has, it is done here and now: the journal is opened without workers,
-so that nothing is run meanwhile but the hooks of what is cancelled.
+A runtime that has the journal does it. Where none has a file, it is done here and now: the journal is opened without
+workers, so that nothing is run meanwhile but the hooks of what is cancelled. That of a database waits in the inbox: who
+opens that is a node, to which all jobs fall, and this one would lack their functions.
 """
 
 from __future__ import annotations
 
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -49,7 +51,7 @@ def cancel(
         raise Trouble(f"{named.kind} {named.id} has ended already: {named.state}.", FAILED)
     said = {"reason": reason, "force": force, "by": act.who(by)}
     act.check(f"{named.kind} {named.id}", said)
-    if isinstance(act, JournalAct) and owner_of(journal) is None:
+    if isinstance(act, JournalAct) and isinstance(act.journal, Path) and owner_of(journal) is None:
         with suppress(JournalLocked):  # somebody may just have begun to run it
             _cancel_here(act, named, said)
             return

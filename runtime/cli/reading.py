@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
-from typing import overload
+from typing import TypeAlias, overload
 
 from ...actors.records import ApprovalRecord, JobRecord
 from ...actors.task_record import TaskRecord
 from ...machines import JOB
 from .. import places
 from ..journal.contract import Asked, JournalMissing, Stored
-from ..places import Store, reader_of
+from ..places import Database, Store, reader_of
 from .boards import Board, Place
 from .trouble import Trouble
 
 LIVING = tuple(str(name) for name, state in JOB.states.items() if not state.terminal)
+
+Nodes: TypeAlias = dict[int, str] | None
+"""The names of the nodes that jobs belong to, by the jobs' keys; None where the journal is of one runtime alone."""
 
 
 @overload
@@ -31,6 +34,23 @@ def reading(place: Place) -> AbstractContextManager[Asked]:
 def owner_of(place: Place) -> str | None:
     """Who runs it, in words; None if nobody does."""
     return place.owner if isinstance(place, Board) else places.owner_of(place)
+
+
+def nodes_by_job(place: Place, reader: Asked, jobs: Sequence[JobRecord]) -> Nodes:
+    """The nodes that jobs belong to."""
+    if not isinstance(place, Database):
+        return None
+    from ..journal.postgres.reader import PostgresReader  # noqa: PLC0415 - an extra
+
+    assert isinstance(reader, PostgresReader)  # noqa: S101 - as `reader_of` makes it
+    return reader.owners([job.key for job in jobs])
+
+
+def node_of(job: JobRecord, nodes: Nodes) -> str:
+    """The node that runs a job, in words; "" where it has ended, or the journal is of one runtime alone."""
+    if nodes is None or job.finished_at is not None:
+        return ""
+    return nodes.get(job.key, "nobody's yet")  # whose node has gone, and no other has taken it over
 
 
 @contextmanager

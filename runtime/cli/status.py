@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ...actors.records import ApprovalRecord, JobRecord
     from ...actors.task_record import TaskRecord
     from ..journal.contract import Asked
+    from .reading import Nodes
 
 _MOST = 50  # jobs, and machines, listed: the newest
 
@@ -31,7 +32,7 @@ Plan = Annotated[bool, typer.Option("--plan", help="Show in which order its task
 def status(job_id: MaybeJobId = None, *, journal: Place = JOURNAL, as_json: AsJson = False, plan: Plan = False) -> None:
     """Show the newest jobs and machines of a journal, or the tasks of one job, or one machine."""
     from . import machines  # noqa: PLC0415
-    from .reading import approvals_of, find_job, reading, tasks_of  # noqa: PLC0415
+    from .reading import approvals_of, find_job, nodes_by_job, reading, tasks_of  # noqa: PLC0415
 
     if plan and job_id is None:
         raise Trouble("--plan shows the plan of one job: name it. `callboard status` lists them.")
@@ -39,14 +40,16 @@ def status(job_id: MaybeJobId = None, *, journal: Place = JOURNAL, as_json: AsJs
         if job_id is None:
             jobs = reader.jobs(limit=_MOST)
             told = [(job, tasks_of(reader, job)) for job in jobs]
+            nodes = nodes_by_job(journal, reader, jobs)
             others = reader.machines(limit=_MOST)
             if as_json:
                 left = machines.waiting(reader) if others else {}
                 shown = [machines.told(machine, left.get(machine.name, ())) for machine in others]
-                as_lines([*(_job(job, tasks) for job, tasks in told), *shown])
+                as_lines([*(_job(job, tasks, nodes) for job, tasks in told), *shown])
                 return
             if told or not others:
-                table(("job", "workstream", "state", "done", "began", "took", "error"), [_row(*one) for one in told])
+                head = ("job", "workstream", "state", *(() if nodes is None else ("node",)), "done", "began", "took")
+                table((*head, "error"), [_row(*one, nodes) for one in told])
             if others:
                 machines.show(reader, others)
             return
@@ -61,22 +64,27 @@ def status(job_id: MaybeJobId = None, *, journal: Place = JOURNAL, as_json: AsJs
             show(reader, job, tasks, as_json=as_json)
             return
         asked = approvals_of(reader, job)
+        nodes = nodes_by_job(journal, reader, [job])
         if as_json:
-            as_lines([_job(job, tasks), *(_task(task) for task in tasks), *map(_approval, asked)])
+            as_lines([_job(job, tasks, nodes), *(_task(task) for task in tasks), *map(_approval, asked)])
             return
-        _job_told(reader, job)
+        _job_told(reader, job, nodes)
         table(("task", "state", "attempt", "took", "exit", "told"), [_task_row(task, job.id) for task in tasks])
         if asked:
             rows = [[f"{one.task_id.rpartition('/')[2]}/{one.name}", str(one.shown), one.reason or ""] for one in asked]
             table(("approval", "state", "told"), rows)
 
 
-def _job_told(reader: Asked, job: JobRecord) -> None:
+def _job_told(reader: Asked, job: JobRecord, nodes: Nodes) -> None:
     from . import words  # noqa: PLC0415
+    from .reading import node_of  # noqa: PLC0415
 
     runs = reader.workstreams(job.id)
     spent = words.duration(job, time.time())
-    echo(f"job {job.id}: {job.name}, {job.shown}" + (f", {words.took(spent)}" if spent is not None else ""))
+    head = [job.name, str(job.shown), *([words.took(spent)] if spent is not None else [])]
+    if node := node_of(job, nodes):
+        head.append(f"on {node}" if nodes and job.key in nodes else node)
+    echo(f"job {job.id}: {', '.join(head)}")
     for run in runs:
         told = f": {words.one_line(run.error or run.reason or '', 200)}" if run is not runs[-1] else ""
         echo(f"workstream {run.id}: {run.shown}{told}".rstrip(": "))
@@ -86,8 +94,9 @@ def _job_told(reader: Asked, job: JobRecord) -> None:
         echo(words.one_line(reason, 500))
 
 
-def _row(job: JobRecord, tasks: list[TaskRecord]) -> list[str]:
+def _row(job: JobRecord, tasks: list[TaskRecord], nodes: Nodes) -> list[str]:
     from . import words  # noqa: PLC0415
+    from .reading import node_of  # noqa: PLC0415
 
     done = sum(task.state in words.ENDED for task in tasks)
     spent = words.duration(job, time.time())
@@ -95,6 +104,7 @@ def _row(job: JobRecord, tasks: list[TaskRecord]) -> list[str]:
         job.id,
         job.name,
         str(job.shown),
+        *(() if nodes is None else (words.one_line(node_of(job, nodes)),)),
         f"{done}/{len(tasks)}",
         words.moment(job.created_at),
         "" if spent is None else words.took(spent),
@@ -121,11 +131,12 @@ def _approval(record: ApprovalRecord) -> dict[str, Any]:
     return {**_told(record), "kind": "approval", "task": record.task_id.rpartition("/")[2]}
 
 
-def _job(job: JobRecord, tasks: list[TaskRecord]) -> dict[str, Any]:
+def _job(job: JobRecord, tasks: list[TaskRecord], nodes: Nodes) -> dict[str, Any]:
     from collections import Counter  # noqa: PLC0415
 
     counts = Counter(str(task.shown) for task in tasks)
-    return {**_told(job), "kind": "job", "tasks": dict(counts), "error": job.error}
+    node = {} if nodes is None else {"node": nodes.get(job.key)}
+    return {**_told(job), "kind": "job", "tasks": dict(counts), "error": job.error, **node}
 
 
 def _task(task: TaskRecord) -> dict[str, Any]:

@@ -4,6 +4,7 @@ Rules:
 - Only what has not ended, and only what waits itself: a workstream that executes waits for its tasks, which are told.
 - What is told is read from the records. Where nobody runs the journal, that is what everything waits for. A machine
   waits for the program that fires its events: which those are, and when which comes by itself, says its table.
+- A command is printed with the place that it is for, unless that is the usual one, and without any password.
 - Exit code 0 where nothing is found, 1 where something is, so that a watch can use it.
 """
 
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .boards import Place
+from .boards import Board, Place
 from .options import JOURNAL, AsJson
 from .terminal import echo, echo_json
 from .trouble import FAILED
@@ -86,12 +87,23 @@ def stuck(older_than: OlderThan = "1h", journal: Place = JOURNAL, as_json: AsJso
         for one in found:
             one["waits_for"] = f"somebody to run {journal}"
             one["command"] = "" if one["kind"] == "machine" else "callboard resume"
+    for one in found:
+        one["command"] += _at(journal) if one["command"] else ""
     if as_json:
         _json(found)
     else:
         _told(found, now, owner)
     if found:
         raise typer.Exit(FAILED)
+
+
+def _at(place: Place) -> str:
+    """What tells a command of the place that was asked; nothing where it is the usual one."""
+    from shlex import quote  # noqa: PLC0415
+
+    if place == JOURNAL:
+        return ""
+    return f" {'--url' if isinstance(place, Board) else '--journal'} {quote(str(place))}"
 
 
 def _json(found: list[dict[str, Any]]) -> None:
@@ -112,7 +124,7 @@ def _told(found: list[dict[str, Any]], now: float, owner: str | None) -> None:
             echo(f"    {words.one_line(one['reason'], 160)}")
         if one["command"]:
             echo(f"    {one['command']}")
-    runs = "nobody runs it" if owner is None else f"{owner} runs it"
+    runs = "nobody runs it" if owner is None else f"run by {owner}"
     echo(f"{len(found)} found; {runs}" if found else f"nothing is stuck; {runs}")
 
 

@@ -126,21 +126,22 @@ def _has_gone(keys: int) -> bool:
 
 def _lines(reader: Asked, journal: Place, now: float) -> list[str]:
     from . import words  # noqa: PLC0415
-    from .reading import LIVING, owner_of, tasks_of  # noqa: PLC0415
+    from .reading import LIVING, node_of, nodes_by_job, owner_of, tasks_of  # noqa: PLC0415
 
     owner = owner_of(journal)
     lines = [f"{journal}  {words.clock(now)}  {f'run by {owner}' if owner else 'nobody runs it'}", ""]
     living = reader.jobs(states=LIVING, limit=1000)
     shown = living[:_JOBS] or reader.jobs(limit=3)
     tasks = {job.id: tasks_of(reader, job) for job in shown}
-    rows = [["JOB", "WORKSTREAM", "STATE", "DONE", "TASKS", "TOOK"]]
+    nodes = nodes_by_job(journal, reader, shown)
+    rows = [["JOB", "WORKSTREAM", "STATE", "DONE", "TASKS", "TOOK", *(() if nodes is None else ("NODE",))]]
     for job in shown:
         own = tasks[job.id]
         done = sum(task.state in words.ENDED for task in own)
         spent = words.duration(job, now)
-        rows.append(
-            [job.id, job.name, str(job.shown), f"{done}/{len(own)}", _counts(own), words.took(spent) if spent else ""]
-        )
+        took = words.took(spent) if spent else ""
+        node = () if nodes is None else (node_of(job, nodes),)
+        rows.append([job.id, job.name, str(job.shown), f"{done}/{len(own)}", _counts(own), took, *node])
     lines += _columns(rows)
     if len(living) > _JOBS:
         lines.append(f"… and {len(living) - _JOBS} more that have not ended")

@@ -10,8 +10,11 @@ from pathlib import Path
 import anyio
 import psycopg
 import pytest
+from typer.main import get_command
 
-from callboard import Runtime, Task, Workstream
+from callboard import Approval, Runtime, Task, Workstream
+from callboard.runtime.cli.app import app
+from callboard.runtime.cli.trouble import answer
 from callboard.runtime.journal.contract import InboxRow, JournalMissing, JournalUnwritable
 from callboard.runtime.journal.postgres.address import parse
 from callboard.runtime.journal.postgres.inbox import put, who_runs
@@ -21,6 +24,7 @@ from callboard.runtime.journal.postgres.reader import PostgresReader
 from callboard.runtime.testing.postgres import SUPERUSER, PrivateServer
 
 PAGE = Path(__file__).parents[2] / "docs" / "postgres.md"
+COMMAND = get_command(app)
 ROLES = ("owner", "app", "reader", "client")
 
 
@@ -104,6 +108,23 @@ def test_who_commands_can_put_commands_and_nothing_else(database: Database) -> N
     for sql in ("UPDATE callboard.inbox_rows SET answer = ''", "DELETE FROM callboard.inbox_rows"):
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             database.run("client", sql)
+
+
+def test_who_commands_can_cancel_what_nobody_runs(database: Database, capsys: pytest.CaptureFixture[str]) -> None:
+    async def submit() -> None:
+        async with Runtime(database.address("app")) as runtime:
+            await runtime.submit(Workstream("w", tasks=[Task("a", run=body, hold=Approval())]), id="held")
+
+    anyio.run(submit)
+    command = ["cancel", "held", "--journal", database.address("client")]
+    assert answer(lambda: COMMAND(command, prog_name="callboard")) == 4
+    assert "It will take effect at the next start" in capsys.readouterr().err
+
+    async def go_on() -> None:
+        async with Runtime(database.address("app")) as runtime:
+            assert (await (await runtime.job("held")).wait()).state == "cancelled"
+
+    anyio.run(go_on)
 
 
 def test_who_may_make_no_tables_is_told_what_to_do(database: Database) -> None:

@@ -71,6 +71,10 @@ _ATTEMPTS_OF = """
 SELECT record FROM unnest(%s::bigint[], %s::bigint[]) AS run (first, last)
   JOIN attempt_records ON living AND task >= first AND task < last ORDER BY key
 """
+_OWNERS = """
+SELECT job.key, nodes.name FROM job_records AS job JOIN nodes USING (node)
+WHERE job.key = ANY (%s::bigint[]) AND job.living AND NOT nodes.fenced
+"""
 _ATTEMPTS_LEFT = """
 SELECT record FROM attempt_records WHERE living AND node = ANY (%s::bigint[]) AND NOT EXISTS (
   SELECT FROM task_records JOIN names ON name = 'job:' || (as_json(task_records.record)->>'job_id')
@@ -123,6 +127,12 @@ class PostgresReader:
             values.append(before)
         sql = f"SELECT record FROM job_records WHERE {' AND '.join(['true', *only])} ORDER BY key DESC LIMIT %s"
         return self._records(JOB, sql, *values, limit)
+
+    def owners(self, jobs: Sequence[int]) -> dict[int, str]:
+        """The names of the nodes that jobs belong to, by the jobs' keys. What has ended is nobody's, and so is what a
+        node has left that nobody has taken over yet.
+        """
+        return dict(self._rows(_OWNERS, [*jobs]))
 
     def children(self, job_id: str) -> list[JobRecord]:
         """The jobs that tasks of that one have submitted, oldest first."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -14,6 +16,8 @@ from typer.main import get_command
 from callboard import Approval, Runtime, Task, Workstream
 from callboard.runtime.cli.app import app
 from callboard.runtime.cli.trouble import answer
+from callboard.runtime.journal.contract import JournalMissing
+from callboard.runtime.places import is_address, store_of
 
 from .conftest import PROGRAM, environment
 
@@ -121,6 +125,101 @@ def test_what_nobody_runs_is_left_for_the_next_node(cli: Cli, postgres: str) -> 
     assert (code, "It will take effect at the next start" in err) == (4, True), err
     code, out, err = cli("resume", "-j", postgres)
     assert (code, "job j1 completed" in out) == (0, True), err
+
+
+def test_a_cancel_of_what_nobody_runs_takes_over_nothing(cli: Cli, postgres: str) -> None:
+    async def submit() -> None:
+        async with Runtime(postgres, node="web-1") as runtime:
+            for name in ("j1", "j2"):
+                await runtime.submit(Workstream("w", tasks=[Task("a", command=["true"], hold=Approval())]), id=name)
+
+    anyio.run(submit)
+    code, out, err = cli("cancel", "j1", "--reason", "enough", "-j", postgres)
+    assert (code, "It will take effect at the next start" in err) == (4, True), err
+    assert [json.loads(line)["name"] for line in cli("nodes", "--json", "-j", postgres)[1].splitlines()] == ["web-1"]
+    assert "j1" in cli("status", "j1", "-j", postgres)[1]
+    assert cli("approve", "j2/a", "-j", postgres)[0] == 4
+    cli("resume", "-j", postgres)
+    code, out, _ = cli("status", "--json", "-j", postgres)
+    assert {job["id"]: job["state"] for job in map(json.loads, out.splitlines())} == {
+        "j1": "cancelled",
+        "j2": "completed",
+    }
+    code, _, err = cli("cancel", "j1", "-j", postgres)
+    assert (code, "has ended already" in err) == (1, True), err
+
+
+def test_which_node_runs_a_job_is_shown(cli: Cli, postgres: str) -> None:
+    async def beside() -> None:
+        async with Runtime(postgres, node="web-1") as runtime, Runtime(postgres, node="web-2") as other:
+            held = Workstream("w", tasks=[Task("a", run=one, hold=Approval())])
+            await runtime.submit(held, id="j1")
+            await other.submit(held, id="j2")
+            await (await runtime.submit(Workstream("w", tasks=[Task("a", run=one)]), id="done")).wait()
+
+            async def does(*args: str) -> str:
+                return (await anyio.to_thread.run_sync(lambda: cli(*args, "-j", postgres)))[1]
+
+            told = await does("status")
+            assert re.search(r"^JOB +WORKSTREAM +STATE +NODE +DONE", told)
+            for job, node in (("j1", "web-1"), ("j2", "web-2"), ("done", "0|1/1")):
+                assert re.search(rf"^{job} .* {node} ", told, re.MULTILINE), told
+            assert not re.search(r"^done .*web-", told, re.MULTILINE)
+            rows = {row["id"]: row["node"] for row in map(json.loads, (await does("status", "--json")).splitlines())}
+            assert rows == {"j1": "web-1", "j2": "web-2", "done": None}
+            assert re.match(r"job j2: w, .*, on web-2\n", await does("status", "j2"))
+            assert re.search(r"^j2 .* web-2$", await does("top", "--once"), re.MULTILINE)
+            told = await does("stuck", "--older-than", "0s")
+            assert "2 found; run by 2 nodes: web-1, web-2\n" in told
+            command = next(line.split() for line in told.splitlines() if line.startswith("    callboard approve"))
+            assert shlex.split(" ".join(command[-2:])) == ["--journal", str(store_of(postgres))]
+
+    anyio.run(beside)
+    assert re.match(r"job j2: w, .*, nobody's yet\n", cli("status", "j2", "-j", postgres)[1])
+    told = cli("stuck", "--older-than", "0s", "-j", postgres)[1]
+    assert f"callboard resume --journal {shlex.quote(str(store_of(postgres)))}\n" in told
+
+
+def test_a_breaker_is_tripped_on_all_nodes_in_words(cli: Cli, postgres: str) -> None:
+    async def beside() -> None:
+        async with Runtime(postgres, node="web-1") as runtime:
+            await (await runtime.submit(Workstream("w", tasks=[Task("a", run=one, tool="cc")]))).wait()
+            does = partial(anyio.to_thread.run_sync, abandon_on_cancel=True)
+            code, out, err = await does(lambda: cli("breaker", "trip", "cc", "--reason", "fire", "-j", postgres))
+            assert (code, out) == (0, "breaker cc open for all nodes (fire)\n"), err
+            code, out, err = await does(lambda: cli("breaker", "reset", "cc", "--json", "-j", postgres))
+            assert (code, json.loads(out)["id"]) == (0, "cc@web-1"), err
+
+    anyio.run(beside)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "postgresql+psycopg://app:geheim@127.0.0.1:1/app",
+        "mysql://app:geheim@127.0.0.1/app",
+        " postgresql://app:geheim@127.0.0.1/app",
+        "jdbc:postgresql://app:geheim@127.0.0.1/app",
+        "host=127.0.0.1 dbname=app user=app password=geheim",
+        "password=geheim",
+    ],
+)
+def test_an_address_that_is_none_of_ours_is_refused_and_not_repeated(cli: Cli, tmp_path: Path, address: str) -> None:
+    for command in ("status", "run release.toml", "serve", "nodes"):
+        code, out, err = cli(*command.split(), "-j", address)
+        assert (code, "geheim" in out + err, "is no address of a journal" in err) == (2, False, True), err
+    with pytest.raises(JournalMissing, match="is no address of a journal") as raised:
+        Runtime(address)
+    assert "geheim" not in str(raised.value)
+    assert [one.name for one in tmp_path.iterdir()] == ["release.toml"]
+
+
+def test_a_scheme_is_ours_in_capitals_too_and_a_file_may_be_called_as_it_likes(tmp_path: Path) -> None:
+    store = store_of("POSTGRESQL://app:geheim@h/d")
+    assert str(store) == "postgresql://app@h/d?schema=callboard"
+    for name in ("./host=a", "./a://b", "/tmp/a password=b", "state.db", "a=b"):
+        assert store_of(name) == Path(name)
+    assert not is_address(Path("host=a"))
 
 
 def test_no_password_is_shown(cli: Cli) -> None:
