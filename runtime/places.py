@@ -92,7 +92,7 @@ def reader_of(store: Store) -> Stored:
 def owner_of(store: Store) -> str | None:
     """Who runs it, in words; None if nobody does. Raises JournalError for a database that cannot be asked."""
     if isinstance(store, Database):
-        from .journal.postgres.outside import who_runs
+        from .journal.postgres.inbox import who_runs
 
         return who_runs(store.address)
     from .journal import lock

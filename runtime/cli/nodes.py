@@ -43,7 +43,7 @@ def nodes(journal: Journal = DEFAULT, as_json: AsJson = False) -> None:
         raise Trouble(
             f"{store} is a file, which one runtime has alone. Nodes share a database: --journal postgresql://…"
         )
-    from ..journal.postgres.outside import nodes_of  # noqa: PLC0415 - an extra
+    from ..journal.postgres.nodes import nodes_of  # noqa: PLC0415 - an extra
 
     known = nodes_of(store.address)
     if as_json:

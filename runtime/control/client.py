@@ -36,7 +36,7 @@ def put(journal: Store, row: InboxRow) -> int:
     A file's owner is still to be rung; a database rings by itself.
     """
     if isinstance(journal, Database):
-        from ..journal.postgres.outside import put as put_there  # noqa: PLC0415 - an extra
+        from ..journal.postgres.inbox import put as put_there  # noqa: PLC0415 - an extra
 
         return put_there(journal.address, row)
     SqliteReader(journal).close()  # which says in plain words what is no journal
