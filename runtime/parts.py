@@ -247,7 +247,7 @@ class RuntimeParts(ABC):
     def _be_seated(self, seat: Seat) -> None:
         """Be one of the nodes of the journal. It is left once nothing runs any more, and all is durable."""
         self.seat = self._host.seat = seat
-        member = self._membership = Membership(seat, self._host, self.adopt)
+        member = self._membership = Membership(seat, self._host, self.adopt, self.bodies)
         seat.lost = self._fenced
         self._host.on_health = member.look_now
         self._closing.push_async_callback(member.close)

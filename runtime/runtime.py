@@ -84,6 +84,8 @@ class Runtime(RuntimeLife):
         self.bodies.register(func)
         if self._open:
             self._host.tell(Registered())
+            if self._membership is not None:
+                self._membership.registered()
         return func
 
     async def submit(

@@ -7,6 +7,10 @@ Rules
   so in step for long: looks are spread (`tests/reliability/simulation/growth.py` has what a thousand do).
 - What it takes is an input of the kernel (`Adopt`), which goes on with it beside what runs already. What lay in the
   inbox for it comes right after it, as at a start.
+- Who has taken something takes no more for a second while others live: so each has its turn, and gets its share.
+- What this node's program cannot run (`fitness.py`) is given back while others live, and left to them. It is looked for
+  seldomer and seldomer, and taken if this node is alone, or has learned more functions. Until it is known that it was
+  given back, nothing else is taken: what was taken beside it waits in hand.
 - While the database is not reached, nothing is fenced and nothing taken; what runs goes on, and is committed when it is
   reached again, or refused: whoever was silent for too long may have been fenced.
 - Fenced, it ends the runtime: nothing that runs here may go on.
@@ -24,12 +28,14 @@ from anyio.abc import TaskStatus
 from ..journal.cluster import LeaseLost
 from ..journal.contract import JournalError
 from ..outcomes import RuntimeClosed
+from .fitness import unfit, without
 from .seat import Delays
 
 if TYPE_CHECKING:
     from random import Random
 
     from ...actors.loading import Loaded
+    from ..bodies import Bodies
     from ..host import Host
     from ..journal.cluster import Node, Pulse
     from .seat import Seat
@@ -40,6 +46,8 @@ SOON = 0.25
 """Seconds until the next look, where there is something to do that could not be done at once."""
 RINGS = 1.0
 """Seconds between two looks that the bell asks for."""
+TURN = 1.0
+"""Seconds after a taking in which others have theirs."""
 MARGIN = 0.05
 """Seconds after the end of another node's lease when it is looked at; up to three times as much, so that not all do."""
 EACH = 0.001
@@ -60,7 +68,7 @@ def next_look(lease: float, pulse: Pulse, random: Random) -> float:
 class Membership:
     """See the module. adopt: has the runtime go on with what was taken over."""
 
-    def __init__(self, seat: Seat, host: Host, adopt: Callable[[Loaded], Awaitable[None]]) -> None:
+    def __init__(self, seat: Seat, host: Host, adopt: Callable[[Loaded], Awaitable[None]], bodies: Bodies) -> None:
         self.seat = seat
         self.jobs_taken = 0
         self.nodes_fenced = 0  # as this one has seen them: by whomever
@@ -68,7 +76,11 @@ class Membership:
         self.also: list[Callable[[Pulse], Awaitable[None]]] = []  # what else is to be done at every look
         self._host = host
         self._adopt = adopt
+        self._bodies = bodies
         self._takes = False
+        self._turn_at = host.monotonic()  # when it may take again beside others
+        self._in_hand: tuple[Loaded, list[int]] | None = None  # taken, and what of it is to be given back first
+        self._leaving: Delays | None = None  # between looks, while there is something that it leaves to others
         self._renewed = host.monotonic()
         self._retry = Delays(SOON, seat.cluster.lease / RENEWALS)
         self._silent = False  # the database was not reached the last time
@@ -123,6 +135,13 @@ class Membership:
     def look_now(self) -> None:
         """Look without waiting: something has happened."""
         self._awake.set()
+
+    def registered(self) -> None:
+        """This node knows more functions than it did: it may be able to run what it left to others."""
+        self.seat.cluster.want_again()
+        if self._leaving is not None:
+            self._leaving = None
+            self.look_now()
 
     def rung(self) -> None:
         """The bell was rung: there may be something that nobody owns."""
@@ -181,14 +200,22 @@ class Membership:
             await self._count(first=first)
         self.nodes_living = pulse.living
         expired = pulse.due_in is not None and pulse.due_in <= 0
-        took = False
-        if self._takes and not self._host.kernel.draining and (first or pulse.orphans or expired):
-            took = await self._take(first=first)
+        alone, took = pulse.living <= 1, False
+        waits = 0.0 if alone or first else max(0.0, self._turn_at - self._host.monotonic())
+        if not pulse.orphans or alone:
+            self._leaving = None
+        if self._takes and not self._host.kernel.draining and (first or pulse.orphans or expired) and not waits:
+            took = await self._take(first=first, alone=alone)
         for do in self.also:
             await do(pulse)
-        if took or pulse.orphans or expired:
+        if took and not alone:
+            return TURN
+        if waits and (pulse.orphans or expired):
+            return waits
+        if expired or (self._leaving is None and (took or pulse.orphans)):
             return SOON
-        return next_look(self.seat.cluster.lease, pulse, self._host.random)
+        delay = next_look(self.seat.cluster.lease, pulse, self._host.random)
+        return delay if self._leaving is None else min(delay, self._leaving())
 
     async def _count(self, *, first: bool) -> None:
         """See which nodes have come and gone, and tell of them."""
@@ -211,22 +238,48 @@ class Membership:
 
     # -- taking over ---------------------------------------------------------------------------------------------------
 
-    async def _take(self, *, first: bool) -> bool:
+    async def _take(self, *, first: bool, alone: bool) -> bool:
         """Take this node's share of what nobody owns. Returns whether there was anything."""
-        loaded: Loaded | None = await self.seat.read(self.seat.cluster.take)
-        if loaded is None:
-            return False
-        await self._adopt(loaded)
-        self._tell_taken(loaded)
+        if self._in_hand is None:
+            loaded: Loaded | None = await self.seat.read(self.seat.cluster.take)
+            if loaded is None:
+                return False
+            missing: dict[int, str] = {}
+            if not alone and loaded.jobs:
+                missing = await self.seat.read(unfit, loaded, self._bodies, self._host.kernel.lifecycles)
+            if missing:
+                self._tell_left(loaded, missing)
+                loaded = without(loaded, missing)
+            if missing or self._leaving is not None:
+                self._leaving = Delays(SOON, self.seat.cluster.lease / RENEWALS)
+            self._in_hand = loaded, list(missing)
+        rest, given = self._in_hand
+        if given:
+            await self.seat.read(self.seat.cluster.give_back, given)
+        self._in_hand = None
+        self._turn_at = self._host.monotonic() + TURN
+        await self._adopt(rest)
+        self._tell_taken(rest)
         await self._count(first=first)
         return True
+
+    def _tell_left(self, loaded: Loaded, missing: dict[int, str]) -> None:
+        names = [job.id for job in loaded.jobs if job.key in missing]
+        text = (
+            f"node {self.seat.name!r} leaves {_listed(names)} to other nodes, since its program cannot run them: "
+            f"{next(iter(missing.values()))}"
+        )
+        self._host.notice("not_taken_over", "warning", text, jobs=names)
 
     def _tell_taken(self, loaded: Loaded) -> None:
         self.jobs_taken += len(loaded.jobs)
         names = [job.id for job in loaded.jobs]
         if not names and not loaded.machines:
             return
-        more = f" and {len(names) - _TOLD} more" if len(names) > _TOLD else ""
-        said = f"{len(names)} jobs ({', '.join(names[:_TOLD])}{more})" if names else "no jobs"
-        text = f"node {self.seat.name!r} has taken over {said}, and {len(loaded.machines)} machines"
+        text = f"node {self.seat.name!r} has taken over {_listed(names)}, and {len(loaded.machines)} machines"
         self._host.notice("jobs_taken", "info", text, jobs=names, machines=[one.name for one in loaded.machines])
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - _TOLD} more" if len(names) > _TOLD else ""
+    return f"{len(names)} jobs ({', '.join(names[:_TOLD])}{more})" if names else "no jobs"

@@ -10,7 +10,9 @@ Rules (DESIGN section 8, "Journals")
   its clock says. It is told so by `LeaseLost`, and has to end: what it ran is somebody else's.
 - Who finds others silent was awake itself: before a node fences anyone it has reached the database for a whole lease.
 - A process that is known to be dead (same machine, and no such process) is fenced at once.
-- What a fenced node owned belongs to nobody until the living take it, each its share, each thing once.
+- What a fenced node owned belongs to nobody until the living take it, each its share, each thing once. A share is by
+  what there was and who lived when that was first looked at; what others do not fetch is had by asking again, later.
+- A node that cannot run a job which it has taken gives it back while others live, and leaves it to them.
 - Each taking is a new *epoch* of the node that takes: all numbers it gives from then on (keys, fencing tokens,
   transitions) are above every number that anybody gave before. So in each job's history numbers rise, whoever ran it.
 - What is unique over all nodes (a job's id that a caller gave, a machine's name) is reserved before it is used.
@@ -18,7 +20,7 @@ Rules (DESIGN section 8, "Journals")
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -117,8 +119,19 @@ class Cluster(Protocol):
         to this node from now on, which ends them: should it be fenced before, the next one gets them. `last_key` and
         `last_seq` are where the numbers of the new epoch begin; from the return on the node's own must be above them.
 
-        It is a share by the number of nodes that live. Ask again, soon, while something is left.
+        It is a share by the number of nodes that live. Ask again while something is left, when others had their turn.
         """
+        ...
+
+    def give_back(self, jobs: Sequence[int]) -> None:
+        """Own these living jobs, and their children, no more, and ring: others take them.
+
+        This node does not take them again, unless it is the only one, or after `want_again`. May be repeated.
+        """
+        ...
+
+    def want_again(self) -> None:
+        """What was given back may be taken here again: this node can do more than it could. Does not block."""
         ...
 
     def nodes(self) -> list[Node]:

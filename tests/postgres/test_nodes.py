@@ -318,12 +318,127 @@ def test_each_takes_its_share(seats: Seats) -> None:
     seats.commit(first, *[job(number) for number in range(1, 11)], *[machine(number) for number in range(21, 25)])
     first.leave()
     shares = [node.take() for node in others]
-    assert [len(share.jobs) if share else 0 for share in shares] == [4, 2, 2]
-    assert [len(share.machines) if share else 0 for share in shares] == [2, 1, 1]
-    more = [node.take() for node in others]
-    assert [len(share.jobs) if share else 0 for share in more] == [1, 1, 0]
+    assert [len(share.jobs) if share else 0 for share in shares] == [4, 4, 2]
+    assert [len(share.machines) if share else 0 for share in shares] == [2, 2, 0]
     assert [node.take() for node in others] == [None, None, None]
     assert seats.run("SELECT count(*) FROM nodes WHERE owes") == [(3,)]
+
+
+@pytest.mark.parametrize(("jobs", "nodes", "shares"), [(12, 2, [6, 6]), (7, 3, [1, 3, 3]), (1, 3, [1])])
+def test_nodes_that_take_at_once_get_the_same_share(seats: Seats, jobs: int, nodes: int, shares: list[int]) -> None:
+    first, *others = [seats.node(f"web-{number}") for number in range(nodes + 1)]
+    seats.commit(first, *[job(number) for number in range(1, jobs + 1)])
+    first.leave()
+    barrier = threading.Barrier(nodes)
+
+    def take(node: PostgresCluster) -> list[int]:
+        barrier.wait()
+        loaded = node.take()
+        return [] if loaded is None else [one.key for one in loaded.jobs]
+
+    taken = [future.result() for future in [seats.later(take, node) for node in others]]
+    for node in others:  # what was locked by one that took at that moment
+        loaded = node.take()
+        taken.append([] if loaded is None else [one.key for one in loaded.jobs])
+    assert sorted(key for keys in taken for key in keys) == list(range(1, jobs + 1))
+    assert max(len(keys) for keys in taken) == max(shares)
+    assert seats.run("SELECT share FROM nodes WHERE name = 'web-0'") == [(max(shares),)]
+
+
+def test_who_asks_again_gets_what_the_others_do_not_fetch(seats: Seats) -> None:
+    first, second, _, third = (seats.node(f"web-{number}") for number in range(4))
+    seats.commit(first, *[job(number) for number in range(1, 8)])
+    first.leave()
+    taken = [node.take() for node in (second, third, second, third)]
+    assert [len(loaded.jobs) if loaded else 0 for loaded in taken] == [3, 3, 1, 0]
+
+
+def test_of_two_that_share_out_at_once_the_second_believes_the_first(seats: Seats) -> None:
+    first, second, _ = (seats.node(f"web-{number}") for number in range(3))
+    seats.commit(first, *[job(number) for number in range(1, 5)])
+    first.leave()
+    with seats.holding("UPDATE nodes SET share = 1, machine_share = 1 WHERE node = %s", first.node):
+        taking = seats.blocked(seats.later(second.take))
+    loaded = taking.result()
+    assert loaded is not None
+    assert [one.key for one in loaded.jobs] == [1]
+
+
+# -- giving back
+
+
+def keys_of(loaded: Loaded | None) -> list[int]:
+    return [] if loaded is None else [one.key for one in loaded.jobs]
+
+
+def test_what_was_given_back_is_the_others_with_its_children(seats: Seats) -> None:
+    first, second, third = (seats.node(f"web-{number}") for number in range(3))
+    seats.commit(first, job(1), job(2, parent=1, depth=1), job(3, parent=2, depth=2), job(4))
+    first.leave()
+    assert keys_of(second.take()) == [1, 2, 3]
+    assert keys_of(third.take()) == [4]
+    seats.run("UPDATE nodes SET owes = false WHERE fenced")
+    second.give_back([1])
+    second.give_back([1])  # asked again
+    assert third.beat(0).orphans == 3
+    assert second.take() is None
+    assert keys_of(third.take()) == [1, 2, 3]
+    second.give_back([1, 4])  # not its own
+    assert third.owner_of("job", "job-1") == third.owner_of("job", "job-4") == "web-2"
+    assert (second.take(), third.take()) == (None, None)
+    assert third.beat(0).orphans == 0
+
+
+def test_who_is_alone_takes_what_it_gave_back_and_so_does_who_wants_it_again(seats: Seats) -> None:
+    first, second, third = (seats.node(f"web-{number}") for number in range(3))
+    seats.commit(first, job(1))
+    first.leave()
+    assert keys_of(second.take()) == [1]
+    second.give_back([1])
+    assert second.take() is None
+    second.want_again()
+    assert keys_of(second.take()) == [1]
+    second.give_back([1])
+    third.leave()
+    assert keys_of(second.take()) == [1]
+
+
+def test_who_dies_while_it_gives_back_loses_nothing(seats: Seats) -> None:
+    first, second, third = (seats.node(f"web-{number}") for number in range(3))
+    seats.watch(third)
+    seats.commit(first, job(1), job(2, parent=1, depth=1))
+    first.leave()
+    assert keys_of(second.take()) == [1, 2]
+    seats.silence(second)
+    assert keys_of(third.take()) == [1, 2]
+    with pytest.raises(LeaseLost):
+        second.give_back([1])
+    assert third.owner_of("job", "job-1") == "web-2"
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_what_was_given_back_is_given_though_the_answer_is_lost(seats: Seats, when: str) -> None:
+    breaking = Breaking()
+    first, second, third = seats.node("web-1"), seats.node("web-2", connect=breaking.connect), seats.node("web-3")
+    seats.commit(first, job(1))
+    first.leave()
+    assert keys_of(second.take()) == [1]
+    breaking.breaks = when
+    second.give_back([1])
+    assert keys_of(third.take()) == [1]
+
+
+def test_a_gone_node_is_not_thought_settled_while_something_is_given_back_to_it(seats: Seats) -> None:
+    first, second, third = (seats.node(f"web-{number}") for number in range(3))
+    seats.commit(first, job(1))
+    first.leave()
+    assert keys_of(second.take()) == [1]
+    with seats.holding("SELECT FROM nodes WHERE node = %s FOR UPDATE", first.node) as settling:
+        giving = seats.blocked(seats.later(second.give_back, [1]))
+        settling.execute("UPDATE nodes SET owes = false WHERE node = %s", [first.node])
+    giving.result()
+    assert third.beat(0).orphans == 1
+    assert keys_of(third.take()) == [1]
 
 
 def test_a_silent_node_is_given_no_share(seats: Seats) -> None:

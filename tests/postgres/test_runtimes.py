@@ -134,6 +134,28 @@ async def test_who_leaves_hands_jobs_and_machines_over(postgres: str, tmp_path: 
         )
 
 
+async def only_here() -> str:
+    """A function that only those nodes know which registered it."""
+    return "done"
+
+
+@pytest.mark.usefixtures("one_backend")
+async def test_a_node_without_the_functions_leaves_jobs_to_who_has_them(postgres: str, tmp_path: Path) -> None:
+    async with node(postgres, "plain", tmp_path) as plain, node(postgres, "z", tmp_path) as z:
+        z.task(only_here)
+        async with node(postgres, "a", tmp_path) as a:
+            a.task(only_here)
+            for number in range(6):
+                tasks = [*waiting(tmp_path).tasks, Task("then", run=only_here, depends_on=["x"])]
+                await a.submit(Workstream("w", tasks=tasks), id=f"j{number}")
+            await until(lambda: len(noted(tmp_path, "began")) == 6)
+        (tmp_path / "go").touch()
+        await until(lambda: len(z.recovered) == 6)
+        assert plain.recovered == []
+        for job in z.recovered:
+            assert (await job.wait()).ok
+
+
 @pytest.mark.usefixtures("one_backend")
 async def test_an_outage_of_the_server_is_ridden_out_and_nobody_is_fenced(
     postgres: str, postgres_server: PrivateServer, tmp_path: Path

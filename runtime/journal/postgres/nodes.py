@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -80,6 +80,7 @@ class PostgresCluster:
         self._lost: LeaseLost | None = None
         self._attempt: taking.Taken | None = None  # it is not known whether this was taken
         self._owed: taking.Taken | None = None  # taken, and not handed out yet
+        self._left: frozenset[int] = frozenset()  # jobs that were given back, and are others' to take
         self._rising = threading.Lock()
         self._renewed_on = 0  # the connection, of those that it has had, on which the lease was last renewed
         self._pruned = clock()
@@ -224,6 +225,7 @@ class PostgresCluster:
 
     def _fence(self, connection: Connection) -> None:
         taking.fence(connection, self.node, self._address.channel, self._dead(connection))
+        taking.share_out(connection, self.node)
 
     def _take(self, connection: Connection) -> None:
         if self._attempt is not None:  # the answer to its commit was lost
@@ -233,7 +235,7 @@ class PostgresCluster:
                 return
             self._attempt = None
         with connection.transaction():
-            taken = taking.take(connection, self.node)
+            taken = taking.take(connection, self.node, self._left)
             self._attempt = taken or None
         if taken:
             self._hand_out(taken)
@@ -241,6 +243,21 @@ class PostgresCluster:
     def _hand_out(self, taken: taking.Taken) -> None:
         self._rise(taken.epoch)
         self._owed, self._attempt = taken, None
+        self._left -= frozenset(taken.jobs)
+
+    def give_back(self, jobs: Sequence[int]) -> None:
+        """Own these jobs, and their children, no more: others take them."""
+        self._left |= frozenset(jobs)
+
+        def give(connection: Connection) -> None:
+            with connection.transaction():
+                taking.give_back(connection, self.node, jobs, self._address.channel)
+
+        self._ask(give)
+
+    def want_again(self) -> None:
+        """Take also what was given back."""
+        self._left = frozenset()
 
     def _rise(self, epoch: int) -> None:
         with self._rising:

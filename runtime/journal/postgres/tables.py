@@ -6,7 +6,8 @@ Rules
   owned by; a node that comes back is another one. `fenced` holds for whoever may not write any more: it was fenced, or
   has left. It is set under a lock that each commit takes as well, and never taken back.
 - What a node owned that is fenced is nobody's, and stands there unchanged until somebody takes it. `owes` says that
-  there may be some of it.
+  there may be some of it. `share` and `machine_share` are what one node takes of it at once, by what there was and who
+  lived when it was looked at first; NULL until then, and again when some of it was given back.
 - That a node is gone is believed only of a row of `nodes` that says so, never of one that is missing: it might be newer
   than what a statement sees. So what points to a node is removed before its row is.
 """
@@ -27,6 +28,8 @@ CREATE TABLE nodes (
   ended_at timestamptz,
   ended_by text,                          -- the name of the node that has fenced it
   owes boolean NOT NULL DEFAULT true,     -- there may be something that it owned and nobody has taken
+  share bigint,                           -- how many of its jobs, not counting their children, and
+  machine_share bigint,                   -- how many of its machines one node takes at once
   buried_by bigint,                       -- the node that ends its workers
   lease interval NOT NULL,
   started_at timestamptz NOT NULL DEFAULT clock_timestamp(),

@@ -6,8 +6,12 @@ Rules
   beside it. One that is just committing or renewing its lease lives, so it is passed over and looked at again later.
 - A node fences for silence only after it has itself renewed its lease for a whole lease without a pause: else the
   silence may be that of the server, or its own.
+- What a share is of what a node has left is written with it once, before anybody takes of it: who asks again first does
+  not get more. What is given back is shared out anew.
 - The second takes: this node's share of the trees of jobs (a job with all that its tasks have submitted stays whole),
   of machines, and what is left of the outbox. Rows that another node is taking at this moment are passed over.
+- What is given back is a gone node's again, in one transaction. That node's row is locked before it is moved, and also
+  before it is looked whether such a node still owes anything: so that is never answered in between.
 - The epoch is given last: so it is above every number of those who owned what is taken.
 - What was taken is remembered before it is committed: whether it was is asked for if the answer is lost.
 """
@@ -21,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ..cluster import LeaseLost
+from ..contract import JournalError
 from .place import Place
 
 if TYPE_CHECKING:
@@ -46,7 +51,8 @@ WITH me AS (
 )
 SELECT array_agg(node), pg_notify(%(channel)s, 'nodes') FROM done HAVING count(*) > 0
 """
-_GONE = "SELECT array_agg(node) FROM nodes WHERE fenced AND owes"
+_GONE = "SELECT array_agg(node) FROM nodes WHERE fenced AND owes AND share IS NOT NULL"
+_UNSHARED = "SELECT array_agg(node) FROM nodes WHERE fenced AND owes AND share IS NULL"
 _LIVING = "SELECT count(*) FROM nodes WHERE NOT fenced AND (node = %(me)s OR seen_at + lease >= clock_timestamp())"
 # Only a job that a task has submitted has a parent in its record: in a text of JSON, these quotes can be nothing else.
 _IS_CHILD = """strpos(record, '"parent":') > 0"""
@@ -56,11 +62,19 @@ _ROOT = f"""(NOT {_IS_CHILD} OR NOT EXISTS (
         THEN (as_json(job_records.record)->>'parent')::bigint END
       AND parent.living AND parent.node = ANY (%(gone)s)))"""
 _ORPHANED = "living AND node = ANY (%(gone)s)"
+_SHARE = f"""
+UPDATE nodes SET
+  share = (SELECT ceil(count(*) / %(living)s::numeric) FROM job_records
+    WHERE living AND job_records.node = nodes.node AND {_ROOT}),
+  machine_share = (SELECT ceil(count(*) / %(living)s::numeric) FROM machine_records
+    WHERE living AND machine_records.node = nodes.node)
+WHERE node IN (SELECT node FROM nodes WHERE node = ANY (%(gone)s) AND share IS NULL ORDER BY node FOR UPDATE)
+"""
+# One at least, so that nothing stays for ever, whatever the shares say.
 _ROOTS = f"""
 UPDATE job_records SET node = %(me)s WHERE key IN (
-  SELECT key FROM job_records WHERE {_ORPHANED} AND {_ROOT} ORDER BY key
-  LIMIT (SELECT ceil(count(*) / %(living)s::numeric) FROM job_records WHERE {_ORPHANED} AND {_ROOT})
-  FOR UPDATE SKIP LOCKED)
+  SELECT key FROM job_records WHERE {_ORPHANED} AND {_ROOT} AND key <> ALL (%(left)s::bigint[]) ORDER BY key
+  LIMIT (SELECT greatest(1, sum(share)) FROM nodes WHERE node = ANY (%(gone)s)) FOR UPDATE SKIP LOCKED)
 RETURNING key
 """
 _CHILDREN = f"""
@@ -70,7 +84,7 @@ WHERE {_ORPHANED} AND {_IS_CHILD} AND (as_json(record)->>'parent')::bigint = ANY
 _MACHINES = f"""
 UPDATE machine_records SET node = %(me)s WHERE key IN (
   SELECT key FROM machine_records WHERE {_ORPHANED} ORDER BY key
-  LIMIT (SELECT ceil(count(*) / %(living)s::numeric) FROM machine_records WHERE {_ORPHANED}) FOR UPDATE SKIP LOCKED)
+  LIMIT (SELECT greatest(1, sum(machine_share)) FROM nodes WHERE node = ANY (%(gone)s)) FOR UPDATE SKIP LOCKED)
 RETURNING key
 """
 # What a machine is to be called with goes where the machine goes.
@@ -95,14 +109,26 @@ WITH RECURSIVE buried AS (
   UNION SELECT nodes.node FROM nodes JOIN buried ON nodes.buried_by = buried.node
 ) SELECT array_agg(node ORDER BY node) FROM buried WHERE node <> %(me)s
 """
-_SETTLED = """
-UPDATE nodes SET owes = false WHERE node IN (
-  SELECT node FROM nodes WHERE node = ANY (%(gone)s)
-    AND EXISTS (SELECT FROM nodes AS other WHERE other.node = nodes.buried_by AND NOT other.fenced)
-    AND NOT EXISTS (SELECT FROM job_records WHERE living AND job_records.node = nodes.node)
-    AND NOT EXISTS (SELECT FROM machine_records WHERE living AND machine_records.node = nodes.node)
-    AND NOT EXISTS (SELECT FROM outbox_rows WHERE outbox_rows.node = nodes.node)
-  FOR UPDATE SKIP LOCKED)
+_OWES_NOTHING = """
+  EXISTS (SELECT FROM nodes AS other WHERE other.node = nodes.buried_by AND NOT other.fenced)
+  AND NOT EXISTS (SELECT FROM job_records WHERE living AND job_records.node = nodes.node)
+  AND NOT EXISTS (SELECT FROM machine_records WHERE living AND machine_records.node = nodes.node)
+  AND NOT EXISTS (SELECT FROM outbox_rows WHERE outbox_rows.node = nodes.node)
+"""
+_EMPTY = f"SELECT node FROM nodes WHERE node = ANY (%(gone)s) AND {_OWES_NOTHING} FOR UPDATE SKIP LOCKED"
+_SETTLED = f"UPDATE nodes SET owes = false WHERE node = ANY (%(empty)s) AND {_OWES_NOTHING}"
+_HEIR = "SELECT node FROM nodes WHERE fenced ORDER BY ended_at DESC, node DESC LIMIT 1 FOR UPDATE"
+_GIVE = """
+UPDATE job_records SET node = %(heir)s WHERE key = ANY (%(jobs)s) AND living AND node = %(me)s RETURNING key
+"""
+_GIVE_CHILDREN = f"""
+UPDATE job_records SET node = %(heir)s
+WHERE living AND node = %(me)s AND {_IS_CHILD} AND (as_json(record)->>'parent')::bigint = ANY (%(parents)s)
+RETURNING key
+"""
+_GIVEN = """
+WITH done AS (UPDATE nodes SET owes = true, share = NULL, machine_share = NULL WHERE node = %(heir)s RETURNING node)
+SELECT pg_notify(%(channel)s, 'nodes') FROM done
 """
 _RISE = """
 UPDATE nodes SET epoch = new.epoch, taken = new.epoch FROM (SELECT nextval('epochs') AS epoch) AS new
@@ -130,21 +156,32 @@ def fence(connection: Connection, me: int, channel: str, dead: Iterable[int]) ->
     return [] if row is None else row[0]
 
 
+def share_out(connection: Connection, me: int) -> None:
+    """Write down what a share is of what is nobody's, where that was not done yet."""
+    values: dict[str, Any] = {"me": me}  # Any: numbers, and lists of them
+    if gone := _one(connection, _UNSHARED, values):
+        connection.execute(_SHARE, values | {"gone": gone, "living": _one(connection, _LIVING, values)})
+
+
 def neighbours(connection: Connection, me: int, place: Place) -> dict[int, Place]:
     """The nodes on this machine that nobody has fenced."""
     rows = connection.execute(_PLACES, {"me": me, "kernel": place.kernel})
     return {node: Place(place.host, kernel, pid, started) for node, kernel, pid, started in rows}
 
 
-def take(connection: Connection, me: int) -> Taken:
-    """Take this node's share of what is nobody's, in a transaction that the caller has begun. Raises LeaseLost."""
+def take(connection: Connection, me: int, left: Iterable[int] = ()) -> Taken:
+    """Take this node's share of what is nobody's, in a transaction that the caller has begun. Raises LeaseLost.
+
+    left: jobs that it leaves to others, as long as there are any.
+    """
     values: dict[str, Any] = {"me": me}  # Any: numbers, and lists of them
     taken = Taken()
     if connection.execute(_CHECK, values).fetchone() is None:
         raise LeaseLost
     if not (gone := _one(connection, _GONE, values)):
         return taken
-    values |= {"gone": gone, "living": _one(connection, _LIVING, values)}
+    alone = _one(connection, _LIVING, values) == 1
+    values |= {"gone": gone, "left": [] if alone else list(left)}
     found = taken.jobs = _column(connection, _ROOTS, values)
     while found:
         found = _column(connection, _CHILDREN, values | {"parents": found})
@@ -153,12 +190,34 @@ def take(connection: Connection, me: int) -> Taken:
     taken.outbox = _column(connection, _OUTBOX, values)
     if buried := _column(connection, _BURY, values):
         taken.nodes = _one(connection, _BURIED_BY_THEM, {"nodes": buried, "me": me}) or []
-    connection.execute(_SETTLED, values)
+    if empty := _column(connection, _EMPTY, values):
+        connection.execute(_SETTLED, {"empty": empty})
     if taken:
         taken.epoch = _one(connection, _RISE, values)
         if not taken.epoch:
             raise LeaseLost
     return taken
+
+
+def give_back(connection: Connection, me: int, jobs: Iterable[int], channel: str) -> list[int]:
+    """Have these jobs, and their children, be nobody's again, in a transaction that the caller has begun, and ring.
+
+    Returns those that were this node's. Raises LeaseLost.
+    """
+    values: dict[str, Any] = {"me": me, "jobs": list(jobs)}  # Any: numbers, and lists of them
+    if connection.execute(_CHECK, values).fetchone() is None:
+        raise LeaseLost
+    heir = _one(connection, _HEIR, values)
+    if heir is None:
+        raise JournalError("there is no node that has gone, whose jobs these could be again")
+    values["heir"] = heir
+    found = given = _column(connection, _GIVE, values)
+    while found:
+        found = _column(connection, _GIVE_CHILDREN, values | {"parents": found})
+        given = given + found
+    if given:
+        connection.execute(_GIVEN, values | {"channel": channel})
+    return given
 
 
 def _one(connection: Connection, sql: Any, values: dict[str, Any]) -> Any:  # Any: what the only column holds

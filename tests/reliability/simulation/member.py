@@ -41,7 +41,9 @@ if TYPE_CHECKING:
 
 RENEWALS = 3
 SOON = 0.25
-"""As in `runtime/cluster`: how often the lease is renewed, and when it is looked again where something is left."""
+TURN = 1.0
+"""As in `runtime/cluster`: how often the lease is renewed, and when it is looked again where something is left, or was
+taken."""
 AGAIN = 0.5
 """Seconds until a batch is tried again that could not be written."""
 
@@ -200,8 +202,8 @@ class Member(World):
             expired = pulse.due_in is not None and pulse.due_in <= 0
             if pulse.orphans or expired:
                 delay = SOON
-                if not self.kernel.draining:
-                    self._take()
+                if not self.kernel.draining and self._take():
+                    delay = TURN
             elif pulse.due_in is not None:
                 delay = min(delay, pulse.due_in + 0.1)
             self._look_at_tools()
@@ -217,15 +219,16 @@ class Member(World):
         if first > min(self.kernel.key, self.kernel.seq):
             self.host.tell(NewEpoch(first, first))
 
-    def _take(self) -> None:
+    def _take(self) -> bool:
         loaded = self.seat.take()
         if loaded is None:
-            return
+            return False
         self.note("takes", jobs=[job.id for job in loaded.jobs], workers=[one.id for one in loaded.workers])
         loaded.awaited = self.fleet.awaited()
         loaded = msgspec.json.decode(msgspec.json.encode(loaded), type=Loaded)
         self.host.tell(Adopt(loaded=loaded))
         self.fleet.after(0.0, lambda: self.fleet.hand_out(self, {job.id for job in loaded.jobs}))
+        return True
 
     def rung(self) -> None:
         self.after(0.0, self._look_again)

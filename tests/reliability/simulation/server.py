@@ -42,6 +42,7 @@ class Session:
     awake_at: float  # since when it has renewed its lease without a pause
     epochs: set[int] = field(default_factory=set)
     ended_as: str = ""  # fenced | left; "" while it lives
+    share: int | None = None  # of its jobs, for one node at once; None until somebody has looked
     buried: bool = False  # somebody has taken its workers over
     batch: int = 0  # the last batch that it has written
     took: Loaded | None = None  # what it has taken and was not told of, the answer being lost
@@ -186,7 +187,12 @@ class Server:
         jobs = self._jobs_left()
         keys = {job.key for job in jobs}
         roots = [job for job in jobs if job.parent not in keys]
-        mine = {job.key for job in roots[: -(-len(roots) // len(living))]}
+        gone = {self.owners["job", job.key] for job in roots}
+        for one in gone:
+            if one.share is None:
+                its = sum(self.owners["job", job.key] is one for job in roots)
+                one.share = -(-its // len(living))
+        mine = {job.key for job in roots[: sum(one.share or 1 for one in gone)]}
         while more := {job.key for job in jobs if job.parent in mine} - mine:
             mine |= more
         outbox = {row.key for row in self._rows_left()}

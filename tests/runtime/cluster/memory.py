@@ -40,6 +40,7 @@ class Shared(MemoryJournal):
         self.claims: dict[str, dict[str, Claim]] = {}
         self.shares_asked = 0
         self.fenced_at: dict[str, float] = {}
+        self.portions: dict[str, int] = {}  # what a share is of what is nobody's, by kind
 
     def node(self, name: str) -> MemoryNode:
         """A journal of this database, for a runtime."""
@@ -58,6 +59,7 @@ class Shared(MemoryJournal):
 
     def release(self, name: str) -> None:
         """What that node owned is nobody's."""
+        self.portions.clear()
         for key, owner in self.owners.items():
             if owner == name:
                 self.owners[key] = ""
@@ -102,6 +104,7 @@ class MemoryNode:
         self.reached = True
         self.answers_lost = False  # those of `share`, which then has been done
         self.epoch = 0
+        self.left: set[int] = set()  # jobs that it has given back
         self.until = 0.0
         self.bells: list[RungBell] = []
         self.cluster: MemoryNode | None = None
@@ -225,7 +228,10 @@ class MemoryNode:
         mine: set[tuple[str, int]] = set()
         for kind in ("job", "machine", "worker"):
             these = [key for key in left if key[0] == kind]
-            mine |= set(these[: -(-len(these) // living)])
+            portion = base.portions.setdefault(kind, max(1, -(-len(these) // living)))
+            if kind == "job" and living > 1:
+                these = [key for key in these if key[1] not in self.left]
+            mine |= set(these[:portion])
         jobs = [job for job in all_of.jobs if ("job", job.key) in mine]
         family = {job.id for job in jobs}
         jobs += [job for job in all_of.jobs if job.parent_id in family and job not in jobs]
@@ -247,6 +253,18 @@ class MemoryNode:
             attempts=[one for one in all_of.attempts if one.task in names],
             last_key=self.epoch * EPOCH, last_seq=self.epoch * EPOCH,
         )  # fmt: skip
+
+    def give_back(self, jobs: Sequence[int]) -> None:
+        self.left |= set(jobs)
+        self._check()
+        for key in jobs:
+            if self.base.owners.get(("job", key)) == self.name:
+                self.base.owners["job", key] = ""
+        self.base.portions.clear()
+        self.base.ring()
+
+    def want_again(self) -> None:
+        self.left.clear()
 
     def nodes(self) -> list[Node]:
         self._reach()

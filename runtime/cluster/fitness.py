@@ -1,0 +1,125 @@
+"""Whether this node's program can run the jobs that it has taken over.
+
+Rules
+-----
+- It can run a job if every function that is still to be called, and every lifecycle, is found here, also for the
+  jobs that its tasks have submitted: they stay together. Looking imports modules, as running would.
+- What a task names that has ended is not asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ...actors.spec import Workstream
+from ...actors.validate import findings
+from ..bodies import BodyNotFound
+from ..naming import look_beside
+
+if TYPE_CHECKING:
+    from ...actors.lifecycles import Lifecycles
+    from ...actors.loading import Loaded
+    from ...actors.records import JobRecord, WorkstreamRecord
+    from ...actors.task_record import TaskRecord
+    from ..bodies import Bodies
+
+_ENDED = frozenset({"completed", "failed", "cancelled", "skipped"})
+
+
+def unfit(loaded: Loaded, bodies: Bodies, lifecycles: Lifecycles) -> dict[int, str]:
+    """The keys of the jobs that cannot be run here, with those of their trees; each with what is missing."""
+    look_beside(loaded)
+    look = _Look(loaded, bodies, lifecycles)
+    above = {job.key: job.parent for job in loaded.jobs}
+    missing: dict[int, str] = {}
+    for job in loaded.jobs:
+        if (text := look.missing_of(job)) is not None:
+            missing.setdefault(_root(job.key, above), text)
+    return {key: missing[root] for key in above if (root := _root(key, above)) in missing}
+
+
+def without(loaded: Loaded, keys: dict[int, str]) -> Loaded:
+    """The same without these jobs, and all that is theirs."""
+    jobs = [job for job in loaded.jobs if job.key not in keys]
+    runs = [run for run in loaded.workstreams if run.job not in keys]
+    gone = {run.key for run in loaded.workstreams if run.job in keys}
+    tasks = [task for task in loaded.tasks if task.workstream not in gone]
+    theirs = {task.key for task in loaded.tasks if task.workstream in gone}
+    streams = {job.stream for job in loaded.jobs if job.key in keys} - {job.stream for job in jobs}
+    return msgspec.structs.replace(
+        loaded, jobs=jobs, workstreams=runs, tasks=tasks,
+        specs={key: spec for key, spec in loaded.specs.items() if key not in streams},
+        approvals=[one for one in loaded.approvals if one.workstream not in gone],
+        attempts=[one for one in loaded.attempts if one.task not in theirs],
+    )  # fmt: skip
+
+
+def _root(key: int, above: dict[int, int | None]) -> int:
+    """The topmost job over that one, of those that there are."""
+    while (parent := above[key]) is not None and parent in above:
+        key = parent
+    return key
+
+
+class _Look:
+    """One look at what was loaded: each function is looked for once, and so is what each specification names."""
+
+    def __init__(self, loaded: Loaded, bodies: Bodies, lifecycles: Lifecycles) -> None:
+        self._specs = loaded.specs
+        self._lifecycles = lifecycles
+        self._find = bodies.finder
+        self._found: dict[str, Callable[..., Any] | BodyNotFound] = {}
+        self._told: set[str] = set()
+        self._named: dict[bytes, list[tuple[str, str]]] = {}  # what is missing, and where, by the specification
+        self._runs = {run.key: run for run in loaded.workstreams}
+        self._tasks: dict[int, list[TaskRecord]] = {}
+        for task in loaded.tasks:
+            self._tasks.setdefault(task.workstream, []).append(task)
+
+    def missing_of(self, job: JobRecord) -> str | None:
+        """The first thing that a job needs and that is not here."""
+        return next(self._missing_of(job), None)
+
+    def _missing_of(self, job: JobRecord) -> Iterator[str]:
+        run, tasks = self._runs.get(job.stream), self._tasks.get(job.stream, [])
+        records: list[JobRecord | WorkstreamRecord | TaskRecord] = [job, *([] if run is None else [run]), *tasks]
+        for record in records:
+            if record.published is not None:
+                try:
+                    self._lifecycles.get(record.published.lifecycle, record.kind)
+                except LookupError as error:
+                    yield str(error)
+        if self._find is None or (encoded := self._specs.get(job.stream)) is None:
+            return
+        if encoded not in self._named:
+            self._named[encoded] = list(self._missing_in(encoded))
+        over = tuple(f"tasks[{one.index}]." for one in tasks if one.finished_at is not None and one.state in _ENDED)
+        for where, text in self._named[encoded]:
+            if not where.startswith(over):
+                yield text
+
+    def _missing_in(self, encoded: bytes) -> Iterator[tuple[str, str]]:
+        try:
+            spec = msgspec.json.decode(encoded, type=Workstream)
+        except (msgspec.MsgspecError, ValueError) as error:
+            yield "", f"its specification cannot be read: {error}"
+            return
+        for finding in findings(spec, bodies=self._look, lifecycles=self._lifecycles):
+            if finding.message in self._told:
+                yield finding.where, finding.message
+
+    def _look(self, name: str) -> Callable[..., Any]:
+        if (found := self._found.get(name)) is None:
+            assert self._find is not None  # noqa: S101 - it was asked before
+            try:
+                found = self._find(name)
+            except BodyNotFound as error:
+                found = error
+                self._told.add(str(error))
+            self._found[name] = found
+        if isinstance(found, BodyNotFound):
+            raise found
+        return found
