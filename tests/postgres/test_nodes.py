@@ -389,6 +389,16 @@ def test_what_was_given_back_is_the_others_with_its_children(seats: Seats) -> No
     assert third.beat(0).orphans == 0
 
 
+def test_what_was_given_back_is_shared_out_among_the_others(seats: Seats) -> None:
+    first, second, *others = [seats.node(f"web-{number}") for number in range(4)]
+    seats.commit(first, *[job(number) for number in range(1, 13)])
+    first.leave()
+    assert len(keys_of(second.take())) == 4
+    assert [len(keys_of(node.take())) for node in others] == [4, 4]
+    second.give_back([1, 2, 3, 4])
+    assert [keys_of(node.take()) for node in (second, *others)] == [[], [1, 2], [3, 4]]
+
+
 def test_who_is_alone_takes_what_it_gave_back_and_so_does_who_wants_it_again(seats: Seats) -> None:
     first, second, third = (seats.node(f"web-{number}") for number in range(3))
     seats.commit(first, job(1))

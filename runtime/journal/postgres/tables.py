@@ -7,7 +7,7 @@ Rules
   has left. It is set under a lock that each commit takes as well, and never taken back.
 - What a node owned that is fenced is nobody's, and stands there unchanged until somebody takes it. `owes` says that
   there may be some of it. `share` and `machine_share` are what one node takes of it at once, by what there was and who
-  lived when it was looked at first; NULL until then, and again when some of it was given back.
+  lived when it was looked at first, NULL until then; and anew when some of it was given back.
 - That a node is gone is believed only of a row of `nodes` that says so, never of one that is missing: it might be newer
   than what a statement sees. So what points to a node is removed before its row is.
 """

@@ -7,7 +7,7 @@ Rules
 - A node fences for silence only after it has itself renewed its lease for a whole lease without a pause: else the
   silence may be that of the server, or its own.
 - What a share is of what a node has left is written with it once, before anybody takes of it: who asks again first does
-  not get more. What is given back is shared out anew.
+  not get more. What is given back is shared out anew, among the others.
 - The second takes: this node's share of the trees of jobs (a job with all that its tasks have submitted stays whole),
   of machines, and what is left of the outbox. Rows that another node is taking at this moment are passed over.
 - What is given back is a gone node's again, in one transaction. That node's row is locked before it is moved, and also
@@ -217,6 +217,8 @@ def give_back(connection: Connection, me: int, jobs: Iterable[int], channel: str
         given = given + found
     if given:
         connection.execute(_GIVEN, values | {"channel": channel})
+        others = max(1, _one(connection, _LIVING, values) - 1)
+        connection.execute(_SHARE, {"gone": [heir], "living": others})
     return given
 
 
