@@ -53,6 +53,8 @@ def seconds(value: Duration) -> float:
     """
     if isinstance(value, str):
         text = value.strip()
+        if text.startswith("-") and _WHOLE.fullmatch(text[1:]):
+            raise ValueError(f"{value!r:.80} is not a duration between 0 and {LONGEST:.0f} seconds: it is negative")
         if not _WHOLE.fullmatch(text):
             raise ValueError(
                 f'{value!r:.80} is not a duration; write seconds as a number, or "90s", "5m", "1h30m", "2d"'

@@ -30,7 +30,7 @@ from .attribution import name_of, reason_of, words
 from .control.verbs import commands_of
 from .filters import Event, Filters, Wanted, wanted_by
 from .observe import BUFFER, Subscription
-from .outcomes import Outcome, closed
+from .outcomes import Outcome, closed, goes_on
 
 if TYPE_CHECKING:
     from ..actors.job import JobActor
@@ -280,7 +280,10 @@ class JobHandle:
         """Wait for its end. The runtime must stay open; raises RuntimeClosed if it does not."""
         await self._over.wait()
         if self._outcome is None:
-            raise closed(f"the runtime closed before job {self.id!r} ended; it goes on at the next start", self._cause)
+            text = f"the runtime closed before job {self.id!r} ended"
+            if self._cause is None:
+                text = f"{text}; {goes_on(shared=self._runtime.seat is not None)}"
+            raise closed(text, self._cause)
         return self._outcome
 
     @overload
@@ -294,7 +297,8 @@ class JobHandle:
     def events(self, *, notices: bool = True, size: int = BUFFER, **filters: Unpack[Filters]) -> Subscription[Any]:
         """Its transitions and those of all that is in it, from its submission until its end; its notices from now on.
 
-        What happened before it was asked for is read from the journal. The filters are those of `Runtime.events`.
+        What happened before it was asked for is read from the journal. The filters are those of `Runtime.events`, and
+        so is what it raises.
         """
         filters["job"] = self.id
         return self._subscribe(wanted_by(filters, notices=notices), size)

@@ -132,6 +132,9 @@ class Host:
         health = self.journal.health
         if health.ok is (self._unwritable_since is None):
             return
+        if health.lost:  # it is not tried again: `lease_lost` is told, by who looks what has become of this node
+            self.on_health()
+            return
         if not health.ok:
             self._unwritable_since = self._clock.monotonic()
             text = f"the journal cannot be written: {health.reason}. Nothing is lost; it is tried again"
@@ -416,7 +419,7 @@ class Host:
             self._moved.set()
         if self.seat is not None:
             self.seat.close(self._cause)
-        self.hub.close()
+        self.hub.close(self._cause)
 
     def abandon(self) -> None:
         """Stop all that runs at once, and start nothing that waits for a commit: it is another node's now."""

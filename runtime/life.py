@@ -206,7 +206,8 @@ class RuntimeLife(RuntimeParts):
     ) -> None:
         """Claim nothing more; what runs may end within `deadline`, the rest is stopped, its tries given back.
 
-        Afterwards the runtime is of no more use than to be left. Queued and waiting tasks go on at the next start.
+        Afterwards the runtime is of no more use than to be left. Queued and waiting tasks go on at the next start,
+        or on another node.
         Raises ValueError for a deadline that is no duration, before anything stops, and RuntimeClosed.
         Begun by a task group's `start`, that returns once whatever ends from then on lets nothing new be claimed.
         """

@@ -9,6 +9,8 @@ Rules
   journal by pages, the rest is told as it comes. No transition is in both, and none between them.
 - structlog gets a line per transition, at the level of its severity, if the application has configured it: a library
   does not print into a program that did not ask. Nothing of it is imported before that.
+- Where the runtime breaks, what is not told yet is told by nobody here: its subscribers do not end as if all were
+  told, but raise RuntimeClosed with the cause, after what has come. Left in good order, they end.
 - What an observer's code raises stays with the observer: a subscriber gets its own filter's error where it reads, a
   line that the log would not take is counted.
 """
@@ -28,6 +30,7 @@ from ..actors.transitions import Transitioned
 from .filters import Event, Wanted, everything
 from .journal.contract import JournalError, Reader
 from .logs import configured, write_notice
+from .outcomes import closed
 
 BUFFER = 10_000
 """Events that wait for a slow subscriber."""
@@ -60,10 +63,17 @@ EventT = TypeVar("EventT", bound=Event)
 
 
 class Subscription(Generic[EventT]):
-    """One subscriber's events, in order: an async iterator that ends when it is closed."""
+    """One subscriber's events, in order: an async iterator that ends when it is closed.
 
-    def __init__(self, hub: Hub, wanted: Wanted, last: Wanted, size: int, past: Past | None) -> None:
+    quiet: whether it ends as well where the runtime breaks: for who hears of that otherwise.
+    """
+
+    def __init__(
+        self, hub: Hub, wanted: Wanted, last: Wanted, size: int, past: Past | None, *, quiet: bool = False
+    ) -> None:
         _check_size(size)
+        self._quiet = quiet
+        self._cut_by: BaseException | None = None  # what the runtime broke by, before it was closed
         self._hub = hub
         self._past: Past | None = past
         self._before: deque[EventT | Dropped] = deque()  # of the past, read already
@@ -105,6 +115,12 @@ class Subscription(Generic[EventT]):
         self._closed = True
         self._hub.forget(self)
         self._arrived.set()
+
+    def cut(self, cause: BaseException | None) -> None:
+        """The runtime has closed, or broken by `cause`: take no more."""
+        if not self._quiet:
+            self._cut_by = cause
+        self.close()
 
     def keep(self) -> None:
         """Read what is left of the past now, since the journal closes. Blocks."""
@@ -151,6 +167,8 @@ class Subscription(Generic[EventT]):
         if self._before:
             return self._before.popleft()
         while not self._events and not self._dropped:
+            if self._cut_by is not None:
+                raise closed("the runtime has closed before all was told", self._cut_by)
             if self._broken is not None:
                 error, self._broken = self._broken, None
                 raise error
@@ -193,6 +211,7 @@ class Hub:
         self.told = 0  # the number of the last transition that was told, to whoever wanted it
         self.unlogged = 0  # lines that the application's log would not take
         self._closed = False
+        self._cause: BaseException | None = None  # what the runtime broke by
         self._log: Any = None  # structlog gives its loggers no one type
 
     def subscribe(
@@ -202,18 +221,20 @@ class Hub:
         last: Wanted = lambda _: False,
         size: int = BUFFER,
         past: Past | None = None,
+        quiet: bool = False,
     ) -> Subscription[Any]:
         """Have the wanted events of the past, and from now on up to the `last` one (it too, if it is wanted).
 
         size: events that wait for a slow reader. Raises ValueError where none could, TypeError for what is no int.
+        quiet: as for `Subscription`.
         """
-        return self.add(Subscription[Any](self, wanted, last, size, None if self._closed else past))
+        return self.add(Subscription[Any](self, wanted, last, size, None if self._closed else past, quiet=quiet))
 
     def add(self, subscription: Subscription[Any]) -> Subscription[Any]:
         """Tell a subscriber from now on, until it is closed."""
         self._subscriptions.add(subscription)
         if self._closed:
-            subscription.close()
+            subscription.cut(self._cause)
         elif subscription.looks_back:
             self._looking_back.add(subscription)
         return subscription
@@ -280,12 +301,13 @@ class Hub:
             **{name: value for name, value in told.items() if value is not None}, **(event.metadata or {}),
         )  # fmt: skip
 
-    def close(self) -> None:
-        """End every subscription: nothing more is told, and the journal closes."""
-        self._closed = True
+    def close(self, cause: BaseException | None = None) -> None:
+        """End every subscription: nothing more is told, and the journal closes. cause: what the runtime broke by."""
+        if not self._closed:
+            self._closed, self._cause = True, cause
         for subscription in list(self._looking_back):
             subscription.keep()
         for subscription in list(self._subscriptions):
-            subscription.close()
+            subscription.cut(self._cause)
         for listener in list(self._listeners):
             listener.hub_closed()

@@ -165,7 +165,7 @@ class Tracing:
         self.lost = 0
 
     async def __aenter__(self) -> Self:
-        self._events = self._runtime.hub.subscribe(_is_about_attempts, size=BUFFER)
+        self._events = self._runtime.hub.subscribe(_is_about_attempts, size=BUFFER, quiet=True)
         self._group = anyio.create_task_group()
         await self._group.__aenter__()
         self._group.start_soon(self._follow)

@@ -9,6 +9,7 @@ import msgspec
 
 from ..actors.records import JobRecord
 from ..actors.task_record import TaskRecord
+from .journal.cluster import LeaseLost
 
 
 class JobFailed(Exception):  # noqa: N818 - the published name
@@ -61,14 +62,23 @@ class JobExists(ValueError):  # noqa: N818 - it says what is the matter
 
 
 class RuntimeClosed(RuntimeError):  # noqa: N818 - a state, as in the standard library's names
-    """The runtime is not open, or closed meanwhile. What is durable goes on when it is opened again.
+    """The runtime is not open, or closed meanwhile. What is durable goes on at its next start, or on another node.
 
     One that broke says by what, in its text and as its `__cause__`.
     """
 
 
+def goes_on(*, shared: bool) -> str:
+    """How an unfinished job of a runtime that has closed goes on. shared: whether others share its journal."""
+    return "it goes on on another node, or at the next start" if shared else "it goes on at the next start"
+
+
 def closed(text: str, cause: BaseException | None) -> RuntimeClosed:
     """The error of a runtime that has closed, or broken by `cause`."""
-    error = RuntimeClosed(text if cause is None else f"{text} (it broke: {cause!r})")
+    if isinstance(cause, LeaseLost):
+        text = f"{text}, since it was fenced: other nodes take over what it ran ({cause})"
+    elif cause is not None:
+        text = f"{text} (it broke: {cause!r})"
+    error = RuntimeClosed(text)
     error.__cause__ = cause
     return error

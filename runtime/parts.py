@@ -76,7 +76,7 @@ from .handles import JobHandle
 from .host import Host
 from .inflight import InFlight
 from .journal import open_journal
-from .journal.cluster import LeaseLost
+from .journal.cluster import LeaseLost, lease_of
 from .journal.contract import Entry, Journal
 from .leftovers import JOURNAL_VARIABLE, kill_leftovers
 from .machines import Machines
@@ -141,7 +141,7 @@ class RuntimeParts(ABC):
             )
         self._target = journal
         self._node = node
-        self._lease = None if lease is None else span("lease", lease)
+        self._lease = None if lease is None else lease_of(span("lease", lease))
         self._workers = tuple(workers) if workers is not None else default_workers()
         self._defaults = defaults or Defaults()
         self._tools = dict(tools or {})

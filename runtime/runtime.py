@@ -100,7 +100,7 @@ class Runtime(RuntimeLife):
         says so.
 
         Raises SpecificationError for a workstream that cannot be run (nothing is journaled then), JobExists for an id
-        that has another workstream, RuntimeClosed.
+        that has another workstream, RuntimeClosed. While the journal cannot be written, or reached, it waits.
         """
         self._check_open()
         check_type(workstream, Workstream, "submit takes a Workstream")
@@ -503,7 +503,7 @@ class Runtime(RuntimeLife):
         The filters (job, workstream, task, entity, kind, event, severity, from_state, to_state) take a value or
         several, and must all be met; a severity stands for the graver ones too. `notices=False` leaves those out.
         `size` bounds the buffer of a slow reader, in events. Raises TypeError and ValueError for filters and sizes that
-        there cannot be.
+        there cannot be. It ends when the runtime is left; where that breaks, it raises RuntimeClosed with the cause.
         """
         return self._hub.subscribe(wanted_by(filters, notices=notices), size=size)
 

@@ -17,13 +17,17 @@ if TYPE_CHECKING:
 
 def seat(store: Store, node: str | None, lease: str | None) -> dict[str, Any]:
     """The settings of a runtime that is one of several. Raises Trouble where there is only one."""
+    from ..journal.cluster import lease_of  # noqa: PLC0415 - heavy
     from .spans import span  # noqa: PLC0415
 
     given: dict[str, Any] = {}
     if node is not None:
         given["node"] = node
     if lease is not None:
-        given["lease"] = span(lease)
+        try:
+            given["lease"] = lease_of(span(lease))
+        except ValueError as error:
+            raise Trouble(f"--lease {lease}: {error}.") from None
     if given and not isinstance(store, Database):
         raise Trouble(
             f"--node and --lease are for a database, which nodes share: {store} is a file, of one runtime alone."

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..places import store_of, target_of
+from ..places import Database, store_of, target_of
 from .nodes import seat
 from .onray import Address
 from .options import DEFAULT, Journal, JsonLog, Lease, Node
@@ -65,7 +65,8 @@ def serve(
     """Run what is in a journal, and serve the board of it until Ctrl+C.
 
     Ctrl+C stops claiming tasks and lets running ones end; a second one stops them, and their tries are given
-    back; a third one leaves at once. What is unfinished goes on at the next start.
+    back; a third one leaves at once. What is unfinished goes on at the next start, or, in a database, on
+    another node.
     """
     import anyio  # noqa: PLC0415 - heavy
 
@@ -119,11 +120,14 @@ def serve(
         return []
 
     with listener:  # which may have been stopped before it was served on
-        raise typer.Exit(see_through(opened, begin, Serving(ServeView())))
+        raise typer.Exit(see_through(opened, begin, Serving(ServeView(store))))
 
 
 class ServeView:
     """Says on stderr what is no transition: the board shows the rest."""
+
+    def __init__(self, store: Store) -> None:
+        self._shared = isinstance(store, Database)
 
     async def follow(self, jobs: Sequence[Shown], events: AsyncIterable[Transitioned | Dropped]) -> None:
         """Show nothing."""
@@ -138,7 +142,8 @@ class ServeView:
     def outcomes(self, ended: Sequence[Outcome], unfinished: Sequence[Shown], code: int) -> None:
         """Say that it is over."""
         del ended, unfinished, code
-        echo("stopped: what is unfinished goes on at the next start")
+        where = "on another node, or at the next start" if self._shared else "at the next start"
+        echo(f"stopped: what is unfinished goes on {where}")
 
 
 def _tokens(path: Path | None) -> list[Token]:

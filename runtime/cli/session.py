@@ -23,7 +23,7 @@ from anyio.abc import TaskGroup, TaskStatus
 from ...actors.notices import Notice
 from ...actors.transitions import Transitioned
 from ..engines.lookout import kill_all
-from ..filters import Event
+from ..filters import Event, wanted_by
 from ..handles import JobHandle
 from ..observe import Dropped, Subscription
 from ..outcomes import Outcome, RuntimeClosed
@@ -35,6 +35,7 @@ from .trouble import FAILED, INTERRUPTED, kept
 
 _LAST_SIGNAL = 3
 _JOURNAL = ("journal_unwritable", "journal_writable")
+_SHOWN, _TOLD = wanted_by({}, notices=False), wanted_by({"event": _JOURNAL})
 _UNSAID = frozenset({"stale_message", *_JOURNAL})
 """Notices that are not shown as trouble: what was refused as it should be, and what is shown when it is over, too."""
 
@@ -143,8 +144,9 @@ class Session(Showing):
             runtime = opened()
             runtime.on_trouble = self._trouble
             # from before it opens, so that recovery is shown
-            events = runtime.events(size=1_000_000, notices=False) if self.follows else None
-            told = runtime.events(event=_JOURNAL)
+            hub = runtime.hub
+            events = hub.subscribe(_SHOWN, size=1_000_000, quiet=True) if self.follows else None
+            told = hub.subscribe(_TOLD, quiet=True)
             async with anyio.create_task_group() as following, runtime:
                 following.start_soon(self._watch_journal, told)
                 jobs = await begin(runtime)

@@ -61,6 +61,9 @@ def _tell(error: Exception) -> int:
     if _is_bad_input(error):
         tell(str(error))
         return BAD_INPUT
+    if _is_fencing(error):
+        tell(str(error))
+        return FAILED
     if isinstance(error, ValueError | TypeError) and (bad := [one for one in sys.argv[1:] if not _is_text(one)]):
         tell(f"the argument {bad[0]!r:.200} is no text: it has bytes that are not UTF-8")
         return BAD_INPUT
@@ -85,6 +88,13 @@ def _is_bad_input(error: Exception) -> bool:
     from ..journal.contract import JournalError  # noqa: PLC0415
 
     return isinstance(error, SpecificationError | JournalError) or _is_of_ray(error)
+
+
+def _is_fencing(error: Exception) -> bool:
+    from ..journal.cluster import LeaseLost  # noqa: PLC0415 - as above
+    from ..outcomes import RuntimeClosed  # noqa: PLC0415
+
+    return isinstance(error, RuntimeClosed) and isinstance(error.__cause__, LeaseLost)
 
 
 def _is_of_ray(error: Exception) -> bool:

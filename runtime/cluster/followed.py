@@ -4,7 +4,7 @@ Rules
 -----
 - A job's transitions are committed by whoever owns it, in their order, with rising numbers: so what is read after the
   last number is what is new, also over a take-over.
-- They end with the job, and when the runtime closes.
+- They end with the job, and when the runtime closes; where that breaks before the job's end was read, they raise.
 """
 
 from __future__ import annotations
@@ -58,8 +58,6 @@ class Followed(Subscription[Any]):
         if page:
             self._delays = Delays()
             self._take_page(past, page)
-            if any(map(self._last, page)):
-                self._end()
             return
         if self._closed:
             self._past = None
@@ -67,6 +65,11 @@ class Followed(Subscription[Any]):
         try:
             await self._pause(self._delays())
         except RuntimeClosed:
+            self._end()
+
+    def _take_page(self, past: Past, page: list[Any]) -> None:  # Any: as its own
+        super()._take_page(past, page)
+        if any(map(self._last, page)):
             self._end()
 
     def _end(self) -> None:

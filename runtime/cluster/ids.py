@@ -4,6 +4,7 @@ Rules
 -----
 - Who reserves an id first has it. Whoever comes later waits until the first has committed what it is for, and gets
   that; if the first dies before, the id is free again, and is had by who asks next.
+- While the database is not reached, it is asked again, with growing delay: as all that is new waits for the journal.
 - A job that has ended is run again by the node that adopts it first; others are refused as if it had begun.
 """
 
@@ -23,14 +24,15 @@ T = TypeVar("T")
 async def reserve(seat: Seat | None, kind: str, name: str, known: Callable[[], Awaitable[T | None]]) -> T | None:
     """Reserve a name for this node, unless there is something of that name, or will be: then returns it.
 
-    known: looks for it. Without a seat nobody else could have it.
+    known: looks for it. Without a seat nobody else could have it. Raises RuntimeClosed, and what `known` raises.
     """
-    found = await known()
-    if found is not None or seat is None:
+    if seat is None:
+        return await known()
+    if (found := await seat.again(known)) is not None:
         return found
     delays = Delays()
     while not await seat.patiently(seat.cluster.reserve, kind, name):
-        if (found := await known()) is not None:
+        if (found := await seat.again(known)) is not None:
             return found
         await seat.pause(delays())
     return None

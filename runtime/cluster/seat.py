@@ -24,7 +24,7 @@ from ..control.told import Answered, error_of
 from ..control.verbs import VERBS
 from ..journal.cluster import EPOCH, LeaseLost
 from ..journal.contract import InboxRow, JournalError
-from ..outcomes import RuntimeClosed, closed
+from ..outcomes import closed, goes_on
 
 if TYPE_CHECKING:
     from ...actors.messages import Message
@@ -76,7 +76,8 @@ class Seat:
         self.lost: Callable[[LeaseLost], None] = lambda _: None
         self._ids = ids
         self._waiting: set[anyio.Event] = set()
-        self._closed: RuntimeClosed | None = None
+        self._closed = False
+        self._cause: BaseException | None = None  # what the runtime broke by
 
     @property
     def name(self) -> str:
@@ -89,16 +90,16 @@ class Seat:
 
     def close(self, cause: BaseException | None) -> None:
         """End every wait; `cause` is what the runtime broke by."""
-        if self._closed is None:
-            text = "the runtime closed before this was known; another node, or the next start, goes on"
-            self._closed = closed(text, cause)
+        if not self._closed:
+            self._closed, self._cause = True, cause
         for over in self._waiting:
             over.set()
 
     def check(self) -> None:
         """Raises RuntimeClosed once it is closed."""
-        if self._closed is not None:
-            raise closed(str(self._closed.args[0]).partition(" (it broke")[0], self._closed.__cause__)
+        if self._closed:
+            text = "the runtime closed before this was known"
+            raise closed(text if self._cause is not None else f"{text}; {goes_on(shared=True)}", self._cause)
 
     # -- asking --------------------------------------------------------------------------------------------------------
 
@@ -113,11 +114,18 @@ class Seat:
 
     async def patiently(self, question: Callable[..., T], *args: Any) -> T:
         """The same, again until the database is reached. Raises RuntimeClosed."""
+        return await self.again(lambda: self.ask(question, *args))
+
+    async def again(self, look: Callable[[], Awaitable[T]]) -> T:
+        """Do what asks the database, again until that is reached. Raises RuntimeClosed, and what else `look` raises."""
         delays = Delays()
         while True:
             self.check()
             try:
-                return await self.ask(question, *args)
+                return await look()
+            except LeaseLost as lost:
+                self.lost(lost)
+                raise closed("the runtime has closed", lost) from lost
             except JournalError:
                 await self.pause(delays())
 

@@ -131,7 +131,7 @@ class Taker:
     def _tell_unreadable(self, error: JournalError) -> None:
         if isinstance(error, LeaseLost) and self._host.seat is not None:
             self._host.seat.lost(error)
-        elif not self._unread:
+        elif not self._unread and not self._host.journal.health.lost:
             self._host.notice("inbox_unreadable", "error", f"the inbox cannot be read: {error}", raised=error)
         self._unread = True
 

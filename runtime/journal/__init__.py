@@ -21,7 +21,7 @@ def open_journal(target: str | Path | None, *, node: str | None = None, lease: f
     if isinstance(target, str) and is_address(target):
         from .postgres.journal import PostgresJournal  # noqa: PLC0415 - what it needs is loaded by those who use it
 
-        return PostgresJournal(target, node=node, lease=lease or LEASE)
+        return PostgresJournal(target, node=node, lease=LEASE if lease is None else lease)
     from .sqlite import SqliteJournal  # noqa: PLC0415 - sqlite3 is loaded by those who use it
 
     return SqliteJournal(target)

@@ -36,10 +36,22 @@ EPOCH = log.EPOCH
 """Numbers in an epoch. The first of epoch n is n * EPOCH + 1; a page's script can count up to 2 ** 53."""
 LEASE = 15.0
 """Seconds that a node may be silent before others take over, unless set."""
+SHORTEST_LEASE = 1.0
+"""Seconds that may be set, at least."""
 
 
 class LeaseLost(JournalError):  # noqa: N818 - it names what happened
     """Others have taken over what this node ran, since it was silent for too long. It cannot write any more."""
+
+
+def lease_of(lease: float) -> float:
+    """A node's lease, in seconds, as it was set. Raises ValueError for one that no node could live by."""
+    if lease < SHORTEST_LEASE:
+        raise ValueError(
+            f"a lease is at least {SHORTEST_LEASE:g} s: a node that is silent for so long loses all that it runs, and "
+            f"a busy event loop or a slow database is that sometimes. {lease:g} s is too short, {LEASE:g} s the default"
+        )
+    return lease
 
 
 class Node(msgspec.Struct, frozen=True):

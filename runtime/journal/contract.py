@@ -84,11 +84,15 @@ class Entry(msgspec.Struct, gc=False):
 
 
 class Health(msgspec.Struct, frozen=True):
-    """Whether the journal can write. `reason` says in words why not; `since` is UTC epoch seconds."""
+    """Whether the journal can write. `reason` says in words why not; `since` is UTC epoch seconds.
+
+    lost: it cannot be written any more, since others have taken over what this node ran.
+    """
 
     ok: bool = True
     reason: str | None = None
     since: float | None = None
+    lost: bool = False
 
 
 class Commits(msgspec.Struct):

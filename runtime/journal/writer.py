@@ -255,7 +255,7 @@ class Writer:
         reason = f"cannot write {self._medium.name}: {self._medium.failed(error)}"
         if self._health.reason != reason:
             since = time.time() if self._health.since is None else self._health.since
-            self._health = Health(ok=False, reason=reason, since=since)
+            self._health = Health(ok=False, reason=reason, since=since, lost=self.lost is not None)
             self._tell()
 
     def _tell(self) -> None:

@@ -19,14 +19,18 @@ from callboard import (
     DecisionConflict,
     Fire,
     InvalidTransitionError,
+    LeaseLost,
     Machine,
     MachineActor,
     Runtime,
+    RuntimeClosed,
     State,
     Task,
     Transition,
     Workstream,
 )
+from callboard.runtime.journal.postgres.address import parse
+from callboard.runtime.journal.postgres.opening import connect
 from callboard.runtime.testing.postgres import PrivateServer
 
 from .node import FENCED, LEASE, WORKERS, noted, waiting, waits
@@ -154,6 +158,31 @@ async def test_a_node_without_the_functions_leaves_jobs_to_who_has_them(postgres
         assert plain.recovered == []
         for job in z.recovered:
             assert (await job.wait()).ok
+
+
+async def test_a_node_that_was_fenced_says_that_alone_and_its_events_do_not_just_end(
+    postgres: str, tmp_path: Path
+) -> None:
+    told: list[str] = []
+    with anyio.fail_after(PATIENCE), pytest.raises(RuntimeClosed):
+        a = node(postgres, "a", tmp_path)
+        a.on_trouble = lambda notice: told.append(notice.event)
+        async with a:
+            job = await a.submit(waiting(tmp_path), id="j")
+            streams = [job.events(), a.events()]
+            await until(lambda: noted(tmp_path, "began"))
+            with connect(parse(postgres), "test") as connection:
+                connection.execute("UPDATE nodes SET fenced = true")
+            (tmp_path / "go").touch()
+            await anyio.sleep_forever()  # until it is told
+    with pytest.raises(RuntimeClosed, match="since it was fenced: other nodes take over what it ran"):
+        await job.wait()
+    for events in streams:
+        with pytest.raises(RuntimeClosed) as cut:
+            while True:
+                assert await anext(events) is not None
+        assert isinstance(cut.value.__cause__, LeaseLost)
+    assert told == ["lease_lost"]
 
 
 @pytest.mark.usefixtures("one_backend")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import anyio
@@ -67,6 +68,13 @@ async def ends_the_group_around_it() -> None:
     await anyio.sleep_forever()
 
 
+async def last_of(events: AsyncIterator[object]) -> object:
+    last = None
+    async for event in events:
+        last = event
+    return last
+
+
 class Sleeper(Actor):
     async def receive(self, message: object, ctx: object) -> None:
         await anyio.sleep_forever()
@@ -77,7 +85,9 @@ async def test_a_runtime_whose_tasks_are_ended_by_something_inside_says_so(waiti
     with anyio.fail_after(25), pytest.raises(BaseExceptionGroup) as raised:
         async with Runtime(tmp_path / "state.db") as runtime:
             sleeper = runtime.spawn(Sleeper, name="sleeper")
+            everything = runtime.events()
             job = await runtime.submit(Workstream("stream", tasks=[Task("odd", run=ends_the_group_around_it)]))
+            its_own = job.events()
             if waiting == "for the job":
                 with pytest.raises(RuntimeClosed, match="its own tasks were cancelled") as told:
                     await job.wait()
@@ -92,6 +102,10 @@ async def test_a_runtime_whose_tasks_are_ended_by_something_inside_says_so(waiti
     assert raised.value.split(RuntimeClosed)[1] is None
     with pytest.raises(RuntimeClosed, match="its own tasks were cancelled"):
         await job.wait()
+    for events in (everything, its_own, job.events()):
+        with pytest.raises(RuntimeClosed, match=r"before all was told .*its own tasks were cancelled") as cut:
+            await last_of(events)
+        assert cut.value.__cause__ is not None
 
 
 async def test_a_dispatcher_that_breaks_while_the_runtime_is_left_holds_nobody_up(tmp_path: Path) -> None:

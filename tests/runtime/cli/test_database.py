@@ -15,8 +15,11 @@ from typer.main import get_command
 
 from callboard import Approval, Runtime, Task, Workstream
 from callboard.runtime.cli.app import app
+from callboard.runtime.cli.serve import ServeView
 from callboard.runtime.cli.trouble import answer
+from callboard.runtime.journal.cluster import LeaseLost
 from callboard.runtime.journal.contract import JournalMissing
+from callboard.runtime.outcomes import closed
 from callboard.runtime.places import is_address, store_of
 
 from .conftest import PROGRAM, environment
@@ -89,6 +92,9 @@ def test_nodes_are_listed_with_what_they_run(cli: Cli, postgres: str) -> None:
     assert (code, "is a file, which one runtime has alone" in err) == (2, True)
     code, _, err = cli("run", "release.toml", "--node", "x")
     assert (code, "--node and --lease are for a database" in err) == (2, True)
+    for lease in ("0s", "100ms"):
+        code, _, err = cli("run", "release.toml", "--lease", lease, "-j", postgres)
+        assert (code, f"--lease {lease}: a lease is at least 1 s: " in err) == (2, True), err
 
 
 def test_a_command_reaches_the_node_that_runs_the_job(cli: Cli, postgres: str, tmp_path: Path) -> None:
@@ -220,6 +226,26 @@ def test_a_scheme_is_ours_in_capitals_too_and_a_file_may_be_called_as_it_likes(t
     for name in ("./host=a", "./a://b", "/tmp/a password=b", "state.db", "a=b"):
         assert store_of(name) == Path(name)
     assert not is_address(Path("host=a"))
+
+
+def test_who_serves_says_where_the_rest_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+    for place, where in (
+        ("state.db", "at the next start"),
+        ("postgresql:///x", "on another node, or at the next start"),
+    ):
+        ServeView(store_of(place)).outcomes([], [], 0)
+        assert capsys.readouterr().out == f"stopped: what is unfinished goes on {where}\n"
+
+
+def test_a_command_whose_node_was_fenced_says_so_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+    def fenced() -> None:
+        raise ExceptionGroup("one", [closed("the runtime has closed", LeaseLost("node 'a' was fenced by 'b'"))])
+
+    assert answer(fenced) == 1
+    assert capsys.readouterr().err == (
+        "callboard: the runtime has closed, since it was fenced: other nodes take over what it ran "
+        "(node 'a' was fenced by 'b')\n"
+    )
 
 
 def test_no_password_is_shown(cli: Cli) -> None:

@@ -160,7 +160,7 @@ class MemoryNode:
             self._waiting.clear()
             self.durable, self.health = self.tail, Health()
         except JournalError as error:
-            self.health = Health(False, str(error), 0.0)
+            self.health = Health(False, str(error), 0.0, isinstance(error, LeaseLost))
         if self._told != self.durable or before.ok != self.health.ok:
             self._told = self.durable
             self._on_durable()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -60,6 +60,107 @@ async def test_what_a_silent_node_ran_goes_on_elsewhere_within_its_lease_and_two
         async with scene.ticking():
             assert (await far.wait()).ok
     assert scene.ran.ended == ["j"]
+
+
+async def all_of(events: AsyncIterator[Any], into: list[Any]) -> None:
+    async for event in events:
+        into += [event]
+
+
+async def test_events_on_a_node_that_was_fenced_do_not_end_as_if_all_were_told(scene: Scene) -> None:
+    held = Workstream("held", tasks=[Task("x", run=quick, hold=Approval(people=1))])
+    async with scene.runtime("b") as b:
+        async with fenced_in_the_end(scene, "a") as a:
+            job = await a.submit(scene.waiting(), id="j")
+            over, goes_on = [await b.submit(held, id=name) for name in ("over", "goes-on")]
+            far, over_far = await a.job(goes_on.id), await a.job(over.id)
+            assert (far.elsewhere, over_far.elsewhere) == (True, True)
+            cut = [job.events(), a.events(), far.events(), job.events(kind="task", event="complete")]
+            whole = [over_far.events(notices=False), over_far.events(kind="task", notices=False)]
+            await over.task("x").approve(by="ana")
+            await scene.until(lambda: over.ended)
+            scene.seats["a"].state = "fenced"
+        for events in [*cut, job.events(), a.events(), far.events()]:
+            for _ in range(2):
+                with pytest.raises(RuntimeClosed, match="before all was told, since it was fenced") as told:
+                    await all_of(events, [])
+                assert isinstance(told.value.__cause__, LeaseLost)
+        came = [[event async for event in events] for events in whole]
+        assert came[0] == list(b.journal.transitions(job_id="over"))
+        assert {event.kind for event in came[1]} == {"task"}
+
+
+async def test_events_on_a_node_that_is_left_just_end(scene: Scene) -> None:
+    async with scene.runtime("b") as b:
+        async with scene.runtime("a") as a:
+            job, theirs = await a.submit(scene.waiting(), id="j"), await b.submit(scene.waiting(), id="k")
+            far = await a.job(theirs.id)
+            streams = [job.events(), a.events(), far.events()]
+        for events in [*streams, job.events(), a.events(), far.events()]:
+            await all_of(events, [])
+        for one in (job, far):
+            with pytest.raises(RuntimeClosed, match="it goes on on another node, or at the next start"):
+                await one.wait()
+
+
+async def test_a_fencing_is_told_as_that_alone(scene: Scene) -> None:
+    told: list[Any] = []
+    async with scene.runtime("b"):
+        async with fenced_in_the_end(scene, "a") as a:
+            events = a.events(kind="runtime")
+            job = await a.submit(scene.waiting(), id="j")
+            await scene.until(lambda: scene.ran.began)
+            scene.seats["a"].state = "fenced"
+            with pytest.raises(RuntimeClosed, match="since it was fenced: other nodes take over what it ran"):
+                await a.submit(scene.waiting())
+            with pytest.raises(RuntimeClosed) as waited:
+                await job.wait()
+            assert "other nodes take over what it ran" in str(waited.value)
+            assert "next start" not in str(waited.value)
+        with pytest.raises(RuntimeClosed):
+            await all_of(events, told)
+    assert [one.event for one in told if one.severity != "info"] == ["lease_lost"]
+
+
+async def test_a_submission_under_an_id_waits_for_the_database_as_one_without_does(scene: Scene) -> None:
+    async with scene.runtime("a") as a:
+        came: list[Any] = []
+
+        async def submit(**given: str) -> None:
+            came.append(await a.submit(scene.waiting(), **given))
+
+        async with anyio.create_task_group() as group:
+            scene.base.reached = False
+            group.start_soon(lambda: submit(id="j"))
+            group.start_soon(lambda: submit(id="j"))
+            later = scene.clock.monotonic() + 5
+            await scene.until(lambda: scene.clock.monotonic() >= later)
+            assert came == []
+            with pytest.raises(JournalError):
+                await a.job("j")
+            scene.base.reached = True
+            await scene.until(lambda: len(came) == 2)
+        assert [job.id for job in came] == ["j", "j"]
+        await scene.until(lambda: scene.ran.began)
+        assert scene.ran.began == [("j", 1)]
+
+
+async def test_a_submission_that_waits_for_the_database_ends_with_the_fencing(scene: Scene) -> None:
+    told: list[BaseException] = []
+
+    async def submit(runtime: Runtime) -> None:
+        try:
+            await runtime.submit(scene.waiting(), id="j")
+        except RuntimeClosed as error:
+            told.append(error)
+
+    async with scene.runtime("b"):
+        async with anyio.create_task_group() as group, fenced_in_the_end(scene, "a") as a:
+            scene.seats["a"].reached = False
+            group.start_soon(submit, a)
+            await scene.until(lambda: "a" in scene.base.fenced_at)
+            assert told == []
+        assert [type(error.__cause__) for error in told] == [LeaseLost]
 
 
 async def test_a_result_that_comes_after_the_fencing_is_not_taken(scene: Scene) -> None:
@@ -347,6 +448,13 @@ async def test_settings_of_a_node_are_for_a_journal_that_is_shared(tmp_path: Any
             Runtime(tmp_path / "state.db", **settings)
     with pytest.raises(ValueError, match="lease: "):
         Runtime("postgresql:///db", lease="soon")
+    for short in (0, "0s", "100ms", 0.999):
+        with pytest.raises(ValueError, match="a lease is at least 1 s: "):
+            Runtime("postgresql:///db", lease=short)
+    for negative in (-5, "-5s"):
+        with pytest.raises(ValueError, match=r"lease: .* is not a duration between 0 and"):
+            Runtime("postgresql:///db", lease=negative)
+    Runtime("postgresql:///db", lease="1s")
     async with Runtime() as runtime:
         assert runtime.node is None
         assert await runtime.nodes() == []

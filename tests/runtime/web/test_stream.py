@@ -392,6 +392,24 @@ async def test_it_ends_with_a_last_event_when_the_runtime_is_left() -> None:
     assert streams.feeds.readers == 0
 
 
+async def test_it_ends_with_the_same_last_event_when_the_runtime_breaks() -> None:
+    def broken() -> None:
+        raise RuntimeError("broken")
+
+    with anyio.fail_after(25):
+        async with anyio.create_task_group() as group:
+            with pytest.raises(BaseExceptionGroup):
+                async with Runtime() as runtime:
+                    client = Client(Streams(runtime), {"after": 0})
+                    group.start_soon(client.run)
+                    await work(runtime)
+                    await client.until(lambda: client.last_id)
+                    runtime._dispatcher.timers.arm(0.0, broken)
+                    await anyio.sleep_forever()
+            await client.until(lambda: client.over)
+    assert [name for name, _, _ in client.events[-2:]] == ["transition", "closing"]
+
+
 async def test_it_ends_when_the_board_is_told_to_end_it() -> None:
     async with Runtime() as runtime:
         streams = Streams(runtime)
