@@ -195,7 +195,7 @@ class Feeds:
 
     def hub_closed(self) -> None:
         """The runtime has closed."""
-        self.close("the runtime has closed. What it does from its next start on is told then: come back")
+        self.close("the runtime has closed. What is done from the next start on is told then: come back")
 
     def close(self, text: str) -> None:
         """End every stream, with what was told so far; what is not taken within `LINGER` is not told any more."""
