@@ -19,7 +19,7 @@ heard: list[Notice] = []
 
 
 async def blocks() -> None:
-    for _ in range(20):  # a machine that is so busy that the watchdog itself was held up sees nothing: once more
+    for _ in range(60):  # a machine that is so busy that the watchdog itself was held up sees nothing: once more
         time.sleep(0.5)  # noqa: ASYNC251 - that is the point
         await anyio.sleep(0.05)
         if any(notice.event == "loop_blocked" for notice in heard):

@@ -88,8 +88,11 @@ breaker list --json
 def test_it_shows_the_same(cli: Cli, live: Served, line: str) -> None:
     code, out, err = cli(*line.split())
     there = cli(*line.split(), "--url", live.url)
-    runs = re.sub(r"process \d+ runs it", f"the program at {live.url.rstrip('/')} runs it", out)
-    assert (there[0], masked(there[1]).splitlines()) == (code, masked(runs).splitlines())
+    url = live.url.rstrip("/")
+    runs = re.sub(r"run by process \d+", f"run by the program at {url}", out)
+    told = there[1].replace(f" --url {url}", "")  # of what is to be pasted
+    assert (told != there[1]) is ("stuck" in line)
+    assert (there[0], masked(told).splitlines()) == (code, masked(runs).splitlines())
     assert there[2] == err
 
 
