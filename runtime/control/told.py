@@ -102,19 +102,23 @@ def refusal_of(machine: str, state: str, allowed: list[str], more: Refused) -> I
     return error
 
 
-def _more(error: InvalidTransitionError) -> Refused:
-    more: dict[str, Any] = {}
+def particulars(error: InvalidTransitionError) -> dict[str, Any]:
+    """What its kind has beside what all of them have, by the names of its fields: what rebuilds it, with the rest."""
     match error:
         case DecisionConflict():
-            more = {"why": error.why, "decision": error.decision}
+            return {"why": error.why, "decision": error.decision}
         case DecisionRefused():
-            more = {"why": error.why}
+            return {"why": error.why}
         case GuardRejected():
-            more = {"guards": list(error.guards)}
+            return {"guards": list(error.guards)}
         case CircuitOpen():
-            more = {"tool": error.tool, "retry_in": error.retry_in}
+            return {"tool": error.tool, "retry_in": error.retry_in}
         case _:
-            pass
+            return {}
+
+
+def _more(error: InvalidTransitionError) -> Refused:
+    more = particulars(error)
     return Refused(event=str(error.event), advice=error.advice or None, subject=error.subject, **more)
 
 

@@ -20,9 +20,9 @@ from litestar.exceptions import HTTPException
 from ...actors.base_record import Decision
 from ...actors.errors import CircuitOpen
 from ...actors.machine_kind import FireFailed, MachineNotFound
-from ...actors.protection import DecisionConflict, DecisionRefused
 from ...actors.validate import SpecificationError
-from ...machines import GuardRejected, InvalidTransitionError
+from ...machines import InvalidTransitionError
+from ..control.told import particulars
 from ..control.verbs import commands_of
 from ..journal.contract import JournalError
 from ..logs import logger
@@ -144,25 +144,14 @@ def problem_of(error: Exception) -> Problem:
 
 def _refusal(error: InvalidTransitionError) -> Problem:
     """What the present state does not allow, with all that whoever rebuilds the error needs."""
-    more: dict[str, Any] = {}
     headers: dict[str, str] = {}
-    match error:
-        case DecisionConflict():
-            more = {"why": error.why, "decision": error.decision}
-        case DecisionRefused():
-            more = {"why": error.why}
-        case GuardRejected():
-            more = {"guards": list(error.guards)}
-        case CircuitOpen():
-            more = {"tool": error.tool, "retry_in": error.retry_in}
-            headers["Retry-After"] = str(math.ceil(error.retry_in) or 1)
-        case _:
-            pass
+    if isinstance(error, CircuitOpen):
+        headers["Retry-After"] = str(math.ceil(error.retry_in) or 1)
     return Problem(
         409, "invalid-transition", in_words(error), machine=error.machine, state=str(error.state),
         event=str(error.event), allowed=sorted(map(str, error.allowed)), subject=error.subject,
         advice=error.advice or None, commands=commands_of(error.machine.rpartition(".")[2], error.allowed),
-        headers=headers, **more,
+        headers=headers, **particulars(error),
     )  # fmt: skip
 
 
