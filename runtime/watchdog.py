@@ -4,6 +4,8 @@ Rules
 -----
 - A thread of its own pings the dispatcher, and waits for the answer. Only while there is work: once the dispatcher has
   rested since the last ping and no coroutine runs here, the thread sleeps until there is work again, without a limit.
+- Between two pings there is always the same pause, whatever comes meanwhile: work that begins just as an answer said
+  that there is none rings the bell, and no bell makes this thread faster.
 - Once an answer is overdue by half of the threshold, it takes the loop's stack, once. What holds the interpreter's lock
   cannot be seen: then there is no stack, and the processor time tells it from a process that was stopped or suspended.
 - What is told is at least as long as is said: what was before the ping is not known. A loop that was blocked for the
@@ -45,7 +47,7 @@ class Watchdog:
         self._tell = tell
         self._loop_thread = threading.get_ident()
         self._thread: threading.Thread | None = None
-        self._closed = False
+        self._over = threading.Event()  # set once, at the end
         self._bell = threading.Event()  # there is work, or it is over
         self._answered = threading.Event()
         self._own = False  # the slice that ends now was for the answer
@@ -60,7 +62,7 @@ class Watchdog:
             self._own = False
             return
         self._worked = True
-        if self.asleep and not self._closed:
+        if self.asleep and not self._over.is_set():
             self.asleep = False
             if self._thread is None:
                 self._thread = threading.Thread(target=self._watch, name="callboard-watchdog", daemon=True)
@@ -69,7 +71,7 @@ class Watchdog:
 
     def close(self) -> None:
         """End the thread."""
-        self._closed = True
+        self._over.set()
         self._bell.set()
         self._answered.set()
         if self._thread is not None:
@@ -78,12 +80,11 @@ class Watchdog:
     # -- in the thread -------------------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        while not self._closed:
+        while not self._over.is_set():
             self._bell.wait()
             self._bell.clear()
-            while not self.asleep and not self._closed and self._ping():
-                if not self.asleep:
-                    self._bell.wait(self.threshold / PINGS)
+            while not self.asleep and self._ping() and not self._over.wait(self.threshold / PINGS):
+                pass
 
     def _ping(self) -> bool:
         """Ask once, and wait for the answer. False if there is nobody to ask."""
@@ -98,7 +99,7 @@ class Watchdog:
             if time.monotonic() - self._pinged < self.threshold:  # else this thread was held up itself
                 self._stack = self._look()
             self._answered.wait()
-        return not self._closed
+        return not self._over.is_set()
 
     def _look(self) -> str | None:
         frame = sys._current_frames().get(self._loop_thread)  # pyright: ignore[reportPrivateUsage] - documented for this

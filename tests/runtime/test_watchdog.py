@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import threading
 import time
 from collections.abc import Callable
 
@@ -71,3 +73,25 @@ async def test_an_idle_runtime_is_not_asked() -> None:
             while seen[-2:] != [dog.pings] * 2 or not dog.asleep:  # the last of the job's own work may come late
                 await anyio.sleep(0.3)
                 seen.append(dog.pings)
+
+
+def test_work_that_begins_as_an_answer_says_that_there_is_none_makes_no_ping_come_sooner() -> None:
+    """The order of the two threads, in one: the answer decides to sleep, work rings, and then the thread wakes."""
+    pings: list[float] = []
+
+    def post(answer: Callable[[], None]) -> bool:
+        pings.append(time.monotonic())
+        if len(pings) == 6:
+            dog._over.set()
+        answer()
+        dog.turned()  # the slice that ran the answer
+        dog.turned()  # and one with work
+        return True
+
+    dog = Watchdog(0.2, post=post, busy=lambda: len(pings) > 1, tell=lambda *_: None)
+    dog._thread = threading.current_thread()  # so that it starts none: this one is it
+    dog.turned()
+    dog._watch()
+    pauses = [after - before for before, after in itertools.pairwise(pings)]
+    assert len(pauses) == 5
+    assert min(pauses) > 0.04  # a quarter of the threshold, each time
