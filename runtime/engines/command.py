@@ -5,7 +5,7 @@
 | exited with an expected code | ok | |
 | exited with another | failed | `exit_code` |
 | killed by a signal that we did not send | failed | `killed_by_signal` |
-| could not be started | failed | `command_not_found`, `command_not_executable`, ... |
+| could not be started | failed | see `unstarted.py` |
 | exited, but another part of the program took its exit status | failed | `exit_status_lost` |
 | was stopped before it exited, however it exits | cancelled | `cancelled` |
 | does not even die of SIGKILL | abandoned | `abandoned` |
@@ -17,12 +17,9 @@ pursued; if one still holds the output, the outcome's `escaped` says so.
 
 from __future__ import annotations
 
-import errno
-import shlex
 import signal
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import anyio
 import msgspec
@@ -30,8 +27,8 @@ import msgspec
 from .base import BaseEngine, Run
 from .contract import Beat, Call, CommandCall, Ended, ErrorInfo, Outcome, ProcessInfo
 from .crossing import LoopLine
-from .failures import clean, describe
 from .processes import signal_name
+from .unstarted import title_of, why_not_started
 from .watch import Child, Watcher
 
 _CLOSING = 1.0  # seconds that the watcher's thread may take to end
@@ -128,22 +125,17 @@ class CommandEngine(BaseEngine[_CommandRun]):
             text = "stopped" if child.began is not None else "cancelled before it started"
             if child.began is None and child.held_up is not None:
                 text += f", for which it waited: {child.held_up.strerror}"
-            return self._cancelled(run, f"{_title(child.command)}: {text}")
+            return self._cancelled(run, f"{title_of(child.command)}: {text}")
         if child.failure is not None:
-            return self._outcome(run, "failed", error=_not_started(child.command, child.failure))
+            return self._outcome(run, "failed", error=why_not_started(child.command, child.failure))
         if child.exit_code is not None and child.exit_code in child.command.expected_exit_codes:
             return self._outcome(run, "ok")
         last = "" if child.output is None else child.output.last_line()
         return self._outcome(run, "failed", error=_bad_end(child.command, child.exit_code, last))
 
 
-def _title(command: CommandCall) -> str:
-    text = command.shell if command.shell is not None else shlex.join(command.argv)
-    return f"`{clean(text, 200)}`"
-
-
 def _bad_end(command: CommandCall, code: int | None, last: str) -> ErrorInfo:
-    title = _title(command)
+    title = title_of(command)
     says = f": {last}" if last else ""
     if code is None:
         text = (
@@ -156,38 +148,3 @@ def _bad_end(command: CommandCall, code: int | None, last: str) -> ErrorInfo:
         return ErrorInfo(type="killed_by_signal", message=f"{title} was killed by {signal_name(-code)}{hint}{says}")
     expected = ", ".join(map(str, command.expected_exit_codes)) or "none"
     return ErrorInfo(type="exit_code", message=f"{title} exited with {code} (expected: {expected}){says}")
-
-
-def _not_started(command: CommandCall, error: Exception) -> ErrorInfo:
-    """Why a command could not be started, and what to do about it."""
-    title = _title(command)
-    if isinstance(error, OSError) and (reason := _refusal(command, error)) is not None:
-        kind, text = reason
-        return ErrorInfo(type=kind, message=clean(f"{title}: {text}"), permanent=True, category="permanent")
-    info = describe(error)
-    return msgspec.structs.replace(info, message=clean(f"{title} could not be run: {info.message}"))
-
-
-def _refusal(command: CommandCall, error: OSError) -> tuple[str, str] | None:
-    """For what will not pass by itself: the error's type, and what to do."""
-    program, cwd = (command.argv[0] if command.argv else "/bin/sh"), command.cwd
-    if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EACCES) and cwd and not Path(cwd).is_dir():
-        return "bad_working_directory", f"there is no folder {cwd!r}; create it, or correct cwd"
-    if error.errno in (errno.ENOENT, errno.ENOTDIR):
-        return "command_not_found", _missing(program, cwd)
-    if error.errno in (errno.EACCES, errno.EPERM) and "/" in program and Path(cwd or ".", program).is_dir():
-        return "command_not_executable", f"{program!r} is a folder, and no program; name a program"
-    if error.errno in (errno.EACCES, errno.EPERM):
-        return "command_not_executable", f"{program!r} may not be executed; make it executable (chmod +x)"
-    if error.errno == errno.ENOEXEC:
-        text = f"this system cannot execute {program!r}; a script needs a first line such as #!/bin/sh"
-        return "command_not_executable", text
-    return None
-
-
-def _missing(program: str, cwd: str | None) -> str:
-    if "/" not in program:
-        return f"there is no program {program!r} on the PATH; install it, or give its whole path"
-    if (Path(cwd or ".") / program).exists():
-        return f"the interpreter that the first line of {program!r} names does not exist; install it"
-    return f"there is no file {program!r}; correct the path, or build it first"

@@ -38,7 +38,7 @@ _PASSING = frozenset(
     number
     for name in (
         "EADDRINUSE", "EAGAIN", "EBUSY", "ECONNREFUSED", "ECONNRESET", "EHOSTDOWN", "EHOSTUNREACH", "EIO",
-        "ENETDOWN", "ENETRESET", "ENETUNREACH", "ENOBUFS", "ETIMEDOUT",
+        "ENETDOWN", "ENETRESET", "ENETUNREACH", "ENOBUFS", "ESTALE", "ETIMEDOUT", "ETXTBSY",
     )
     if (number := getattr(errno, name, None)) is not None
 )  # fmt: skip

@@ -129,6 +129,8 @@ def write_script(path: Path, text: str, mode: int = 0o755) -> str:
 
 
 async def test_what_cannot_be_started_says_what_to_do(tmp_path: Path) -> None:
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
     cases: list[tuple[CommandCall, str, str]] = [
         (command("no-such-program-anywhere"), "command_not_found", "on the PATH"),
         (command("./missing"), "command_not_found", "no file './missing'"),
@@ -137,6 +139,20 @@ async def test_what_cannot_be_started_says_what_to_do(tmp_path: Path) -> None:
         (command(write_script(tmp_path / "lost", "#!/no/such/interp\n")), "command_not_found", "interpreter"),
         (command("true", cwd=str(tmp_path / "nowhere")), "bad_working_directory", "nowhere"),
         (command(str(tmp_path)), "command_not_executable", "is a folder, and no program; name a program"),
+        (command(str(loop)), "command_not_found", "leads nowhere"),
+        (command("/" + "x" * 5_000), "command_not_found", "leads nowhere"),
+        (command("true", cwd=str(loop)), "bad_working_directory", "there is no folder"),
+        (command("true", cwd="/" + "x" * 5_000), "bad_working_directory", "there is no folder"),
+        (command("echo", "x" * 200_000), "command_too_large", "argument 1 has 200,001 bytes"),
+        (CommandCall(shell="true " + "x" * 200_000), "command_too_large", "the line for the shell has"),
+        (command("true", env={"ROWS": "x" * 200_000}), "command_too_large", "the variable ROWS has 200,006 bytes"),
+        (command("true", *["x" * 100_000] * 100), "command_too_large", "its arguments and its environment have 10,"),
+        (command("echo", "a\0b"), "command_not_encodable", "argument 1 holds a NUL byte"),
+        (command("echo", "a\ud800b"), "command_not_encodable", "argument 1 holds a lone surrogate"),
+        (CommandCall(shell="echo \ud800"), "command_not_encodable", "the line for the shell holds a lone surrogate"),
+        (command("true", env={"A": "b\0"}), "command_not_encodable", "the variable A holds a NUL byte"),
+        (command("true", env={"A=B": "c"}), "command_not_encodable", "holds a '='"),
+        (command("true", cwd="a\0b"), "command_not_encodable", "its folder holds a NUL byte"),
     ]
     async with commands(tmp_path) as bench:
         for token, (call, kind, text) in enumerate(cases, 1):
@@ -145,6 +161,8 @@ async def test_what_cannot_be_started_says_what_to_do(tmp_path: Path) -> None:
             assert error is not None
             assert (outcome.status, error.type, error.permanent) == ("failed", kind, True)
             assert text in error.message
+            assert len(error.message) < 1_000
+            assert error.category == "permanent"
         assert not bench.record.started
 
 
@@ -152,29 +170,33 @@ async def test_other_troubles_of_starting_are_failures_too(tmp_path: Path) -> No
     blocker = tmp_path / "file"
     blocker.write_text("")
     async with commands(tmp_path) as bench:
-        null = await run(bench, command("echo", "a\0b"))
-        huge = await run(bench, command("echo", "x" * 3_000_000), token=2)
         unwritable = await run(bench, command("true", output_path=blocker / "out"), token=3)
         assert (await run(bench, command("true"), token=4)).status == "ok"
-    assert null.error is not None
-    assert null.error.type == "ValueError"
-    assert huge.error is not None
-    assert "could not be run" in huge.error.message
     assert unwritable.error is not None
     assert unwritable.error.type == "OutputUnwritable"
     assert not unwritable.error.permanent
 
 
-async def test_running_out_of_descriptors_is_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("number", "category"),
+    [
+        (errno.EMFILE, "resources"), (errno.ENFILE, "resources"), (errno.ENOMEM, "resources"),
+        (errno.EAGAIN, "resources"), (errno.ENOSPC, "resources"), (errno.ETXTBSY, "transient"),
+        (errno.EIO, "transient"), (errno.ESTALE, "transient"), (errno.EXDEV, "unknown"),
+    ],
+)  # fmt: skip
+async def test_what_may_pass_by_itself_is_told_as_such(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, category: str
+) -> None:
     def full(*_args: Any, **_more: Any) -> None:
-        raise OSError(errno.EMFILE, "Too many open files")
+        raise OSError(number, os.strerror(number))
 
     async with commands(tmp_path) as bench:
         assert (await run(bench, command("true"))).status == "ok"
         monkeypatch.setattr(subprocess, "Popen", full)
         outcome = await run(bench, command("true"), token=2)
     assert outcome.error is not None
-    assert (outcome.error.category, outcome.error.permanent) == ("resources", False)
+    assert (outcome.error.category, outcome.error.permanent) == (category, False)
 
 
 # -- its output --
