@@ -387,6 +387,7 @@ class AttemptedTask(CancellableEntity[TaskRecord]):
         allowed = self.limits.max_error_repeats
         permanent = ended.permanent or (end == "timed_out" and record.limit == "total")
         failure = Failure(lost, permanent, allowed is not None and repeats > allowed)
+        final = ended.permanent or failure.repeated or (lost and record.on_loss != "rerun")
         failed, losses = record.failed_attempts + (not lost), record.lost_attempts + lost
         told = {"end": end, "failed_attempts": failed, "lost_attempts": losses, "granted": record.granted}
         row = self.machine.transition(record.state, FAIL, record, failure)
@@ -406,7 +407,7 @@ class AttemptedTask(CancellableEntity[TaskRecord]):
             ),
             produced=produced_by(ended, record.output_path), execution_ms=round(ended.duration * 1000), ended_at=now,
             queued_at=now, claimed_at=None, worker=None, worker_id=None, parked=parked,
-            limit=record.limit if end == "timed_out" else None,
+            limit=record.limit if end == "timed_out" else None, final=final,
         )  # fmt: skip
         self.fire(FAIL, changed, failure, reason=error, metadata=told, due_at=due)
 

@@ -8,8 +8,10 @@ Rules
 - Before it runs it takes its slots (`reservations.py`), all or none; until then it is pending, and its reason says for
   what.
 - A child whose task ends other than completed is cancelled, and all children where the workstream does.
-- A workstream that failed is followed by its next run by itself where it says `retry`: the job runs meanwhile, and
-  the due time is in its record. What has ended is never changed: `runs.py`.
+- A workstream that failed is followed by its next run by itself where it says `retry`, and another try can help: the
+  job runs meanwhile, and the due time is in its record. What has ended is never changed: `runs.py`.
+- One that a person cancelled, or whose end no other try can help, is `final`: its parent's body does not begin it again
+  by submitting it once more, until a person has that run again, too.
 - Its deadline cancels it, wherever it stands. Its workstream watches it while that runs, the job at all other times.
 """
 
@@ -160,11 +162,17 @@ class JobActor(Entity[JobRecord]):
     # -- being stopped -------------------------------------------------------------------------------------------------
 
     def on_cancel(self, message: Cancel) -> None:
-        """Cancel it with all that is in it. Raises InvalidTransitionError if that is done already, or it has ended."""
+        """A person cancels it. Raises InvalidTransitionError if that is done already, or it has ended."""
+        self._cancel(message, final=True)
+
+    def _cancel(self, message: Cancel, *, final: bool) -> None:
+        """Cancel it with all that is in it."""
         if not (self.record.state == JobState.CANCELLING and message.force):
             at_once = message.force or not self.knows(Event.CANCEL_GRACEFUL)
             told = None if message.by is None else {"by": message.by}
-            self.fire(Event.CANCEL if at_once else Event.CANCEL_GRACEFUL, reason=message.reason, metadata=told)
+            changed = replace(self.record, final=final)
+            event = Event.CANCEL if at_once else Event.CANCEL_GRACEFUL
+            self.fire(event, changed, reason=message.reason, metadata=told)
         stop = Stop(message.reason, message.force)
         if self.stream is not None:
             self.kernel.send(self.stream, stop)
@@ -172,9 +180,9 @@ class JobActor(Entity[JobRecord]):
         self._settle()
 
     def on_stop(self, message: Stop) -> None:
-        """Its parent is cancelled, or its task: as `on_cancel`, but silent where that says nothing new."""
+        """Its parent is cancelled, or its task, or its time is over: silent where that says nothing new."""
         if not self.ended and (message.force or self.record.state != JobState.CANCELLING):
-            self.on_cancel(Cancel(message.reason, message.force))
+            self._cancel(Cancel(message.reason, message.force), final=self.record.final)
 
     def _stop_children(self, stop: Stop) -> None:
         for child in self.children.values():
@@ -211,7 +219,14 @@ class JobActor(Entity[JobRecord]):
         """Whether a run that failed is followed by another by itself."""
         record = self.record
         began = record.runs - record.run + 1
-        return record.state == JobState.RUNNING and began < attempts(self.spec.retry)
+        if record.state != JobState.RUNNING or began >= attempts(self.spec.retry):
+            return False
+        return self._no_other_try is None
+
+    @property
+    def _no_other_try(self) -> str | None:
+        """Why a next run by itself would not help, if so."""
+        return None if self.stream is None else self.stream.no_other_try()
 
     def _back_off(self, n: int) -> None:
         port, policy = self.kernel.port, self.spec.retry
@@ -237,7 +252,10 @@ class JobActor(Entity[JobRecord]):
         elif stream.record.state == WorkstreamState.COMPLETED:
             self.fire(Event.SUCCEED)
         elif stream.record.state == WorkstreamState.FAILED:
-            self.fire(Event.FAIL, replace(self.record, error=stream.record.error), reason=stream.record.error)
+            why = None if self.spec.retry is None else self._no_other_try
+            told = None if why is None else {"no_other_try": why}
+            error = stream.record.error
+            self.fire(Event.FAIL, replace(self.record, error=error), reason=error, metadata=told)
         else:
             self.fire(Event.CANCEL, reason=stream.record.reason)
             self.fire(Event.COMPLETE, reason=stream.record.reason)
@@ -246,7 +264,8 @@ class JobActor(Entity[JobRecord]):
         """Begin the next run of its workstream by itself."""
         kernel, stream = self.kernel, self.stream
         assert stream is not None  # noqa: S101 - it has failed
-        kept = kept_of(self.spec, stream.record, [task.record for task in stream.tasks], kernel.defaults)
+        records = [task.record for task in stream.tasks]
+        kept = kept_of(self.spec, stream.record, records, kernel.defaults, by_itself=True)
         if not kernel.drop(stream):
             self.past.append(stream)
         self.disarm()
@@ -292,7 +311,8 @@ class JobActor(Entity[JobRecord]):
         self._end()
 
     def _end(self) -> None:
-        self.change(finished_at=self.kernel.at)
+        final = self.record.final or (self.record.state != JobState.COMPLETED and self._no_other_try is not None)
+        self.change(finished_at=self.kernel.at, final=final)
         if self.record.worker_count:
             self.kernel.scheduler.reservations.release(self)
         if self.parent is not None:

@@ -39,13 +39,13 @@ from .entity import Entity
 from .names import person
 from .records import ApprovalRecord, WorkstreamRecord
 from .spec import Approval, Clause, Duration, moment, seconds
-from .task_record import TaskRecord
+from .task_record import APPROVED, TaskRecord
 from .transitions import iso
 
 HeldRecord = TypeVar("HeldRecord", bound=TaskRecord | WorkstreamRecord | ApprovalRecord)
 HELD, WAITING = "held", "waiting"
 _ANEW = "A next run asks anew: `retry`."
-APPROVED, REJECTED, EXPIRED = "approved", "rejected", "expired"
+REJECTED, EXPIRED = "rejected", "expired"
 
 
 class DecisionRefused(InvalidTransitionError):  # noqa: N818 - it says what happened

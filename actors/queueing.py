@@ -202,6 +202,7 @@ class QueueingTask(TroubledTask):
             parked=None,
             granted=record.granted + more,
             trouble=unrepeated(record.trouble),
+            final=False,
         )
         told = {"granted": changed.granted} | ({} if message.by is None else {"by": message.by})
         self.fire(Event.RESET, changed, reason=message.reason, metadata=told)

@@ -37,10 +37,12 @@ class JobRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=False)
     archive: bool = False  # it is moved out of the journal once it has ended and its runtime is left
     again: str | None = None  # of a further incarnation: the task that it was asked to run anew,
     skip: tuple[str, str] | None = None  # and the one to do without, and why
+    final: bool = False  # it was cancelled by a person, or ended in a way that no other try by itself can help
     # of a child
     parent: int | None = None  # key of the job whose task submitted it
     parent_id: str | None = None
     parent_task: int | None = None  # key of that task
+    parent_run: int = 0  # the run that its parent began with: another one since then, and a person wanted that
     depth: int = 0  # 0 for a job that no task submitted
 
 

@@ -6,6 +6,10 @@ Rules
   JOB@2/NAME. The history of the run before stays.
 - A task that completed is carried over with its result, unless what it waited for runs again, or it was asked for. One
   that an operator skipped stays skipped. All others run again, with all of their attempts.
+- A run that begins by itself is for failures that another try can help: none begins where a critical task was cancelled
+  by a person, or not approved, or failed in a way that says of itself that no other try can help (`Permanent`, the
+  same error too often, a loss after which it must not run again). An optional task of that kind is skipped in it,
+  as what has not worked. A person's word (`retry`, `resume`, `skip`) runs all of that again.
 - Of a cancelled run it is carried over only where its `checkpoint` is on. What a body saved as its checkpoint is given
   to the next run of its task, unless that was asked for by name: then it begins from nothing.
 - O(tasks + edges), without recursion.
@@ -27,11 +31,13 @@ from .task_record import TaskRecord
 class Kept(msgspec.Struct, frozen=True):
     """What a next run begins with, by the names of tasks.
 
-    completed: the records of those that are carried over; skipped: why; saved: checkpoints of others.
+    completed: the records of those that are carried over; skipped: why; stopped: optional ones that stay as they ended,
+    and how that was; saved: checkpoints of others.
     """
 
     completed: dict[str, TaskRecord] = {}
     skipped: dict[str, str] = {}
+    stopped: dict[str, str] = {}
     saved: dict[str, msgspec.Raw] = {}
 
 
@@ -46,10 +52,15 @@ def kept_of(
     *,
     again: str | None = None,
     skip: tuple[str, str] | None = None,
+    by_itself: bool = False,
 ) -> Kept:
-    """What the run after `stream` keeps of it. again: a task that runs anew. skip: one that does not, and why."""
+    """What the run after `stream` keeps of it. again: a task that runs anew. skip: one that does not, and why.
+
+    by_itself: nobody asked for that run.
+    """
     completed: dict[str, TaskRecord] = {}
     skipped: dict[str, str] = {}
+    stopped: dict[str, str] = {}
     saved: dict[str, msgspec.Raw] = {}
     limits = LimitsResolver(spec, defaults)
     cancelled = stream is not None and stream.state == WorkstreamState.CANCELLED
@@ -60,6 +71,8 @@ def kept_of(
             its = limits.of(spec.tasks[task.index])
             if not cancelled or (its.checkpoint and its.keeps(task)):
                 completed[task.name] = task
+        elif by_itself and task.optional and task.is_final:
+            stopped[task.name] = task.reason or f"it was {task.state} in the run before"
         elif task.checkpoint is not None and limits.of(spec.tasks[task.index]).keeps(task):
             saved[task.name] = task.checkpoint
     if again is not None:
@@ -68,9 +81,10 @@ def kept_of(
     if skip is not None:
         completed.pop(skip[0], None)
         skipped[skip[0]] = skip[1]
-    for name in _downstream(spec, [t.name for t in spec.tasks if t.name not in completed and t.name not in skipped]):
+    stays = completed.keys() | skipped.keys() | stopped.keys()
+    for name in _downstream(spec, [task.name for task in spec.tasks if task.name not in stays]):
         completed.pop(name, None)
-    return Kept(completed, skipped, saved)
+    return Kept(completed, skipped, stopped, saved)
 
 
 def _downstream(spec: Workstream, names: list[str]) -> set[str]:

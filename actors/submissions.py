@@ -5,7 +5,8 @@ Rules
 - A child is submitted under the fencing token of the attempt whose body does so. An attempt that is over is refused,
   and so is one that goes on though its job has ended: a body that was abandoned.
 - The same child submitted again, by a later attempt or a later run of its task, is the same job: the runtime finds it
-  by its id, and only asks here for what is new: a first submission, or the next run of one that did not complete.
+  by its id, and only asks here for what is new: a first submission, or the next run of one that did not complete. One
+  that is `final` is left as it ended, as long as the parent goes on by itself.
 - A job that is run again has the key and the id it had, a new incarnation, and its specification once more: what
   it has ended as stays in the history.
 """
@@ -102,8 +103,8 @@ def _begin(
 def _child(record: JobRecord, parent: AttemptedTask) -> JobRecord:
     job = parent.stream.job.record
     return replace(
-        record, parent=job.key, parent_id=job.id, parent_task=parent.record.key, depth=job.depth + 1,
-        archive=record.archive or job.archive,
+        record, parent=job.key, parent_id=job.id, parent_task=parent.record.key, parent_run=job.run,
+        depth=job.depth + 1, archive=record.archive or job.archive,
     )  # fmt: skip
 
 

@@ -203,6 +203,10 @@ class TaskActor(Protected[TaskRecord], QueueingTask):
         self.last_call = 0
 
     def on_cancel(self, message: Cancel) -> None:
+        """A person cancels it: no run that comes by itself begins it again."""
+        self._cancel(message, final=self.record.final or self.record.state != CANCELLING)
+
+    def _cancel(self, message: Cancel, *, final: bool) -> None:
         """Cancel: gracefully where the state knows it, else at once; `force` is the harder stop."""
         reason = message.reason
         if message.force:
@@ -212,13 +216,15 @@ class TaskActor(Protected[TaskRecord], QueueingTask):
         else:
             at_once = self.knows(Event.CANCEL) and not self.knows(Event.CANCEL_GRACEFUL)
             event = Event.CANCEL if at_once else Event.CANCEL_GRACEFUL
-        self.fire(event, reason=reason, metadata=None if message.by is None else {"by": message.by})
+        told = None if message.by is None else {"by": message.by}
+        record = self.record
+        self.fire(event, record if final == record.final else replace(record, final=final), None, reason, told)
 
     def on_stop(self, message: Stop) -> None:
-        """Its workstream is cancelled: as `on_cancel`, but where that says nothing new it does nothing."""
+        """Its workstream is cancelled: stop it, too; where that says nothing new it does nothing."""
         if self.ended or (self.record.state == CANCELLING and not message.force):
             return
-        self.on_cancel(Cancel(message.reason, message.force))
+        self._cancel(Cancel(message.reason, message.force), final=self.record.final)
 
     def entered_cancelling(self) -> None:
         """Stop the body, or the check that runs, and wait for it to be gone."""
@@ -472,7 +478,7 @@ class TaskActor(Protected[TaskRecord], QueueingTask):
         elif self.knows(FAIL):
             self._broken(reason, INTERNAL)
         elif not self.ended:
-            self.on_cancel(Cancel(reason))
+            self._cancel(Cancel(reason), final=self.record.final)
         self.last_call = 0
         kernel.free_slot(message.token)
         if token not in kernel.calls:

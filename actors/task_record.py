@@ -48,6 +48,8 @@ class Process(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 ALLOWED, NO_TROUBLE = Allowed(), Trouble()
+APPROVED = "approved"
+"""The verdict of a decision that lets something go on; all others stop it."""
 
 
 class TaskRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -88,6 +90,7 @@ class TaskRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=False
     decisions: tuple[Decision, ...] = ()  # on its hold
     # what came of it
     standing: str | None = None  # how its end counts: good | void | bad
+    final: bool = False  # no try by itself can help: its last failure says so, or a person stopped it
     result: MaybeRaw = None
     checked: int = 0  # acceptance tests passed so far in this attempt
     produced: Produced | None = None
@@ -98,6 +101,11 @@ class TaskRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=False
     details: MaybeRaw = None  # of the last heartbeat
     checkpoint: MaybeRaw = None  # what its body saved last: the next attempt, or the next run, goes on from there
     cancel: Cancellation | None = None
+
+    @property
+    def is_final(self) -> bool:
+        """Whether a next run by itself leaves its bad end as it is: also where its hold was not approved."""
+        return self.final or (bool(self.decisions) and self.decisions[-1].verdict != APPROVED)
 
     @property
     def max_attempts(self) -> int:

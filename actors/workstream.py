@@ -75,6 +75,8 @@ class WorkstreamActor(Protected[WorkstreamRecord], PausableStream):
                 self._carry_over(spec, limits, done)
                 continue
             record = self._new_record(spec, limits)
+            if spec.name in kept.stopped:
+                record = replace(record, final=True)
             if (saved := kept.saved.get(spec.name)) is not None:
                 record = replace(record, checkpoint=saved)
             task = self._make(record, limits)
@@ -89,6 +91,8 @@ class WorkstreamActor(Protected[WorkstreamRecord], PausableStream):
                 self._settle_all(ended, first)
         for name, why in kept.skipped.items():
             self.kernel.send(self.tasks[self.names[name]], Skip(GOOD, why))
+        for name, why in kept.stopped.items():
+            self.kernel.send(self.tasks[self.names[name]], Skip(VOID, why))
         if len(self.tasks) < len(self.spec.tasks):
             self.kernel.port.later(Continue(self.record.key))
         else:
@@ -358,6 +362,18 @@ class WorkstreamActor(Protected[WorkstreamRecord], PausableStream):
     def is_final(self) -> bool:
         """Whether its end is one: else its job runs it again by itself."""
         return not self.job.may_retry()
+
+    def no_other_try(self) -> str | None:
+        """Why a next run by itself would not help, if so: a critical task that must not simply run again, or a person's
+        word about the whole.
+        """
+        if self.record.verdict is not None:
+            return f"it was not approved: {self.record.reason}"
+        for task in self.tasks:
+            record = task.record
+            if record.is_final and record.standing == BAD and not record.optional:
+                return f"task {record.name!r} {how_it_ended(record)}, and no other try by itself can help"
+        return None
 
     # -- coming back ---------------------------------------------------------------------------------------------------
 

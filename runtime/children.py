@@ -4,7 +4,8 @@ Rules
 -----
 - A child is known by its task and a name: its id is "PARENT/TASK/NAME". Submitted again, by a later attempt or a later
   run of its task, it is the same job: one that lives is joined, one that completed is not run again, one that failed
-  or was cancelled begins its next run, which has what completed in the last one.
+  or was cancelled begins its next run, which has what completed in the last one. One that a person cancelled, or whose
+  failure no other try can help, stays as it ended, until a person has its parent run again: who waits is told that.
 - The body that waits for a child has lent its slot, and its clock stands still; it goes on with its slot.
 - Several children may be waited for at once: the body counts as waiting until it waits for none.
 """
@@ -92,7 +93,7 @@ class Children:
                 f"there is a child job {job_id!r} already, with another workstream ({known.state} now). Use another "
                 "name, or submit under one name what does not change from attempt to attempt."
             )
-        if known is not None and (known.finished_at is None or known.state == "completed"):
+        if known is not None and (known.finished_at is None or known.state == "completed" or self._stays(known)):
             return None
         if known is not None and runtime.seat is not None:
             known = await runtime.ended(job_id) if await adopt(runtime.seat, "job", job_id) else None
@@ -106,6 +107,11 @@ class Children:
             return loaded.again(reply, reason="its parent submitted it again", parent=token)
 
         return make
+
+    def _stays(self, child: JobRecord) -> bool:
+        """Whether a child that did not complete is not begun again, since its parent goes on by itself."""
+        parent = self.runtime.living(child.parent_id or "")
+        return child.final and parent is not None and parent.record.run == child.parent_run
 
     async def _known(self, job_id: str) -> JobRecord | None:
         """The record of the job of that id, living or ended; None if there is none."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -9,11 +10,11 @@ import pytest
 from tests.actors.jobs_help import again, job_record, living
 from tests.actors.stage import Stage, fails, flow, hangs, task
 
-from callboard.actors.commands import Approve, NextRun, Reply, ResetTask, SkipTask
+from callboard.actors.commands import Approve, NextRun, Reject, Reply, ResetTask, SkipTask
 from callboard.actors.job import JobActor
 from callboard.actors.messages import Beat
 from callboard.actors.records import WorkstreamRecord
-from callboard.actors.spec import Approval, Condition, Defaults, Retry, Task, Workstream
+from callboard.actors.spec import Approval, Check, Condition, Defaults, Hook, Retry, Task, Workstream
 from callboard.actors.task_record import TaskRecord
 from callboard.machines import InvalidTransitionError
 
@@ -368,3 +369,147 @@ def go_on(stage: Stage, job: JobActor) -> None:
         assert stage.command(job, Approve("ana")) is None
     else:
         stage.advance(60)
+
+
+# -- by itself only where another try can help -------------------------------------------------------------------------
+
+
+def of_two(**more: Any) -> Workstream:
+    """`b` runs beside `a`; what fails is tried again by a next run."""
+    return flow(task("a", **more), task("b"), retry=Retry(max_attempts=3, base_delay=10, jitter=0))
+
+
+def runs_of(stage: Stage) -> int:
+    stage.advance(200)
+    assert stage.audit() == []
+    return job_record(stage).runs
+
+
+def cancelled_by_a_person(stage: Stage) -> None:
+    stage.scripts["a"] = hangs
+    stage.submit(of_two())
+    stage.cancel(stage.actor("a"))
+
+
+def cancelled_and_its_hook_failed(stage: Stage) -> None:
+    stage.scripts["a"] = hangs
+    stage.scripts["a.cancel_hook"] = fails("the hook broke")
+    stage.submit(of_two(cancel_hooks=[Hook(run="m:undo")]))
+    stage.cancel(stage.actor("a"))
+
+
+def rejected(stage: Stage) -> None:
+    stage.submit(of_two(hold=Approval(people=1)))
+    stage.command(stage.actor("a"), Reject("ana", "no"))
+
+
+def expired(stage: Stage) -> None:
+    stage.submit(of_two(hold=Approval(people=1, expires=60)))
+    stage.advance(60)
+
+
+def permanent(stage: Stage) -> None:
+    stage.scripts["a"] = lambda *_: {"status": "failed", "error": "never", "error_type": "P", "permanent": True}
+    stage.submit(of_two())
+
+
+def permanent_while_it_stops(stage: Stage) -> None:
+    """Another task has failed first, by what may pass; this one ends while the run is being stopped."""
+    stage.scripts |= {"b": hangs, "a": hangs}
+    stage.submit(flow(task("a", cancel_hooks=[]), task("b"), retry=Retry(max_attempts=3, base_delay=10)))
+    stage.end(stage.token("a"), "failed", error="never", error_type="P", permanent=True)
+    stage.end(stage.token("b"), "failed", error="passes", error_type="E")
+    stage.settle()
+
+
+def the_same_too_often(stage: Stage) -> None:
+    stage.scripts["a"] = fails("no")
+    stage.submit(of_two(retry=Retry(max_attempts=9, base_delay=1), max_error_repeats=2))
+
+
+def lost_and_must_not_run_twice(stage: Stage) -> None:
+    stage.scripts["a"] = lambda *_: {"status": "lost", "error": "it died", "error_type": "worker_lost"}
+    stage.submit(of_two(on_loss="fail"))
+
+
+@pytest.mark.parametrize(
+    "ends",
+    [
+        cancelled_by_a_person, cancelled_and_its_hook_failed, rejected, expired, permanent, permanent_while_it_stops,
+        the_same_too_often, lost_and_must_not_run_twice,
+    ],
+)  # fmt: skip
+def test_what_a_person_stopped_and_what_no_other_try_can_help_is_not_begun_again(ends: Callable[[Stage], None]) -> None:
+    stage = Stage()
+    ends(stage)
+    assert runs_of(stage) == 1
+    assert (job_record(stage).state, job_record(stage).final) == ("failed", True)
+    last = next(t for t in stage.kept.transitions if t.entity_id == "job" and t.to_state == "failed")
+    assert "task 'a'" in (last.metadata or {})["no_other_try"]
+    again(stage)  # a person's word is another matter
+    assert job_record(stage).runs == 2
+
+
+def by_a_failure(stage: Stage) -> None:
+    stage.scripts["a"] = fails("passes")
+    stage.submit(of_two())
+
+
+def by_its_own_limit(stage: Stage) -> None:
+    stage.scripts["a"] = hangs
+    stage.submit(of_two(total_timeout=5))
+
+
+def by_a_loss(stage: Stage) -> None:
+    stage.scripts["a"] = lambda *_: {"status": "lost", "error": "it died", "error_type": "worker_lost"}
+    stage.submit(of_two())
+
+
+def by_a_test(stage: Stage) -> None:
+    stage.scripts["a.check"] = lambda *_: {"value": False}
+    stage.submit(of_two(checks=[Check(run="m:good")]))
+
+
+@pytest.mark.parametrize("ends", [by_a_failure, by_its_own_limit, by_a_loss, by_a_test])
+def test_what_another_try_can_help_is_begun_again(ends: Callable[[Stage], None]) -> None:
+    stage = Stage()
+    ends(stage)
+    assert runs_of(stage) == 3
+    assert (job_record(stage).state, job_record(stage).final) == ("failed", False)
+
+
+def test_an_operators_reset_lets_a_permanent_failure_count_anew() -> None:
+    stage = Stage()
+    stage.scripts["a"] = lambda *_: {"status": "failed", "error": "never", "error_type": "P", "permanent": True}
+    stage.submit(of_two(on_exhausted="park"))
+    assert stage.task("a").final
+    stage.scripts["a"] = hangs
+    stage.command(stage.actor("a"), ResetTask("mended"))
+    assert not stage.task("a").final
+
+
+def test_an_optional_task_that_a_person_cancelled_stays_cancelled_in_runs_that_begin_by_themselves() -> None:
+    stage = Stage()
+    stage.scripts |= {"a": hangs, "c": hangs}
+    stage.submit(
+        flow(
+            task("a", optional=True), task("b", "a", optional=True), Task("late", run="m:f", after=["a"]),
+            task("c"), retry=Retry(max_attempts=3, base_delay=10, jitter=0),
+        )
+    )  # fmt: skip
+    stage.cancel(stage.actor("a"))
+    stage.scripts["c"] = fails("passes")
+    stage.end(stage.token("c"), "failed", error="passes", error_type="E")
+    stage.settle()
+    stage.advance(100)
+    assert job_record(stage).runs == 3
+    assert stage.bodies().count("a") == 1
+    for run in (2, 3):
+        its = of_run(stage, run)
+        assert {name: str(its[name].state) for name in ("a", "b")} == {"a": "skipped", "b": "skipped"}
+        assert its["a"].reason == "asked to"
+    assert stage.audit() == []
+    stage.scripts.clear()
+    again(stage)  # a person wants all of it
+    assert {str(record.state) for record in of_run(stage, 4).values()} == {"completed"}
+    assert stage.audit() == []

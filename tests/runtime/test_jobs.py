@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import msgspec
 import pytest
 
 from callboard import (
@@ -13,6 +14,7 @@ from callboard import (
     JobExists,
     JobFailed,
     Outcome,
+    Permanent,
     Retry,
     Runtime,
     Task,
@@ -165,6 +167,43 @@ async def test_a_child_that_failed_goes_on_in_its_next_run() -> None:
         assert (await again.wait()).ok
         assert calls == ["attempt 1", "y"]
         assert (await job.wait()).state == "failed"  # this handle stays that of the run it was
+
+
+async def gives_up(task: TaskContext) -> None:
+    calls.append(f"gives up in {task.job_id}")
+    raise Permanent("it will never be")
+
+
+async def spawns_what_gives_up(task: TaskContext) -> None:
+    child = await task.submit(Workstream("w", tasks=[Task("s", run=gives_up)]), name="w")
+    (await child.wait()).raise_for_state()
+
+
+@pytest.mark.parametrize("by_run", [False, True])
+async def test_a_child_that_a_person_cancelled_is_not_begun_again_by_its_parent(by_run: bool) -> None:
+    held[:] = [anyio.Event()]
+    async with Runtime(workers=LOOP) as runtime:
+        tried = Retry(max_attempts=3, base_delay=0)
+        spec = flow(spawns_a_waiter, retry=None if by_run else tried)
+        job = await runtime.submit(msgspec.structs.replace(spec, retry=tried if by_run else None), id="job")
+        await held[0].wait()
+        await (await runtime.job("job/t/w")).cancel("not this one", by="ana")
+        outcome = await job.wait()
+        assert (outcome.state, outcome.tasks["t"].failed_attempts) == ("failed", 1 if by_run else 3)
+        assert job.record.runs == (3 if by_run else 1)  # that it is cancelled is what the body is told, each time
+        assert (await runtime.job("job/t/w")).record.runs == 1
+        held.clear()
+        assert (await (await job.retry()).wait()).ok  # a person wants it
+        assert (await runtime.job("job/t/w")).record.runs == 2
+
+
+async def test_a_child_that_failed_for_good_is_not_begun_again_by_its_parent() -> None:
+    async with Runtime(workers=LOOP) as runtime:
+        job = await runtime.submit(flow(spawns_what_gives_up, retry=Retry(max_attempts=3, base_delay=0)), id="job")
+        assert (await job.wait()).tasks["t"].failed_attempts == 3
+        assert calls == ["gives up in job/t/w"]
+        await (await job.retry()).wait()
+        assert calls == ["gives up in job/t/w"] * 2
 
 
 async def test_a_plain_function_submits_and_waits_in_its_thread(tmp_path: Path) -> None:
