@@ -53,7 +53,7 @@ class HealthWatch:
         self.kernel = kernel
         self.settings = settings
         self.interval = seconds(settings.interval)
-        self.patience = min(PATIENCE, self.interval)
+        self.patience = patience(settings)
         self.grace = self.interval + self.patience  # a full round
         self.expire = seconds(settings.expire)
         self.start_timeout = seconds(settings.start_timeout)
@@ -188,6 +188,11 @@ class HealthWatch:
         if worker is None or not worker.ended or self.coming.get(worker.record.name) is None:
             return  # it was started by an operator meanwhile, or its death was undone
         self.kernel.send(self.kernel.supervisor, StartWorkers((worker.spec,)))
+
+
+def patience(settings: HealthChecks) -> float:
+    """Seconds that a worker has to answer."""
+    return min(PATIENCE, seconds(settings.interval))
 
 
 def spec_of(record: WorkerRecord) -> Worker:

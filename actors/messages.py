@@ -166,11 +166,13 @@ class WorkerBeat(Message, frozen=True):
     """An incarnation of a worker lives: the answer to `Port.probe`, to a `StartWorker`, or told by itself.
 
     `tokens` are the attempts that really run there; an engine without processes of its own tells all of its own.
+    busy: it cannot answer, and others have seen that it works.
     """
 
     worker: str
     incarnation: int
     tokens: tuple[int, ...] = ()
+    busy: bool = False
 
 
 class WorkerDied(Message, frozen=True):

@@ -11,6 +11,7 @@ Rules
 - One with a process of its own is `initializing` until it answers for the first time, and is watched (`health.py`) once
   it was given something to do. One that does not answer is `unresponsive`: its attempts are `recovering`, and whatever
   it says later is held against what is known. Attempts that it should not run any more are killed.
+- One that cannot answer, but is seen to work, lives: that is told once, until it answers itself again.
 - It runs out of memory, disk or descriptors: it pauses, and goes on after a cooldown.
 - Where an operator stops it by force, what it runs is lost: its process is killed, or its bodies are stopped.
 """
@@ -67,7 +68,7 @@ _LIVES = "It lives: shut it down or terminate it, to start it anew."
 class WorkerActor(Entity[WorkerRecord]):
     """One incarnation of a worker."""
 
-    __slots__ = ("before", "capabilities", "foreign", "pools", "seen", "unfit", "used", "watched")
+    __slots__ = ("before", "busy", "capabilities", "foreign", "pools", "seen", "unfit", "used", "watched")
 
     machine = WORKER
     receivers: ClassVar[dict[type[Message], str]] = {
@@ -84,6 +85,7 @@ class WorkerActor(Entity[WorkerRecord]):
         self.pools: list[Pool] = []  # the scheduler's, as long as it takes tasks
         self.watched = record.engine in IN_PROCESS  # nothing more to be done about that
         self.seen = kernel.at  # when it last gave a sign of life (UTC epoch seconds)
+        self.busy = False  # it does not answer, and is seen to work
         self.unfit: str | None = None  # why no node of its cluster could hold it
         self.before: WorkerActor | None = None  # the incarnation before it
         self.foreign = False  # it was another node's, and is here to be ended
@@ -161,6 +163,9 @@ class WorkerActor(Entity[WorkerRecord]):
         if self.in_process:
             return
         self.kernel.supervisor.health.heard(self)
+        if message.busy and not self.busy:
+            self._tell_busy()
+        self.busy = message.busy
         if self.record.missed:
             self.change(missed=0)
         if self.record.state == S.INITIALIZING:
@@ -168,6 +173,13 @@ class WorkerActor(Entity[WorkerRecord]):
         elif self.record.state == S.UNRESPONSIVE:
             self._come_back(message.tokens)
         self._kill_strays(message.tokens)
+
+    def _tell_busy(self) -> None:
+        text = (
+            f"worker {self.record.id} cannot answer, but its process works: a call of what it runs holds Python's "
+            "lock. It is left alone; the limits of its attempt hold"
+        )
+        self.kernel.notice("worker_busy", "warning", text, self, assigned=self.record.assigned)
 
     def missed(self) -> None:
         """It did not answer in time, once more."""

@@ -24,6 +24,7 @@ import anyio
 import anyio.to_thread
 
 from ..actors.commands import StartWorkers
+from ..actors.health import patience
 from ..actors.job import JobActor
 from ..actors.loading import Loaded, make_kernel
 from ..actors.messages import (
@@ -372,7 +373,7 @@ class RuntimeParts(ABC):
         process = ProcessEngine(
             started=self._process_started, alive=self._worker_alive, died=self._worker_died,
             asked=partial(self._asked, "process"), environment={JOURNAL_VARIABLE: self._name}, clock=monotonic,
-            start_limit=seconds(self._health_checks.start_timeout),
+            start_limit=seconds(self._health_checks.start_timeout), patience=patience(self._health_checks),
         )  # fmt: skip
         for engine in (LoopEngine(runners, clock=monotonic), ThreadEngine(clock=monotonic), process, command):
             await self._open_engine(engine)
@@ -453,8 +454,8 @@ class RuntimeParts(ABC):
             return Outputs(folder, root=folder.parent)
         return Outputs(Path(self._closing.enter_context(tempfile.TemporaryDirectory(prefix="callboard-"))))
 
-    def _worker_alive(self, worker: str, incarnation: int, tokens: tuple[int, ...]) -> None:
-        self._host.later(WorkerBeat(worker, incarnation, tokens))
+    def _worker_alive(self, worker: str, incarnation: int, tokens: tuple[int, ...], busy: bool = False) -> None:
+        self._host.later(WorkerBeat(worker, incarnation, tokens, busy))
 
     def _worker_died(self, worker: str, incarnation: int, reason: str) -> None:
         self._host.tell(WorkerDied(worker, incarnation, reason))

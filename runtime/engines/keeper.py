@@ -6,6 +6,7 @@ Rules:
 - What a body printed before its end is read before its end is told; what is printed between bodies is dropped.
 - When a process has exited, what it still said is heard first; only a body without an end is lost with it.
 - A process that was signalled, or has run as many bodies as it may, runs no other one.
+- A process that does not answer in time is looked at: one that works lives, whatever keeps it from answering.
 - A body that waits for a child job has lent its slot, and its seat is set aside (*parked*): another seat of the same
   incarnation runs what others are given. Its process ends with its body, and if it dies, that body only is lost.
 """
@@ -21,6 +22,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -29,7 +31,7 @@ from .context import Saved
 from .contract import ProcessInfo
 from .lookout import Lookout
 from .main_module import own_main
-from .processes import START_PATH, WORKER, signal_group, start_time
+from .processes import START_PATH, WORKER, Look, signal_group, start_time
 from .seats import Job, Listener, Seat
 from .wire import (
     Alive,
@@ -59,7 +61,11 @@ _DONE_FOR = frozenset({"leaving", "killed", "over"})
 class Keeper(Lookout[Seat]):
     """The thread. Its public methods are for any thread."""
 
-    def __init__(self, listener: Listener, *, environment: Mapping[str, str], start_limit: float) -> None:
+    def __init__(
+        self, listener: Listener, *, environment: Mapping[str, str], start_limit: float, patience: float
+    ) -> None:
+        self._looks: dict[Seat, tuple[float, Look]] = {}  # at those which owe an answer: when, and how they were
+        self._look_after = patience / 2
         super().__init__("callboard-processes", listener.keeper_closed)
         self._listener = listener
         self._environment = environment
@@ -297,8 +303,28 @@ class Keeper(Lookout[Seat]):
             if not seat.probed:
                 seat.probed = True
                 self._send(seat, Ask())
+            self._looks.setdefault(seat, (time.monotonic() + self._look_after, Look(seat.group)))
         else:  # it has no process yet, or one whose start has a limit of its own
-            self._listener.worker_alive(seat, () if seat.job is None else (seat.job.token,))
+            self._listener.worker_alive(seat, () if seat.job is None else (seat.job.token,), busy=False)
+
+    def _patience(self) -> float | None:
+        patience = super()._patience()
+        if not self._looks:
+            return patience
+        look = max(0.0, min(at for at, _ in self._looks.values()) - time.monotonic())
+        return look if patience is None else min(patience, look)
+
+    def _between(self) -> None:
+        now = time.monotonic()
+        for seat, (at, look) in list(self._looks.items()):
+            if at <= now:
+                del self._looks[seat]
+                self._guarded(partial(self._look, before=look), seat)
+
+    def _look(self, seat: Seat, *, before: Look) -> None:
+        """It has not answered so far: see whether it works."""
+        if seat.probed and before.works():
+            self._listener.worker_alive(seat, () if seat.job is None else (seat.job.token,), busy=True)
 
     def _send(self, seat: Seat, frame: Frame) -> None:
         seat.unsent += packed(frame)
@@ -356,7 +382,8 @@ class Keeper(Lookout[Seat]):
                     self._listener.job_wants(seat.job, frame)
             case Alive(tokens=tokens):
                 seat.probed = False
-                self._listener.worker_alive(seat, tokens)
+                self._looks.pop(seat, None)
+                self._listener.worker_alive(seat, tokens, busy=False)
             case Up():
                 seat.up = True
                 if seat.stage == "starting":
@@ -384,6 +411,7 @@ class Keeper(Lookout[Seat]):
             left -= count
 
     def _let_go(self, seat: Seat) -> None:
+        self._looks.pop(seat, None)
         self._close_line(seat)
         self._close_pipe(seat)
 

@@ -17,7 +17,8 @@ Rules:
   at the end of it the process is killed. A forced stop kills at once. Either way the process is replaced.
 - A process that dies unasked is a dead worker: that is told first (`died`), then what was lost with it. That
   incarnation runs nothing again.
-- `alive` is told by the process itself, by a thread that no body can hold up.
+- `alive` is told by the process itself, by a thread that only what holds Python's lock can hold up. Where it does not
+  answer within half of `patience`, the process is looked at: one that works is told as alive, and busy.
 - What a body asks of the runtime is told by `asked`, and answered by `answer`. One that waits for a child job has lent
   its slot: it is set aside by `park`, and its worker has another process for what it is given meanwhile. A worker lives
   as long as all of its processes answer.
@@ -42,6 +43,8 @@ from .main_module import refuse_while_loading
 from .seats import Job, Seat
 from .wire import Answered, Begin, Done, Facts, Unwanted, Want
 
+PATIENCE = 1.0
+"""Seconds that a process has to answer."""
 START_LIMIT = 30.0
 """Seconds that a process may take until it is ready."""
 _CLOSING = 3.0  # seconds that the keeper's thread may take to end
@@ -56,9 +59,9 @@ class _ProcessRun(Run, kw_only=True, eq=False):
 class ProcessEngine(BaseEngine[_ProcessRun]):
     """Runs plain functions in worker processes. The callbacks come on the loop.
 
-    started: a process was given the body of that token. alive: a worker (name, incarnation) answered, and runs these
-    tokens. died: a worker's process is gone, and nobody had asked for it. asked: a body wants something of the runtime,
-    or does not wait for it any more. environment is added to the processes' own.
+    started: a process was given the body of that token. alive: a worker (name, incarnation) lives, and runs these
+    tokens; busy, where it could not answer. died: a worker's process is gone, and nobody had asked for it. asked: a
+    body wants something of the runtime, or does not wait for it any more. environment is added to the processes' own.
     """
 
     name = "process"
@@ -67,11 +70,12 @@ class ProcessEngine(BaseEngine[_ProcessRun]):
         self,
         *,
         started: Callable[[int, ProcessInfo], None] | None = None,
-        alive: Callable[[str, int, tuple[int, ...]], None] | None = None,
+        alive: Callable[[str, int, tuple[int, ...], bool], None] | None = None,
         died: Callable[[str, int, str], None] | None = None,
         asked: Callable[[TaskContext, Want | Unwanted], None] | None = None,
         environment: Mapping[str, str] | None = None,
         start_limit: float = START_LIMIT,
+        patience: float = PATIENCE,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(clock=clock)
@@ -81,8 +85,9 @@ class ProcessEngine(BaseEngine[_ProcessRun]):
         self._tell_asked = asked
         self._environment = dict(environment or {})
         self._start_limit = start_limit
+        self._patience = patience
         self._seats: dict[str, Seat] = {}  # by worker: its latest incarnation
-        self._heard: dict[str, dict[Seat, tuple[int, ...]]] = {}  # by worker: what its seats have answered so far
+        self._heard: dict[str, dict[Seat, tuple[tuple[int, ...], bool]]] = {}  # by worker: what is known of its seats
         self._keeper: Keeper | None = None  # made with the first call
         self._keeper_closed: anyio.Event | None = None
 
@@ -199,8 +204,9 @@ class ProcessEngine(BaseEngine[_ProcessRun]):
     def _make_keeper(self, line: LoopLine) -> Keeper:
         self._keeper_closed = anyio.Event()
         return Keeper(
-            _Hearing(self, line, self._keeper_closed), environment=self._environment, start_limit=self._start_limit
-        )
+            _Hearing(self, line, self._keeper_closed), environment=self._environment, start_limit=self._start_limit,
+            patience=self._patience,
+        )  # fmt: skip
 
     def _stop(self, run: _ProcessRun, *, force: bool) -> None:
         if self._keeper is not None:
@@ -251,16 +257,17 @@ class ProcessEngine(BaseEngine[_ProcessRun]):
         if run is not None:
             self._abandon(run)
 
-    def worker_alive(self, seat: Seat, tokens: tuple[int, ...]) -> None:
-        """A process of a worker answered: the worker lives when all of them have."""
+    def worker_alive(self, seat: Seat, tokens: tuple[int, ...], *, busy: bool) -> None:
+        """A process of a worker lives: the worker does when all of them do."""
         latest = self._seats.get(seat.worker)
         if latest is None or latest.incarnation != seat.incarnation or self._tell_alive is None:
             return
         heard = self._heard.setdefault(seat.worker, {})
-        heard[seat] = tokens
+        heard[seat] = tokens, busy
         seats = self._seats_of(latest)
         if all(one in heard for one in seats):
-            self._tell_alive(seat.worker, seat.incarnation, tuple(token for one in seats for token in heard[one]))
+            running = tuple(token for one in seats for token in heard[one][0])
+            self._tell_alive(seat.worker, seat.incarnation, running, any(heard[one][1] for one in seats))
 
     def worker_died(self, seat: Seat, reason: str) -> None:
         """A worker's process is gone, unasked."""
@@ -293,8 +300,8 @@ class _Hearing:
     def job_stuck(self, job: Job) -> None:
         self._post(self._engine.job_stuck, job)
 
-    def worker_alive(self, seat: Seat, tokens: tuple[int, ...]) -> None:
-        self._post(self._engine.worker_alive, seat, tokens)
+    def worker_alive(self, seat: Seat, tokens: tuple[int, ...], *, busy: bool) -> None:
+        self._post(partial(self._engine.worker_alive, busy=busy), seat, tokens)
 
     def worker_died(self, seat: Seat, reason: str) -> None:
         self._post(self._engine.worker_died, seat, reason)

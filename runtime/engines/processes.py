@@ -12,6 +12,8 @@ import contextlib
 import os
 import select
 import signal
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,6 +27,11 @@ START_PATH = "CALLBOARD_START_PATH"
 """What PYTHONPATH was before a worker's process was started, for what its bodies start."""
 
 _PROC = Path("/proc")
+_PROCESS_CLOCK = 2  # what makes a process's number the number of its clock: clock_getcpuclockid(3)
+_AT_WORK = {"R", "D"}  # states of a thread: it runs or would like to; it waits for a device
+_WORKING = 0.05
+"""The part of a processor that a process uses at least which works. What waits for Python's lock uses less: it looks
+again every 5 ms."""
 
 
 def start_time(pid: int) -> int:
@@ -37,6 +44,27 @@ def is_running(pid: int, started: int) -> bool:
     """Whether the process that began at that time still runs: one that is dead but not yet reaped does not."""
     fields = _stat(pid)
     return bool(fields) and fields[0] not in "ZX" and int(fields[19]) == started
+
+
+class Look:
+    """A process as it was at one moment, for finding out later whether it works meanwhile."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._at = time.monotonic()
+        self._spent = _processor_time(pid)
+
+    def works(self) -> bool:
+        """Whether it has used its processor since, wants to now, or waits for a device, which no signal ends.
+
+        One that is stopped does not work, nor does one that sleeps, whatever it waits for. Where nothing can be known
+        (no Linux, another user's process), False.
+        """
+        fields = _stat(self._pid)
+        if not fields or fields[0] in "TtZX":
+            return False
+        spent = _processor_time(self._pid) - self._spent
+        return spent > _WORKING * (time.monotonic() - self._at) or bool(_thread_states(self._pid) & _AT_WORK)
 
 
 def signal_group(group: int, number: int) -> None:
@@ -96,6 +124,23 @@ def _stat(pid: int) -> list[str]:
     except OSError:
         return []
     return text[text.rindex(")") + 2 :].split()
+
+
+def _thread_states(pid: int) -> set[str]:
+    states: set[str] = set()
+    with contextlib.suppress(OSError):
+        for thread in (_PROC / str(pid) / "task").iterdir():
+            text = (thread / "stat").read_bytes().decode("ascii", "replace")
+            states.add(text[text.rindex(")") + 2])
+    return states
+
+
+def _processor_time(pid: int) -> float:
+    """Seconds of processor time that all its threads have used; 0 where that cannot be known."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):
+            return time.clock_gettime((~pid << 3) | _PROCESS_CLOCK)
+    return 0.0
 
 
 def _carries(pid: int, mark: str) -> bool:

@@ -149,8 +149,8 @@ class Listener(Protocol):
     def job_stuck(self, job: Job) -> None:
         """Its process does not even die of SIGKILL."""
 
-    def worker_alive(self, seat: Seat, tokens: tuple[int, ...]) -> None:
-        """The worker answered."""
+    def worker_alive(self, seat: Seat, tokens: tuple[int, ...], *, busy: bool) -> None:
+        """The worker answered; or (`busy`) it does not, and is seen to work."""
 
     def worker_died(self, seat: Seat, reason: str) -> None:
         """Its process died, and nobody had asked for it. What ran there is told after this."""

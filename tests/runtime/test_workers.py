@@ -13,7 +13,16 @@ from tests.processes import runs
 from tests.runtime.engines import process_bodies as bodies
 from tests.runtime.engines.helpers import until
 
-from callboard import HealthChecks, InvalidTransitionError, Runtime, SpecificationError, Task, Worker, Workstream
+from callboard import (
+    HealthChecks,
+    InvalidTransitionError,
+    Notice,
+    Runtime,
+    SpecificationError,
+    Task,
+    Worker,
+    Workstream,
+)
 from callboard.runtime.handles import JobHandle
 
 pytestmark = pytest.mark.anyio
@@ -125,6 +134,46 @@ async def test_a_worker_that_stays_frozen_loses_its_attempt_once_and_works_on() 
         assert job.task("a").record.lost_attempts == 1
         assert runtime.worker("p").record.run == 1  # its process was killed and replaced, the worker is the same
         assert job.task("a").record.pid != pid
+        await job.cancel(force=True)
+
+
+async def test_a_body_that_holds_pythons_lock_and_works_is_told_as_busy_once_and_left_alone() -> None:
+    checks = HealthChecks(interval=0.2, misses=2, expire=0.2)
+    told: list[Notice] = []
+    runtime = Runtime(workers=POOL, health_checks=checks)
+    runtime.on_trouble = told.append
+    async with runtime:
+        worker = runtime.worker("p")
+        tasks = [Task("a", run=bodies.computes, engine="process", timeout=600)]
+        job = await runtime.submit(Workstream("w", tasks=tasks), id="j")
+        await until(lambda: bool(told))
+        seen = worker.last_seen
+        await until(lambda: worker.last_seen > seen + 1.5)  # more rounds than a silent one has
+        assert (worker.state, worker.record.run, job.task("a").record.state) == ("busy", 1, "running")
+        assert job.task("a").record.attempt == 1
+        await job.cancel(force=True)
+        again = await runtime.submit(Workstream("w", tasks=[Task("a", run=bodies.quick, engine="process")]))
+        assert (await again.wait()).state == "completed"
+    assert [(notice.event, notice.entity_id) for notice in told] == [("worker_busy", "p#1")]
+    assert "its process works" in told[0].text
+
+
+async def test_a_busy_body_ends_at_its_limit() -> None:
+    async with Runtime(workers=POOL, health_checks=QUICK) as runtime:
+        tasks = [Task("a", run=bodies.computes, engine="process", timeout=2, kill_grace=0.1)]
+        job = await runtime.submit(Workstream("w", tasks=tasks))
+        record = (await job.wait()).tasks["a"]
+    assert (record.state, record.error_type, record.lost_attempts) == ("failed", "timed_out", 0)
+    assert record.pid is not None
+    await until(lambda: not runs(record.pid or 0))
+
+
+async def test_a_body_that_sleeps_and_holds_pythons_lock_is_silent_and_unresponsive() -> None:
+    async with Runtime(workers=POOL, health_checks=QUICK) as runtime:
+        tasks = [Task("a", run=bodies.sleeps_with_the_lock, engine="process", timeout=600)]
+        job = await runtime.submit(Workstream("w", tasks=tasks))
+        await until(lambda: runtime.worker("p").state == "unresponsive")
+        assert job.task("a").record.state == "recovering"
         await job.cancel(force=True)
 
 

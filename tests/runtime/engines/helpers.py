@@ -61,7 +61,7 @@ class Record:
         self.started[token] = info
         self.change()
 
-    def worker_alive(self, worker: str, incarnation: int, tokens: tuple[int, ...]) -> None:
+    def worker_alive(self, worker: str, incarnation: int, tokens: tuple[int, ...], busy: bool = False) -> None:
         self.alive.append((worker, incarnation, tokens))
         self.change()
 

@@ -44,6 +44,16 @@ def stubborn(task: TaskContext) -> None:
             time.sleep(60)
 
 
+def computes() -> int:
+    """Work for ever in one call of C, which lets no other thread have Python's lock."""
+    return sum(range(10**15))
+
+
+def sleeps_with_the_lock() -> None:
+    """Sleep in a call that keeps Python's lock."""
+    ctypes.PyDLL(None).sleep(60)
+
+
 def told(task: TaskContext) -> dict[str, Any]:
     """All that the context holds."""
     return {
