@@ -43,13 +43,15 @@ class Arrived(msgspec.Struct):
     machines: list[MachineEntity] = []
     workers: list[WorkerActor] = []
     attempts: list[AttemptRecord] = []  # claims without an end
+    drained: frozenset[int] = frozenset()  # the tokens of those that a drain let run on
     outbox: list[OutboxRow] = []
     refused: list[tuple[JobRecord | WorkerRecord, Exception]] = []  # what could not be made again
 
 
 def take_in(kernel: Kernel, loaded: Loaded, *, late: bool = False) -> Arrived:
     """Make the actors of what was loaded. late: the kernel runs, and goes on without what cannot be made again."""
-    arrived = Arrived(attempts=list(loaded.attempts), outbox=list(loaded.outbox))
+    drained = frozenset(attempt.key for attempt in loaded.attempts if attempt.drained_at is not None)
+    arrived = Arrived(attempts=list(loaded.attempts), drained=drained, outbox=list(loaded.outbox))
     for record in loaded.workers:
         if record.key in kernel.entities:
             continue

@@ -12,6 +12,8 @@ Rules
 - Where a timer comes late, it was the runtime that stood still (SIGSTOP, a blocked loop): what ended or beat meanwhile
   may be there unread. That time does not count, and what is there is read first. How late is told by the clock that
   nobody sets, as all limits are but the one over all attempts.
+- A stop that the runtime was told of is neither a failure nor a loss: when a drain begins, the row of each running
+  attempt says so, so that one which is killed before the drain ends is given back at the next start, too.
 - Its slot is free when the body is gone and nothing of it is left to validate, whatever state the task is in by then.
 - Every attempt has its row: as claimed, with its process once that is known, and as over.
 """
@@ -62,6 +64,8 @@ TOOL, EXHAUSTED, LOST = "tool", "exhausted", "lost"
 """Why a task is parked (`record.parked`)."""
 BEATS = frozenset({RUNNING, TIMED_OUT, CANCELLING})
 """The states in which a body may still say how far it is: also when it has been told to stop."""
+STOP_SIGNALS = frozenset({1, 2, 9, 15})
+"""HUP, INT, KILL, TERM: what a service manager sends to every process of a service that it stops."""
 STOP_MARGIN = 1.0
 """Seconds that an engine has beyond the kill grace to say that the body is gone."""
 _PLAIN_TOOL = Tool()
@@ -293,7 +297,9 @@ class AttemptedTask(CancellableEntity[TaskRecord]):
 
     def _ended_badly(self, ended: CallEnded) -> None:
         """A running body did not return."""
-        if ended.status in SAID:
+        if self.kernel.drain_began is not None and _was_killed(ended):
+            self._give_back()
+        elif ended.status in SAID:
             self._failed(ended, end="failed")
         elif ended.status == "lost":  # its worker is known to be dead: nobody can come back for it
             self.fire(Event.RECOVER, reason=ended.error)
@@ -346,6 +352,7 @@ class AttemptedTask(CancellableEntity[TaskRecord]):
             key=record.token, task=record.key, task_id=record.id, attempt=record.attempt, worker_id=record.worker_id,
             claimed_at=record.claimed_at or record.updated_at, pid=record.pid, process_started=record.process_started,
             end=end, ended_at=None if end is None else self.kernel.at, error=error,
+            drained_at=self.kernel.drain_began if end is None else None,
         ) if ended is None else AttemptRecord(
             key=record.token, task=record.key, task_id=record.id, attempt=record.attempt, worker_id=record.worker_id,
             claimed_at=record.claimed_at or record.updated_at, pid=record.pid, process_started=record.process_started,
@@ -441,9 +448,19 @@ class AttemptedTask(CancellableEntity[TaskRecord]):
         self._failed(CallEnded(token, "abandoned", error="the body did not stop and was abandoned"), end="timed_out")
 
     def on_drain(self, message: Drain) -> None:
-        """The runtime stops: give the try back, once the body is gone."""
-        if message.stop and self.record.state == RUNNING:
+        """The runtime stops: journal that the attempt is drained; or, with `stop`, give it back once its body has ended."""
+        if self.record.state != RUNNING:
+            return
+        if message.stop:
             self.kernel.effect(StopCall(self.record.token))
+        else:
+            self._journal_attempt()
+
+
+def _was_killed(ended: CallEnded) -> bool:
+    """Whether its worker has died, or a signal ended its command: as a stop of all processes of a service does."""
+    code = ended.exit_code or 0
+    return ended.status == "lost" or -code in STOP_SIGNALS or code - 128 in STOP_SIGNALS  # a shell's way to say it
 
 
 def _shape(error: str) -> str:

@@ -93,7 +93,8 @@ class Kernel(Staging):
         self.incarnations: dict[str, int] = {}
         self.awaited: dict[str, float] = {}  # as `Loaded.awaited`, until the inbox has been taken
         self.put_off: set[int] = set()  # keys of what would have expired, but for those
-        self.draining = False
+        self.drain_began: float | None = None  # UTC epoch seconds: when it was told to claim nothing more
+        self.draining = False  # what still runs is being stopped, its tries given back
         self.stale = 0
         self.rejected: Counter[tuple[str, str, str]] = Counter()  # commands that a state did not allow
         self.blamed: set[int] = set()  # tasks that failed another's turn

@@ -90,7 +90,10 @@ class TurnFailed(Message, frozen=True):
 
 
 class Drain(Message, frozen=True):
-    """Claim nothing more. With `stop`, running bodies are stopped and their tries given back."""
+    """Claim nothing more. With `stop`, running bodies are stopped and their tries given back.
+
+    Without it each running attempt is journaled as drained, so that a kill which follows is no loss (DESIGN 12.5).
+    """
 
     stop: bool
 

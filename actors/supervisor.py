@@ -228,6 +228,11 @@ class SupervisorActor:
         kernel = self.kernel
         kernel.scheduler.stopped = True
         if not message.stop:
+            if kernel.drain_began is None:
+                kernel.drain_began = kernel.at
+                for call in kernel.calls.values():
+                    if call.kind == "body":
+                        kernel.send(kernel.entities[call.key], message)
             return
         kernel.draining = True
         for token, call in kernel.calls.items():

@@ -438,7 +438,9 @@ class TaskActor(Protected[TaskRecord], QueueingTask):
         state, reason = self.record.state, self.kernel.left_by(self.record.worker_id)
         if self.asks is not None:
             self.asks.recover()
-        if state == RUNNING:
+        if state == RUNNING and self.record.token in self.kernel.supervisor.arrived.drained:
+            self._give_back()
+        elif state == RUNNING:
             self.fire(Event.RECOVER, reason=reason)
             self._lost(reason)
         elif state == S.RECOVERING:

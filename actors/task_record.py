@@ -198,4 +198,5 @@ class AttemptRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     output_path: str | None = None
     pid: int | None = None
     process_started: int | None = None  # the kernel's start time of that pid, in clock ticks
+    drained_at: float | None = None  # when a drain began that let it run on: killed later, it is given back, not lost
     traceback: str | None = None  # of a function that raised, bounded

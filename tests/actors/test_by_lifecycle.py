@@ -259,6 +259,19 @@ def test_a_worker_of_fleet_that_has_ended_otherwise_can_be_told_as_terminated() 
 
 
 @by_each
+def test_a_kill_during_a_drain_counts_as_nothing(name: str) -> None:
+    stage = staged(name, scripts={"one": hangs})
+    stage.submit(flow(task("one", max_losses=1)))
+    stage.send(Drain(stop=False))
+    again = stage.after_crash(down=5)
+    again.scripts = {}
+    again.end(again.token("one"))
+    again.settle()
+    assert (again.task("one").state, again.task("one").lost_attempts) == ("completed", 0)
+    assert again.audit() == []
+
+
+@by_each
 def test_a_drain_gives_the_try_back_and_nothing_is_counted(name: str) -> None:
     stage = staged(name, scripts={"one": hangs})
     stage.submit(flow(task("one")))

@@ -10,7 +10,7 @@ import pytest
 from tests.actors.stage import Kept, Script, Stage, fails, fails_until, flow, hangs, task
 
 from callboard.actors import stopping, workstream
-from callboard.actors.messages import Beat, CallEnded
+from callboard.actors.messages import Beat, CallEnded, Drain, ProcessStarted
 from callboard.actors.records import JobRecord
 from callboard.actors.spec import Breaker, Check, Condition, Defaults, Hook, Retry, Task, Tool, Worker, Workstream
 from callboard.actors.task_record import AttemptRecord, TaskRecord
@@ -47,6 +47,59 @@ def test_losses_have_a_budget_of_their_own() -> None:
     record = stage.task("a")
     assert (record.state, record.lost_attempts, record.error_type) == ("failed", 3, "worker_lost")
     assert record.last_error == "runtime_restarted"
+    assert stage.audit() == []
+
+
+def test_a_kill_during_a_drain_is_no_loss_however_often_it_comes() -> None:
+    stage = Stage()
+    stage.scripts["a"] = hangs
+    stage.submit(flow(task("a", max_losses=1)))
+    for _ in range(5):
+        assert stage.task("a").state == "running"
+        stage.send(Drain(stop=False))
+        stage.send(ProcessStarted(stage.task("a").token, 7, 8))  # told late: the attempt's row is written again
+        stage = stage.after_crash()
+    record = stage.task("a")
+    assert (record.state, record.attempt, record.lost_attempts, record.failed_attempts) == ("running", 6, 0, 0)
+    assert [a.end for a in stage.attempts("a")] == ["returned"] * 5 + [None]
+    assert stage.audit() == []
+    stage = stage.after_crash()  # what the program was not told of is a loss
+    assert stage.task("a").state == "failed"
+
+
+@pytest.mark.parametrize(("on_loss", "state"), [("fail", "failed"), ("park", "circuit_open")])
+def test_a_body_that_must_not_simply_run_twice_is_lost_by_a_kill_during_a_drain(on_loss: str, state: str) -> None:
+    stage = Stage()
+    stage.scripts["a"] = hangs
+    stage.submit(flow(task("a", on_loss=on_loss)))
+    stage.send(Drain(stop=False))
+    after = stage.after_crash()
+    assert (after.task("a").state, after.task("a").last_error) == (state, "drained")
+    assert after.audit() == []
+
+
+@pytest.mark.parametrize(
+    ("status", "exit_code", "end"),
+    [
+        ("lost", None, "returned"),  # its worker process was stopped beside the runtime
+        ("failed", -15, "returned"),
+        ("failed", -9, "returned"),
+        ("failed", 143, "returned"),  # a shell, whose child was stopped
+        ("failed", 1, "failed"),
+        ("failed", -11, "failed"),  # a crash of its own
+    ],
+)
+def test_what_a_service_manager_stops_beside_the_runtime_is_given_back(
+    status: str, exit_code: int | None, end: str
+) -> None:
+    stage = Stage()
+    stage.scripts["a"] = hangs
+    stage.submit(flow(task("a", max_losses=1)))
+    stage.send(Drain(stop=False))
+    stage.end(stage.task("a").token, status, exit_code=exit_code)
+    stage.settle()
+    assert [a.end for a in stage.attempts("a")] == [end]
+    assert stage.task("a").state == ("queued" if end == "returned" else "failed")
     assert stage.audit() == []
 
 
