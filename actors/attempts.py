@@ -448,7 +448,7 @@ class AttemptedTask(CancellableEntity[TaskRecord]):
         self._failed(CallEnded(token, "abandoned", error="the body did not stop and was abandoned"), end="timed_out")
 
     def on_drain(self, message: Drain) -> None:
-        """The runtime stops: journal that the attempt is drained; or, with `stop`, give it back once its body has ended."""
+        """The runtime stops: journal that the attempt is drained; with `stop`, give it back once its body has ended."""
         if self.record.state != RUNNING:
             return
         if message.stop:

@@ -26,6 +26,15 @@ Lease = Annotated[
         "--lease", metavar="SPAN", help="In a database: how long this node may be silent before others take over (15s)."
     ),
 ]
+DRAIN = "8s"
+"""How long running bodies may go on once the program was told to stop: below the 10 s that container runtimes give."""
+DrainDeadline = Annotated[
+    str,
+    typer.Option(
+        "--drain-deadline", metavar="SPAN", envvar="CALLBOARD_DRAIN",
+        help="How long running bodies may go on after the first SIGTERM or Ctrl+C.",
+    ),
+]  # fmt: skip
 Lifecycles = Annotated[
     list[str] | None,
     typer.Option(

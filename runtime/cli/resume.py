@@ -18,7 +18,8 @@ from .boards import Board, Place
 from .control import job_or_task
 from .nodes import seat
 from .onray import Address
-from .options import JOURNAL, AsJson, JsonLog, Lease, Node, Plain
+from .options import DRAIN, JOURNAL, AsJson, DrainDeadline, JsonLog, Lease, Node, Plain
+from .spans import span
 from .terminal import echo
 from .trouble import FAILED, Trouble
 
@@ -48,6 +49,7 @@ def resume(
     node: Node = None,
     lease: Lease = None,
     address: Address = None,
+    drain_deadline: DrainDeadline = DRAIN,
 ) -> None:
     """Go on with a job that is paused, failed or was cancelled; without one, with all unfinished jobs of a journal."""
     if target is not None:
@@ -56,7 +58,8 @@ def resume(
             return
     if isinstance(journal, Board):
         raise Trouble("What is unfinished at a board, its runtime goes on with by itself: name a JOB to resume.")
-    _see_all(journal, jsonl, address, seat(journal, node, lease), as_json=as_json, plain=plain)
+    settings = {**seat(journal, node, lease), "drain_deadline": span(drain_deadline)}
+    _see_all(journal, jsonl, address, settings, as_json=as_json, plain=plain)
 
 
 def _said(act: Act, target: str, reason: str, by: str | None) -> bool:
@@ -85,7 +88,7 @@ def _said(act: Act, target: str, reason: str, by: str | None) -> bool:
 
 
 def _see_all(
-    journal: Store, jsonl: Path | None, ray: str | None, seated: dict[str, Any], *, as_json: bool, plain: bool
+    journal: Store, jsonl: Path | None, ray: str | None, settings: dict[str, Any], *, as_json: bool, plain: bool
 ) -> None:
     from ..runtime import Runtime  # noqa: PLC0415 - heavy
     from .functions import refuse_unless_found  # noqa: PLC0415
@@ -109,9 +112,10 @@ def _see_all(
         return list(runtime.recovered)
 
     def opened() -> Runtime:
-        return Runtime(target_of(journal), workers=workers, jsonl=jsonl, ray=ray, **seated)
+        return Runtime(target_of(journal), workers=workers, jsonl=jsonl, ray=ray, **settings)
 
-    raise typer.Exit(see_through(opened, begin, Session(view(as_json=as_json, plain=plain))))
+    session = Session(view(as_json=as_json, plain=plain), settings["drain_deadline"])
+    raise typer.Exit(see_through(opened, begin, session))
 
 
 def _is_missing(journal: Store) -> bool:

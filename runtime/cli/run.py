@@ -11,7 +11,7 @@ from ..places import Store, target_of
 from .boards import Board, Place
 from .nodes import seat
 from .onray import Address, Engine, cluster_at, on_ray
-from .options import JOURNAL, AsJson, JsonLog, Lease, Node, Plain
+from .options import DRAIN, JOURNAL, AsJson, DrainDeadline, JsonLog, Lease, Node, Plain
 from .trouble import Trouble
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ def run(
     lease: Lease = None,
     engine: Engine = None,
     address: Address = None,
+    drain_deadline: DrainDeadline = DRAIN,
 ) -> None:
     """Run a specification file, and show its progress.
 
@@ -60,6 +61,7 @@ def run(
     from ..specfile import load  # noqa: PLC0415
     from .functions import function  # noqa: PLC0415
     from .session import Session, see_through, view  # noqa: PLC0415
+    from .spans import span  # noqa: PLC0415
 
     if job_id is not None:
         try:
@@ -77,7 +79,7 @@ def run(
             raise Trouble("--node and --lease are for a runtime of this program, not for the one at --url.")
         asked = on_ray(load(file, lifecycle=lifecycle), engine, None, here=False)
         raise typer.Exit(see_there(journal, asked, job_id, as_json=as_json, plain=plain))
-    asked = load(file, functions=function, lifecycle=lifecycle)
+    asked, draining = load(file, functions=function, lifecycle=lifecycle), span(drain_deadline)
     seated = seat(journal, node, lease)
     _refuse_a_second(asked, journal, job_id)
     asked, ray = on_ray(asked, engine, address), cluster_at(address)
@@ -85,7 +87,7 @@ def run(
     def opened() -> Runtime:
         return Runtime(
             target_of(journal), workers=asked.workers, jsonl=jsonl, lifecycle=asked.workstream.lifecycle, ray=ray,
-            **seated,
+            drain_deadline=draining, **seated,
         )  # fmt: skip
 
     async def begin(runtime: Runtime) -> list[JobHandle]:
@@ -94,7 +96,7 @@ def run(
         except JobExists as error:
             raise Trouble(str(error)) from None
 
-    raise typer.Exit(see_through(opened, begin, Session(view(as_json=as_json, plain=plain))))
+    raise typer.Exit(see_through(opened, begin, Session(view(as_json=as_json, plain=plain), draining)))
 
 
 def _refuse_a_second(asked: RunFile, journal: Store, job_id: str | None) -> None:

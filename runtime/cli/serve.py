@@ -12,7 +12,7 @@ import typer
 from ..places import Database, store_of, target_of
 from .nodes import seat
 from .onray import Address
-from .options import DEFAULT, Journal, JsonLog, Lease, Node
+from .options import DEFAULT, DRAIN, DrainDeadline, Journal, JsonLog, Lease, Node
 from .resume import last_workers
 from .terminal import echo
 from .trouble import Trouble, tell
@@ -61,6 +61,7 @@ def serve(
     node: Node = None,
     lease: Lease = None,
     address: Address = None,
+    drain_deadline: DrainDeadline = DRAIN,
 ) -> None:
     """Run what is in a journal, and serve the board of it until Ctrl+C.
 
@@ -82,9 +83,10 @@ def serve(
     from ..specfile import load  # noqa: PLC0415
     from .functions import function  # noqa: PLC0415
     from .session import Session, see_through  # noqa: PLC0415
+    from .spans import span  # noqa: PLC0415
 
     room.raised()
-    known = _tokens(tokens)
+    known, draining = _tokens(tokens), span(drain_deadline)
     asked = None if run is None else load(run, functions=function)
     store = store_of(journal)
     seated = seat(store, node, lease)
@@ -109,7 +111,9 @@ def serve(
     made: dict[Runtime, Application] = {}
 
     def opened() -> Runtime:
-        runtime = Runtime(target_of(store), workers=workers, jsonl=jsonl, ray=address, **seated)
+        runtime = Runtime(
+            target_of(store), workers=workers, jsonl=jsonl, ray=address, drain_deadline=draining, **seated
+        )
         # before it opens: making a board takes the loop's time
         made[runtime] = board(runtime, tokens=known, hosts=hostname or (), commands=allow_commands)
         return runtime
@@ -120,7 +124,7 @@ def serve(
         return []
 
     with listener:  # which may have been stopped before it was served on
-        raise typer.Exit(see_through(opened, begin, Serving(ServeView(store))))
+        raise typer.Exit(see_through(opened, begin, Serving(ServeView(store), draining)))
 
 
 class ServeView:

@@ -2,8 +2,8 @@
 
 Rules:
 - The first Ctrl+C (SIGINT, SIGTERM, SIGHUP) drains: nothing new starts, running bodies may end within the drain
-  deadline. The second stops them now, and their tries are given back. The third kills commands and leaves at once; the
-  journal is as good as ever.
+  deadline (`--drain-deadline`). The second stops them now, and their tries are given back. The third kills commands and
+  leaves at once; the journal is as good as ever.
 - The terminal may go away, which drains: nobody sees the rest, and all else is as ever.
 - The runtime is left before the outcome is told, so that what is told is durable and complete.
 - A view is told of trouble with the journal while it lasts: nothing is lost meanwhile, and nothing seems to move.
@@ -27,7 +27,6 @@ from ..filters import Event, wanted_by
 from ..handles import JobHandle
 from ..observe import Dropped, Subscription
 from ..outcomes import Outcome, RuntimeClosed
-from ..parts import DRAIN_DEADLINE
 from ..runtime import Runtime
 from .ending import Shown
 from .signals import Signals, hear_children, is_gone, write_nowhere
@@ -123,12 +122,16 @@ class Showing:
 
 
 class Session(Showing):
-    """One runtime, from its opening to its end. follows: whether its view shows transitions."""
+    """One runtime, from its opening to its end. follows: whether its view shows transitions.
+
+    drain_deadline: seconds that running bodies have to end after the first interrupt.
+    """
 
     follows = True
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: View, drain_deadline: float) -> None:
         super().__init__(view)
+        self._drain_deadline = drain_deadline
         self._interrupts = 0
         self._runtime: Runtime | None = None  # once it is open
         self._over = anyio.Event()  # all jobs have ended, or the runtime has drained
@@ -218,8 +221,11 @@ class Session(Showing):
         """Do what the user wants, and say so once it holds."""
         self._interrupts += 1
         if self._interrupts == 1:
-            await self._begin_drain(DRAIN_DEADLINE)
-            self.say("stopping: nothing new starts, running tasks may end (Ctrl+C again stops them now)")
+            await self._begin_drain(self._drain_deadline)
+            self.say(
+                f"stopping: nothing new starts, running tasks may end within {self._drain_deadline:g} s "
+                "(Ctrl+C again stops them now)"
+            )
         else:
             await self._begin_drain(0.0)
             self.say("stopping running tasks now, their tries are given back (Ctrl+C again leaves at once)")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -95,6 +96,69 @@ def test_who_ignores_the_ends_of_children_hands_that_on_to_nobody(gated: Path, p
     out, err = running.communicate(timeout=60)
     assert (running.returncode, err) == (0, "")
     assert "completed (2 completed)" in out
+
+
+NAP = """
+name = "nap"
+[[tasks]]
+name = "nap"
+command = ["sleep", "600"]
+timeout = "20m"
+max_losses = 1
+"""
+
+
+def test_a_stop_that_is_cut_short_by_a_kill_is_no_loss(cli: Cli, folder: Path, program: Program) -> None:
+    (folder / "nap.toml").write_text(NAP)
+    for number in range(1, 4):
+        running = program(*(("run", "nap.toml", "--id", "n") if number == 1 else ("resume",)), "--plain")
+        _wait_for(running, "nap started")
+        running.send_signal(signal.SIGTERM)
+        until(lambda: attempts(folder)[-1].get("drained_at"))
+        running.kill()
+        running.wait()
+        assert [attempt.get("end") for attempt in attempts(folder)] == ["returned"] * (number - 1) + [None]
+    task = json.loads(cli("status", "n", "--json").out.splitlines()[1])
+    assert (task["state"], task["attempt"]) == ("running", 3)
+    assert cli("cancel", "n").code == 0
+    assert cli("check").code == 0
+
+
+def attempts(folder: Path) -> list[dict[str, object]]:
+    journal = sqlite3.connect(folder / "callboard.db")
+    try:
+        return [json.loads(row) for (row,) in journal.execute("SELECT record FROM attempt_records ORDER BY key")]
+    finally:
+        journal.close()
+
+
+@pytest.mark.parametrize(("said", "deadline"), [(None, 8.0), ("0.2s", 0.2)])
+def test_the_drain_deadline_is_said_by_the_environment_or_is_eight_seconds(
+    folder: Path, program: Program, monkeypatch: pytest.MonkeyPatch, said: str | None, deadline: float
+) -> None:
+    if said is not None:
+        monkeypatch.setenv("CALLBOARD_DRAIN", said)
+    (folder / "nap.toml").write_text(NAP)
+    running = program("run", "nap.toml", "--id", "n", "--plain")
+    _wait_for(running, "nap started")
+    running.send_signal(signal.SIGTERM)
+    assert running.stderr is not None
+    assert f"running tasks may end within {deadline:g} s" in running.stderr.readline()
+    if deadline > 1:
+        running.send_signal(signal.SIGTERM)  # the second one does not wait
+    running.wait(60)
+    assert [attempt.get("end") for attempt in attempts(folder)] == ["returned"]
+
+
+@pytest.mark.parametrize("command", ["run", "resume", "serve"])
+def test_a_drain_deadline_that_is_no_span_is_refused_before_anything_is_opened(
+    cli: Cli, folder: Path, command: str
+) -> None:
+    (folder / "nap.toml").write_text(NAP)
+    told = cli(command, *(["nap.toml"] if command == "run" else []), "--drain-deadline", "soon")
+    assert told.code == 2
+    assert "'soon' is no span of time" in told.err
+    assert not (folder / "callboard.db").exists()
 
 
 MOMENTS = [("", 1), ("job j", 2), ("first started", 1), ("second completed", 1), ("second completed", 2)]
