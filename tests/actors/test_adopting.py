@@ -9,7 +9,7 @@ from tests.actors.stage import WORKERS, Stage, fails, flow, hangs, task
 
 from callboard.actors.base_record import Published
 from callboard.actors.commands import Approve, Command, Reply, Request
-from callboard.actors.messages import Adopt, InboxTaken, NewEpoch, Recover, ToolHeard
+from callboard.actors.messages import Adopt, Drain, InboxTaken, NewEpoch, Recover, ToolHeard
 from callboard.actors.names import node_of
 from callboard.actors.records import BreakerRecord, JobRecord, WorkerRecord
 from callboard.actors.spec import Approval, Breaker, Check, Condition, Hook, Retry, Tool, Worker
@@ -82,6 +82,18 @@ def test_an_attempt_of_a_dead_node_is_lost_by_a_reason_that_names_it_and_runs_ag
     recovering = next(row for row in here.kept.transitions if row.to_state == "recovering")
     assert (recovering.reason, recovering.seq > loaded.last_seq) == ("node 'web-1' is gone", True)
     assert here.attempts("a")[1].key > loaded.last_key
+    assert here.audit() == []
+
+
+def test_what_a_node_was_draining_when_it_was_killed_is_no_loss() -> None:
+    dead, here = node("web-1", 1), node("web-2", 2)
+    dead.scripts["a"] = hangs
+    dead.submit(flow(task("a", max_losses=1)))
+    dead.send(Drain(stop=False))
+    here.take_over(dead.kept)
+    here.advance(0)
+    assert (here.state(), here.task("a").lost_attempts) == ("completed", 0)
+    assert [one.end for one in here.attempts("a")] == ["returned", "succeeded"]
     assert here.audit() == []
 
 
