@@ -34,7 +34,6 @@ from .engines.bodies import takes_context
 from .engines.context import TaskContext
 from .engines.contract import Call, CommandCall, Engine, EngineClosed, ErrorInfo, Outcome, ProcessCall
 from .imported import imported
-from .leftovers import JOURNAL_VARIABLE
 from .outputs import Outputs
 from .reports import Reports, not_started
 from .secrets import Mask, SecretMissing, Secrets
@@ -65,7 +64,7 @@ class Caller(Reports):
         tell: Callable[[Message], None],
         notice: Callable[..., None],
         timers: Timers,
-        journal: str,
+        marks: Mapping[str, str],
         secrets: Secrets,
         children: Children,
         durable: bool = False,
@@ -77,7 +76,7 @@ class Caller(Reports):
         self._secrets = secrets
         self._children = children
         self.desk = ApprovalDesk(tell, bodies, durable=durable)
-        self._marks = {JOURNAL_VARIABLE: journal}
+        self._marks = marks
         self._functions: dict[str, Callable[..., Any]] = {}
         self.unasked: set[int] = set()  # what runs and no entity asked for: the kernel knows nothing of it
 

@@ -17,7 +17,6 @@ from functools import partial
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qs, urlsplit
 from weakref import WeakSet
 
 import anyio
@@ -75,11 +74,12 @@ from .engines.wire import Unwanted, Want
 from .errands import Asking, Errands
 from .handles import JobHandle
 from .host import Host
+from .identity import Origin
 from .inflight import InFlight
 from .journal import open_journal
 from .journal.cluster import LeaseLost, lease_of
 from .journal.contract import Entry, Journal
-from .leftovers import JOURNAL_VARIABLE, kill_leftovers
+from .leftovers import kill_leftovers
 from .machines import Machines
 from .naming import Finder, by_name, check_loaded, known_by, look_beside
 from .observe import Hub
@@ -296,12 +296,11 @@ class RuntimeParts(ABC):
 
     async def _end_leftovers(self, loaded: Loaded) -> None:
         """Kill the commands that outlived the process before: this one's, or on this machine another node's."""
-        cluster = self.journal.cluster
-        names = {self._name}
-        if cluster is not None:
-            names = {self._named(node_of(attempt.worker_id) or cluster.name) for attempt in loaded.attempts}
-        for name in names:
-            await anyio.to_thread.run_sync(kill_leftovers, loaded.attempts, name, loaded.cancel_hooks)
+        journal, copy = self.journal.identity
+        copies = {self._copy}
+        if self.journal.cluster is not None:
+            copies |= {_of_node(node, copy) for one in loaded.attempts if (node := node_of(one.worker_id))}
+        await anyio.to_thread.run_sync(kill_leftovers, loaded.attempts, journal, copies, loaded.cancel_hooks)
 
     def _watch_loop(self, runners: RunnerPool) -> None:
         """Have it told when the event loop does not turn."""
@@ -372,7 +371,7 @@ class RuntimeParts(ABC):
         command = CommandEngine(started=self._process_started, clock=monotonic)
         process = ProcessEngine(
             started=self._process_started, alive=self._worker_alive, died=self._worker_died,
-            asked=partial(self._asked, "process"), environment={JOURNAL_VARIABLE: self._name}, clock=monotonic,
+            asked=partial(self._asked, "process"), environment=self._marks, clock=monotonic,
             start_limit=seconds(self._health_checks.start_timeout), patience=patience(self._health_checks),
         )  # fmt: skip
         for engine in (LoopEngine(runners, clock=monotonic), ThreadEngine(clock=monotonic), process, command):
@@ -395,9 +394,9 @@ class RuntimeParts(ABC):
         ray, health = self._ray, self._health_checks
         return RayEngine(
             RayCluster(address=ray) if isinstance(ray, str) else ray, spec_of=self._worker_spec,
-            journal=None if self._name.startswith("memory:") else self._name, at_once=True,
+            journal=f"{self.journal.identity.id} {self._copy}" if self.journal.durable_medium else None, at_once=True,
             alive=self._worker_alive, died=self._worker_died, unfit=self._worker_unfit, fits=self._worker_fits,
-            asked=partial(self._asked, "ray"), environment={JOURNAL_VARIABLE: self._name},
+            asked=partial(self._asked, "ray"), environment=self._marks,
             lease=max(_SHORTEST_LEASE, seconds(health.interval) * (health.misses + 1)), clock=self._clock.monotonic,
         )  # fmt: skip
 
@@ -419,7 +418,7 @@ class RuntimeParts(ABC):
         )  # fmt: skip
         host.caller = Caller(
             host.kernel, self._engines, self.bodies, outputs=outputs, tell=host.tell, notice=host.notice,
-            timers=self._dispatcher.timers, journal=self._name, secrets=host.secrets, children=self._children,
+            timers=self._dispatcher.timers, marks=self._marks, secrets=host.secrets, children=self._children,
             durable=self.journal.durable_medium,
         )  # fmt: skip
         host.on_job_over, host.on_job_here = self._job_over, self._job_here
@@ -429,20 +428,15 @@ class RuntimeParts(ABC):
         self.journal.append(Entry([], [], pruned_at=host.now()))  # with what the recovery writes
 
     @property
-    def _name(self) -> str:
-        """What commands carry to be found again: the journal's path, or nothing that any other runtime could have."""
-        cluster = self.journal.cluster
-        if cluster is not None:
-            return self._named(cluster.name)
-        return str(Path(self._target).absolute()) if isinstance(self._target, str | Path) else f"memory:{id(self)}"
+    def _marks(self) -> dict[str, str]:
+        """What all carries in its environment that is started for this journal, to be found again."""
+        return Origin.here(self.journal.identity.id, self._copy).variables
 
-    def _named(self, node: str) -> str:
-        """The same of a node of this journal. Its address is told without who connects, and how."""
-        if not isinstance(self._target, str):
-            return f"{node} of memory:{id(self.journal)}"
-        where = urlsplit(self._target)
-        schema = parse_qs(where.query).get("schema", [""])[0]
-        return f"{node} of {where.hostname}:{where.port}{where.path} {schema}"
+    @property
+    def _copy(self) -> str:
+        """Which copy of its journal this runtime owns: of a database, its node there."""
+        cluster, copy = self.journal.cluster, self.journal.identity.copy
+        return copy if cluster is None else _of_node(cluster.name, copy)
 
     def _new_outputs(self) -> Outputs:
         if self._outputs is not None:
@@ -515,6 +509,10 @@ class RuntimeParts(ABC):
     def _settle(handle: JobHandle, actor: JobActor) -> None:
         tasks = [] if actor.stream is None else [task.record for task in actor.stream.tasks]
         handle.settle(outcome_of(actor.record, tasks))
+
+
+def _of_node(node: str, copy: str) -> str:
+    return f"{node} of {copy}"
 
 
 def span(name: str, value: Duration) -> float:

@@ -4,6 +4,9 @@ A number alone never identifies a process: numbers are reused. So a process that
 recognised by its start time and by the token in its environment, and a group is signalled only while a
 member of it is known. Without /proc (systems other than Linux) nothing can be recognised, and nothing is
 killed.
+
+The same number is another process in another container. So what is kept of a process names its kernel, since its last
+boot, and its namespace of numbers, too (`Process`): that is one process for ever.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from .contract import ProcessInfo
 
@@ -27,11 +31,45 @@ START_PATH = "CALLBOARD_START_PATH"
 """What PYTHONPATH was before a worker's process was started, for what its bodies start."""
 
 _PROC = Path("/proc")
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
 _PROCESS_CLOCK = 2  # what makes a process's number the number of its clock: clock_getcpuclockid(3)
 _AT_WORK = {"R", "D"}  # states of a thread: it runs or would like to; it waits for a device
 _WORKING = 0.05
 """The part of a processor that a process uses at least which works. What waits for Python's lock uses less: it looks
 again every 5 ms."""
+
+
+class Process(NamedTuple):
+    """A process, as it can be known by others. kernel, namespace: "" where they cannot be known."""
+
+    kernel: str  # its boot's id
+    namespace: str  # of the processes' numbers
+    pid: int
+    started: int  # in clock ticks since the boot; 0 where it cannot be known
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it is known to have ended. Not of one that nobody can see from here."""
+        here = this_process()
+        if not (self.namespace and self.started) or self.kernel != here.kernel:
+            return False
+        if self.namespace == here.namespace:
+            return not is_running(self.pid, self.started)
+        there = [pid for pid in _pids() if _namespace(pid) == self.namespace]  # a container's that is seen from here
+        return bool(there) and not any(self._is(pid) for pid in there)
+
+    def _is(self, pid: int) -> bool:
+        return _number_inside(pid) == self.pid and is_running(pid, self.started)
+
+
+def this_process() -> Process:
+    """This one."""
+    pid = os.getpid()
+    try:
+        boot = _BOOT.read_text().strip()
+    except OSError:
+        boot = ""
+    return Process(boot, _namespace(pid) if boot else "", pid, start_time(pid))
 
 
 def start_time(pid: int) -> int:
@@ -108,13 +146,32 @@ def kill_leftover(info: ProcessInfo, *, wait: float = 2.0, mark: str | None = No
 
 
 def _group_members(group: int) -> Iterator[int]:
-    if not _PROC.is_dir():
-        return
-    for entry in _PROC.iterdir():
-        if entry.name.isdecimal():
-            fields = _stat(int(entry.name))
-            if fields and int(fields[2]) == group and fields[0] not in "ZX":
-                yield int(entry.name)
+    for pid in _pids():
+        fields = _stat(pid)
+        if fields and int(fields[2]) == group and fields[0] not in "ZX":
+            yield pid
+
+
+def _pids() -> Iterator[int]:
+    if _PROC.is_dir():
+        yield from (int(entry.name) for entry in _PROC.iterdir() if entry.name.isdecimal())
+
+
+def _namespace(pid: int) -> str:
+    """The namespace that a process has its number in; "" where that cannot be known."""
+    try:
+        return str((_PROC / str(pid) / "ns" / "pid").readlink())
+    except OSError:
+        return ""
+
+
+def _number_inside(pid: int) -> int:
+    """The number of a process in its own namespace; 0 where that cannot be known."""
+    try:
+        lines = (_PROC / str(pid) / "status").read_text(errors="replace").splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[-1]) for line in lines if line.startswith("NSpid:")), 0)
 
 
 def _stat(pid: int) -> list[str]:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -41,6 +41,13 @@ from ...actors.transitions import Transitioned
 
 if TYPE_CHECKING:
     from .cluster import Cluster
+
+
+class Identity(NamedTuple):
+    """What a journal is known by, wherever it lies. copy: which of those of that id, of which one was copied."""
+
+    id: str  # random, of its making
+    copy: str
 
 
 class InboxRow(msgspec.Struct, frozen=True):
@@ -323,6 +330,11 @@ class Journal(Reader, Protocol):
 
     durable_medium: bool
     """Whether it survives the process. A volatile journal accepts bodies that no restart could find again."""
+
+    @property
+    def identity(self) -> Identity:
+        """What it is known by. Raises JournalError where it is not open."""
+        ...
 
     @property
     def shared(self) -> Path | None:

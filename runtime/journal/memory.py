@@ -14,6 +14,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Self
+from uuid import uuid4
 
 from ...actors.loading import Loaded
 from ...actors.records import (
@@ -28,7 +29,7 @@ from ...actors.records import (
 )
 from ...actors.task_record import AttemptRecord, TaskRecord
 from ...actors.transitions import Transitioned
-from .contract import ArchivedJob, Commits, Entry, Health, InboxRow, Wanted, belongs_to
+from .contract import ArchivedJob, Commits, Entry, Health, Identity, InboxRow, Wanted, belongs_to
 
 HISTORY = 100_000
 ENDED_JOBS = 1_000
@@ -45,6 +46,7 @@ class MemoryJournal:
     cluster = None
 
     def __init__(self, *, history: int = HISTORY, ended_jobs: int = ENDED_JOBS, ended_tasks: int = ENDED_TASKS) -> None:
+        self.identity = Identity(uuid4().hex, "memory")
         self.tail = 0
         self.durable = 0
         self.backlog = 0

@@ -127,13 +127,15 @@ def prepare(path: Path) -> tuple[int, int]:
     return before, len(MIGRATIONS)
 
 
-def claim(path: Path) -> tuple[int, int]:
-    """Begin a session as the file's owner. Returns (the owner's number, last entry). Raises JournalError."""
+def claim(path: Path) -> tuple[int, int, str]:
+    """Begin a session as the file's owner. Returns (the owner's number, last entry, the journal's id). Raises
+    JournalError.
+    """
     with refusing(path), contextlib.closing(connect(path, "rw")) as connection:
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("UPDATE meta SET session = session + 1, owner = random()")
-        owner, entry = connection.execute("SELECT owner, entry FROM meta").fetchone()
-        return owner, entry
+        owner, entry, journal = connection.execute("SELECT owner, entry, id FROM meta").fetchone()
+        return owner, entry, journal
 
 
 def note_log(path: Path, log: Path) -> None:

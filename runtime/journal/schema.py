@@ -90,7 +90,12 @@ CREATE INDEX chunks_of_owner ON transition_chunks (owner);
     + document_views(Sqlite())
 )
 
-MIGRATIONS = (_FIRST,)
+_NAMED = """
+ALTER TABLE meta ADD COLUMN id TEXT NOT NULL DEFAULT '';  -- random, of the journal's making: what is its names it
+UPDATE meta SET id = lower(hex(randomblob(16)));
+"""
+
+MIGRATIONS = (_FIRST, _NAMED)
 """What brings a file from version n to n + 1."""
 
 # For each kind of record, `batch` has a column with a JSON object {key: place}: offset << 32 | length, in `data`.

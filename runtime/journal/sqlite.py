@@ -16,7 +16,7 @@ from typing import Self
 
 from ...actors.loading import Loaded
 from ..control.bell import Bell
-from .contract import JournalError
+from .contract import Identity, JournalError
 from .lock import Lock
 from .opening import check_place, claim, connect_writer, prepare
 from .reader import SqliteReader
@@ -80,7 +80,9 @@ class SqliteJournal(WrittenJournal[SqliteReader]):
             prepare(self.path)
             reader = SqliteReader(self.path)
             loaded = reader.load()
-            owner, base = claim(self.path)
+            owner, base, journal = claim(self.path)
+            found = self.path.stat()
+            self._identity = Identity(journal, f"{found.st_dev}:{found.st_ino}")
         except BaseException:
             if reader is not None:
                 reader.close()

@@ -24,7 +24,7 @@ from ...actors.records import (
 from ...actors.task_record import AttemptRecord, TaskRecord
 from ...actors.transitions import Transitioned
 from .batch import check
-from .contract import ArchivedJob, Commits, Entry, Health, InboxRow, JournalError, Stored, Wanted
+from .contract import ArchivedJob, Commits, Entry, Health, Identity, InboxRow, JournalError, Stored, Wanted
 from .writer import Medium, Writer, asker
 
 R = TypeVar("R", bound=Stored)
@@ -50,13 +50,21 @@ class WrittenJournal(ABC, Generic[R]):
         self._pending: list[Entry] = []
         self._writer: Writer | None = None
         self._reader: R | None = None
+        self._identity: Identity | None = None
 
     @abstractmethod
     def _begin(self) -> tuple[R, Loaded, Medium]:
-        """Take ownership and load the living. What raises leaves nothing behind."""
+        """Take ownership, learn its identity, and load the living. What raises leaves nothing behind."""
 
     def _give_up(self) -> None:
         """Give up what `_begin` took beside what it returned. All is written, or will not be."""
+
+    @property
+    def identity(self) -> Identity:
+        """What it is known by. Raises JournalError when the journal was never open."""
+        if self._identity is None:
+            raise JournalError(f"{self._where} is not open. Open it before it is asked what it is.")
+        return self._identity
 
     # -- writing
 

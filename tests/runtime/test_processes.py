@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import signal
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ from callboard import Retry, Runtime, SpecificationError, Task, Worker, Workstre
 from callboard.actors.task_record import AttemptRecord
 from callboard.actors.transitions import Transitioned
 from callboard.runtime.handles import JobHandle
+from callboard.runtime.identity import Origin
 from callboard.runtime.leftovers import kill_leftovers
 
 pytestmark = pytest.mark.anyio
@@ -189,7 +191,10 @@ def test_processes_die_with_a_runtime_that_is_killed(tmp_path: Path) -> None:
     wait_until_gone(worker)
     # What the body started may have been left: the next start finds it by the attempt's token.
     attempt = AttemptRecord(key=token_of(started), task=1, task_id="j@1/a", attempt=1, claimed_at=1.0)
-    kill_leftovers([attempt], str(journal.absolute()))
+    with sqlite3.connect(journal) as reading:
+        known = reading.execute("SELECT id FROM meta").fetchone()[0]
+    reading.close()
+    kill_leftovers([attempt], known, [])
     wait_until_gone(started)
 
 
@@ -212,12 +217,12 @@ def wait_until_gone(pid: int) -> None:
 
 
 def test_a_worker_process_that_was_left_behind_is_killed() -> None:
-    marks = {"CALLBOARD_JOURNAL": "/some/where.db", "CALLBOARD_WORKER": "pool-1#1"}
+    marks = {**Origin.here("some", "copy").variables, "CALLBOARD_WORKER": "pool-1#1"}
     with subprocess.Popen(["sleep", "60"], env={**os.environ, **marks}, start_new_session=True) as left:
         attempt = AttemptRecord(key=1, task=1, task_id="j@1/a", attempt=1, claimed_at=1.0)
-        assert kill_leftovers([attempt], "/another.db") == 0
+        assert kill_leftovers([attempt], "another", ["copy"]) == 0
         assert left.poll() is None
-        assert kill_leftovers([attempt], "/some/where.db") == 1
+        assert kill_leftovers([attempt], "some", ["copy"]) == 1
         assert left.wait(20) == -signal.SIGKILL
 
 

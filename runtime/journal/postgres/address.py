@@ -14,7 +14,7 @@ Rules
 from __future__ import annotations
 
 import re
-from urllib.parse import parse_qsl, quote, unquote, urlencode
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 import msgspec
 
@@ -41,6 +41,12 @@ class Address(msgspec.Struct, frozen=True):
     def channel(self) -> str:
         """The channel that is rung for those who listen to this journal."""
         return f"callboard_{self.schema}"
+
+    @property
+    def place(self) -> str:
+        """Where that is, whoever connects, and how."""
+        parts = urlsplit(self.url)
+        return f"{parts.netloc.rpartition('@')[2]}{parts.path} {self.schema}"
 
     def __repr__(self) -> str:
         return self.shown

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ....actors.loading import Loaded
 from ..cluster import EPOCH, LEASE, LeaseLost
-from ..contract import InboxRow, JournalError
+from ..contract import Identity, InboxRow, JournalError
 from ..writer import Medium
 from ..written import WrittenJournal
 from .address import Address, parse
@@ -89,6 +89,7 @@ class PostgresJournal(WrittenJournal[PostgresReader]):
         prepare(self.address)
         reader = PostgresReader(self.address)
         try:
+            self._identity = Identity(reader.id(), self.address.place)
             cluster = self._cluster = PostgresCluster(self.address, reader.load, name=self._node, lease=self._lease)
             loaded = cluster.take() or reader.load(Part())
             mine = {one.name: one for one in reader.breakers() if one.id == f"{one.name}@{cluster.name}"}

@@ -9,16 +9,11 @@ Rules
 
 from __future__ import annotations
 
-import os
 import socket
-from pathlib import Path
 
 import msgspec
 
-from ...engines.processes import is_running, start_time
-
-_BOOT = Path("/proc/sys/kernel/random/boot_id")
-_NAMESPACE = Path("/proc/self/ns/pid")
+from ...engines.processes import Process, is_running, this_process
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -36,19 +31,16 @@ class Place(msgspec.Struct, frozen=True):
 
     def is_dead(self) -> bool:
         """Whether that process is known to have ended."""
-        return (
-            bool(self.kernel and self.started) and self.kernel == _kernel() and not is_running(self.pid, self.started)
-        )
+        if not (self.kernel and self.started) or self.kernel != _kernel(this_process()):
+            return False
+        return not is_running(self.pid, self.started)
 
 
 def here() -> Place:
     """Where this process runs."""
-    pid = os.getpid()
-    return Place(socket.gethostname(), _kernel(), pid, start_time(pid))
+    process = this_process()
+    return Place(socket.gethostname(), _kernel(process), process.pid, process.started)
 
 
-def _kernel() -> str:
-    try:
-        return f"{_BOOT.read_text().strip()} {_NAMESPACE.readlink()}"
-    except OSError:
-        return ""
+def _kernel(process: Process) -> str:
+    return f"{process.kernel} {process.namespace}" if process.namespace else ""

@@ -253,6 +253,10 @@ class PostgresReader:
     def check_pages(self) -> None:
         """Do nothing: the server answers for its pages (`pg_amcheck`, data checksums)."""
 
+    def id(self) -> str:
+        """The journal's random id."""
+        return str(self._rows("SELECT id FROM callboard")[0][0])
+
     def close(self) -> None:
         """Let go of the connection."""
         self._link.close()

@@ -248,5 +248,10 @@ CREATE FUNCTION json_extract(json text, path text) RETURNS text LANGUAGE sql IMM
 $$;
 """
 
-MIGRATIONS = (NODES + INBOX + _RECORDS + _COMMIT + _PRINTED + views(Postgres()) + document_views(Postgres()),)
+_NAMED = """
+ALTER TABLE callboard  -- a random id, of the journal's making: what belongs to it names it
+  ADD COLUMN id text NOT NULL DEFAULT md5(random()::text || clock_timestamp()::text);
+"""
+
+MIGRATIONS = (NODES + INBOX + _RECORDS + _COMMIT + _PRINTED + views(Postgres()) + document_views(Postgres()), _NAMED)
 """What brings a database from version n to n + 1."""

@@ -6,6 +6,7 @@ import contextlib
 import os
 import select
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -201,7 +202,8 @@ def kill(pid: int, reach: Reach, place: Path) -> None:
             return
         os.kill(pid, signal.SIGKILL)
     if reach == "tree":
-        kill_all(f"CALLBOARD_JOURNAL={(place / 'state.db').absolute()}")
+        with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(place / "state.db")) as reading:
+            kill_all(f"CALLBOARD_JOURNAL={reading.execute('SELECT id FROM meta').fetchone()[0]}")
 
 
 def kill_all(mark: str) -> None:

@@ -18,7 +18,7 @@ import msgspec
 from callboard.actors.loading import Loaded
 from callboard.actors.records import AnyRecord, RequestRecord
 from callboard.actors.transitions import Transitioned
-from callboard.runtime.journal.contract import Commits, Entry, Health
+from callboard.runtime.journal.contract import Commits, Entry, Health, Identity
 from callboard.runtime.journal.memory import MemoryJournal
 
 
@@ -60,6 +60,7 @@ class SimulatedJournal:
     """The journal of one life of a runtime, on a disk."""
 
     durable_medium = False
+    identity = Identity("", "")
     shared = None
 
     def __init__(self, disk: Disk) -> None:

@@ -11,7 +11,7 @@ import msgspec
 from callboard.actors.loading import Loaded
 from callboard.actors.transitions import Transitioned
 from callboard.runtime.journal.cluster import LeaseLost, Node, Pulse, ToolState, Want
-from callboard.runtime.journal.contract import Commits, Entry, Health, InboxRow, JournalError
+from callboard.runtime.journal.contract import Commits, Entry, Health, Identity, InboxRow, JournalError
 from callboard.runtime.journal.sharing import Claim
 
 from .server import Server, nobody
@@ -110,6 +110,7 @@ class NodeJournal:
     """The journal of one node. What could not be written is kept, and tried again whole."""
 
     durable_medium = False
+    identity = Identity("", "")
     shared = None
 
     def __init__(self, cluster: MemoryCluster) -> None:

@@ -13,7 +13,7 @@ from callboard.actors.loading import Loaded
 from callboard.actors.records import JobRecord, MachineRecord
 from callboard.actors.transitions import Transitioned
 from callboard.runtime.journal.cluster import EPOCH, LeaseLost, Node, Pulse, ToolState, Want
-from callboard.runtime.journal.contract import Commits, Entry, Health, InboxRow, JournalError, belongs_to
+from callboard.runtime.journal.contract import Commits, Entry, Health, Identity, InboxRow, JournalError, belongs_to
 from callboard.runtime.journal.memory import MemoryJournal
 from callboard.runtime.journal.sharing import Claim, portion
 
@@ -94,6 +94,7 @@ class MemoryNode:
     """One node's journal, and its seat."""
 
     durable_medium = False
+    identity = Identity("", "")
     shared = None
 
     def __init__(self, base: Shared, name: str) -> None:
