@@ -6,7 +6,7 @@ Rules
 - Its id is the caller's, or made by the runtime; a workstream's id is "JOB@RUN", a task's "JOB@RUN/NAME". A child is
   submitted by a task of its parent: its id is "PARENT/TASK/NAME", and it is one deeper.
 - Before it runs it takes its slots (`reservations.py`), all or none; until then it is pending, and its reason says for
-  what.
+  what. Where nobody could bring them any more it fails after a while (`unroutable_timeout`), unless somebody comes.
 - A child whose task ends other than completed is cancelled, and all children where the workstream does.
 - A workstream that failed is followed by its next run by itself where it says `retry`, and another try can help: the
   job runs meanwhile, and the due time is in its record. What has ended is never changed: `runs.py`.
@@ -28,11 +28,11 @@ from .backoff import delay
 from .commands import Approve, Cancel, Pause, Reject, Resume
 from .entity import Entity
 from .kernel import Kernel
-from .limits import attempts
-from .messages import Allocated, ChildOver, Ended, Message, Recover, Stop, TimerFired, TurnFailed
+from .limits import LimitsResolver, attempts
+from .messages import Allocated, ChildOver, Ended, Message, Recover, Stop, TimerFired, TurnFailed, Unroutable
 from .records import JobRecord, WorkstreamRecord
 from .runs import NOTHING, Kept, kept_of
-from .spec import Workstream, seconds
+from .spec import Task, Workstream, seconds
 from .turn import NO_ENGINE, JobOver
 from .workstream import WorkstreamActor
 
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 DEEPEST = 5
 """How deep a job may be (seed 002): one that no task submitted has depth 0."""
 DEADLINE = "the deadline is over"
+_SAYS_NOTHING = Task("")
 
 
 class JobActor(Entity[JobRecord]):
@@ -54,7 +55,7 @@ class JobActor(Entity[JobRecord]):
     receivers: ClassVar[dict[type[Message], str]] = {
         Allocated: "on_allocated", Approve: "on_decision", Cancel: "on_cancel", ChildOver: "on_child_over",
         Ended: "on_ended", Pause: "on_pause", Recover: "on_recover", Reject: "on_decision", Resume: "on_pause",
-        Stop: "on_stop", TimerFired: "on_timer", TurnFailed: "on_turn_failed",
+        Stop: "on_stop", TimerFired: "on_timer", TurnFailed: "on_turn_failed", Unroutable: "on_unroutable",
     }  # fmt: skip
 
     def __init__(self, kernel: Kernel, record: JobRecord, spec: Workstream) -> None:
@@ -114,6 +115,24 @@ class JobActor(Entity[JobRecord]):
         """Its slots are there."""
         if self.record.state == JobState.PENDING:
             self._allocate()
+
+    def on_unroutable(self, message: Unroutable) -> None:
+        """No worker that there is, or comes, could bring its slots: it does not wait for ever. Or now one could."""
+        routable = message.reason is None
+        if self.record.state != JobState.PENDING or routable == self.record.routable:
+            return
+        self.disarm()
+        waits = self.kernel.scheduler.reservations.why_it_waits(self)
+        self.change(routable=routable, reason=waits if routable else f"unroutable: {message.reason}", due_at=None)
+        limit = LimitsResolver(self.spec, self.kernel.defaults).of(_SAYS_NOTHING).unroutable_timeout
+        dues = [self.deadline, None if routable else self.kernel.at + limit]
+        if said := [due for due in dues if due is not None]:
+            self.wait_until(min(said))
+
+    def _give_up(self) -> None:
+        """Nobody came who could have brought its slots."""
+        error = self.record.reason
+        self.fire(Event.FAIL, replace(self.record, error=error), reason=error)
 
     def entered_running(self) -> None:
         """Run its workstream."""
@@ -292,6 +311,8 @@ class JobActor(Entity[JobRecord]):
         self.change(due_at=None)
         if deadline is not None and deadline <= self.kernel.at:
             self.on_stop(Stop(DEADLINE))
+        elif self.record.state == JobState.PENDING:
+            self._give_up()
         else:
             self._settle()  # or once its last child has ended
             self._watch()
@@ -328,7 +349,9 @@ class JobActor(Entity[JobRecord]):
         self.arm_again()
 
     def on_recover(self, message: Recover) -> None:
-        """The process that ran it is gone: go on."""
+        """The process that ran it is gone: go on. Whether there are workers for it is found out anew."""
+        if not self.record.routable:
+            self.on_unroutable(Unroutable(None))
         if self.stream is not None and not self.stream.ended:
             self.kernel.send(self.stream, message)
 

@@ -34,6 +34,7 @@ class JobRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=False)
     stream: int = 0  # key of its present workstream, given before there is one: its specification is kept under it
     retry_at: float | None = None  # when its failed workstream's next run begins by itself
     worker_count: int = 0  # slots it reserves; 0: none
+    routable: bool = True  # whether there are workers that could bring those, while it waits for them
     archive: bool = False  # it is moved out of the journal once it has ended and its runtime is left
     again: str | None = None  # of a further incarnation: the task that it was asked to run anew,
     skip: tuple[str, str] | None = None  # and the one to do without, and why

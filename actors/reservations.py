@@ -6,6 +6,9 @@ Rules
   floor, not a cap: the job's tasks use its slots first, and free ones beside them.
 - All or none: a job that cannot have all of its slots is pending. First come, first served: what comes free is set
   aside for the first in line, and for nobody behind him, until he has them all.
+- Only slots of workers that take tasks can come free. A job that these do not have (a worker has ended, is paused, or
+  does not answer) keeps its place, but nothing is set aside for it and it holds up nobody. Where no worker that lives,
+  or is going to be replaced, could bring them either, it is told that it is unroutable, as a task is, until one comes.
 - A child draws on the slots of its parent first, those that nothing runs in, and gives them back there. One whose
   parent has enough waits in no line.
 - What waits occupies nothing. A reservation in which nothing has run for a second (all is held, backs off, or waits for
@@ -27,7 +30,8 @@ import msgspec
 
 from ..machines import JobState
 from .commands import Reply
-from .messages import Allocated, Regained, TimerFired
+from .lanes import Pool
+from .messages import Allocated, Regained, TimerFired, Unroutable
 from .turn import Answer, Call
 
 if TYPE_CHECKING:
@@ -35,6 +39,7 @@ if TYPE_CHECKING:
     from .kernel import Kernel
     from .lanes import Gate, Lane
     from .scheduler import SchedulerActor
+    from .spec import Worker
     from .task import TaskActor
     from .worker import WorkerActor
 
@@ -129,7 +134,6 @@ class Reservations:
     def __init__(self, kernel: Kernel, scheduler: SchedulerActor) -> None:
         self.kernel = kernel
         self.scheduler = scheduler
-        self.most: dict[str, int] = {}  # the most slots that an engine ever had in this process
         self.clear()
 
     def clear(self) -> None:
@@ -154,23 +158,32 @@ class Reservations:
         return tuple(found)
 
     def beyond(self, job: JobActor) -> str | None:
-        """Why a job could never have its slots, if so."""
-        count = job.record.worker_count
-        for engine, capabilities in _wanted(self.kernel, job).items():
-            suits = [
-                worker.record.capacity
-                for worker in self.kernel.workers.values()
-                if worker.record.engine == engine and capabilities <= worker.capabilities
-            ]
-            most = max(sum(suits), 0 if capabilities else self.most.get(engine, 0))
-            if count > most:
-                return f"it wants {count} slots of the engine {engine!r}, and there are {most}"
+        """Why a job could never have its slots, if so: not even if a cluster had a place for every worker."""
+        unfit = [worker.spec for worker in self.kernel.named.values() if worker.unfit is not None]
+        return self._short(job, unfit)
+
+    def _short(self, job: JobActor, more: Iterable[Worker] = ()) -> str | None:
+        """Which slots a job lacks, though all workers were free that live, or are going to be replaced, and `more`."""
+        kernel, count = self.kernel, job.record.worker_count
+        specs = [worker.spec for worker in kernel.workers.values() if worker.comes_back]
+        specs += [*kernel.supervisor.health.coming.values(), *more]
+        for engine, capabilities in _wanted(kernel, job).items():
+            pool = Pool(engine, capabilities)
+            there = sum(spec.capacity or 1 for spec in specs if pool.suits_spec(spec))
+            if count > there:
+                return f"it wants {count} slots of the engine {engine!r}, and there are {there}"
         return None
+
+    def _servable(self, mine: Reservation) -> bool:
+        """Whether the workers that take tasks now have as many slots, in use or not."""
+        pool = self.scheduler.pool
+        return all(pool(engine, wanted).limit >= mine.count for engine, wanted in mine.wanted.items())
 
     def ask(self, job: JobActor) -> str | None:
         """Reserve the slots of a job. Returns what it waits for, if it has to: then it is told when it has them."""
         mine = self._new(job)
-        if not self.line or self._parent_suffices(mine):
+        serves = self._servable(mine)
+        if serves and (self._parent_suffices(mine) or not any(map(self._servable, self.line.values()))):
             self._take(mine)
         if not mine.missing:
             self.granted[job.record.key] = mine
@@ -178,8 +191,16 @@ class Reservations:
             return None
         self.line[job.record.key] = mine
         self._changed()
+        self._tell_short(mine)
+        return self.why_it_waits(job)
+
+    def why_it_waits(self, job: JobActor) -> str | None:
+        """What a job in line waits for."""
+        mine = self.line.get(job.record.key)
+        if mine is None:
+            return None
         what = " and ".join(f"{mine.count} slots of the engine {engine!r}" for engine in mine.wanted)
-        place = list(self.line).index(job.record.key)
+        place = list(self.line).index(mine.job.record.key)
         return f"waits for {what}" + (f", behind {place} other jobs" if place else "")
 
     def release(self, job: JobActor) -> None:
@@ -211,12 +232,32 @@ class Reservations:
         for mine in self.granted.values():
             if mine.missing and not mine.yielded:
                 self._take(mine)
+        behind = False
         for key, mine in list(self.line.items()):
-            if next(iter(self.line)) == key or self._parent_suffices(mine):
+            if not self._servable(mine) and not self._stand_aside(mine):
+                continue
+            if not behind or self._parent_suffices(mine):
                 self._take(mine)
-            if not mine.missing:
-                self.granted[key] = self.line.pop(key)
-                self.kernel.send(mine.job, Allocated())
+            if mine.missing:
+                behind = True
+                continue
+            self.granted[key] = self.line.pop(key)
+            self.kernel.send(mine.job, Allocated())
+
+    def _stand_aside(self, mine: Reservation) -> bool:
+        """Set nothing aside for who cannot have all of his slots now. Returns whether he can, of other engines."""
+        self._let_all(mine)
+        mine.wanted = _wanted(self.kernel, mine.job)
+        mine.missing = dict.fromkeys(mine.wanted, mine.count)
+        return self._servable(mine)
+
+    def _let_all(self, mine: Reservation) -> None:
+        """Let others have the slots in which nothing of it runs."""
+        for worker, count in list(mine.held.items()):
+            mine.lack(worker.record.engine, count)
+            for _ in range(count):
+                self._hand_on(mine, worker)
+        mine.held = {}
 
     def _take(self, mine: Reservation) -> None:
         for engine in list(mine.missing):
@@ -324,11 +365,7 @@ class Reservations:
         for mine in self.granted.values():
             if mine.active or mine.idle_since > latest:
                 continue
-            for worker, count in list(mine.held.items()):
-                mine.lack(worker.record.engine, count)
-                for _ in range(count):
-                    self._hand_on(mine, worker)
-            mine.held = {}
+            self._let_all(mine)
             mine.yielded = True
         self.collect()
         self.scheduler.match()
@@ -378,12 +415,20 @@ class Reservations:
 
     # -- workers -------------------------------------------------------------------------------------------------------
 
-    def enrolled(self, engine: str) -> None:
-        """A worker has come."""
-        now = sum(worker.record.capacity for worker in self.kernel.workers.values() if worker.record.engine == engine)
-        self.most[engine] = max(now, self.most.get(engine, 0))
+    def workers_changed(self) -> None:
+        """A worker has come, or takes no more: others may have their turn, or what they need is not there any more."""
         if self.at_work:
             self.collect()
+
+    def tell_short(self) -> None:
+        """Tell those in line whether there is anybody who could bring what they wait for."""
+        for mine in self.line.values():
+            self._tell_short(mine)
+
+    def _tell_short(self, mine: Reservation) -> None:
+        why = self._short(mine.job)
+        if (why is None) != mine.job.record.routable:
+            self.kernel.send(mine.job, Unroutable(why))
 
     def retire(self, worker: WorkerActor) -> None:
         """A worker takes no more tasks: what was reserved there must be had elsewhere."""

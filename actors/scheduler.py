@@ -116,7 +116,8 @@ class SchedulerActor:
             elif not lane.pool.workers and ON_CLUSTER in (worker.record.engine, lane.pool.engine):
                 for _, task in list(lane.tasks()):
                     self._moved(task)
-        self.reservations.enrolled(worker.record.engine)
+        self.reservations.tell_short()
+        self.reservations.workers_changed()
         self.match()
 
     def retire(self, worker: WorkerActor) -> None:
@@ -129,10 +130,12 @@ class SchedulerActor:
             pool.used -= worker.used
         worker.pools = []
         if self.reservations.at_work:
-            self.reservations.collect()
+            self.reservations.workers_changed()
+            self.match()
 
     def tell_unroutable(self) -> None:
-        """Tell the queued tasks that none of the workers could run."""
+        """Tell the queued tasks that none of the workers could run, and the jobs that wait for slots of none."""
+        self.reservations.tell_short()
         for lane in self._lanes():
             if not lane.pool.workers and not self._may_come(lane.pool):
                 for _, task in list(lane.tasks()):

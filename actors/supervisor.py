@@ -132,6 +132,7 @@ class SupervisorActor:
         for token, slot in list(kernel.slots.items()):
             if slot.key in kernel.stuck and token not in kernel.calls:
                 kernel.free_slot(token)
+        kernel.scheduler.reservations.tell_short()
         kernel.scheduler.reservations.collect()
         kernel.scheduler.match()
         for breaker in kernel.breakers.values():

@@ -6,7 +6,8 @@ Rules
   jobs.
 - It is terminal only when its workstream and its children are.
 - Its slots are taken whole or not at all; a job that needs more than any capacity is rejected when it is
-  validated, so that `pending` always ends.
+  validated, and one that waits for slots which nobody could bring any more fails after a while, so that `pending`
+  always ends.
 - Its deadline cancels it, in every state.
 """
 
@@ -41,7 +42,11 @@ JOB: Final = Machine(
     S.SUBMITTED,
     states=(
         State(S.SUBMITTED, Phase.SUBMITTED, bounded_by="its validation, in the same turn"),
-        State(S.PENDING, Phase.PENDING, bounded_by="worker slots, and its deadline"),
+        State(
+            S.PENDING,
+            Phase.PENDING,
+            bounded_by="worker slots, which fail as unroutable where nobody could bring them, and its deadline",
+        ),
         State(S.RUNNING, Phase.RUNNING, bounded_by="its workstream and its children, and its deadline"),
         State(
             S.CANCELLING,
@@ -57,6 +62,7 @@ JOB: Final = Machine(
         T(S.SUBMITTED, E.REJECT, S.FAILED, severity="error"),
         T(S.SUBMITTED, E.CANCEL, S.CANCELLED),
         T(S.PENDING, E.ALLOCATE, S.RUNNING),
+        T(S.PENDING, E.FAIL, S.FAILED, severity="error"),
         T(S.PENDING, E.CANCEL, S.CANCELLED),
         T(S.RUNNING, E.SUCCEED, S.COMPLETED),
         T(S.RUNNING, E.FAIL, S.FAILED, severity="error"),

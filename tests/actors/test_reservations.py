@@ -4,15 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from random import Random
+from typing import Any
 
 import msgspec
 import pytest
 from tests.actors.jobs_help import child, goes_on, job_record, living, waits
 from tests.actors.stage import Stage, flow, hangs, task
 
-from callboard.actors.messages import TurnFailed
+from callboard.actors.commands import (
+    PauseWorker,
+    Reply,
+    ResumeWorker,
+    ShutDownWorker,
+    StartWorkers,
+    TerminateWorker,
+)
+from callboard.actors.messages import Message, TurnFailed, WorkerDied
 from callboard.actors.records import JobRecord, WorkerRecord
-from callboard.actors.spec import Task, Worker, Workstream
+from callboard.actors.spec import HealthChecks, Task, Worker, Workstream
+from callboard.actors.strategy import Supervision
 from callboard.actors.task_record import TaskRecord
 from callboard.machines import TaskState
 
@@ -348,4 +358,135 @@ def test_a_crash_anywhere_in_random_trees_leaves_nothing_that_does_not_end(seed:
     assert all(job.finished_at for job in after.kept.of(JobRecord))
     assert {worker.used for worker in after.kernel.workers.values()} <= {0}
     assert not after.kernel.scheduler.reservations.at_work
+    assert after.audit() == []
+
+
+# -- slots that are not there any more ---------------------------------------------------------------------------------
+
+TWO = (Worker("p", engine="loop", capacity=2), Worker("q", engine="loop", capacity=2))
+OWN: Any = "cluster"  # whatever has processes of its own
+
+
+def big_waits(workers: tuple[Worker, ...] = TWO, engine: Any = "loop") -> Stage:
+    """Two jobs run one task each on worker `q`, the first in line wants all four slots, and behind it a plain one."""
+    stage = Stage(workers=workers)
+    stage.scripts |= dict.fromkeys("abcd", hangs)
+    names = ("a", "b", "c", "d")
+    stage.submit(flow(*(task(name, engine=engine, timeout=10_000) for name in names)), "first")
+    stage.submit(flow(task("a", engine=engine, timeout=10_000), worker_count=4), "big")
+    stage.submit(flow(task("b", engine=engine, timeout=10_000)), "plain")
+    for name in names:
+        record = stage.task(name, "first")
+        if (record.worker_id or "").startswith("p"):
+            end(stage, "first", name)
+    assert (stage.state("big"), stage.states("plain")) == ("pending", {"b": "queued"})  # what is free is set aside
+    return stage
+
+
+@pytest.mark.parametrize("word", [ShutDownWorker("enough"), TerminateWorker("enough")])
+def test_the_slots_of_an_ended_worker_do_not_count(word: Message) -> None:
+    stage = Stage(workers=TWO)
+    stage.command(stage.worker("q"), word)
+    stage.submit(wants(4), "big")
+    stage.submit(wants(2), "small")
+    stage.submit(wants(None, "b"), "plain")
+    assert (stage.state("big"), job_record(stage, "big").error) == (
+        "failed", "it wants 4 slots of the engine 'loop', and there are 2",
+    )  # fmt: skip
+    assert [stage.state(name) for name in ("small", "plain")] == ["completed", "completed"]
+    assert stage.audit() == []
+
+
+def test_those_of_one_that_was_given_up_do_not_count_and_those_of_one_that_is_replaced_do() -> None:
+    pair = (Worker("p", engine=OWN, capacity=2), Worker("q", engine=OWN, capacity=2))
+    health = HealthChecks(restarts=Supervision(intensity=1, backoff_min=5, backoff_max=5, period=1000))
+    stage = Stage(workers=pair, health=health)
+    spec = flow(task("a", engine=OWN), worker_count=4)
+    stage.send(WorkerDied("q", 1, "killed"))
+    stage.submit(spec, "one")
+    stage.submit(flow(task("b", engine=OWN)), "plain")
+    assert (stage.state("one"), stage.state("plain")) == ("pending", "completed")  # nothing is held up meanwhile
+    stage.advance(5)
+    assert stage.state("one") == "completed"
+    stage.send(WorkerDied("q", 2, "killed"))
+    assert any(notice.event == "worker_given_up" for notice in stage.notices)
+    stage.submit(spec, "two")
+    assert stage.state("two") == "failed"
+    assert stage.audit() == []
+
+
+def test_who_waits_for_slots_that_have_gone_holds_up_nobody_and_does_not_wait_for_ever() -> None:
+    stage = big_waits()
+    stage.command(stage.worker("q"), TerminateWorker("enough"))
+    assert stage.states("plain") == {"b": "running"}
+    assert job_record(stage, "big").reason == "unroutable: it wants 4 slots of the engine 'loop', and there are 2"
+    stage.advance(599)
+    assert stage.state("big") == "pending"
+    stage.advance(1)
+    assert stage.path("big") == ["submitted", "pending", "failed"]
+    assert job_record(stage, "big").error == "unroutable: it wants 4 slots of the engine 'loop', and there are 2"
+    assert not stage.kernel.scheduler.reservations.line
+    assert stage.audit() == []
+
+
+def test_it_has_its_turn_if_the_worker_is_started_again() -> None:
+    stage = big_waits()
+    stage.command(stage.worker("q"), TerminateWorker("enough"))
+    stage.advance(100)
+    stage.send(StartWorkers((TWO[1],), Reply(None)))
+    assert (stage.state("big"), job_record(stage, "big").reason) == (
+        "pending",
+        "waits for 4 slots of the engine 'loop'",
+    )
+    stage.advance(1000)  # no limit holds any more
+    assert stage.state("big") == "pending"
+    stage.submit(wants(None, "c"), "late")
+    assert stage.states("late") == {"c": "queued"}  # what is free is set aside again
+    for job_id, name in (("first", "c"), ("first", "d"), ("first", "a"), ("first", "b"), ("plain", "b")):
+        if stage.task(name, job_id).state == "running":
+            end(stage, job_id, name)
+    assert stage.state("big") == "running"
+    assert stage.audit() == []
+
+
+def test_a_worker_that_is_paused_holds_up_nobody_for_those_who_wait_for_it() -> None:
+    stage = big_waits()
+    stage.command(stage.worker("q"), PauseWorker("maintenance"))
+    assert stage.states("plain") == {"b": "running"}
+    stage.advance(2000)
+    assert (stage.state("big"), job_record(stage, "big").routable) == ("pending", True)  # it comes back
+    stage.command(stage.worker("q"), ResumeWorker("done"))
+    stage.submit(wants(None, "c"), "late")
+    assert stage.states("late") == {"c": "queued"}
+    assert stage.audit() == []
+
+
+def test_one_that_does_not_answer_holds_up_nobody_either() -> None:
+    stage = big_waits((Worker("p", engine=OWN, capacity=2), Worker("q", engine=OWN, capacity=2)), OWN)
+    stage.silent.add("q")
+    stage.advance(31)
+    assert stage.worker("q").record.state == "unresponsive"
+    assert stage.states("plain") == {"b": "running"}
+    assert (stage.state("big"), job_record(stage, "big").routable) == ("pending", True)
+
+
+def test_a_deadline_that_is_nearer_holds_for_who_is_unroutable() -> None:
+    stage = Stage(workers=TWO)
+    stage.scripts["a"] = hangs
+    stage.submit(wants(4, "a"), "one")
+    stage.submit(msgspec.structs.replace(wants(4), deadline=60), "two")
+    stage.command(stage.worker("q"), TerminateWorker("enough"))
+    stage.advance(60)
+    assert (stage.state("two"), job_record(stage, "two").reason) == ("cancelled", "the deadline is over")
+    assert stage.audit() == []
+
+
+@pytest.mark.parametrize("down", [0.0, 5000.0])
+def test_after_a_restart_it_is_found_out_anew_whether_there_are_workers(down: float) -> None:
+    stage = big_waits()
+    stage.command(stage.worker("q"), TerminateWorker("enough"))
+    stage.scripts.clear()
+    after = stage.after_crash(down=down)  # with both of them again
+    after.advance(10)
+    assert [after.state(name) for name in ("first", "big", "plain")] == ["completed"] * 3
     assert after.audit() == []

@@ -181,7 +181,7 @@ EXPECTED: dict[str, dict[str, dict[str, str]]] = {
     },
     "job": {
         "submitted": {"validate": "pending", "reject": "failed", "cancel": "cancelled"},
-        "pending": {"allocate": "running", "cancel": "cancelled"},
+        "pending": {"allocate": "running", "cancel": "cancelled", "fail": "failed"},
         "running": {
             "succeed": "completed",
             "fail": "failed",
