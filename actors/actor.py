@@ -145,7 +145,10 @@ class Context(Struct, gc=False, eq=False):
         host.stage(host.unwatch, self.cell, ref)
 
     def after(self, delay: float, message: Any) -> After:
-        """Have `message` sent to this actor in `delay` seconds. If it was rebuilt by then, the timer is stale."""
+        """Have `message` sent to this actor in `delay` seconds. If it was rebuilt by then, the timer is stale.
+
+        A delay below 0 is over at once. Raises TypeError and ValueError for what is no number of seconds.
+        """
         return self._host.after(self.cell, self.epoch, delay, message)
 
     def reply_later(self) -> Later:

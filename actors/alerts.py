@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from .records import OutboxRow
-from .spec import Alert, Hook, Workstream, seconds
+from .spec import Alert, Hook, Workstream
+from .times import seconds
 from .transitions import Transitioned, iso
 from .turn import Turn, folder_of
 

@@ -23,7 +23,8 @@ from .kernel import Kernel
 from .messages import RECOVER, Message, Recover, TimerFired, TurnFailed
 from .protection import Protected, clauses_of, text_of, waits_for
 from .records import ApprovalRecord
-from .spec import Approval, seconds
+from .spec import Approval
+from .times import seconds
 from .transitions import iso
 from .turn import Decided
 

@@ -14,14 +14,14 @@ Rules:
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
-from .schema import did_you_mean
-from .spec import Retry, seconds
+from .schema import did_you_mean, short
+from .spec import Retry
+from .times import number, seconds
 
 if TYPE_CHECKING:
     from tenacity.wait import wait_base
@@ -182,6 +182,13 @@ def _encode(strategy: object, depth: int) -> dict[str, Any]:
     return data
 
 
+def _of_strategy(value: object) -> bool:
+    try:
+        return number(value) >= 0
+    except (TypeError, ValueError):
+        return False
+
+
 def _decode(data: object, depth: int) -> wait_base:
     from tenacity import wait  # noqa: PLC0415 - heavy: on first use
 
@@ -198,11 +205,11 @@ def _decode(data: object, depth: int) -> wait_base:
         if not isinstance(parts, list | tuple) or not parts or given:
             raise WaitError(f"{name} takes `strategies`, a list of at least one strategy, and nothing else")
         return cast("wait_base", make(*(_decode(part, depth + 1) for part in cast("Sequence[object]", parts))))
-    for argument, number in given.items():
+    for argument, amount in given.items():
         if argument not in _NUMBERS[name]:
             raise WaitError(f"{name} takes no {argument!r}; it takes {', '.join(_NUMBERS[name]) or 'nothing'}")
-        if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number) or number < 0:
-            raise WaitError(f"{argument!r} of {name} must be a number of at least 0, not {number!r}")
+        if not _of_strategy(amount):
+            raise WaitError(f"{argument!r} of {name} must be a number of at least 0, not {short(amount)}")
     try:
         return cast("wait_base", make(**given))
     except TypeError:

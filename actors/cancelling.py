@@ -29,7 +29,8 @@ from ..machines import Event
 from .base_record import Cancellation
 from .checks import CANCELLING, SAID, CheckedEntity, CheckedRecord
 from .messages import CallEnded
-from .spec import Hook, seconds
+from .spec import Hook
+from .times import seconds
 from .turn import StopCall
 
 HOOK_GRACE = 6.0

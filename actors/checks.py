@@ -17,8 +17,9 @@ from .entity import Entity
 from .kernel import Kernel
 from .messages import CallEnded
 from .records import WorkstreamRecord
-from .spec import Check, seconds
+from .spec import Check
 from .task_record import TaskRecord
+from .times import seconds
 
 CheckedRecord = TypeVar("CheckedRecord", bound=TaskRecord | WorkstreamRecord)
 VALIDATING, CANCELLING = "validating", "cancelling"

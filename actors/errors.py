@@ -13,9 +13,8 @@ cancelled.
 
 from __future__ import annotations
 
-import math
-
 from ..machines import InvalidTransitionError
+from .times import number
 
 
 class Permanent(Exception):  # noqa: N818 - it reads as what is said about the failure
@@ -38,14 +37,19 @@ class ApprovalExpired(Permanent):
 class RetryAfter(Exception):  # noqa: N818 - it reads as what is asked for
     """Raise it from a body to be tried again, `seconds` from now, in place of the backoff's delay.
 
-    Raises ValueError when `seconds` is negative or not finite.
+    Raises ValueError when `seconds` is negative or not finite, TypeError when it is no number.
     """
 
     def __init__(self, seconds: float, message: str = "") -> None:
-        if not (math.isfinite(seconds) and seconds >= 0):
-            raise ValueError(f"RetryAfter({seconds!r}): the delay must be a number of seconds, 0 or more")
-        super().__init__(message or f"try again in {seconds:g} s")
-        self.seconds = float(seconds)
+        try:
+            delay = number(seconds)
+        except (TypeError, ValueError) as error:
+            text = f"RetryAfter: the delay must be a number of seconds, 0 or more: {error}"
+            raise type(error)(text) from None
+        if delay < 0:
+            raise ValueError(f"RetryAfter({delay!r}): the delay must be a number of seconds, 0 or more")
+        super().__init__(message or f"try again in {delay:g} s")
+        self.seconds = delay
 
 
 def retry_in(seconds: float) -> str:

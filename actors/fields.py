@@ -10,7 +10,8 @@ from typing import Any
 
 from .names import folded, name_problem
 from .schema import Finding, Path, clipped, note, short, where
-from .spec import Alert, Condition, Duration, EngineName, Hook, Task, seconds
+from .spec import Alert, Condition, EngineName, Hook, Task
+from .times import Duration, seconds
 
 _PATH = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 

@@ -27,8 +27,9 @@ from ..machines import WorkerState
 from .commands import StartWorkers
 from .lifecycles import OWN
 from .messages import TimerFired
-from .spec import EngineName, HealthChecks, Worker, seconds
+from .spec import EngineName, HealthChecks, Worker
 from .strategy import RestartCount
+from .times import seconds
 
 if TYPE_CHECKING:
     from .kernel import Kernel

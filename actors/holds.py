@@ -12,7 +12,8 @@ from __future__ import annotations
 from .fields import Fields
 from .names import person
 from .schema import Path, short
-from .spec import Approval, Clause, Duration, Task, Workstream, moment, seconds
+from .spec import Approval, Clause, Task, Workstream
+from .times import Duration, moment, seconds
 
 
 def protection_findings(checker: Fields, spec: Task | Workstream, at: Path) -> None:

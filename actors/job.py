@@ -32,7 +32,8 @@ from .limits import LimitsResolver, attempts
 from .messages import Allocated, ChildOver, Ended, Message, Recover, Stop, TimerFired, TurnFailed, Unroutable
 from .records import JobRecord, WorkstreamRecord
 from .runs import NOTHING, Kept, kept_of
-from .spec import Task, Workstream, seconds
+from .spec import Task, Workstream
+from .times import seconds
 from .turn import NO_ENGINE, JobOver
 from .workstream import WorkstreamActor
 

@@ -21,8 +21,9 @@ import msgspec
 from msgspec.structs import replace
 
 from .lifecycles import Lifecycles
-from .spec import Breaker, Defaults, Duration, OnExhausted, OnLoss, Retry, Task, Tool, Workstream, seconds
+from .spec import Breaker, Defaults, OnExhausted, OnLoss, Retry, Task, Tool, Workstream
 from .task_record import ALLOWED, Allowed
+from .times import Duration, seconds
 
 if TYPE_CHECKING:
     from .task_record import TaskRecord

@@ -26,8 +26,8 @@ import msgspec
 from ..machines import Guard, InvalidTransitionError, Machine, Severity, State, Timed, Transition
 from .commands import Fire
 from .records import MachineRecord
-from .schema import did_you_mean, short
-from .spec import moment
+from .schema import did_you_mean, plain_problem, short
+from .times import moment, point
 
 Facts: TypeAlias = Any  # an instance of the Struct that the application declares, or None
 Reducer: TypeAlias = Callable[[Any, Fire], Any]
@@ -192,6 +192,8 @@ class MachineKind:
         wanted = self.facts or type(None)
         if not isinstance(changed, wanted):
             raise FireFailed(f"{self.machine.name}: its on_event returned {short(changed)}, which are no facts of it")
+        if changed is not facts and (problem := number_problem(changed)):
+            raise FireFailed(f"{self.machine.name}: {fire.event!r} was not taken: {problem}. Nothing has changed.")
         return row, changed
 
     def _with(self, facts: Facts, changes: Mapping[str, Any] | None) -> Facts:
@@ -205,6 +207,8 @@ class MachineKind:
                 raise FireFailed(f"{self.machine.name}: there is no fact {name!r:.80}; {advice}")
         assert self.facts is not None  # noqa: S101 - it has the facts that were looked up
         changed = msgspec.structs.replace(facts, **changes)
+        if problem := number_problem(changed):  # written as JSON it would be nothing, which may be allowed
+            raise FireFailed(f"{self.machine.name}: {problem}")
         try:
             return msgspec.json.decode(msgspec.json.encode(changed), type=self.facts)
         except (msgspec.MsgspecError, TypeError, ValueError) as error:
@@ -238,6 +242,17 @@ def unfit(record: MachineRecord, kind: MachineKind) -> str:
     return ""
 
 
+def number_problem(facts: Facts) -> str | None:
+    """Why a number among facts cannot be kept, if one cannot: JSON would have it as another, or as nothing."""
+    if facts is None:
+        return None
+    for field in msgspec.structs.fields(facts):
+        value = getattr(facts, field.name)
+        if isinstance(value, int | float) and (problem := plain_problem(value)):
+            return f"the fact {field.name}: {problem}"
+    return None
+
+
 def due_of(name: str, value: object, now: float) -> float | None:
     """When the timed event fires whose fact has that name and value. Raises ValueError for one that says no time."""
     match value:
@@ -246,11 +261,16 @@ def due_of(name: str, value: object, now: float) -> float | None:
         case datetime():
             if value.tzinfo is None:
                 raise ValueError(f"the fact {name} is {value}, which says no zone")
-            return value.timestamp()
-        case int() | float() if name.endswith(("_at", "_until")):
-            return float(value)
+            return point(value.timestamp())
+        case bool():
+            raise ValueError(f"the fact {name} is {value}, which is neither a delay nor a point in time")
         case int() | float() | str():
-            return moment(value, now)
+            try:
+                if not isinstance(value, str) and name.endswith(("_at", "_until")):
+                    return point(value)
+                return moment(value, now)
+            except (TypeError, ValueError) as error:
+                raise ValueError(f"{error} (the fact {name})") from None
         case _:
             raise ValueError(f"the fact {name} is {short(value)}, which is neither a delay nor a point in time")
 

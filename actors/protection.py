@@ -38,8 +38,9 @@ from .commands import Approve, Reject
 from .entity import Entity
 from .names import person
 from .records import ApprovalRecord, WorkstreamRecord
-from .spec import Approval, Clause, Duration, moment, seconds
+from .spec import Approval, Clause
 from .task_record import APPROVED, TaskRecord
+from .times import Duration, moment, seconds
 from .transitions import iso
 
 HeldRecord = TypeVar("HeldRecord", bound=TaskRecord | WorkstreamRecord | ApprovalRecord)

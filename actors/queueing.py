@@ -18,8 +18,8 @@ from .errors import CircuitOpen
 from .limits import breaker_of
 from .messages import Permit, Queued, Reset, Trip, Unroutable
 from .scheduler import IN_QUEUE
-from .spec import seconds
 from .task_record import NO_TROUBLE, TaskRecord
+from .times import seconds
 from .troubles import TroubledTask
 
 S = TaskState

@@ -28,6 +28,7 @@ from msgspec import Struct
 
 from .actor_errors import ActorStopped, AskCycleError, AskTimeout, MailboxFull
 from .dead_letters import Reason
+from .times import LONGEST, wait_of
 
 if TYPE_CHECKING:
     from .actor import Actor, Context
@@ -260,13 +261,16 @@ class Ref(Struct, gc=False, eq=False):
         """Send a message and wait for its answer: what `receive` returns for it.
 
         `timeout` is in seconds; None waits as long as the actor lives. Raises `AskTimeout`, `ActorStopped`,
-        `MailboxFull`, `AskCycleError`, `ReceiveFailed` if the actor raised, and whatever it refused with.
+        `MailboxFull`, `AskCycleError`, `ReceiveFailed` if the actor raised, and whatever it refused with;
+        TypeError and ValueError for what is no timeout.
         """
         turn = self.host.turn
         return self.ask_for(None if turn is None else turn.cell, message, timeout)
 
     async def ask_for(self, asker: Ref | None, message: Any, timeout: float | None) -> Any:
         """`ask`, on behalf of an actor whose receive waits for the answer."""
+        if timeout is not None and not (type(timeout) is float and 0 <= timeout <= LONGEST):  # nearly always it is
+            timeout = wait_of(timeout, "the timeout of an ask")
         if self.stopped:
             raise _stopped(self, message)
         host = self.host

@@ -12,15 +12,13 @@ Rules:
 
 from __future__ import annotations
 
-import re
-from datetime import datetime
 from typing import Any, Literal
 
 import msgspec
 
 from .strategy import Supervision
+from .times import Duration, seconds
 
-Duration = float | str
 Body = Any
 """A function, or its import path "module:function". (msgspec knows no union with a callable; validate.py checks.)"""
 LifecycleName = Any
@@ -32,55 +30,12 @@ AlertSeverity = Literal["error", "critical"]
 ON_CLUSTER: EngineName = "ray"
 """The engine whose workers are on other machines, and take what names no engine and nobody here can do."""
 
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
-_WHOLE = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+")
-_DATE = re.compile(r"\d{4}-\d")
 MOST_SLOTS = 10
 """The most slots that a job may reserve (seed 002)."""
 MOST_CAPACITY = {"loop": 100_000, "thread": 1_000, "process": 1_000, "command": 1_000, "ray": 100_000}
 """The largest capacity of a worker, by its engine: a thread or a process each costs what a machine has few of."""
 MOST_ACTORS = 10_000
 """The most workers that one on a cluster may stand for."""
-LONGEST = 100 * 365 * 86400.0
-"""The longest duration accepted, in seconds (a hundred years): beyond it due times lose their meaning."""
-
-
-def seconds(value: Duration) -> float:
-    """Read a duration: a number of seconds, or a text such as "90s" or "1h30m".
-
-    Raises ValueError when it is neither, is negative, not finite, or longer than `LONGEST`.
-    """
-    if isinstance(value, str):
-        text = value.strip()
-        if text.startswith("-") and _WHOLE.fullmatch(text[1:]):
-            raise ValueError(f"{value!r:.80} is not a duration between 0 and {LONGEST:.0f} seconds: it is negative")
-        if not _WHOLE.fullmatch(text):
-            raise ValueError(
-                f'{value!r:.80} is not a duration; write seconds as a number, or "90s", "5m", "1h30m", "2d"'
-            )
-        number = sum(float(amount) * _UNITS[unit] for amount, unit in _PART.findall(text))
-    else:
-        number = float(value)
-    if not 0 <= number <= LONGEST:
-        raise ValueError(f"{value!r:.80} is not a duration between 0 and {LONGEST:.0f} seconds")
-    return number
-
-
-def moment(value: Duration, now: float) -> float:
-    """When a `wait` that begins at `now` is over (UTC epoch seconds): a duration later, or when it says.
-
-    Raises ValueError for what is neither, and for a point in time without a zone.
-    """
-    if not isinstance(value, str) or not _DATE.match(value.strip()):
-        return now + seconds(value)
-    try:
-        at = datetime.fromisoformat(value.strip())
-    except ValueError:
-        raise ValueError(f'{value!r:.80} is no point in time; write it as "2030-01-31T09:00:00Z"') from None
-    if at.tzinfo is None:
-        raise ValueError(f'{value!r:.80} says no zone: end it with "Z" for UTC, or with an offset as "+02:00"')
-    return at.timestamp()
 
 
 class Spec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -28,6 +28,8 @@ from enum import StrEnum
 
 from msgspec import Struct
 
+from .times import number, seconds
+
 __all__ = ["Directive", "Restart", "RestartCount", "Strategy", "Supervision", "restart_always"]
 
 
@@ -79,15 +81,24 @@ class Supervision(Struct, frozen=True):
             findings.append(f"strategy={self.strategy!r}: allowed are {', '.join(Strategy)}")
         if self.intensity < 0:
             findings.append(f"intensity={self.intensity}: at least 0")
-        if self.period <= 0:
+        times = {name: self._time(name, findings) for name in ("period", "backoff_min", "backoff_max", "stable_after")}
+        if times["period"] == 0:
             findings.append(f"period={self.period}: above 0 seconds")
-        if not 0 <= self.backoff_min <= self.backoff_max:
+        least, most = times["backoff_min"], times["backoff_max"]
+        if least is not None and most is not None and least > most:
             findings.append(f"backoff_min={self.backoff_min}, backoff_max={self.backoff_max}: 0 <= min <= max")
-        if self.stable_after < 0:
-            findings.append(f"stable_after={self.stable_after}: at least 0 seconds")
         if findings:
             msg = "Supervision: " + "; ".join(findings)
             raise ValueError(msg)
+
+    def _time(self, name: str, findings: list[str]) -> float | None:
+        value = getattr(self, name)
+        try:
+            number(value)
+            return seconds(value)  # a number: these are computed with, and no text
+        except (TypeError, ValueError) as error:
+            findings.append(f"{name}={error}")
+            return None
 
     def delay(self, restarts: int) -> float:
         """Seconds to wait before restart number `restarts` (1, 2, ...) in a row."""

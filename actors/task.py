@@ -59,8 +59,9 @@ from .messages import (
 from .protection import Protected
 from .queueing import QueueingTask
 from .scheduler import IN_QUEUE
-from .spec import Approval, Check, Hook, seconds
+from .spec import Approval, Check, Hook
 from .task_record import TaskRecord
+from .times import seconds
 from .turn import StopCall
 
 S = TaskState

@@ -25,7 +25,8 @@ from .breaker import BreakerActor
 from .limits import breaker_of
 from .messages import ToolHeard
 from .records import BreakerRecord
-from .spec import Breaker, Tool, Workstream, seconds
+from .spec import Breaker, Tool, Workstream
+from .times import seconds
 
 if TYPE_CHECKING:
     from .kernel import Kernel

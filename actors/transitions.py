@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from ..machines.log import TransitionEvent, event_type
+from .times import tells, untold
 
 if TYPE_CHECKING:
     from ..machines import Severity
@@ -86,7 +87,9 @@ def as_event(row: Transitioned) -> TransitionEvent:
 
 
 def iso(at: float) -> str:
-    """Write UTC epoch seconds as ISO 8601 with milliseconds and a Z."""
+    """Write UTC epoch seconds as ISO 8601 with milliseconds and a Z. A number that is no time is told as that."""
+    if not tells(at):
+        return untold(at)
     second, part = divmod(round(at * 1_000_000), 1_000_000)
     return f"{_second(second)}.{part // 1_000:03d}Z"
 

@@ -29,10 +29,11 @@ from .pausing import PausableStream
 from .protection import Protected, how_it_ended
 from .records import WorkstreamRecord
 from .runs import NOTHING, Kept
-from .spec import Approval, Check, Hook, Task, seconds
+from .spec import Approval, Check, Hook, Task
 from .stopping import CHUNK, PAUSED, PROTECTED, STARTS_NOTHING
 from .task import TaskActor
 from .task_record import TaskRecord
+from .times import seconds
 from .turn import NO_ENGINE
 
 if TYPE_CHECKING:

@@ -25,9 +25,10 @@ from ..actors.job import JobActor
 from ..actors.names import person
 from ..actors.protection import HELD, DecisionRefused, Protected, clauses_of, text_of, unmet_of
 from ..actors.records import ApprovalRecord, JobRecord, WorkstreamRecord
-from ..actors.spec import Approval, Workstream, seconds
+from ..actors.spec import Approval, Workstream
 from ..actors.task import TaskActor
 from ..actors.task_record import TaskRecord
+from ..actors.times import seconds
 from ..machines import Event
 from .engines.bodies import is_async, takes_context
 

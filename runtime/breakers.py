@@ -17,7 +17,8 @@ import anyio
 
 from ..actors.commands import ResetBreaker, TripBreaker
 from ..actors.records import BreakerRecord
-from ..actors.spec import Duration, Hook, seconds
+from ..actors.spec import Hook
+from ..actors.times import Duration, seconds
 from ..actors.validate import SpecificationError, hook_findings
 from .attribution import words
 from .engines.contract import Outcome

@@ -24,8 +24,9 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from ..actors.messages import CallEnded
-from ..actors.spec import ON_CLUSTER, Check, Condition, Hook, Task, Workstream, seconds
+from ..actors.spec import ON_CLUSTER, Check, Condition, Hook, Task, Workstream
 from ..actors.task_record import TaskRecord
+from ..actors.times import seconds
 from ..actors.turn import RunHook, StartCall, folder_of
 from .acceptance import importing, looked_at
 from .bodies import Bodies, BodyNotFound, NoPath, kind_of, look_in, path_of

@@ -26,7 +26,7 @@ import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
 from ..actors.messages import Drain, StopWorkers
-from ..actors.spec import Duration
+from ..actors.times import Duration
 from .draining import idle, quiesce
 from .journal.cluster import LeaseLost
 from .outcomes import RuntimeClosed, closed

@@ -33,6 +33,7 @@ from ..actors.machine_kind import (
     MachineNotFound,
     due_of,
     extended,
+    number_problem,
     revived,
     rows_of,
     unfit,
@@ -40,6 +41,7 @@ from ..actors.machine_kind import (
 from ..actors.records import Acknowledged, MachineRecord, RequestRecord
 from ..actors.ref import ASK_TIMEOUT
 from ..actors.schema import Finding, did_you_mean, plain_problem
+from ..actors.times import limit_of
 from ..actors.transitions import Transitioned
 from ..actors.validate import SpecificationError
 from ..machines.reads import readers
@@ -128,9 +130,11 @@ class MachineRef:
         timeout: in seconds; None waits as long as the runtime is open. With a `request_id`, the same again gets the
         same answer, also after a restart. Raises InvalidTransitionError (GuardRejected where it was a guard) and
         nothing has changed; FireFailed where a guard or `on_event` raises; MachineNotFound while its machine is not
-        there; RequestIdReused, AskTimeout (it may still take effect), RuntimeClosed.
+        there; RequestIdReused, AskTimeout (it may still take effect), RuntimeClosed; TypeError and ValueError for what
+        is no timeout.
         """
         check_message(message)
+        timeout = limit_of(timeout, "the timeout of an ask")
         self._owner.host.go_ahead()
         with anyio.move_on_after(timeout), named(self.name):
             while self._sent is not None and not self._sent.is_set():
@@ -428,9 +432,10 @@ def first_facts(actor: MachineActor, kind: MachineKind) -> msgspec.Raw | None:
         kind.read(raw)
         for entry in kind.machine.timed:
             due_of(entry.after, getattr(actor.facts, entry.after, None), 0.0)
+        problem = number_problem(actor.facts)
     except (msgspec.MsgspecError, TypeError, ValueError) as error:
         raise SpecificationError([Finding("facts", str(error))], source) from None
-    if problem := plain_problem(plain):
+    if problem := problem or plain_problem(plain):
         raise SpecificationError([Finding("facts", problem)], source)
     return raw
 

@@ -24,6 +24,7 @@ from ..actors.actor import After, Later
 from ..actors.actor_errors import ActorStopped
 from ..actors.dead_letters import DeadLetters, Reason
 from ..actors.ref import BUSY, NOTHING, Life, Offer, Ref, Request, Turn
+from ..actors.times import LONGEST, wait_of
 from .clock import Clock, SystemClock
 from .timers import Timers
 from .waker import Waker, native_waiter
@@ -333,6 +334,8 @@ class Mailroom:
 
     def after(self, cell: Ref, epoch: int, delay: float, message: Any) -> After:
         """`Context.after`."""
+        if not (type(delay) is float and 0 <= delay <= LONGEST):
+            delay = wait_of(delay, "the delay of `after`")
         after = After(cell, epoch, message, None)
         after.timer = self.timers.arm(self.clock.monotonic() + delay, self.control, cell, after)
         self.on_undo(self.timers.cancel, after.timer)

@@ -38,19 +38,9 @@ from ..actors.messages import (
 )
 from ..actors.names import node_of
 from ..actors.notices import Notice
-from ..actors.spec import (
-    ON_CLUSTER,
-    Alert,
-    Defaults,
-    Duration,
-    HealthChecks,
-    LifecycleName,
-    Tool,
-    Worker,
-    Workstream,
-    seconds,
-)
+from ..actors.spec import ON_CLUSTER, Alert, Defaults, HealthChecks, LifecycleName, Tool, Worker, Workstream
 from ..actors.strategy import Supervision
+from ..actors.times import Duration, seconds
 from ..actors.tools import RUNTIME
 from ..machines.lifecycle import Lifecycle
 from .bodies import Bodies, look_in, prepare

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from ..actors.messages import Beat, CallEnded
-from ..actors.spec import Hook, seconds
+from ..actors.spec import Hook
+from ..actors.times import seconds
 from .bodies import BodyNotFound
 from .engines.context import Saved
 from .engines.contract import Call, Engine, ErrorInfo, Outcome

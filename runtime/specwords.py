@@ -22,7 +22,8 @@ import msgspec
 from msgspec.structs import replace
 
 from ..actors.schema import Finding, did_you_mean, short, where
-from ..actors.spec import Breaker, Duration, Retry, Spec, Tool, Workstream
+from ..actors.spec import Breaker, Retry, Spec, Tool, Workstream
+from ..actors.times import Duration
 
 _RETRY = {
     "max_attempts": "max_attempts",

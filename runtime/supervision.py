@@ -22,6 +22,7 @@ from ..actors.actor import Actor, Context
 from ..actors.actor_errors import ActorStopped, ChildFailed, NameTaken, RestartLimitReached
 from ..actors.ref import BUSY, NOTHING, Ref, Spec
 from ..actors.strategy import Directive, Restart, RestartCount, Strategy, Supervision
+from ..actors.times import number, seconds
 from .endings import Endings
 
 if TYPE_CHECKING:
@@ -115,10 +116,12 @@ class Supervisor(Endings):
         spec = self._specs.get(key) if key else None
         if spec is None:
             _check_kind(actor, built)
-            if mailbox < 1 or stop_timeout < 0:
-                given = f"mailbox={mailbox}, stop_timeout={stop_timeout}"
-                msg = f"cannot spawn {actor!r} with {given}: at least 1, and at least 0"
-                raise ValueError(msg)
+            if mailbox < 1:
+                raise ValueError(f"cannot spawn {actor!r} with mailbox={mailbox}: at least 1")
+            try:
+                seconds(number(stop_timeout))
+            except (TypeError, ValueError) as error:
+                raise ValueError(f"cannot spawn {actor!r} with that stop_timeout: {error}") from None
             kind = type(built)
             spec = Spec(
                 build,

@@ -20,7 +20,8 @@ from ..actors.commands import BeginWork, PauseWorker, ResumeWorker, ShutDownWork
 from ..actors.lifecycles import Lifecycles
 from ..actors.messages import Message
 from ..actors.records import WorkerRecord
-from ..actors.spec import ON_CLUSTER, Duration, Worker, seconds
+from ..actors.spec import ON_CLUSTER, Worker
+from ..actors.times import Duration, seconds
 from ..actors.validate import Finding, SpecificationError, worker_findings
 from ..machines import InvalidTransitionError
 from .attribution import words

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .boards import Board
+from .options import LONGEST, finite
 from .terminal import echo, echo_json
 from .trouble import BAD_INPUT, FAILED, INTERNAL, LATER, Trouble
 
@@ -40,7 +41,15 @@ RequestId = Annotated[
     str | None, typer.Option("--request-id", metavar="KEY", help="The same again is the same command, done once.")
 ]
 Timeout = Annotated[
-    float, typer.Option("--timeout", metavar="SECONDS", min=0, help="How long to wait for a running runtime.")
+    float,
+    typer.Option(
+        "--timeout",
+        metavar="SECONDS",
+        min=0,
+        max=LONGEST,
+        callback=finite,
+        help="How long to wait for a running runtime.",
+    ),
 ]
 TIMEOUT = 10.0
 AsJson = Annotated[bool, typer.Option("--json", help="Print what came of it as a JSON object.")]

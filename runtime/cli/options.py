@@ -41,6 +41,17 @@ Lifecycles = Annotated[
         "--lifecycle", metavar="MODULE:NAME", help="A lifecycle of your own that entities run by: its import path."
     ),
 ]
+LONGEST = 86400.0 * 365
+"""Seconds that an option may say: a year."""
+
+
+def finite(value: float) -> float:
+    """For options that are numbers of seconds: `nan` lies within all bounds, as far as comparing goes."""
+    if value != value:  # noqa: PLR0124 - as only it is
+        raise typer.BadParameter("nan is no number of seconds")
+    return value
+
+
 MaybeJobId = Annotated[
     str | None, typer.Argument(metavar="[JOB]", help="A job's id, or the beginning of it.", show_default=False)
 ]

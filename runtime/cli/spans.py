@@ -7,7 +7,7 @@ from .trouble import Trouble
 
 def span(text: str) -> float:
     """Seconds of "2h", "90m", "1d", "30" (seconds). Raises Trouble for what is none."""
-    from ...actors.spec import seconds  # noqa: PLC0415
+    from ...actors.times import seconds  # noqa: PLC0415
 
     try:
         return seconds(text if not text.replace(".", "", 1).isdigit() else float(text))

@@ -21,7 +21,7 @@ import typer
 
 from ..printable import printable
 from .boards import Place
-from .options import JOURNAL
+from .options import JOURNAL, LONGEST, finite
 from .terminal import echo
 
 if TYPE_CHECKING:
@@ -31,7 +31,12 @@ if TYPE_CHECKING:
     from ..journal.contract import Asked
 
 Once = Annotated[bool, typer.Option("--once", help="Print one picture, and end.")]
-Every = Annotated[float, typer.Option("--every", metavar="SECONDS", min=0.1, help="Seconds between two looks.")]
+Every = Annotated[
+    float,
+    typer.Option(
+        "--every", metavar="SECONDS", min=0.1, max=LONGEST, callback=finite, help="Seconds between two looks."
+    ),
+]
 _JOBS = 12
 _TASKS = 24
 _SHOWN_FIRST = ("running", "validating", "timed_out", "cancelling", "recovering", "half_open")

@@ -7,6 +7,7 @@ from datetime import datetime
 from ...actors.base_record import Record
 from ...actors.records import JobRecord, WorkstreamRecord
 from ...actors.task_record import TaskRecord
+from ...actors.times import untold
 
 COLOURS = {
     "completed": "green",
@@ -41,12 +42,20 @@ def took(seconds: float) -> str:
 
 def clock(at: float) -> str:
     """A moment of the user's day: "12:03:04"."""
-    return datetime.fromtimestamp(at).astimezone().strftime("%H:%M:%S")
+    return _local(at, "%H:%M:%S")
 
 
 def moment(at: float) -> str:
     """A moment with its date, in the user's time: "2026-11-28 12:03:04"."""
-    return datetime.fromtimestamp(at).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    return _local(at, "%Y-%m-%d %H:%M:%S")
+
+
+def _local(at: float, form: str) -> str:
+    """In the user's zone. A number that is no time, as an old journal may hold, is told as that."""
+    try:
+        return datetime.fromtimestamp(at).astimezone().strftime(form)
+    except (ValueError, OverflowError, OSError):
+        return untold(at)
 
 
 def duration(record: TaskRecord | JobRecord | WorkstreamRecord, now: float) -> float | None:

@@ -27,8 +27,9 @@ from anyio.abc import TaskGroup
 from ...actors.lifecycles import Lifecycles
 from ...actors.records import JobRecord
 from ...actors.schema import short
-from ...actors.spec import Duration, Worker, Workstream, seconds
+from ...actors.spec import Worker, Workstream
 from ...actors.task_record import TaskRecord
+from ...actors.times import Duration, seconds
 from ...actors.transitions import Transitioned
 from ...actors.validate import SpecificationError
 from ..approvals import PendingApproval

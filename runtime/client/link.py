@@ -20,6 +20,7 @@ import anyio
 import httpx
 import msgspec
 
+from ...actors.times import wait_of
 from .trouble import ServerUnreachable, error_of
 
 if TYPE_CHECKING:
@@ -182,7 +183,10 @@ async def _sent(client: httpx.AsyncClient, request: httpx.Request, *, stream: bo
 
 def _seconds(text: str | None) -> float:
     """What `Retry-After` asks for, in seconds. A date is not waited for: the pause is drawn then."""
-    return float(text) if text is not None and text.isdecimal() else 0.0
+    try:
+        return wait_of(float(text), "Retry-After") if text is not None and text.isdecimal() else 0.0
+    except ValueError:  # no server means a hundred years
+        return 0.0
 
 
 def checked(url: str) -> str:

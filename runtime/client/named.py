@@ -20,7 +20,8 @@ from ...actors.actor_errors import AskTimeout
 from ...actors.commands import Fire
 from ...actors.records import BreakerRecord, MachineRecord, WorkerRecord
 from ...actors.ref import ASK_TIMEOUT
-from ...actors.spec import Duration, Hook, seconds
+from ...actors.spec import Hook
+from ...actors.times import Duration, limit_of, seconds
 from ...actors.transitions import Transitioned
 from ..machines import check_message
 from .handles import worded
@@ -222,6 +223,7 @@ class RemoteMachine(Named[MachineRecord]):
     async def ask(self, message: Fire, *, timeout: float | None = ASK_TIMEOUT) -> Transitioned:
         """As `MachineRef.ask`."""
         check_message(message)
+        timeout = limit_of(timeout, "the timeout of an ask")
         said = {name: getattr(message, name) for name in ("event", "reason", "metadata", "facts")}
         with anyio.move_on_after(timeout):
             answer = await self._do("fire", message.request_id, **said)

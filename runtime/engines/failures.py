@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
+from ...actors import times
 from ...actors.errors import Permanent, RetryAfter
 from ..secrets import Mask
 from .contract import Category, ErrorInfo
@@ -49,10 +50,19 @@ _SPENT = frozenset(
 )
 
 
+def _delay(error: RetryAfter) -> float | None:
+    """The seconds that it asks for; None where a class derived from it has made of them what is no time."""
+    try:
+        asked = times.number(error.seconds)
+    except (TypeError, ValueError, AttributeError):
+        return None
+    return asked if asked >= 0 else None
+
+
 def describe(error: BaseException, mask: Mask | None = None) -> ErrorInfo:
     """Record an exception that a body raised. `mask` hides secrets, before texts are cut."""
     parts = list(_members(error))
-    delays = [part.seconds for part in parts if isinstance(part, RetryAfter)]
+    delays = [asked for part in parts if isinstance(part, RetryAfter) and (asked := _delay(part)) is not None]
     return ErrorInfo(
         type=type_name(error),
         message=_message(error, mask),

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from ...actors.loading import Loaded
+from ...actors.times import seconds
 from ...machines import log
 from .contract import InboxRow, JournalError
 
@@ -46,6 +47,10 @@ class LeaseLost(JournalError):  # noqa: N818 - it names what happened
 
 def lease_of(lease: float) -> float:
     """A node's lease, in seconds, as it was set. Raises ValueError for one that no node could live by."""
+    try:
+        lease = seconds(lease)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"a lease: {error}") from None
     if lease < SHORTEST_LEASE:
         raise ValueError(
             f"a lease is at least {SHORTEST_LEASE:g} s: a node that is silent for so long loses all that it runs, and "

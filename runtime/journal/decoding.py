@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from msgspec.structs import astuple
@@ -37,10 +38,30 @@ APPROVAL = msgspec.json.Decoder(ApprovalRecord)
 ATTEMPT = msgspec.json.Decoder(AttemptRecord)
 WORKER = msgspec.json.Decoder(WorkerRecord)
 BREAKER = msgspec.json.Decoder(BreakerRecord)
-MACHINE = msgspec.json.Decoder(MachineRecord)
 OUTBOX = msgspec.json.Decoder(OutboxRow)
 REQUEST = msgspec.json.Decoder(RequestRecord)
 INBOX = msgspec.json.Decoder(InboxRow)
+
+
+class _Machines:
+    """Reads records of machines. Of older ones a due time may be null: an infinity, which JSON has no word for."""
+
+    def __init__(self) -> None:
+        self._plain = msgspec.json.Decoder(MachineRecord)
+
+    def decode(self, text: bytes | str) -> MachineRecord:
+        try:
+            return self._plain.decode(text)
+        except msgspec.ValidationError:
+            record = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+            due = msgspec.json.decode(record.get("due", b"{}"), type=dict[str, float | None])
+            record["due"] = msgspec.Raw(msgspec.json.encode({event: at for event, at in due.items() if at is not None}))
+            endless = {event: math.inf for event, at in due.items() if at is None}
+            found = self._plain.decode(msgspec.json.encode(record))
+            return msgspec.structs.replace(found, due={**found.due, **endless})
+
+
+MACHINE = cast("msgspec.json.Decoder[MachineRecord]", _Machines())
 _CHUNK: msgspec.json.Decoder[list[Any]] = msgspec.json.Decoder(list[TransitionRow])
 _ROW: msgspec.json.Decoder[Any] = msgspec.json.Decoder(TransitionRow)
 _ROWS = msgspec.json.Decoder(list[msgspec.Raw])

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from inspect import isawaitable, iscoroutine, iscoroutinefunction
-from math import isfinite
 from typing import Any
 
-from ...actors.schema import did_you_mean
-from ...actors.spec import seconds
+from ...actors.schema import did_you_mean, short
+from ...actors.times import number, seconds
 
 _TO_DO = "what is to be done is a function that gives something to await, such as `lambda: handle.cancel()`"
 MOST_NAMED = 20
@@ -27,7 +26,7 @@ def duration(value: object, what: str) -> float:
         raise TypeError(f'{what} is a duration: seconds as a number, or "90s", "5m", "1h30m", "2d"; not {value!r:.60}')
     try:
         return seconds(value)
-    except (ValueError, OverflowError) as error:
+    except ValueError as error:
         raise ValueError(f"{what}: {error}") from None
 
 
@@ -54,9 +53,10 @@ def amount(value: object, what: str) -> float:
     """A number, which may be negative."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{what} is a number of seconds, not {value!r:.60}")
-    if not isfinite(value):
-        raise ValueError(f"{what} is a finite number of seconds, not {value!r}")
-    return float(value)
+    try:
+        return number(value)
+    except ValueError:
+        raise ValueError(f"{what} is a finite number of seconds, not {short(value)}") from None
 
 
 def plain(value: object, what: str, instead: str) -> Callable[[], Any]:

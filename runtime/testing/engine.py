@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import anyio
 import msgspec
 
-from ...actors.spec import seconds
+from ...actors.times import seconds
 from ..clock import VirtualClock
 from ..engines.base import BaseEngine, Run
 from ..engines.bodies import bind, is_async

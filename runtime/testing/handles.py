@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ...actors.records import BreakerRecord, JobRecord, WorkerRecord, WorkstreamRecord
 from ...actors.schema import did_you_mean
-from ...actors.spec import Duration
 from ...actors.task_record import TaskRecord
+from ...actors.times import Duration
 from ...machines import BREAKER, JOB, TASK, WORKER, Machine
 from .arguments import known, limit, text
 from .world import PATIENCE

@@ -12,7 +12,7 @@ import re
 from typing import Any
 
 from ...actors.notices import Notice
-from ...actors.spec import Duration
+from ...actors.times import Duration
 from ...actors.transitions import Transitioned
 from ...machines import BREAKER, CREATE, JOB, TASK, WORKER, WORKSTREAM, Machine
 from ...machines.lifecycles import LIFECYCLES

@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
-from ...actors.spec import Duration
+from ...actors.times import Duration
 from .arguments import amount, duration, in_words, limit, not_awaited, plain
 from .errors import SimulationError
 from .world import World

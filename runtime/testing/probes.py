@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from ...actors.actor import Actor, Context
 from ...actors.ref import Ref
-from ...actors.spec import Duration
+from ...actors.times import Duration
 
 if TYPE_CHECKING:
     from .simulation import Simulation

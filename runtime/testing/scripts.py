@@ -27,7 +27,7 @@ from typing import Any, cast
 import msgspec
 
 from ...actors.schema import did_you_mean
-from ...actors.spec import Duration, seconds
+from ...actors.times import Duration, seconds
 from ...actors.turn import Turn
 from .arguments import advice, duration, text
 

@@ -26,7 +26,8 @@ from ...actors.actor import Actor
 from ...actors.dead_letters import DeadLetter
 from ...actors.machine_kind import MachineActor
 from ...actors.ref import Ref
-from ...actors.spec import Duration, Worker, Workstream
+from ...actors.spec import Worker, Workstream
+from ...actors.times import Duration
 from ..control.verbs import check_row
 from ..imported import under_trio
 from ..journal.contract import InboxRow

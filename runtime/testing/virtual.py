@@ -28,7 +28,7 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from ...actors.notices import Notice
-from ...actors.spec import Duration
+from ...actors.times import Duration
 from ...actors.turn import Turn
 from ..clock import TimeOrderedIds, VirtualClock
 from ..journal.contract import Journal

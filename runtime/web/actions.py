@@ -22,7 +22,7 @@ import msgspec
 
 from ...actors.machine_kind import FireFailed, MachineNotFound
 from ...actors.records import Acknowledged
-from ...actors.spec import Duration
+from ...actors.times import Duration
 from ...actors.transitions import Transitioned
 from ...actors.validate import SpecificationError
 from ...machines import InvalidTransitionError

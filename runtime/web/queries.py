@@ -10,13 +10,13 @@ Rules
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args, get_origin
 
 from litestar.params import QueryParameter
 
+from ...actors.times import tells
 from .access import PUBLIC
 from .problems import FoundWrong, unfit
 
@@ -48,7 +48,7 @@ class _Taken(NamedTuple):
         wanted: str | None = None
         if self.kind is int and not (_WHOLE.fullmatch(value) and self.least <= int(value) <= self.most):
             wanted = f"a whole number from {self.least}" + (f" to {self.most}" if self.most < LARGEST else " on")
-        elif self.kind is float and not (_NUMBER.fullmatch(value) and math.isfinite(float(value))):
+        elif self.kind is float and not (_NUMBER.fullmatch(value) and tells(float(value))):
             wanted = "a point in time, in UTC epoch seconds as 1767225600"
         elif self.kind is bool and value not in {"true", "false"}:
             wanted = "true or false"

@@ -17,7 +17,7 @@ import msgspec
 from litestar.dto import AbstractDTO
 
 from ...actors.schema import plain_problem, read
-from ...actors.spec import seconds
+from ...actors.times import seconds
 from ..attribution import name_of, reason_of
 from ..requests import check_request_id
 from .problems import FoundWrong, Problem, unfit

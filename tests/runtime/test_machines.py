@@ -470,3 +470,57 @@ async def test_an_ended_one_that_only_the_journal_has_is_found_for_a_late_event(
         assert runs[1].tell(Fire("SKIP"))
         assert handles.MachineRef is type(runtime.machine("run-1"))
         assert events(runtime, "run-0") == ["create", "SKIP"]
+
+
+class Due(msgspec.Struct, frozen=True):
+    """When a run is over: a point in time, or after so long."""
+
+    over_at: float | int | None = None
+    patience: float | int | str | None = None
+
+
+TIMED = Machine(
+    "timed",
+    "open",
+    [State("open", bounded_by="its owner"), State("waiting"), State("over", terminal=True)],
+    [
+        Transition("open", "wait", "waiting"),
+        Transition("waiting", "end", "over"),
+        Transition("waiting", "wait", "waiting"),
+    ],
+    [Timed("waiting", "end", "over_at")],
+)
+SENSELESS = [1e18, 1.7e12, -1, float("inf"), float("-inf"), float("nan"), 10**400, True]
+
+
+@pytest.mark.parametrize("value", SENSELESS, ids=lambda value: f"{value:.3g}" if value != 10**400 else "huge")
+async def test_a_senseless_due_time_is_refused_where_it_is_taken(open_runtime: Open, value: Any) -> None:
+    def by_itself(facts: Due, fire: Fire) -> Due:
+        return Due(over_at=value) if fire.reason == "by itself" else facts
+
+    async with open_runtime(clock=VirtualClock()) as runtime:
+        run = runtime.spawn(MachineActor(TIMED, Due()), name="run-7")
+        with pytest.raises(FireFailed, match="over_at"):
+            await run.ask(Fire("wait", facts={"over_at": value}))
+        assert (run.state, run.facts, run.record.due) == ("open", Due(), {})
+        with pytest.raises(SpecificationError, match="over_at"):
+            runtime.spawn(MachineActor(TIMED, Due(over_at=value)), name="run-8")
+        await run.ask(Fire("wait", facts={"over_at": 1_800_000_000}))
+        assert (run.state, run.record.due) == ("waiting", {"end": 1_800_000_000})
+    if not isinstance(runtime.journal, MemoryJournal):
+        return
+    async with Runtime(workers=()) as runtime:  # its functions are of this test
+        run = runtime.spawn(MachineActor(TIMED, Due(), on_event=by_itself), name="run-7")
+        with pytest.raises(FireFailed, match="over_at"):
+            await run.ask(Fire("wait", reason="by itself"))
+        assert run.state == "open"
+
+
+@pytest.mark.parametrize("timeout", ["1 s", True, float("nan"), 10**400])
+async def test_a_timeout_that_is_no_number_is_refused_before_anything_is_asked(timeout: Any) -> None:
+    async with Runtime(workers=()) as runtime:
+        run = runtime.spawn(MachineActor(EXECUTION), name="run-7")
+        with pytest.raises((TypeError, ValueError), match="the timeout of an ask is a number of seconds"):
+            await run.ask(Fire("ENQUEUE"), timeout=timeout)
+        assert run.state == "pending"
+        await run.ask(Fire("ENQUEUE"), timeout=5)

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from callboard.actors.spec import Approval, Check, Clause, Hook, Retry, Task, Tool, Worker, Workstream, moment
+from callboard.actors.spec import Approval, Check, Clause, Hook, Retry, Task, Tool, Worker, Workstream
+from callboard.actors.times import moment
 from callboard.actors.validate import Finding, SpecificationError
 from callboard.runtime import specfile, speclines, specyaml
 from callboard.runtime.bodies import Bodies

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ....actors.loading import Loaded
+from ....actors.times import seconds
 from ..cluster import EPOCH, LEASE, LeaseLost
 from ..contract import Identity, InboxRow, JournalError
 from ..writer import Medium
@@ -46,7 +47,7 @@ class PostgresJournal(WrittenJournal[PostgresReader]):
         self.address = parse(address) if isinstance(address, str) else address
         super().__init__(str(self.address), self.address.schema, pause=pause, clock=clock)
         self._node = node
-        self._lease = lease
+        self._lease = seconds(lease)
         self._connect = connect
         self._cluster: PostgresCluster | None = None
         self._own: NodeHistory | None = None

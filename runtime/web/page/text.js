@@ -71,10 +71,15 @@ const days = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short" }
 const fulls = new Intl.DateTimeFormat("en-GB", { dateStyle: "long", timeStyle: "long" });
 
 /** "12:31:05". */
-export const clock = (at) => clocks.format(at * 1000);
+export const clock = (at) => (told(at) ? clocks.format(at * 1000) : none(at));
+
+// An old journal may hold numbers that are no times: a format would throw, and the whole page with it.
+const told = (at) => at !== null && Math.abs(at) <= 8.64e12;
+const none = (at) => `no time: ${at}`;
 
 /** "12:31:05" today, "28 Nov 12:31:05" on another day. */
 export function moment(at, now) {
+  if (!told(at)) return none(at);
   const [day, today] = [days.format(at * 1000), days.format(now * 1000)];
   return day === today && Math.abs(now - at) < 86400 ? clock(at) : `${day} ${clock(at)}`;
 }
@@ -85,6 +90,6 @@ const STAMP = /\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|\+00:00)(?![\w:])/
 export const timed = (text, now) => text.replace(STAMP, (stamp) => moment(Date.parse(stamp) / 1000, now));
 
 /** The whole date with its zone. */
-export const full = (at) => fulls.format(at * 1000);
+export const full = (at) => (told(at) ? fulls.format(at * 1000) : none(at));
 
-export const iso = (at) => new Date(at * 1000).toISOString();
+export const iso = (at) => (told(at) ? new Date(at * 1000).toISOString() : none(at));

@@ -17,7 +17,8 @@ import msgspec
 
 from callboard.actors.commands import AskApproval, LeaveApproval
 from callboard.actors.messages import Beat, CallEnded, WorkerBeat, WorkerDied
-from callboard.actors.spec import Approval, Hook, seconds
+from callboard.actors.spec import Approval, Hook
+from callboard.actors.times import seconds
 from callboard.actors.turn import Decided, RunHook, StartCall
 
 from .plans import Behaviour

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from callboard import Fire, MachineActor, MachineRef, Runtime, load_machine
+from callboard import Fire, Machine, MachineActor, MachineRef, Runtime, State, Timed, Transition, load_machine
 from callboard.machines.lifecycles.execution import EXECUTION
 
 from .conftest import Told
@@ -352,3 +352,49 @@ def test_a_journal_without_machines_is_shown_as_before(cli: Cli, folder: Path, c
     with running():
         pass
     assert "machine" not in cli(command).out
+
+
+class Leased(msgspec.Struct, frozen=True):
+    """Until when something is taken."""
+
+    due_at: float | None = None
+
+
+LEASED = Machine(
+    "leased",
+    "free",
+    [State("free", bounded_by="its owner"), State("taken"), State("over", terminal=True)],
+    [Transition("free", "take", "taken"), Transition("taken", "end", "over")],
+    [Timed("taken", "end", "due_at")],
+)
+
+
+def until(facts: Leased, fire: Fire) -> Leased:
+    """Take what the event says, as it is."""
+    return Leased(float((fire.metadata or {})["due"]))
+
+
+@pytest.mark.parametrize("value", [1e18, 1.7e12, float("inf")])
+def test_a_senseless_due_time_that_is_there_is_shown_and_breaks_nothing(
+    cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch, value: float
+) -> None:
+    with monkeypatch.context() as older, running() as live:
+        older.setattr("callboard.actors.machine_kind.point", float)  # as it was taken before
+        older.setattr("callboard.actors.machine_kind.number_problem", lambda _: None)
+        older.setattr("callboard.runtime.machines.number_problem", lambda _: None)
+        actor = MachineActor(LEASED, Leased(), on_event=until)
+        run = live.portal.call(lambda: live.runtime.spawn(actor, name="run-7"))
+        live.portal.call(run.ask, Fire("take", metadata={"due": repr(value)}))
+        live.portal.call(live.runtime.settled, 60)
+    shown = f"no time: {value!r}"
+    assert shown in cli("status", "run-7").out
+    assert cli("status").code == 0
+    assert json.loads(cli("status", "run-7", "--json").out)["due"] == {"end": shown}
+    for command in ("check", "history run-7", "top --once", "stuck", "resume"):
+        told = cli(*command.split())
+        assert told.code in (0, 1), told.everything
+    with running() as live:  # and it goes on
+        assert live.portal.call(lambda: live.runtime.machine("run-7")).state == "taken"
+        told = cli("stuck", "--older-than", "0s")
+        assert (told.code, told.err) == (1, "")
+        assert f"end by itself at {shown}" in told.out
