@@ -188,6 +188,8 @@ class Membership:
         cluster, kernel = self.seat.cluster, self._host.kernel
         began = self._host.monotonic()
         pulse: Pulse = await self.seat.read(cluster.beat, max(kernel.key, kernel.seq))
+        if (health := self._host.journal.health).lost:  # a commit has heard it; the lease was not asked about that
+            raise LeaseLost(health.reason)
         self._renewed = began
         if self._silent:
             self._silent, self._retry = False, Delays(SOON, cluster.lease / RENEWALS)

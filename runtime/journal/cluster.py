@@ -42,7 +42,9 @@ SHORTEST_LEASE = 1.0
 
 
 class LeaseLost(JournalError):  # noqa: N818 - it names what happened
-    """Others have taken over what this node ran, since it was silent for too long. It cannot write any more."""
+    """Others have taken over what this node ran, since it was silent for too long, or its database went back in time.
+    It cannot write any more.
+    """
 
 
 def lease_of(lease: float) -> float:

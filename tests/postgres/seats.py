@@ -56,21 +56,29 @@ class Seats:
         return Batch(entry, [Entry(rows, list(records))])
 
     def commit(self, node: PostgresCluster, *records: AnyRecord) -> None:
-        medium = PostgresMedium(self.address, node.node)
+        with self.medium(node) as medium:
+            medium.commit(self.batch(node, *records), lambda: None)
+
+    @contextlib.contextmanager
+    def medium(self, node: PostgresCluster) -> Iterator[PostgresMedium]:
+        """What a node commits to."""
+        medium = PostgresMedium(self.address, node.known)
         medium.open()
         with contextlib.closing(medium):
-            medium.commit(self.batch(node, *records), lambda: None)
+            yield medium
 
     @contextlib.contextmanager
     def committing(self, node: PostgresCluster, *records: AnyRecord) -> Iterator[None]:
         """A commit of a node that is under way until the block ends."""
         with contextlib.closing(connect_writer(self.address)) as connection:
             connection.pgconn.exec_(b"BEGIN")
-            for part in parts_of(self.batch(node, *records), node.node):
+            batch = self.batch(node, *records)
+            for part in parts_of(batch, node.node, node.known.entry):
                 result = connection.pgconn.exec_prepared(b"commit", part)  # type: ignore[arg-type]
                 assert not result.error_message, result.error_message
             yield
             connection.pgconn.exec_(b"COMMIT")
+            node.known.committed(batch.number)
 
     @contextlib.contextmanager
     def holding(self, sql: str, *values: object) -> Iterator[psycopg.Connection[Any]]:

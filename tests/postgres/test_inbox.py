@@ -133,7 +133,7 @@ def test_an_answer_is_read_by_anybody(seats: Seats) -> None:
     number = second.send(row("job", "unknown"))
     assert second.answer(number) is None
     assert second.answer(number + 100) is None
-    with contextlib.closing(PostgresMedium(seats.address, first.node)) as medium:
+    with contextlib.closing(PostgresMedium(seats.address, first.known)) as medium:
         medium.open()
         medium.commit(Batch(1, [Entry([], [], answers=[InboxAnswer(number, '{"error":"no"}', 5.0)])]), lambda: None)
     assert second.answer(number) == b'{"error":"no"}'

@@ -10,6 +10,7 @@ from urllib.parse import parse_qs
 
 import psycopg
 import pytest
+from tests.runtime.journal.samples import job
 
 from callboard.runtime.journal.contract import (
     JournalCorrupt,
@@ -23,6 +24,8 @@ from callboard.runtime.journal.postgres.address import parse
 from callboard.runtime.journal.postgres.opening import check_version, connect, migrate, prepare, refusing
 from callboard.runtime.journal.postgres.schema import MIGRATIONS
 from callboard.runtime.testing.postgres import PrivateServer
+
+from .seats import Seats
 
 FIRST = "CREATE TABLE nodes (name text, fenced boolean)"
 SECOND = "CREATE TABLE more (one integer)"
@@ -72,6 +75,25 @@ def test_a_journal_that_nodes_use_is_not_migrated(postgres: str) -> None:
             migrate(address, [FIRST, SECOND])
         connection.execute("UPDATE nodes SET fenced = true")
     assert migrate(address, [FIRST, SECOND]) == (1, 2)
+
+
+def test_a_journal_of_the_first_version_goes_on(postgres: str) -> None:
+    address = parse(postgres)
+    migrate(address, MIGRATIONS[:1])
+    with connect(address, "test") as connection:
+        connection.execute(
+            "INSERT INTO nodes (name, epoch, fenced, lease, place, kernel, pid, process_started)"
+            " VALUES ('web-1', nextval('epochs'), true, interval '1s', 'there', '', 1, 1)"
+        )
+        connection.execute("INSERT INTO commits VALUES (1, 7)")
+    prepare(address)
+    assert version(postgres) == len(MIGRATIONS)
+    seats = Seats(postgres)
+    node = seats.node("web-1")
+    seats.commit(node, job(1))
+    assert node.beat(0).living == 1
+    assert [one.key for one in seats.reader.jobs()] == [1]
+    seats.close()
 
 
 def test_a_newer_journal_is_refused_and_left_alone(postgres: str) -> None:

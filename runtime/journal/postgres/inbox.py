@@ -27,6 +27,7 @@ from .opening import connect, driver, opened
 from .rows import plain
 
 if TYPE_CHECKING:
+    from .known import Known
     from .opening import Connection
 
 LOOK_EVERY = 1.0
@@ -38,6 +39,11 @@ LAST_RETRY = 15.0
 _SEND = """
 WITH sent AS (INSERT INTO inbox_rows (command, about) VALUES (%(command)s, %(about)s) RETURNING key)
 SELECT key, pg_notify(%(channel)s, 'inbox') FROM sent
+"""
+_SEND_AS = """
+WITH done AS (INSERT INTO inbox_rows (command, about) VALUES (%(command)s, %(about)s) RETURNING key),
+acted AS (UPDATE acts SET number = number + 1 WHERE node = %(me)s RETURNING number)
+SELECT key, pg_notify(%(channel)s, 'inbox'), (SELECT number FROM acted) FROM done
 """
 _LIVING = "SELECT name FROM nodes WHERE NOT fenced AND seen_at + lease >= clock_timestamp() ORDER BY name"
 _ANY = "SELECT EXISTS (SELECT FROM inbox_rows WHERE answer IS NULL)"
@@ -77,6 +83,15 @@ def send(connection: Connection, row: InboxRow, channel: str) -> int:
     values = {"command": msgspec.json.encode(row).decode(), "about": about(row), "channel": channel}
     sent = connection.execute(_SEND, values).fetchone()
     assert sent is not None  # noqa: S101 - a row was inserted
+    return int(sent[0])
+
+
+def send_as(connection: Connection, node: Known, row: InboxRow, channel: str) -> int:
+    """The same as a node, which can tell that it was lost: nobody would answer it."""
+    values = {"command": msgspec.json.encode(row).decode(), "about": about(row), "channel": channel, "me": node.node}
+    sent = connection.execute(_SEND_AS, values).fetchone()
+    assert sent is not None  # noqa: S101 - a row was inserted
+    node.acted(sent[2])
     return int(sent[0])
 
 

@@ -101,7 +101,7 @@ class PostgresJournal(WrittenJournal[PostgresReader]):
             raise
         loaded.last_key = loaded.last_seq = cluster.epoch * EPOCH
         self._own = NodeHistory(reader, cluster.node, loaded.last_seq)
-        return reader, loaded, PostgresMedium(self.address, cluster.node, connect=self._connect)
+        return reader, loaded, PostgresMedium(self.address, cluster.known, connect=self._connect)
 
     def _give_up(self) -> None:
         if self._cluster is not None:

@@ -6,7 +6,8 @@ Rules
 - It is called by libpq's blocking function: so the interpreter is given away once per commit, and taken back once.
 - After any error the connection is made anew, and the batch is sent again. What the database has of it already it does
   not do twice, also where the one before is still under way in a session that has lost its client.
-- A node that was fenced is told so by its commit, and never connects again.
+- A node that was fenced is told so by its commit, and never connects again. So is one whose database went back in time
+  (`known.py`): no commit goes into a database that lacks an earlier one.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ from typing import TYPE_CHECKING, cast
 from ..batch import Batch
 from ..cluster import LeaseLost
 from .address import Address
-from .opening import connect, driver, refusal
+from .known import Known, WentBack
+from .opening import connect, driver, refusal, refusing
 from .rows import Parameters, parts_of
-from .schema import COMMIT, LEASE_LOST
+from .schema import COMMIT, LEASE_LOST, WENT_BACK
 
 if TYPE_CHECKING:
     from psycopg import Error
@@ -52,26 +54,33 @@ def connect_writer(address: Address) -> Connection:
 
 
 class PostgresMedium:
-    """The journal at an address, which a node writes whose session has the number `node`. connect: for tests."""
+    """The journal at an address, which a node writes. known: of that node. connect: for tests."""
 
     answers = "the database"
 
     def __init__(
-        self, address: Address, node: int, *, connect: Callable[[Address], Connection] = connect_writer
+        self, address: Address, known: Known, *, connect: Callable[[Address], Connection] = connect_writer
     ) -> None:
         self.name = str(address)
         self._address = address
-        self._node = node
+        self._known = known
         self._connect = connect
         self._connection: Connection | None = None
         self._encoded: tuple[Batch, list[Parameters]] | None = None  # of the batch that is tried
 
     def open(self) -> None:
-        """Connect. Raises JournalError."""
-        self._connection = self._connect(self._address)
+        """Connect. Raises JournalError, LeaseLost where the database is not the one that it was."""
+        connection = self._connect(self._address)
+        try:
+            with refusing(self._address):
+                self._known.check(connection)
+        except BaseException:
+            connection.close()
+            raise
+        self._connection = connection
 
     def has(self, batch: Batch) -> bool:  # noqa: ARG002 - the commit itself finds out
-        """Connect again where that is needed. Raises JournalError."""
+        """Connect again where that is needed. Raises JournalError, LeaseLost."""
         if self._connection is None:
             self.open()
         return False
@@ -82,6 +91,7 @@ class PostgresMedium:
         parts = self._parts(batch)
         away()
         _commit(self._connection, parts)
+        self._known.committed(batch.number)
         self._encoded = None
 
     def failed(self, error: Exception) -> str:
@@ -97,7 +107,7 @@ class PostgresMedium:
     def _parts(self, batch: Batch) -> list[Parameters]:
         """The parameters of the calls that write it. Encoded once, however often it is tried."""
         if self._encoded is None or self._encoded[0] is not batch:
-            self._encoded = batch, parts_of(batch, self._node)
+            self._encoded = batch, parts_of(batch, self._known.node, self._known.entry)
         return self._encoded[1]
 
     def _close(self) -> None:
@@ -129,7 +139,12 @@ def _checked(connection: Connection, result: PGresult) -> bytes | None:
     pq = psycopg.pq
     if result.status in {pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK}:
         return result.get_value(0, 0) if result.ntuples else None
-    if result.error_field(pq.DiagnosticField.SQLSTATE) == LEASE_LOST.encode():
+    state = result.error_field(pq.DiagnosticField.SQLSTATE)
+    if state == WENT_BACK.encode():
+        raise WentBack(
+            "The database lacks what it has acknowledged to this node before. Make a new Runtime: it is a new node"
+        )
+    if state == LEASE_LOST.encode():
         raise LeaseLost(
             "This node was silent for too long, and others have taken over what it ran. Make a new Runtime: it is a "
             "new node"

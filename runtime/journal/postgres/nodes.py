@@ -10,13 +10,13 @@ Rules
 
 from __future__ import annotations
 
+import contextlib
 import re
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import msgspec
 
@@ -25,6 +25,7 @@ from ..cluster import EPOCH, LEASE, LeaseLost, Node, Pulse, ToolState, Want
 from ..contract import InboxRow, JournalLocked
 from . import inbox, statements, taking, tools
 from .address import Address, parse
+from .known import Known, WentBack, system_of
 from .link import Link
 from .opening import HOLD_STILL, check_version, connect, opened
 from .place import Place, here
@@ -77,17 +78,19 @@ class PostgresCluster:
         self._is_dead = is_dead
         self._pause = pause
         self._clock = clock
+        self._known: Known | None = None  # once it has joined
         self._lost: LeaseLost | None = None
         self._attempt: taking.Taken | None = None  # it is not known whether this was taken
         self._owed: taking.Taken | None = None  # taken, and not handed out yet
         self._left: frozenset[int] = frozenset()  # jobs that were given back, and are others' to take
-        self._rising = threading.Lock()
         self._renewed_on = 0  # the connection, of those that it has had, on which the lease was last renewed
         self._pruned = clock()
-        self._lease_link = Link(address, "lease", connect)
-        self._link = Link(address, "node", connect)
+        self._connect = connect
+        self._lease_link = Link(address, "lease", self._connect_known)
+        self._link = Link(address, "node", self._connect_known)
         try:
-            self._name, self.node, self._epoch = self._join(name)
+            self._name, joined = self._join(name)
+            self._known = Known(address, self._name, *joined, self._link.ask(system_of))
         except BaseException:
             self.close()
             raise
@@ -98,9 +101,20 @@ class PostgresCluster:
         return self._name
 
     @property
+    def known(self) -> Known:
+        """What the database has acknowledged to it."""
+        assert self._known is not None  # noqa: S101 - its making has joined
+        return self._known
+
+    @property
+    def node(self) -> int:
+        """The number of its session."""
+        return self.known.node
+
+    @property
     def epoch(self) -> int:
         """Its present epoch."""
-        return self._epoch
+        return self.known.epoch
 
     @property
     def lease(self) -> float:
@@ -109,9 +123,9 @@ class PostgresCluster:
 
     # -- joining
 
-    def _join(self, name: str | None) -> tuple[str, int, int]:
+    def _join(self, name: str | None) -> tuple[str, _Joined]:
         if name is not None:
-            return (name, *self._join_in_time(name))
+            return name, self._join_in_time(name)
         usual = f"{_UNUSUAL.sub('-', self._place.host)[:50]}-{self._place.pid}"
         for one in (usual, *(f"{usual}-{number}" for number in range(2, _MANY))):
             joined, holder = self._join_as(one)
@@ -119,10 +133,10 @@ class PostgresCluster:
                 self._replace(holder)
                 joined, _ = self._join_as(one)
             if joined is not None:
-                return (one, *joined)
+                return one, joined
         raise JournalLocked(f"{self._address} has too many nodes of this process. Leave some of them.")
 
-    def _join_in_time(self, name: str) -> tuple[int, int]:
+    def _join_in_time(self, name: str) -> _Joined:
         """Join, if need be when a node of that name has been silent for a whole lease since we look."""
         began, first = self._clock(), None
         while True:
@@ -143,21 +157,21 @@ class PostgresCluster:
                     "give this one another name."
                 )
 
-    def _join_as(self, name: str) -> tuple[tuple[int, int] | None, _Holder | None]:
-        """The number and the epoch of a node of that name, or else who has it."""
+    def _join_as(self, name: str) -> tuple[_Joined | None, _Holder | None]:
+        """A session of that name, or else who has it."""
         place = self._place
         values = {
             "name": name, "lease": self._lease, "place": place.shown, "kernel": place.kernel, "pid": place.pid,
             "started": place.started,
         }  # fmt: skip
 
-        def join(connection: Connection) -> tuple[tuple[int, int] | None, _Holder | None]:
+        def join(connection: Connection) -> tuple[_Joined | None, _Holder | None]:
             with connection.transaction():
                 connection.execute(HOLD_STILL, [self._address.schema])
                 check_version(connection, self._address)
                 joined = connection.execute(statements.JOIN, values).fetchone()
             if joined is not None:
-                return (joined[0], joined[1]), None
+                return (joined[0], joined[2], joined[1]), None
             row = connection.execute(statements.HOLDER, values).fetchone()
             if row is None:
                 return None, None
@@ -181,12 +195,16 @@ class PostgresCluster:
         return pulse
 
     def _beat(self, last: int, connection: Connection) -> Pulse:
-        values = {"me": self.node, "last": last, "anew": self._lease_link.made != self._renewed_on}
+        known, before = self.known, self.known.numbers
+        values = {
+            "me": known.node, "session": known.session, "last": last, "anew": self._lease_link.made != self._renewed_on,
+        }  # fmt: skip
         row = connection.execute(statements.BEAT.encode(), values).fetchone()
         if row is None:
             raise LeaseLost
-        epoch, awake = row
-        self._rise(epoch)
+        awake, epoch, entry, acts = row
+        known.compare(before, (epoch, entry, acts))
+        known.rise(epoch)
         self._renewed_on = self._lease_link.made
         found = connection.execute(statements.PULSE, {"me": self.node, "lease": self._lease, "awake": awake}).fetchone()
         living, orphans, due_in = found or (1, 0, None)
@@ -200,8 +218,16 @@ class PostgresCluster:
 
     def leave(self) -> None:
         """Own nothing any more, at the end: others take what is left at once."""
-        values = {"me": self.node, "channel": self._address.channel}
-        self._link.ask(lambda connection: connection.execute(statements.LEAVE, values))
+        values = {"me": self.node, "session": self.known.session, "channel": self._address.channel}
+
+        def leave(connection: Connection) -> None:
+            connection.execute(statements.LEAVE, values)
+
+        try:
+            self._link.ask(leave)
+        except WentBack:  # what it has of this node others may have at once, too
+            with contextlib.closing(Link(self._address, "node", self._connect)) as link:
+                link.ask(leave)
 
     def close(self) -> None:
         """Let go of the connections. Its lease runs out, unless it has left."""
@@ -241,7 +267,7 @@ class PostgresCluster:
             self._hand_out(taken)
 
     def _hand_out(self, taken: taking.Taken) -> None:
-        self._rise(taken.epoch)
+        self.known.rise(taken.epoch)
         self._owed, self._attempt = taken, None
         self._left -= frozenset(taken.jobs)
 
@@ -252,16 +278,14 @@ class PostgresCluster:
         def give(connection: Connection) -> None:
             with connection.transaction():
                 taking.give_back(connection, self.node, jobs, self._address.channel)
+                acted = self.known.act(connection)
+            self.known.acted(acted)
 
         self._ask(give)
 
     def want_again(self) -> None:
         """Take also what was given back."""
         self._left = frozenset()
-
-    def _rise(self, epoch: int) -> None:
-        with self._rising:
-            self._epoch = max(self._epoch, epoch)
 
     # -- whose things are
 
@@ -271,9 +295,10 @@ class PostgresCluster:
 
     def reserve(self, kind: str, name: str) -> bool:
         """Reserve a job's id or a machine's name for this node. False where there is one, ended or not."""
-        living, done = self._row(statements.RESERVE, self._about(kind, name))
+        living, done, acts = self._row(statements.RESERVE, self._about(kind, name))
         if not living:
             raise self._fenced()
+        self.known.acted(acts)
         return bool(done)
 
     def owner_of(self, kind: str, name: str) -> str | None:
@@ -284,10 +309,11 @@ class PostgresCluster:
 
     def adopt(self, kind: str, name: str) -> bool:
         """Own an ended job, or machine, which is about to go on here. False where it lives, or is another node's."""
-        living, moved, epoch = self._row(statements.ADOPT[kind], self._about(kind, name))
+        living, moved, epoch, acts = self._row(statements.ADOPT[kind], self._about(kind, name))
         if not living:
             raise self._fenced()
-        self._rise(epoch or 0)
+        self.known.rise(epoch or 0)
+        self.known.acted(acts)
         return bool(moved)
 
     # -- the inbox, and tools
@@ -300,7 +326,7 @@ class PostgresCluster:
 
     def send(self, row: InboxRow) -> int:
         """Put a command into the inbox, and ring. Returns its number there."""
-        return self._ask(lambda connection: inbox.send(connection, row, self._address.channel))
+        return self._ask(lambda connection: inbox.send_as(connection, self.known, row, self._address.channel))
 
     def answer(self, row: int) -> bytes | None:
         """The answer to a row of the inbox, as JSON; None while there is none."""
@@ -312,15 +338,26 @@ class PostgresCluster:
 
     def set_tool(self, tool: ToolState) -> ToolState:
         """Change the state of a tool's breaker, if it still has the generation before, and ring."""
-        return self._ask(lambda connection: tools.change(connection, self.node, tool, self._address.channel))
+        return self._ask(lambda connection: tools.change(connection, self.known, tool, self._address.channel))
 
     def share(self, wants: Mapping[str, Want]) -> dict[str, Claim]:
         """Say what is wanted of these tools; returns what this node may use of each until it asks again."""
         return self._ask(
-            lambda connection: tools.share(connection, (self.node, self._name), wants, self._address.channel)
+            lambda connection: tools.share(connection, self.known, self._name, wants, self._address.channel)
         )
 
     # -- asking
+
+    def _connect_known(self, address: Address, purpose: str) -> Connection:
+        """Connect, and see whether it is the database that it was."""
+        connection = self._connect(address, purpose)
+        try:
+            if self._known is not None:
+                self._known.check(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
 
     def _about(self, kind: str, name: str) -> dict[str, object]:
         return {"me": self.node, "name": plain(f"{kind}:{name}")}
@@ -333,11 +370,14 @@ class PostgresCluster:
             raise self._lost
         try:
             return (link or self._link).ask(question)
+        except WentBack as lost:
+            self._lost = lost
+            raise
         except LeaseLost:
             raise self._fenced() from None
 
     def _fenced(self) -> LeaseLost:
-        """Say what has become of this node."""
+        """Say what has become of this node. Raises WentBack, JournalError."""
         row = self._link.ask(lambda connection: connection.execute(statements.FATE, {"me": self.node}).fetchone())
         if row is None:
             text = (
@@ -353,6 +393,10 @@ class PostgresCluster:
             )
         self._lost = LeaseLost(text)
         return self._lost
+
+
+_Joined: TypeAlias = tuple[int, str, int]
+"""The number of a session, its random name, and its epoch."""
 
 
 class _Holder(msgspec.Struct, frozen=True):

@@ -46,9 +46,9 @@ def plain(text: str) -> str:
     return text if text and text.isprintable() else encode_readable(text).decode()
 
 
-def parts_of(batch: Batch, node: int) -> list[Parameters]:
-    """The parameters of the calls that write a batch of that node."""
-    return _Encoding(node, batch.number).run(batch.left(), batch.transitions)
+def parts_of(batch: Batch, node: int, before: int) -> list[Parameters]:
+    """The parameters of the calls that write a batch of that node. before: the last entry that it has committed."""
+    return _Encoding(node, batch.number, before).run(batch.left(), batch.transitions)
 
 
 def _numbers(values: Iterable[object]) -> bytes:
@@ -127,8 +127,9 @@ _KINDS: dict[type[AnyRecord], tuple[str, str, dict[str, _Make]]] = {
 class _Encoding:
     """One run over what a batch leaves."""
 
-    def __init__(self, node: int, entry: int) -> None:
+    def __init__(self, node: int, entry: int, before: int) -> None:
         self.parts: list[Parameters] = []
+        self.before = str(before).encode()
         self.node = node
         self.entry: int | None = entry
         self.values: dict[str, bytes] = {}
@@ -192,7 +193,9 @@ class _Encoding:
     def close(self) -> None:
         """End a call."""
         entry = None if self.entry is None else str(self.entry).encode()
-        self.parts.append([str(self.node).encode(), entry, *(_clean(self.values.get(name)) for name in PARTS)])
+        self.parts.append(
+            [str(self.node).encode(), entry, self.before, *(_clean(self.values.get(name)) for name in PARTS)]
+        )
         self.entry = None
         self.values, self.size = {}, 0
 

@@ -12,7 +12,8 @@ Rules
   (An attempt is whose that claimed it, and goes with its job.)
 - One commit is one call of `commit_batch`. It takes a lock on the node's row that who fences it waits for, and fails
   with `LEASE_LOST` where that was done. `commits` remembers the last entry of each node, so that a batch which is sent
-  again, since its acknowledgement was lost, does nothing the second time.
+  again, since its acknowledgement was lost, does nothing the second time. It names the entry before it, too, and fails
+  with `WENT_BACK` where that is not the last one: no commit goes into a database that lacks an earlier one.
 - Transitions are kept in chunks: those of one owner in one commit are one row (`journal/schema.py` says why).
 - A migration is never edited once released; the next one is added.
 """
@@ -28,6 +29,8 @@ from .tables import INBOX, NODES
 
 LEASE_LOST = "CB001"
 """The SQLSTATE of a commit of a node that was fenced."""
+WENT_BACK = "CB002"
+"""That of a commit to a database which lacks what the node has committed before."""
 
 _RECORDS = """
 CREATE FUNCTION as_json(record text) RETURNS jsonb LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE AS $$
@@ -212,10 +215,13 @@ _GROUPS: dict[tuple[tuple[str, str], ...], str] = {
 PARTS = tuple(name for group in _GROUPS for name, _ in group)
 """What `commit_batch` takes beside the node and the entry, in order. NULL where there is nothing of it."""
 
-_COMMIT = (
-    "CREATE FUNCTION commit_batch(this_node bigint, this_entry bigint,\n  "
-    + ",\n  ".join(f"{name} {kind}" for group in _GROUPS for name, kind in group)
-    + f"""
+
+def _commit(beside: str, first: str) -> str:
+    """The function `commit_batch`. beside: what it is given after the entry; first: how it begins with an entry."""
+    return (
+        f"CREATE FUNCTION commit_batch(this_node bigint, this_entry bigint,{beside}\n  "
+        + ",\n  ".join(f"{name} {kind}" for group in _GROUPS for name, kind in group)
+        + f"""
 ) RETURNS boolean LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
@@ -223,18 +229,36 @@ BEGIN
     PERFORM 1 FROM nodes WHERE node = this_node AND NOT fenced FOR KEY SHARE;
     IF NOT FOUND THEN
       RAISE EXCEPTION 'node % was fenced', this_node USING ERRCODE = '{LEASE_LOST}';
-    END IF;
+    END IF;{first}
+  END IF;"""
+        + "".join(f"\n  IF {group[0][0]} IS NOT NULL THEN\n    {sql}\n  END IF;" for group, sql in _GROUPS.items())
+        + "\n  RETURN true;\nEND $$;\n"
+    )
+
+
+_COMMIT = _commit(
+    "",
+    """
     INSERT INTO commits VALUES (this_node, this_entry)
       ON CONFLICT (node) DO UPDATE SET entry = excluded.entry WHERE commits.entry < excluded.entry;
     IF NOT FOUND THEN
       RETURN false;   -- it was committed before, and the acknowledgement was lost
-    END IF;
-  END IF;"""
-    + "".join(f"\n  IF {group[0][0]} IS NOT NULL THEN\n    {sql}\n  END IF;" for group, sql in _GROUPS.items())
-    + "\n  RETURN true;\nEND $$;\n"
+    END IF;""",
+)
+_COMMIT_AFTER = _commit(
+    " entry_before bigint,",
+    f"""
+    UPDATE commits SET entry = this_entry WHERE node = this_node AND entry = entry_before;
+    IF NOT FOUND THEN
+      IF EXISTS (SELECT FROM commits WHERE node = this_node AND entry >= this_entry) THEN
+        RETURN false;   -- it was committed before, and the acknowledgement was lost
+      END IF;
+      RAISE EXCEPTION 'entry % of node % is not here any more', entry_before, this_node
+        USING ERRCODE = '{WENT_BACK}';
+    END IF;""",
 )
 
-COMMIT = f"SELECT commit_batch({', '.join(f'${n}' for n in range(1, len(PARTS) + 3))})"
+COMMIT = f"SELECT commit_batch({', '.join(f'${n}' for n in range(1, len(PARTS) + 4))})"
 """The statement of a commit."""
 
 # What the queries that documents print take from SQLite.
@@ -253,5 +277,22 @@ ALTER TABLE callboard  -- a random id, of the journal's making: what belongs to 
   ADD COLUMN id text NOT NULL DEFAULT md5(random()::text || clock_timestamp()::text);
 """
 
-MIGRATIONS = (NODES + INBOX + _RECORDS + _COMMIT + _PRINTED + views(Postgres()) + document_views(Postgres()), _NAMED)
+# What a node has been acknowledged is compared with what there is (`known.py`).
+_COMPARED = (
+    """
+ALTER TABLE nodes ADD COLUMN session text NOT NULL DEFAULT md5(random()::text || clock_timestamp()::text);
+CREATE TABLE acts (
+  node bigint PRIMARY KEY,
+  number bigint NOT NULL                  -- how often the node has acted beside its commits
+) WITH (fillfactor = 20);
+DROP FUNCTION commit_batch;
+"""
+    + _COMMIT_AFTER
+)
+
+MIGRATIONS = (
+    NODES + INBOX + _RECORDS + _COMMIT + _PRINTED + views(Postgres()) + document_views(Postgres()),
+    _NAMED,
+    _COMPARED,
+)
 """What brings a database from version n to n + 1."""

@@ -12,9 +12,15 @@ from __future__ import annotations
 from ..cluster import EPOCH
 
 JOIN = """
-INSERT INTO nodes (name, epoch, lease, place, kernel, pid, process_started)
-VALUES (%(name)s, nextval('epochs'), make_interval(secs => %(lease)s), %(place)s, %(kernel)s, %(pid)s, %(started)s)
-ON CONFLICT (name) WHERE NOT fenced DO NOTHING RETURNING node, epoch
+WITH joined AS (
+  INSERT INTO nodes (name, epoch, lease, place, kernel, pid, process_started)
+  VALUES (%(name)s, nextval('epochs'), make_interval(secs => %(lease)s), %(place)s, %(kernel)s, %(pid)s, %(started)s)
+  ON CONFLICT (name) WHERE NOT fenced DO NOTHING RETURNING node, epoch, session
+), no_commits AS (
+  INSERT INTO commits SELECT node, 0 FROM joined ON CONFLICT (node) DO UPDATE SET entry = 0
+), no_acts AS (
+  INSERT INTO acts SELECT node, 0 FROM joined ON CONFLICT (node) DO UPDATE SET number = 0
+) SELECT node, epoch, session FROM joined
 """
 HOLDER = """
 SELECT node, place, kernel, pid, process_started, seen_at, extract(epoch FROM lease)::double precision
@@ -28,7 +34,9 @@ BEAT = f"""
 UPDATE nodes SET seen_at = clock_timestamp(),
   awake_at = CASE WHEN %(anew)s OR seen_at + lease / 2 < clock_timestamp() THEN clock_timestamp() ELSE awake_at END,
   epoch = CASE WHEN %(last)s >= epoch * {EPOCH} + {EPOCH // 2} THEN nextval('epochs') ELSE epoch END
-WHERE node = %(me)s AND NOT fenced RETURNING epoch, awake_at
+WHERE node = %(me)s AND session = %(session)s AND NOT fenced RETURNING awake_at, epoch,
+  coalesce((SELECT entry FROM commits WHERE commits.node = nodes.node), 0),
+  coalesce((SELECT number FROM acts WHERE acts.node = nodes.node), 0)
 """
 PULSE = """
 WITH gone AS (SELECT coalesce(array_agg(node), '{}') AS nodes FROM nodes WHERE fenced AND owes),
@@ -50,6 +58,10 @@ SELECT DISTINCT ON (name) name, epoch,
   (SELECT count(*) FROM job_records WHERE living AND job_records.node = nodes.node)
 FROM nodes ORDER BY name, node DESC
 """
+ACTED = """acted AS (
+  UPDATE acts SET number = number + 1 WHERE node = %(me)s AND EXISTS (SELECT FROM done) RETURNING number
+)"""
+"""What counts an act, beside what does it, which is called `done`."""
 _ME = "me AS (SELECT node FROM nodes WHERE node = %(me)s AND NOT fenced FOR KEY SHARE)"
 RESERVE = f"""
 WITH {_ME}, done AS (
@@ -57,7 +69,7 @@ WITH {_ME}, done AS (
     SET node = excluded.node WHERE names.key = 0 AND (names.node = excluded.node
       OR EXISTS (SELECT FROM nodes AS other WHERE other.node = names.node AND other.fenced))
   RETURNING 1
-) SELECT (SELECT count(*) FROM me), (SELECT count(*) FROM done)
+), {ACTED} SELECT (SELECT count(*) FROM me), (SELECT count(*) FROM done), (SELECT number FROM acted)
 """
 OWNER = {
     kind: f"""
@@ -77,20 +89,21 @@ WITH me AS (SELECT node FROM nodes WHERE node = %(me)s AND NOT fenced FOR NO KEY
   WHERE names.name = %(name)s AND (names.adopted IS DISTINCT FROM coalesce(ended.run, 1) OR names.node = me.node
     OR EXISTS (SELECT FROM nodes AS other WHERE other.node = names.node AND other.fenced))
   RETURNING ended.key, ended.node AS before
-), moved AS (
+), done AS (
   UPDATE {kind}_records AS record SET node = %(me)s FROM won WHERE record.key = won.key AND NOT record.living
   RETURNING won.before
 ), risen AS (
-  UPDATE nodes SET epoch = nextval('epochs') FROM moved
-  WHERE nodes.node = %(me)s AND moved.before IS DISTINCT FROM %(me)s RETURNING epoch
-) SELECT (SELECT count(*) FROM me), (SELECT count(*) FROM moved), (SELECT epoch FROM risen)
+  UPDATE nodes SET epoch = nextval('epochs') FROM done
+  WHERE nodes.node = %(me)s AND done.before IS DISTINCT FROM %(me)s RETURNING epoch
+), {ACTED}
+SELECT (SELECT count(*) FROM me), (SELECT count(*) FROM done), (SELECT epoch FROM risen), (SELECT number FROM acted)
 """
     for kind in ("job", "machine")
 }
 LEAVE = """
 WITH done AS (
   UPDATE nodes SET fenced = true, ended_as = 'left', ended_at = clock_timestamp()
-  WHERE node = %(me)s AND NOT fenced RETURNING node
+  WHERE node = %(me)s AND session = %(session)s AND NOT fenced RETURNING node
 ) SELECT pg_notify(%(channel)s, 'nodes') FROM done
 """
 TAKEN = "SELECT taken FROM nodes WHERE node = %(me)s"
@@ -101,5 +114,6 @@ PRUNE = (
     f"DELETE FROM tool_claims WHERE node IN (SELECT {_OLD})",
     f"UPDATE inbox_rows SET taken_by = NULL WHERE answer IS NULL AND taken_by IN (SELECT {_OLD})",
     f"DELETE FROM commits WHERE node IN (SELECT {_OLD})",
+    f"DELETE FROM acts WHERE node IN (SELECT {_OLD})",
     f"DELETE FROM nodes WHERE node IN (SELECT {_OLD} FOR UPDATE SKIP LOCKED)",
 )

@@ -18,8 +18,10 @@ import msgspec
 from ..cluster import LeaseLost, ToolState, Want
 from ..sharing import Claim, portion
 from .rows import plain
+from .statements import ACTED
 
 if TYPE_CHECKING:
+    from .known import Known
     from .opening import Connection
 
 _STATE = msgspec.json.Decoder(ToolState)
@@ -31,7 +33,8 @@ WITH me AS ({_ME}), done AS (
   ON CONFLICT (tool) DO UPDATE SET generation = excluded.generation, state = excluded.state
     WHERE tool_states.generation = excluded.generation - 1
   RETURNING tool
-) SELECT (SELECT count(*) FROM me), (SELECT count(pg_notify(%(channel)s, 'tools')) FROM done)
+), {ACTED} SELECT (SELECT count(*) FROM me), (SELECT count(pg_notify(%(channel)s, 'tools')) FROM done),
+  (SELECT number FROM acted)
 """
 _LOCK = """
 SELECT pg_advisory_xact_lock(hashtextextended(current_schema() || ' tool ' || tool, 0))
@@ -53,24 +56,30 @@ def states(connection: Connection) -> list[ToolState]:
     return [_STATE.decode(row[0]) for row in connection.execute("SELECT state FROM tool_states ORDER BY tool")]
 
 
-def change(connection: Connection, me: int, tool: ToolState, channel: str) -> ToolState:
-    """Set a state, if it is the next after what is known. Returns what holds. Raises LeaseLost."""
+def change(connection: Connection, known: Known, tool: ToolState, channel: str) -> ToolState:
+    """Set a state, if it is the next after what is known of it. Returns what holds. Raises LeaseLost."""
     state = msgspec.json.encode(tool).decode()
-    values = {"me": me, "tool": plain(tool.tool), "generation": tool.generation, "state": state, "channel": channel}
+    values = {
+        "me": known.node,
+        "tool": plain(tool.tool),
+        "generation": tool.generation,
+        "state": state,
+        "channel": channel,
+    }
     row = connection.execute(_CHANGE, values).fetchone()
     if row is None or not row[0]:
         raise LeaseLost
+    known.acted(row[2])
     if row[1]:
         return tool
     found = connection.execute("SELECT state FROM tool_states WHERE tool = %(tool)s", values).fetchone()
     return tool if found is None else _STATE.decode(found[0])
 
 
-def share(connection: Connection, me: tuple[int, str], wants: Mapping[str, Want], channel: str) -> dict[str, Claim]:
-    """Decide this node's parts of the limits of tools. me: its number and name. Raises LeaseLost."""
-    node, name = me
+def share(connection: Connection, node: Known, name: str, wants: Mapping[str, Want], channel: str) -> dict[str, Claim]:
+    """Decide a node's parts of the limits of tools. Raises LeaseLost."""
     names = {plain(tool): tool for tool in wants}
-    values = {"me": node, "tools": sorted(names), "channel": channel}
+    values = {"me": node.node, "tools": sorted(names), "channel": channel}
     told: dict[str, Claim] = {}
     with connection.transaction():
         if connection.execute(_ME, values).fetchone() is None:
@@ -87,11 +96,13 @@ def share(connection: Connection, me: tuple[int, str], wants: Mapping[str, Want]
             mine, ring = portion(name, wants[names[tool]], known, now)
             rings = rings or ring
             told[names[tool]] = mine
-            this = {"tool": tool, "me": node, "claim": msgspec.json.encode(mine).decode()}
+            this = {"tool": tool, "me": node.node, "claim": msgspec.json.encode(mine).decode()}
             if not mine.empty:
                 connection.execute(_CLAIM_IT, this)
             elif name in known:
                 connection.execute("DELETE FROM tool_claims WHERE tool = %(tool)s AND node = %(me)s", this)
         if rings:
             connection.execute("SELECT pg_notify(%(channel)s, 'tools')", values)
+        acted = node.act(connection)
+    node.acted(acted)
     return told

@@ -1,0 +1,110 @@
+"""A primary and its streaming standby, on ports of their own of the loopback: what fails over in tests.
+
+Rules
+-----
+- The standby is what `pg_basebackup` makes of the primary. Cut off, it gets nothing any more, and promoted then it
+  lacks what the primary has committed since: so it is with an asynchronous standby that was behind.
+- Addresses name both servers, with their ports, as one does where either may be the primary.
+"""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import time
+from itertools import count
+from pathlib import Path
+
+import psycopg
+
+from callboard.runtime.testing import postgres
+from callboard.runtime.testing.postgres import SUPERUSER, PrivateServer
+
+_SCHEMAS = count(1)
+_HBA = "host all all 127.0.0.1/32 trust\nhost replication all 127.0.0.1/32 trust\n"
+PATIENCE = 60.0
+
+
+class Pair:
+    """Both, from their making until `close`. synchronous: a commit is acknowledged once the standby has it, too."""
+
+    def __init__(self, *, synchronous: bool) -> None:
+        self.ports = _free_ports()
+        self._primary = PrivateServer(fsync=False)
+        self._standby = self._primary.folder / "standby"
+        try:
+            data = self._primary.folder / "data"
+            with (data / "postgresql.conf").open("a") as file:
+                file.write(f"listen_addresses = '127.0.0.1'\nport = {self.ports[0]}\nwal_level = replica\n")
+            with (data / "pg_hba.conf").open("a") as file:
+                file.write(_HBA)
+            self._primary.stop("fast")
+            self._primary.start()
+            self._run("pg_basebackup", "-D", self._standby, "-R", "-X", "stream", "-c", "fast", "-h", "127.0.0.1",
+                      "-p", str(self.ports[0]), "-U", SUPERUSER)  # fmt: skip
+            with (self._standby / "postgresql.conf").open("a") as file:
+                file.write(f"port = {self.ports[1]}\n")
+            self._control("start", "-w", "-t", "60", "-l", self._primary.folder / "standby.log")
+            if synchronous:
+                self.sql(0, "ALTER SYSTEM SET synchronous_standby_names = '*'")
+                self.sql(0, "SELECT pg_reload_conf()")
+            self._until(0, "SELECT count(*) = 1 FROM pg_stat_replication WHERE state = 'streaming'"
+                           f" AND sync_state {'=' if synchronous else '<>'} 'sync'")  # fmt: skip
+        except BaseException:
+            self.close()
+            raise
+
+    def address(self, *, database: str = SUPERUSER, password: str = "", more: str = "") -> str:
+        """The address of a journal of its own that names both servers."""
+        hosts = ",".join(f"127.0.0.1:{port}" for port in self.ports)
+        who = SUPERUSER + (f":{password}" if password else "")
+        return f"postgresql://{who}@{hosts}/{database}?schema=pair_{next(_SCHEMAS)}{more}"
+
+    def cut(self) -> None:
+        """Have the standby get nothing any more. Returns once it has all that there was before."""
+        self._until(1, f"SELECT pg_last_wal_replay_lsn() >= '{self.sql(0, 'SELECT pg_current_wal_lsn()')}'")
+        self.sql(1, "ALTER SYSTEM SET primary_conninfo = ''")
+        self.sql(1, "SELECT pg_reload_conf()")
+        self._until(0, "SELECT count(*) = 0 FROM pg_stat_replication")
+
+    def fail_over(self) -> None:
+        """The primary crashes, and the standby is promoted."""
+        self._primary.stop("immediate")
+        self._control("promote", "-w", "-t", "60")
+
+    def sql(self, server: int, statement: str) -> object:
+        """Ask the first or the second of them; the first value that it says."""
+        address = f"postgresql://{SUPERUSER}@127.0.0.1:{self.ports[server]}/{SUPERUSER}"
+        with psycopg.connect(address, autocommit=True, connect_timeout=10) as connection:
+            cursor = connection.execute(statement.encode())
+            row = cursor.fetchone() if cursor.description else None
+            return None if row is None else row[0]
+
+    def close(self) -> None:
+        """End both, and remove them."""
+        if (self._standby / "postmaster.pid").exists():
+            self._control("stop", "-w", "-t", "60", "-m", "immediate")
+        self._primary.close()
+
+    def _until(self, server: int, question: str) -> None:
+        limit = time.monotonic() + PATIENCE
+        while not self.sql(server, question):
+            assert time.monotonic() < limit, question
+            time.sleep(0.02)
+
+    def _control(self, *arguments: str | Path) -> None:
+        self._run("pg_ctl", "-s", "-D", self._standby, *arguments)
+
+    def _run(self, program: str, *arguments: str | Path) -> None:
+        subprocess.run(
+            [postgres.programs() / program, *arguments], cwd=self._primary.folder, check=True, timeout=120,
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True,
+            **postgres._somebody(),  # type: ignore[call-overload]
+        )  # fmt: skip
+
+
+def _free_ports() -> tuple[int, int]:
+    with socket.socket() as one, socket.socket() as other:
+        one.bind(("127.0.0.1", 0))
+        other.bind(("127.0.0.1", 0))
+        return one.getsockname()[1], other.getsockname()[1]

@@ -1,0 +1,200 @@
+"""What nodes do when their database fails over: with a synchronous standby nothing is lost, and with an asynchronous
+one that was behind they notice it, and are told.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from callboard import LeaseLost, Runtime, RuntimeClosed, Task, TaskContext, Workstream
+from callboard.runtime.consistency import examine
+from callboard.runtime.journal.postgres.nodes import nodes_of
+from callboard.runtime.journal.postgres.reader import PostgresReader
+from callboard.runtime.testing.postgres import PrivateServer
+
+from .pair import Pair
+from .seats import Seats
+
+pytestmark = [pytest.mark.anyio, pytest.mark.postgres]
+LIMIT = 120  # seconds, for machines that are busy
+ON_BOTH = pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
+WIDTH = 4
+ran: Counter[str] = Counter()
+gates: dict[str, anyio.Event] = {}
+
+
+@pytest.fixture(autouse=True)
+def nothing_ran() -> Iterator[None]:
+    ran.clear()
+    yield
+    gates.clear()
+
+
+@pytest.fixture
+def synchronous(postgres_server: PrivateServer) -> Iterator[Pair]:
+    pair = Pair(synchronous=True)
+    yield pair
+    pair.close()
+
+
+@pytest.fixture
+def asynchronous(postgres_server: PrivateServer) -> Iterator[Pair]:
+    pair = Pair(synchronous=False)
+    yield pair
+    pair.close()
+
+
+async def count(task: TaskContext) -> str:
+    ran[f"{task.job_id}/{task.task}"] += 1
+    await anyio.sleep(0.002)
+    return "done"
+
+
+async def wait_for_gate(task: TaskContext) -> str:
+    ran[f"{task.job_id}/{task.task}"] += 1
+    await gates["gate"].wait()
+    return "done"
+
+
+def graph(layers: int) -> Workstream:
+    return Workstream(
+        "layers",
+        tasks=[
+            Task(f"t{n}-{m}", run=count, depends_on=[f"t{n - 1}-{k}" for k in range(WIDTH) if n])
+            for n in range(layers)
+            for m in range(WIDTH)
+        ],
+    )
+
+
+async def until(holds: Callable[[], object]) -> None:
+    while not holds():
+        await anyio.sleep(0.01)
+
+
+@ON_BOTH
+async def test_with_a_synchronous_standby_a_failover_under_load_loses_nothing(synchronous: Pair) -> None:
+    address = synchronous.address()
+    with anyio.fail_after(LIMIT):
+        async with Runtime(address, node="a") as first, Runtime(address, node="b") as second:
+            jobs = [await node.submit(graph(25)) for node in (first, second) for _ in range(2)]
+            await until(lambda: ran.total() > 20)
+            await anyio.to_thread.run_sync(synchronous.fail_over)
+            for job in jobs:
+                assert (await job.wait()).state == "completed"
+            assert first.health.ok
+            assert second.health.ok
+    assert len(ran) == 4 * 25 * WIDTH
+    assert set(ran.values()) == {1}
+    assert [(node.name, node.state) for node in nodes_of(address)] == [("a", "left"), ("b", "left")]
+    reader = PostgresReader(address)
+    assert examine(reader).found == []
+    reader.close()
+
+
+@ON_BOTH
+async def test_with_an_asynchronous_standby_that_was_behind_who_lost_commits_is_fenced_and_told(
+    asynchronous: Pair,
+) -> None:
+    address = asynchronous.address()
+    gates["gate"] = anyio.Event()
+    held = Workstream("held", tasks=[Task("x", run=wait_for_gate)])
+    notices: list[str] = []
+    with anyio.fail_after(LIMIT):
+        async with Runtime(address, node="b") as second:
+            with pytest.raises(RuntimeClosed) as closed:
+                first = Runtime(address, node="a")
+                first.on_trouble = lambda notice: notices.append(notice.event)
+                async with first:
+                    await first.submit(held, id="kept")
+                    await until(lambda: ran["kept/x"])
+                    await anyio.to_thread.run_sync(asynchronous.cut)
+                    assert (await (await first.submit(graph(1), id="lost")).wait()).state == "completed"
+                    await anyio.to_thread.run_sync(asynchronous.fail_over)
+                    await anyio.sleep_forever()
+            lost = closed.value.__cause__
+            assert isinstance(lost, LeaseLost)
+            assert "node 'a' counts as fenced, since" in str(lost)
+            assert "went back in time: it has acknowledged entry" in str(lost)
+            assert "lease_lost" in notices
+            assert "went back in time" in str(first.health.reason)
+            with pytest.raises(LookupError):
+                await second.job("lost")
+            gates["gate"].set()
+            outcome = await (await second.job("kept")).wait()
+            assert (outcome.state, ran["kept/x"]) == ("completed", 2)
+            assert second.health.ok  # it had lost nothing
+
+
+@pytest.fixture
+def seats(postgres: str) -> Iterator[Seats]:
+    seats = Seats(postgres)
+    yield seats
+    seats.close()
+
+
+LATER = {
+    "a commit": "UPDATE commits SET entry = entry - 1",
+    "an epoch": "UPDATE nodes SET epoch = epoch - 1",
+    "what was reserved": "UPDATE acts SET number = number - 1",
+    "the node": "DELETE FROM nodes",
+    "the node, whose number another one has": "UPDATE nodes SET session = 'another'",
+}
+
+
+@pytest.mark.parametrize("undone", LATER)
+def test_whatever_of_it_is_missing_a_node_notices_at_its_next_renewal_and_when_it_connects(
+    seats: Seats, undone: str
+) -> None:
+    from tests.runtime.journal.samples import job
+
+    node, other = seats.node("web-1"), seats.node("web-2")
+    seats.commit(node, job(1))
+    assert node.reserve("job", "x")
+    node.beat(0)
+    for one in (node, other):
+        one._link._drop()  # the next question is asked on a new connection
+    seats.run(LATER[undone] + " WHERE node = %s", node.node)
+    words = "not known to .* any more" if "node" in undone else "went back in time: it has acknowledged"
+    with pytest.raises(LeaseLost, match=words):
+        node.tools()
+    with pytest.raises(LeaseLost, match=words):
+        node.beat(0)
+    assert other.tools() == []
+    assert other.beat(0).living >= 1
+
+
+def test_a_commit_is_refused_by_a_database_that_lacks_the_one_before(seats: Seats) -> None:
+    from tests.runtime.journal.samples import job
+
+    node = seats.node("web-1")
+    seats.commit(node, job(1))
+    with seats.medium(node) as medium:
+        seats.run("UPDATE commits SET entry = 0")  # beneath its connection, as a dump is read back
+        with pytest.raises(LeaseLost, match="lacks what it has acknowledged"):
+            medium.commit(seats.batch(node, job(2)), lambda: None)
+    assert [one.key for one in seats.reader.jobs()] == [1]
+    with pytest.raises(LeaseLost, match="went back in time"):
+        node.beat(0)
+
+
+def test_a_standby_is_not_taken_for_a_database_that_went_back(asynchronous: Pair) -> None:
+    address = asynchronous.address()
+    seats = Seats(address)
+    node = seats.node("web-1")
+    asynchronous.cut()
+    node.reserve("job", "x")
+    standby = address.replace(f"127.0.0.1:{asynchronous.ports[0]},", "")
+    from callboard.runtime.journal.contract import JournalUnwritable
+    from callboard.runtime.journal.postgres.address import parse
+    from callboard.runtime.journal.postgres.opening import connect
+
+    with connect(parse(standby), "test") as connection, pytest.raises(JournalUnwritable, match="it is a standby"):
+        node.known.check(connection)
+    node.beat(0)
+    seats.close()
