@@ -6,32 +6,37 @@ Rules
   taken; only holds that somebody has decided in time, as the inbox says, wait for that decision. Leaving drains:
   nothing new starts, running attempts may end within `drain_deadline` seconds, the others are stopped and their tries
   given back. Left by an error or a cancellation, it does not wait for them.
-- A cancellation around it reaches the application's own code only. What runs inside is stopped by leaving, in order, so
-  that a body which had to stop counts as stopped and not as failed.
-- Should something inside end that nobody told to end, the runtime is broken: whoever waits for it gets RuntimeClosed
-  with the cause, the application's code is cancelled, and leaving raises.
+- What runs inside belongs to a task of its own (`detached.py`), and to nobody's scope: so `open` and `close` may be
+  called in any tasks of one event loop. A cancellation around it reaches the application's own code only. What runs
+  inside is stopped by leaving, in order, so that a body which had to stop counts as stopped and not as failed.
+- Should something inside end that nobody told to end, the runtime is broken, and leaves by itself: whoever waits for it
+  gets RuntimeClosed with the cause, and so does who leaves or closes it. The code inside `async with` is cancelled, if
+  that is left in the task that entered it. Who has opened it otherwise is cancelled by nobody: the notice
+  `runtime_broken` (or `lease_lost`), its health and the next use of it say so.
 - A node that others have fenced (`LeaseLost`) is broken so, and what it ran is stopped at once: it is theirs now.
-  Leaving raises RuntimeClosed then.
-- It is entered once, and left in the same task: whoever wants to go on makes another one of the same journal. It takes
-  no signals: that is the program's business.
+- It is entered once: whoever wants to go on makes another one of the same journal. It takes no signals: that is the
+  program's business. A program that ends without leaving it has it left (trio), or cut short (asyncio), and told so.
 """
 
 from __future__ import annotations
 
 from contextlib import suppress
 from types import TracebackType
-from typing import NoReturn, Self
+from typing import NoReturn, Self, cast
 
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
 from ..actors.messages import Drain, StopWorkers
 from ..actors.times import Duration
+from .detached import has_ended, pass_on_interrupt, present_task, start_detached
 from .draining import idle, quiesce
 from .journal.cluster import LeaseLost
 from .outcomes import RuntimeClosed, closed
 from .parts import CLOSING, DRAIN_DEADLINE, RuntimeParts, span
 from .runners import RunnerPool
+
+_USE = "use it inside `async with Runtime(...)`, or between `await runtime.open()` and `await runtime.close()`"
 
 
 class RuntimeLife(RuntimeParts):
@@ -39,16 +44,30 @@ class RuntimeLife(RuntimeParts):
 
     _entered = False
     _drained = False
+    _told_to_leave = False
     _left = False
     _refused: BaseException | None = None  # why it could not be entered
+    _fault: BaseException | None = None  # what its leaving raised
     _stopping: anyio.CancelScope | None = None  # around a wait for what only a living dispatcher does
+    _around: anyio.CancelScope | None = None  # around the code inside `async with`
+    _around_task: object = None  # whose that is
     _group: TaskGroup
     _ready: anyio.Event  # it was entered, or could not be
-    _asked_to_leave: anyio.Event
+    _to_leave: anyio.Event
+    _over: anyio.Event  # it was left, and nothing of it runs
     _entering: anyio.CancelScope
     _inside: TaskGroup | None = None
+    _runners: RunnerPool | None = None
 
-    async def __aenter__(self) -> Self:
+    # -- as the application has it -------------------------------------------------------------------------------------
+
+    async def open(self) -> Self:
+        """Enter it, to be left by `close()`: for programs that begin and end in different tasks or functions.
+
+        `async with` does both, and ends the code inside should the runtime break. Here nobody is cancelled then: what
+        uses it raises RuntimeClosed with the cause. Raises what entering raises (see `Runtime`), RuntimeError the
+        second time, RuntimeClosed where it is closed meanwhile.
+        """
         if self._entered:
             now = "was left" if self._left else "is in use"
             raise RuntimeError(
@@ -56,37 +75,151 @@ class RuntimeLife(RuntimeParts):
                 "it is to go on there"
             )
         self._entered = True
-        self._ready, self._asked_to_leave = anyio.Event(), anyio.Event()
+        self._ready, self._to_leave, self._over = anyio.Event(), anyio.Event(), anyio.Event()
         self._entering = anyio.CancelScope()
-        self._group = anyio.create_task_group()
-        await self._group.__aenter__()
-        self._group.start_soon(self._live)
+        start_detached(self._hold, "callboard runtime")
         try:
             await self._ready.wait()
         except BaseException:
             self._entering.cancel()
-            await self._end()
+            await self._until_left()
             raise
         refused, self._refused = self._refused, None
-        if refused is not None:
-            await self._end()
-            raise refused
+        if refused is not None or self._broken is not None or self._told_to_leave:
+            await self._until_left()
+            self._raise_broken()
+            raise refused or RuntimeClosed("the runtime was closed while it was being opened")
         return self
 
-    async def _live(self) -> None:
-        """Enter and leave, in a task of its own: asyncio lets anybody cancel the application's task at any await, also
-        within a shield, and neither may be left half done.
+    async def close(self) -> None:
+        """Leave it, in whatever task: as `async with` does at its end. Returns when all is over.
+
+        Closed again, or never opened, it does nothing; while another task opens it, that one gets RuntimeClosed. If
+        this is cancelled, running attempts are stopped at once. Raises RuntimeClosed, with the cause, where the runtime
+        broke, and RuntimeError in what it runs itself.
         """
-        with anyio.CancelScope(shield=True):
+        if not self._entered:
+            return
+        if self._runners is not None and self._runners.runs_here():
+            raise RuntimeError(
+                "a runtime cannot be closed by what runs in it, which it waits for: tell the program to close it"
+            )
+        self._entering.cancel()
+        await self._drain_and_leave()
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        self._around, self._around_task = anyio.CancelScope(), present_task()
+        self._around.__enter__()
+        self._end_around()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        around, self._around = self._around, None
+        raised: BaseException | None = None
+        if error is None:
             try:
+                await self._drain_to_leave()
+            except BaseException as cancelled:
+                raised = cancelled
+        ended = error or raised
+        try:
+            # Left in another task, there is no way out of the scope: it stays with the one that entered, unused.
+            if around is not None and present_task() is self._around_task:
+                around.__exit__(None if ended is None else type(ended), ended, None)
+        except BaseException as rest:
+            raised = rest
+        try:
+            await self._until_left()
+            if not (isinstance(error, RuntimeClosed) and error.__cause__ is self._broken is not None):
+                self._raise_broken()
+            if raised is not None:
+                raise raised
+        finally:
+            del raised, ended  # an error's traceback holds this frame
+            self._around_task = None
+
+    async def _drain_and_leave(self) -> None:
+        try:
+            await self._drain_to_leave()
+        finally:
+            await self._until_left()
+        self._raise_broken()
+
+    async def _drain_to_leave(self) -> None:
+        with suppress(RuntimeClosed):  # it broke, or somebody else has it left
+            if self._running and not self._told_to_leave:
+                await self.drain(self._drain_deadline)
+
+    async def _until_left(self) -> None:
+        """Have it left, and wait for that, whatever is cancelled meanwhile: asyncio lets anybody cancel any task, also
+        within a shield.
+        """
+        self._told_to_leave = True
+        self._to_leave.set()
+        cancelled: BaseException | None = None
+        with anyio.CancelScope(shield=True):
+            while not self._over.is_set():
+                try:
+                    await self._over.wait()
+                except anyio.get_cancelled_exc_class() as error:
+                    cancelled = error
+        if cancelled is not None:
+            raise cancelled
+        fault, self._fault = self._fault, None
+        if fault is not None and self._broken is None:
+            raise fault
+
+    def _raise_broken(self) -> None:
+        broken = self._broken
+        if broken is None:
+            return
+        if isinstance(broken, Exception):
+            raise closed("the runtime has closed", broken) from broken
+        raise broken  # as Ctrl+C: it is meant for the program
+
+    # -- in its own task -----------------------------------------------------------------------------------------------
+
+    async def _hold(self) -> None:
+        """Be the task that all its tasks belong to."""
+        try:
+            async with anyio.create_task_group() as self._group:
+                self._group.start_soon(self._live)
+        except BaseException as error:  # it ends here, also where it is cancelled, since the event loop ends
+            self._fault = sole(error)
+        finally:
+            if not self._told_to_leave and self._broken is None:
+                self._broken = self._fault or _strayed()
+            self._end_around()
+            self._ready.set()
+            self._over.set()
+            if isinstance(self._broken, KeyboardInterrupt) and self._around is None:
+                pass_on_interrupt()
+
+    async def _live(self) -> None:
+        """Enter and leave, in a task of its own: neither may be left half done."""
+        try:
+            with anyio.CancelScope(shield=True):
                 inside: TaskGroup = await self._group.start(self._keep)
                 self._inside = inside
                 with self._entering:
                     await self._entered_or_refused(inside)
+            if not self._entering.cancel_called:
                 self._ready.set()
-                await self._asked_to_leave.wait()
-            finally:
+            await self._to_leave.wait()
+        finally:
+            with anyio.CancelScope(shield=True):
+                if not self._told_to_leave and self._broken is None:
+                    self._say_not_closed()
                 await self._leave()
+
+    def _say_not_closed(self) -> None:
+        if not hasattr(self, "_host"):
+            return
+        text = "the runtime was not closed before the program ended, so it is left now, and what runs is stopped"
+        self._host.notice("not_closed", "warning", text)
 
     async def _entered_or_refused(self, inside: TaskGroup) -> None:
         try:
@@ -96,18 +229,8 @@ class RuntimeLife(RuntimeParts):
         except BaseException as error:  # it belongs to whoever enters, as it is, and not in a group
             self._refused = error
 
-    async def _end(self) -> None:
-        """Have it left, and wait for that, whatever is cancelled meanwhile."""
-        self._asked_to_leave.set()
-        try:
-            await self._group.__aexit__(None, None, None)
-        except BaseExceptionGroup as group:
-            if isinstance(self._broken, LeaseLost) and group.split(LeaseLost)[1] is None:
-                raise closed("the runtime has closed", self._broken) from self._broken
-            raise
-
     async def _keep(self, *, task_status: TaskStatus[TaskGroup]) -> None:
-        """Keep the runtime's own tasks out of reach of what cancels the application's."""
+        """Keep the runtime's own tasks out of reach of what cancels the one that enters and leaves."""
         with anyio.CancelScope(shield=True):
             try:
                 async with anyio.create_task_group() as inside:
@@ -116,11 +239,10 @@ class RuntimeLife(RuntimeParts):
             except anyio.get_cancelled_exc_class():
                 pass  # a stray one, since nothing reaches through the shield: asyncio lets anybody cancel any task
             except BaseException as error:
-                self._break(error)
+                self._break(sole(error))
                 raise
         if not self._left:
             self._break(None)
-            raise closed("the runtime has closed", self._broken)
 
     async def _serve(self) -> None:
         """Run the dispatcher. Should it break, nobody waits for it."""
@@ -140,18 +262,33 @@ class RuntimeLife(RuntimeParts):
         """Something inside has ended that should not have: nothing goes on, and nobody may wait for it."""
         if self._left:
             return
-        self._broken = self._broken or cause or RuntimeError("its own tasks were cancelled, which no code of ours does")
+        first, self._broken = self._broken is None, self._broken or cause or _strayed()
         self._running = self._open = False
-        self._let_go(self._broken)
-        self._host.close(self._broken)
-        if isinstance(self._broken, LeaseLost):
-            self._host.abandon()
-        self._dispatcher.close()
+        if hasattr(self, "_host"):
+            self._let_go(self._broken)
+            self._host.close(self._broken)
+            if isinstance(self._broken, LeaseLost):
+                self._host.abandon()
+            elif first and self._ready.is_set():
+                self._say_broken(self._broken)
+            self._dispatcher.close()
         if self._stopping is not None:
             self._stopping.cancel()
+        self._entering.cancel()
+        self._to_leave.set()
+        self._end_around()
+
+    def _say_broken(self, broken: BaseException) -> None:
+        text = f"the runtime has broken, and stops all that it runs: {broken!r}. What was running is begun again"
+        self._host.notice("runtime_broken", "error", text, raised=broken if isinstance(broken, Exception) else None)
+
+    def _end_around(self) -> None:
+        """Cancel the code inside `async with`, if the runtime has broken."""
+        if self._broken is not None and self._around is not None and not has_ended(self._around_task):
+            self._around.cancel()
 
     async def _enter(self, group: TaskGroup) -> None:
-        runners = RunnerPool(group)
+        runners = self._runners = RunnerPool(group)
         taker = await self._load(runners, group.start_soon)
         self._watch_loop(runners)
         group.start_soon(self._serve)
@@ -162,15 +299,6 @@ class RuntimeLife(RuntimeParts):
         await self._catch_up(taker)
         await group.start(taker.serve)
         self._closing.push_async_callback(taker.close)
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        try:
-            if error is None:
-                await self.drain(self._drain_deadline)
-        finally:
-            await self._end()
 
     async def _leave(self) -> None:
         """Close everything, in the reverse order of its opening. Nothing is waited for without a limit."""
@@ -227,9 +355,23 @@ class RuntimeLife(RuntimeParts):
 
     def _check_entered(self) -> None:
         if not hasattr(self, "_host"):
-            raise RuntimeClosed("the runtime was not entered: use it inside `async with Runtime(...)`")
+            raise RuntimeClosed(f"the runtime was not entered: {_USE}")
 
     def _raise_closed(self) -> NoReturn:
         if self._broken is not None:
             raise closed("the runtime has closed", self._broken)
-        raise RuntimeClosed("the runtime is not open: use it inside `async with Runtime(...)`")
+        raise RuntimeClosed(f"the runtime is not open: {_USE}")
+
+
+def _strayed() -> RuntimeError:
+    return RuntimeError("its own tasks were cancelled, which no code of ours does")
+
+
+def sole(error: BaseException) -> BaseException | None:
+    """What a task group raised, if it is one error. Of one that was only cancelled: None."""
+    if isinstance(error, BaseExceptionGroup):
+        raised = [one for one in map(sole, cast("tuple[BaseException, ...]", error.exceptions)) if one is not None]
+        if len(raised) > 1:
+            return cast("BaseException", error)
+        return raised[0] if raised else None
+    return None if isinstance(error, anyio.get_cancelled_exc_class()) else error

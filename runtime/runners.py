@@ -37,6 +37,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import anyio
 from anyio.lowlevel import checkpoint
 
+from .detached import present_task
 from .imported import under_trio
 from .inside import asyncio_scope, being_cancelled, inside, sort_out, stray, trio_scope
 
@@ -105,6 +106,7 @@ class RunnerPool:
         self._runners = 0
         self._finishing = False  # inside a `done` that a runner called: it looks at the queue right after
         self._closed = False
+        self._tasks: set[object] = set()
         self.scopes_left_open = 0  # that bodies entered and never left
         trio = under_trio()
         self._new_runner = _TrioRunner if trio else _AsyncioRunner
@@ -119,6 +121,10 @@ class RunnerPool:
     def idle(self) -> int:
         """How many runners are parked."""
         return len(self._idle)
+
+    def runs_here(self) -> bool:
+        """Whether it is one of its runners that asks: a body, or what that awaits."""
+        return present_task() in self._tasks
 
     def submit(
         self,
@@ -221,6 +227,8 @@ class _Runner:
     async def live(self) -> None:
         """Run bodies until the pool has no use for this runner."""
         pool = self.pool
+        task = present_task()
+        pool._tasks.add(task)
         try:
             self._begin()
             await checkpoint()  # an eager task factory would otherwise run a body inside submit()
@@ -235,6 +243,7 @@ class _Runner:
                 raise
             await self._absorb()
         finally:
+            pool._tasks.discard(task)
             self._arrive()
             pool._runners -= 1
         pool._call_runners()  # for what a spent one leaves

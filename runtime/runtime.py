@@ -44,7 +44,7 @@ from .machines import MachineRef
 from .metrics import Metrics, snapshot
 from .naming import by_name
 from .observe import BUFFER, Hub, Past, Subscription
-from .outcomes import JobExists, outcome_of
+from .outcomes import JobExists, closed, outcome_of
 from .reruns import run_again
 from .workers import WorkerHandle, check_worker, not_there, start
 
@@ -460,8 +460,11 @@ class Runtime(RuntimeLife):
     def health(self) -> Health:
         """Whether the journal can write, and if not, why not. Raises RuntimeClosed before it was entered."""
         self._check_entered()
-        if isinstance(self._broken, LeaseLost):
-            return Health(ok=False, reason=str(self._broken))
+        if self._broken is not None:
+            lost = isinstance(self._broken, LeaseLost)
+            return Health(
+                ok=False, reason=str(self._broken if lost else closed("the runtime has closed", self._broken))
+            )
         return self.journal.health
 
     @property

@@ -245,6 +245,12 @@ class VirtualRuntime(ScriptedRuntime):
         """The end of the trace, as failures show it."""
         return f"the end of the trace:\n{self._scene.trace.excerpt()}"
 
+    async def close(self) -> None:
+        """Leave it: nothing is waited for. A script that stood for nothing is warned of."""
+        self._scene.closing = True
+        await super().close()
+        self._warn()
+
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
@@ -253,5 +259,8 @@ class VirtualRuntime(ScriptedRuntime):
             error.add_note(self.told())
         await super().__aexit__(kind, error, traceback)
         if error is None:
-            for told in self._scene.scripts.for_nothing():
-                warnings.warn(told, stacklevel=2)
+            self._warn()
+
+    def _warn(self) -> None:
+        for told in self._scene.scripts.for_nothing():
+            warnings.warn(told, stacklevel=3)
