@@ -16,7 +16,7 @@ import pytest
 from anyio.lowlevel import checkpoint
 from tests.runtime.web.conftest import client_of
 
-from callboard import Runtime, Task, Workstream
+from callboard import Runtime, RuntimeClosed, Task, Workstream
 from callboard.actors.transitions import Transitioned
 from callboard.runtime.filters import Wanted, wanted_by
 from callboard.runtime.journal.archive import folder_of, move
@@ -398,7 +398,7 @@ async def test_it_ends_with_the_same_last_event_when_the_runtime_breaks() -> Non
 
     with anyio.fail_after(25):
         async with anyio.create_task_group() as group:
-            with pytest.raises(BaseExceptionGroup):
+            with pytest.raises(RuntimeClosed, match="broken"):
                 async with Runtime() as runtime:
                     client = Client(Streams(runtime), {"after": 0})
                     group.start_soon(client.run)
