@@ -169,9 +169,9 @@ class AttemptedTask(CancellableEntity[TaskRecord]):
         breaker = self.breaker
         return breaker is not None and not breaker.lets_start(self.record)
 
-    def _trip(self, breaker: BreakerActor, queued_at: float | None = None) -> None:
+    def _trip(self, breaker: BreakerActor, queued_at: float | None = None, reason: str | None = None) -> None:
         left = breaker.retry_in()
-        reason = f"tool {self.spec.tool!r} is not healthy; {retry_in(left)}"
+        reason = reason or f"tool {self.spec.tool!r} is not healthy; {retry_in(left)}"
         changed = replace(self.record, parked=TOOL, queued_at=queued_at or self.record.queued_at, routable=True)
         self.fire(Event.TRIP, changed, Refusal(), reason=reason, metadata={"retry_in": round(left, 3)})
 

@@ -7,8 +7,10 @@ Rules
   error that the tool's settings ignore). An operator's word begins a generation, too.
 - When it opens, the queued tasks of the tool are taken out of the queue and told to park; those that come later find
   it open by themselves.
-- Parked tasks wait in their order. When the cooldown is over the first of them gets the one permit; if it comes back
-  unused the next one gets it. When the breaker closes all of them are reset, in their order.
+- Parked tasks wait in their order. When the cooldown is over the first of them that can start now gets the one permit
+  (its worker has room, no limit is full, nothing is paused); if it comes back unused the next one gets it. Where none
+  can, the first of all waits with it, and gives it back as soon as another one could start: that is looked at a moment
+  after slots came free, or tasks or workers came. When the breaker closes all of them are reset, in their order.
 - Many tasks are told `CHUNK` at a time, a turn each. Who is still to be told follows from the records (queued at a
   breaker that is not closed, parked at one that is), so a crash in between loses nothing, and what changes its mind in
   between goes on from there.
@@ -18,18 +20,18 @@ Where several nodes share the journal, each has a breaker of its own of every to
 - One that has opened or closed by itself, or by an operator's word, says so (`news`); the others hear of it
   (`ToolHeard`), and open or close as well. Whose news are still to be told hears nothing that was said before.
 - After the cooldown it does not try by itself, since another node may. It rings (`Kernel.ring`), and tries the tool
-  once it is told that nobody else does. That holds as long as it has a task to try it with, and not beyond a restart;
-  then it lets others try.
+  once it is told that nobody else does. That holds as long as it has a task that can start now, to try it with, and not
+  beyond a restart; then it lets others try.
 """
 
 from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from msgspec.structs import replace
 
-from ..machines import BREAKER, BreakerState, Event, WorkstreamState
+from ..machines import BREAKER, BreakerState, Event, TaskState, WorkstreamState
 from .commands import ResetBreaker, TripBreaker
 from .entity import Entity
 from .kernel import Kernel
@@ -49,18 +51,24 @@ from .records import BreakerRecord
 from .task_record import TaskRecord
 
 if TYPE_CHECKING:
+    from .lanes import Lane
     from .queueing import QueueingTask
+    from .turn import Armed
 
 PAUSED = WorkstreamState.PAUSED
 CLOSED, OPEN, HALF_OPEN = BreakerState.CLOSED, BreakerState.OPEN, BreakerState.HALF_OPEN
 CHUNK = 500
 """Tasks that are told to park, or to go on, in one turn."""
+LOOK_AGAIN = 1.0
+"""Seconds after which it is looked who could start, once something has changed while none of them could."""
+LOOK_EPOCH = 0
+"""The epoch of the timer of that look, which outlives every state."""
 
 
 class BreakerActor(Entity[BreakerRecord]):
     """The breaker of one tool."""
 
-    __slots__ = ("failed", "left", "parked", "tries_since")
+    __slots__ = ("failed", "left", "looks", "parked", "tries_since")
 
     machine = BREAKER
     by_utc = frozenset({OPEN})
@@ -79,6 +87,7 @@ class BreakerActor(Entity[BreakerRecord]):
         self.parked: list[tuple[int, int, int, QueueingTask]] = []
         self.left: list[QueueingTask] = []  # out of the queue, and still to be told to park
         self.failed = False  # its last turn raised: it does not go on by itself
+        self.looks: Armed | None = None  # the timer of the next look who could start
         self.tries_since = 0  # what `record.agreed` was when it was told that nobody else tries the tool
 
     def clear(self) -> None:
@@ -113,10 +122,8 @@ class BreakerActor(Entity[BreakerRecord]):
 
     @property
     def could_try(self) -> bool:
-        """Whether it has a task that would try the tool."""
-        return not self.kernel.scheduler.stopped and any(
-            task.parked_at_tool and task.stream.record.state != PAUSED for _, _, _, task in self.parked
-        )
+        """Whether it has a task that would try the tool, and can start now."""
+        return not self.kernel.scheduler.stopped and bool(self.parked) and self._first_to_start() is not None
 
     def lets_start(self, task: TaskRecord) -> bool:
         """Whether a task of the queue may start: all while it is closed, else the one that has the permit."""
@@ -144,14 +151,23 @@ class BreakerActor(Entity[BreakerRecord]):
         """Offer the permit, if there is one to give."""
         if self.record.state == HALF_OPEN and self.record.probe is None:
             self._offer()
+        elif self.record.state == HALF_OPEN:
+            self.look_soon()
         elif self.kernel.node and self.record.state == OPEN and self.retry_in() == 0:
-            self.kernel.ring()
+            self._ask_to_try()
+
+    def _ask_to_try(self) -> None:
+        """Have it found out whether this node may try the tool; that is asked again once more tasks could start."""
+        self.kernel.scheduler.probing[self.record.name] = self
+        self.kernel.ring()
 
     def go_on(self) -> None:
         """After a restart, or an undone turn: take up what was left undone."""
         probe, kernel = self.record.probe, self.kernel
         if probe is not None and (probe in kernel.stuck or probe not in kernel.entities or not self.tries):
             self.change(probe=None)
+        if self.record.state == HALF_OPEN:
+            kernel.scheduler.probing[self.record.name] = self
         if not self.failed and (self.left or (self.parked and self.record.state == CLOSED)):
             kernel.port.later(Continue(self.record.key))
         self.offer_again()
@@ -178,21 +194,68 @@ class BreakerActor(Entity[BreakerRecord]):
             self.kernel.port.later(Continue(self.record.key))
 
     def _offer(self) -> None:
-        """Give the permit to the first that waits and whose workstream is not paused."""
+        """Give the permit to the first that can start now; where none can, and no other node may try, to the first."""
         if not self.tries:
-            self.kernel.ring()
+            self._ask_to_try()
             return
-        passed: list[QueueingTask] = []
-        while (task := self._next()) is not None and task.stream.record.state == PAUSED:
-            passed.append(task)
-        for one in passed:
-            self.keep(one)
+        self.kernel.scheduler.probing[self.record.name] = self
+        task = self._take_first_to_start() or (None if self.kernel.node else self._first_not_paused())
         if task is not None:
             self.change(probe=task.record.key)
             self.kernel.send(task, PERMIT)
         elif self.kernel.node:  # another node may have one
             self.tries_since = 0
             self.kernel.ring()
+
+    def _first_not_paused(self) -> QueueingTask | None:
+        passed: list[QueueingTask] = []
+        while (task := self._next()) is not None and task.stream.record.state == PAUSED:
+            passed.append(task)
+        for one in passed:
+            self.keep(one)
+        return task
+
+    def _take_first_to_start(self) -> QueueingTask | None:
+        """Take the first out of those that wait which can start now."""
+        first = self._first_to_start()
+        if first is None:
+            return None
+        self.parked.remove(first)
+        heapify(self.parked)
+        return first[3]
+
+    def _first_to_start(self) -> tuple[int, int, int, QueueingTask] | None:
+        """The entry of the first parked task that can start now. O(parked), and each kind of them is asked for once."""
+        room = self.kernel.scheduler.room_for
+        asked: dict[Lane, bool] = {}
+        best: tuple[int, int, int, QueueingTask] | None = None
+        for entry in self.parked:
+            task = entry[3]
+            if task.parked_at_tool and (best is None or entry < best) and room(task, asked):
+                best = entry
+        return best
+
+    def look_soon(self) -> None:
+        """Something has changed that may let a task start: look a moment later who can."""
+        if self.looks is None:
+            port = self.kernel.port
+            self.looks = port.arm(port.now() + LOOK_AGAIN, TimerFired(self.record.key, LOOK_EPOCH), by_utc=False)
+
+    def _look(self) -> None:
+        """Let another one have the permit, if who has it cannot start and another one could."""
+        kernel, record = self.kernel, self.record
+        self.looks = None
+        kernel.scheduler.probing.pop(record.name, None)
+        probe = kernel.entities.get(record.probe or 0)
+        if record.state == HALF_OPEN and probe is not None:
+            task = cast("QueueingTask", probe)
+            if task.record.state != TaskState.HALF_OPEN:
+                return  # it runs
+            kernel.scheduler.probing[record.name] = self
+            if kernel.node or self._first_to_start() is not None:
+                task.step_back("another task may try the tool first: this one cannot start now")
+        else:
+            self.offer_again()
 
     def _next(self) -> QueueingTask | None:
         while self.parked:
@@ -266,11 +329,14 @@ class BreakerActor(Entity[BreakerRecord]):
             self.on_continue()
 
     def on_timer(self, message: TimerFired) -> None:
-        """The cooldown is over."""
+        """The cooldown is over, or it is time to look who could start."""
+        if message.epoch == LOOK_EPOCH:
+            self._look()
+            return
         if message.epoch != self.record.epoch:
             return
         if self.kernel.node:
-            self.kernel.ring()
+            self._ask_to_try()
         else:
             self.fire(Event.COOL_DOWN)
 
@@ -281,6 +347,13 @@ class BreakerActor(Entity[BreakerRecord]):
             self.wait_until(self.kernel.at + self.record.cooldown)
         elif self.record.state == CLOSED and self.parked:
             self.on_trip(TripBreaker(f"internal error: {message.error}"))
+
+    def disarm_all(self) -> None:
+        """Forget its timers."""
+        self.disarm()
+        if self.looks is not None:
+            self.kernel.port.disarm(self.looks)
+            self.looks = None
 
     # -- the other nodes -----------------------------------------------------------------------------------------------
 

@@ -33,7 +33,7 @@ class PausableStream(StoppableStream):
         self.kernel.scheduler.pause(self.record.key)
         for task in self.tasks:
             if task.record.state == TaskState.HALF_OPEN:
-                task.step_back()
+                task.step_back("its workstream is paused")
 
     def on_resume(self, message: Resume) -> None:
         """Go on. Raises InvalidTransitionError where it is not paused."""

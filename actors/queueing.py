@@ -174,11 +174,11 @@ class QueueingTask(TroubledTask):
         self._arm_queue()
         self.kernel.send(self.kernel.scheduler, Queued(self.record.key))
 
-    def step_back(self) -> None:
-        """Its workstream is paused: another may have the permit that it waits with."""
+    def step_back(self, reason: str) -> None:
+        """It cannot start now: another may have the permit that it waits with."""
         breaker = self.breaker
         if breaker is not None and self.record.parked == TOOL:
-            self._trip(breaker)
+            self._trip(breaker, reason=reason)
             self._tell_breaker("returned")
 
     def on_reset(self, _: Reset) -> None:

@@ -29,6 +29,8 @@ from .spec import ON_CLUSTER
 from .turn import NO_ENGINE, Call
 
 if TYPE_CHECKING:
+    from .breaker import BreakerActor
+    from .queueing import QueueingTask
     from .spec import Task
     from .task import TaskActor
     from .worker import WorkerActor
@@ -54,6 +56,7 @@ class SchedulerActor:
         self.pools: dict[tuple[str, frozenset[str]], Pool] = {}
         self.streams: dict[int, Gate] = {}
         self.tools: dict[str, Gate] = {}
+        self.probing: dict[str, BreakerActor] = {}  # those whose permit may wait for somebody who can start
         self.tickets = 0
         self.entries = 0
 
@@ -314,8 +317,34 @@ class SchedulerActor:
                 self._again(lane, first)
                 if first is None:
                     self._wake_others(lane)
+        if self.reservations.at_work or self.probing:
+            self._have_looked()
+
+    def _have_looked(self) -> None:
+        """Have those look in a while for whom something may have changed."""
         if self.reservations.at_work:
             self.reservations.look()
+        if not self.stopped:
+            for breaker in self.probing.values():
+                breaker.look_soon()
+
+    def room_for(self, task: QueueingTask, asked: dict[Lane, bool]) -> bool:
+        """Whether a task that is not in the queue could start now. asked: what was found of each lane before."""
+        lane = task.lane
+        if lane is None:
+            lane = task.lane = self._lane(cast("TaskActor", task))
+        if not task.stream.lets_start(task):
+            return False
+        room = asked.get(lane)
+        if room is None:
+            room = asked[lane] = self._has_room(lane)
+        return room
+
+    def _has_room(self, lane: Lane) -> bool:
+        """Whether all of its gates are open; of a limit that nodes share that is so where this node could have more."""
+        if not lane.pool.free and self.reservations.held_for(lane) is None:
+            return False
+        return all(gate.used < (gate.limit if gate.most is None else gate.most) for gate in lane.gates[1:])
 
     def _again(self, lane: Lane, first: Key | None) -> None:
         """Put the lane back among the ready ones with its present first task, if it has one."""

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from tests.actors.stage import Stage, fails, flow, hangs, task
 
+from callboard.actors.commands import Pause
 from callboard.actors.messages import Drain
 from callboard.actors.spec import Breaker, Check, Retry, Task, Tool, Worker
 
@@ -355,3 +356,99 @@ def test_a_tool_without_trouble_writes_nothing() -> None:
     stage = Stage()
     stage.submit(flow(*(use(f"a{n}") for n in range(20)), tools=TOOLS))
     assert stage.path("t") == ["closed"]
+
+
+# -- a probe that cannot start ---------------------------------------------------------------------------------------
+
+
+def blocked(how: str) -> tuple[Stage, list[Task], dict[str, Any]]:
+    """A stage on which `a` could not start for hours, what it consists of, and what its workstream says."""
+    workers = (Worker("loop", engine="loop", capacity=9), Worker("busy", engine="command", capacity=1))
+    stage = Stage(workers=workers)
+    stage.scripts["hog"] = hangs
+    a, more = use("a"), {}
+    match how:
+        case "its worker is busy":
+            stage.submit(flow(Task("hog", command=["x"], timeout=99_999)), "hogs")
+            a = Task("a", command=["x"], tool="t", optional=True)
+        case "nobody could run it":
+            a = use("a", capabilities=["gpu"])
+        case "its workstream is at its limit":
+            more = {"max_parallel": 1}
+        case "its workstream is paused":
+            pass
+    return stage, [a], more
+
+
+@pytest.mark.parametrize(
+    "how",
+    ["its worker is busy", "nobody could run it", "its workstream is at its limit", "its workstream is paused"],
+)
+@pytest.mark.parametrize("later", [False, True], ids=["is there", "comes later"])
+def test_the_probe_is_the_first_task_that_can_start_now(how: str, later: bool) -> None:
+    stage, tasks, more = blocked(how)
+    stage = opened(stage=stage)
+    stage.scripts["hog"] = hangs
+    if more:
+        tasks = [task("hog", timeout=99_999), *tasks]
+    stage.submit(flow(*tasks, tools=TOOLS, **more), "first")
+    if how == "its workstream is paused":
+        stage.scripts["works"] = hangs
+        stage.submit(flow(task("works", timeout=99_999), *tasks, tools=TOOLS), "second")
+        stage.cancel(stage.actor("a", "first"))
+        stage.command(stage.kernel.jobs["second"], Pause("later"))
+    if not later:
+        stage.submit(flow(use("b"), tools=TOOLS), "other")
+    stage.advance(60)
+    if later:
+        assert stage.breaker.state == "half_open"
+        stage.submit(flow(use("b"), tools=TOOLS), "other")
+        stage.advance(1)
+    assert stage.state("other") == "completed"
+    assert stage.breaker.state == "closed"
+    assert stage.audit() == []
+
+
+def test_who_waits_with_the_permit_gives_it_back_once_another_one_could_start() -> None:
+    workers = (Worker("one", engine="loop", capacity=1), Worker("two", engine="command", capacity=1))
+    stage = opened(stage=Stage(workers=workers))
+    stage.scripts |= {"hog": hangs, "pig": hangs}
+    stage.submit(flow(task("hog", timeout=99_999), Task("pig", command=["x"], timeout=99_999)), "hogs")
+    stage.submit(flow(use("a"), Task("b", command=["x"], tool="t", optional=True), tools=TOOLS))
+    stage.advance(3600)
+    assert stage.states() == {"a": "half_open", "b": "circuit_open"}  # none can start: the first waits
+    stage.end(stage.task("pig", "hogs").token)
+    stage.settle()
+    stage.advance(1)
+    assert stage.states() == {"a": "queued", "b": "completed"}
+    assert stage.steps("a")[-4:] == ["half_open", "circuit_open", "pending", "queued"]
+    assert stage.breaker.state == "closed"
+    assert stage.audit() == []
+
+
+def test_where_none_can_start_there_is_no_timer_that_comes_again() -> None:
+    stage = opened(stage=Stage(workers=(Worker("one", engine="loop", capacity=1),)))
+    stage.scripts["hog"] = hangs
+    stage.submit(flow(task("hog", timeout=99_999)), "hogs")
+    stage.submit(flow(use("a"), use("b"), tools=TOOLS))
+    stage.advance(100)
+    armed = stage.armed
+    stage.advance(1000)
+    assert stage.armed == armed
+    stage.end(stage.task("hog", "hogs").token)
+    stage.settle()
+    assert stage.state() == "completed"
+
+
+def test_after_a_restart_the_permit_goes_to_who_can_start() -> None:
+    workers = (Worker("one", engine="loop", capacity=1), Worker("two", engine="command", capacity=1))
+    stage = opened(stage=Stage(workers=workers))
+    stage.scripts["hog"] = hangs
+    stage.submit(flow(task("hog", timeout=99_999, priority=9)), "hogs")
+    stage.submit(flow(use("a"), use("b"), tools=TOOLS))
+    stage.advance(60)
+    after = stage.after_crash()
+    after.submit(flow(Task("c", command=["x"], tool="t", optional=True), tools=TOOLS), "other")
+    after.advance(1)
+    assert after.state("other") == "completed"
+    assert after.audit() == []

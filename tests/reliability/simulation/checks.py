@@ -50,7 +50,7 @@ def books(world: World) -> None:
         timers = armed.pop((record.key, record.epoch), 0) + fired[record.key, record.epoch]
         if record.kind == "task" and record.state == "running":  # which looks anew what is due: one too many is nothing
             timers = min(timers, 1)
-        if record.kind in _LONG:
+        if record.kind in _LONG or record.kind == "breaker":  # and a breaker's look who can start now
             armed.pop((record.key, 0), None)
         due = getattr(record, "due_at", None) is not None and not entity.ended
         if record.kind == "breaker" and kernel.node:
