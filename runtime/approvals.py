@@ -158,25 +158,26 @@ async def with_teams(message: Approve, entity: Entity[Any] | None, bodies: Bodie
     if held is None or held.record.state != HELD:
         return message
     asked = {clause.team: clause.members for clause in clauses_of(held.approval) if clause.team is not None}
-    teams: list[str] = []
-    unchecked: list[str] = []
-    for team, members in asked.items():
+    names: dict[str, set[str]] = {}
+    record = held.record
+
+    async def ask(team: str, members: Any) -> None:
         try:
             with anyio.fail_after(ASKED):
-                names = await _members(bodies.callable_body(members), team)
+                names[team] = await _members(bodies.callable_body(members), team)
         except Exception as error:  # whatever the application's function raises
-            unchecked.append(team)
             why = f"it took over {ASKED:g} s" if isinstance(error, TimeoutError) else repr(error)
             text = f"who is in team {team!r} could not be found out by {members!r}: {why}"
-            record = held.record
             host.notice(
                 "team_unknown", "warning", text, kind=record.kind, entity_id=record.id, job_id=record.job_id,
                 team=team, by=message.by,
             )  # fmt: skip
-            continue
-        if person(message.by) in names:
-            teams.append(team)
-    return replace(message, teams=tuple(teams), unchecked=tuple(unchecked))
+
+    async with anyio.create_task_group() as asking:  # together they take as long as the slowest
+        for team, members in asked.items():
+            asking.start_soon(ask, team, members)
+    teams = tuple(team for team in asked if person(message.by) in names.get(team, ()))
+    return replace(message, teams=teams, unchecked=tuple(team for team in asked if team not in names))
 
 
 async def _members(func: Callable[..., Any], team: str) -> set[str]:

@@ -3,8 +3,11 @@
 Rules:
 - A command is done as of now, but a decision as of when it was made, so far as its sender's clock is not ahead: whoever
   was told that it will take effect was not told so in vain.
-- Rows are taken in order, one after another. Each is answered once: what took effect in the same commit as the effect
-  (its row's number travels with the `request_id`), what was refused by a commit of its own.
+- Rows about one target are taken in order, one after another; those about others go on meanwhile, so that a function of
+  a user which takes its time (who is in a team?) keeps nobody waiting but whoever asked for it. A task's target is its
+  job. Rows of one `request_id` are in one line, whatever they are about: they are one command, or the later is refused.
+- Each is answered once: what took effect in the same commit as the effect (its row's number travels with the
+  `request_id`), what was refused by a commit of its own.
 - A row is unanswered until then, whatever happens: after a kill it is taken again at the next start, where its key says
   whether it had taken effect.
 - What was left for a machine that this program has not got waits, unanswered and in order, until it is spawned, here or
@@ -45,6 +48,18 @@ AGAIN = 1.0
 """Seconds until the inbox is looked at again that could not be read."""
 
 
+class _Line:
+    """The rows about one target that wait for their turn, and whether each was left while nobody ran the journal."""
+
+    def __init__(self) -> None:
+        self.rows: deque[tuple[InboxRow, bool]] = deque()
+        self.failing = False  # its last try met a journal that cannot be read
+        self.again = False  # its machine has been spawned: what waits for it is to be done
+        self.requests: set[str] = set()
+        self.scope = anyio.CancelScope()
+        self.over = anyio.Event()
+
+
 class Taker:
     """The inbox's side of a runtime.
 
@@ -65,7 +80,10 @@ class Taker:
         self._requests = requests
         self._read = read
         self.on_ring: Callable[[], None] = lambda: None  # told of each ring of the bell
-        self._taken: set[int] = set()  # rows that are in the inbox still, and have been taken
+        self._taken: set[int] = set()  # rows that are in the inbox still, and have been taken, or are about to be
+        self._lines: dict[str, _Line] = {}  # what is being done, by what it is about
+        self._line_of: dict[str, str] = {}  # the same by the keys of the commands in it
+        self._closed = False
         self._waiting: dict[str, list[InboxRow]] = {}  # by the machine that is not there
         self._unread = False  # the last look failed
         self._unheard = False  # so did the first: nobody waits for the answers to what is there
@@ -85,7 +103,7 @@ class Taker:
             with self._serving:
                 await self.take()  # what was put there before there was a bell
                 while True:
-                    with anyio.move_on_after(AGAIN if self._unread else None):
+                    with anyio.move_on_after(AGAIN if self._unread or self._lines else None):
                         await bell.heard()
                     self.on_ring()
                     await self.take()
@@ -95,8 +113,14 @@ class Taker:
 
     async def close(self) -> None:
         """Take nothing more; returns when the journal is no longer asked, since it is about to be closed."""
+        self._closed = True
         self._serving.cancel()
         await self._ended.wait()
+        lines = [*self._lines.values()]
+        for line in lines:
+            line.scope.cancel()
+        for line in lines:
+            await line.over.wait()
 
     async def awaited(self) -> dict[str, float]:
         """Which decisions are in the inbox: their targets, with the time at which the first about each was made."""
@@ -111,7 +135,9 @@ class Taker:
         return made
 
     async def take(self, *, unheard: bool = False) -> None:
-        """Do what is in the inbox, in order. unheard: nobody waits for the answers, so a notice tells of refusals."""
+        """Have done what is in the inbox. unheard: nobody waits for the answers, so a notice tells of refusals, and it
+        returns when all has been done, or cannot be.
+        """
         unheard = self._unheard = unheard or self._unheard
         try:
             async with self._taking:
@@ -119,14 +145,64 @@ class Taker:
                 self._taken.intersection_update(row.row for row in rows)
                 for row in rows:
                     if row.row not in self._taken:
-                        await self._do_what_waits(row.target)
-                        if await self._do(row, unheard):
-                            self._taken.add(row.row)
-            self._unread = self._unheard = False
+                        self._line_up(row, unheard)
+            self._unread = any(line.failing for line in self._lines.values())  # which goes on trying
+            self._unheard = False
         except RuntimeClosed:
             return  # the next start takes them
         except JournalError as error:
             self._tell_unreadable(error)
+        if unheard:
+            for line in [*self._lines.values()]:
+                await line.over.wait()
+
+    def _line_up(self, row: InboxRow, unheard: bool) -> None:
+        about = self._line_of.get(row.request_id) or _about(row)
+        line = self._line(about)
+        line.rows.append((row, unheard))
+        line.requests.add(row.request_id)
+        self._line_of[row.request_id] = about
+        self._taken.add(row.row)
+
+    def _line(self, about: str) -> _Line:
+        """The line of what is about something; it is worked off from now on."""
+        line = self._lines.get(about)
+        if line is None:
+            line = self._lines[about] = _Line()
+            self._start(partial(self._work_off, about, line))
+        return line
+
+    async def _work_off(self, about: str, line: _Line) -> None:
+        try:
+            with line.scope, suppress(RuntimeClosed):  # the next start takes them
+                while (line.rows or line.again) and not self._closed:
+                    await self._next(about, line)
+        finally:
+            del self._lines[about]
+            for request_id in line.requests:
+                self._line_of.pop(request_id, None)
+            line.over.set()
+
+    async def _next(self, about: str, line: _Line) -> None:
+        again, line.again = line.again, False
+        try:
+            await self._do_what_waits(about)
+            if line.rows:
+                row, unheard = line.rows[0]
+                if not await self._do(row, unheard):
+                    self._taken.discard(row.row)
+                line.rows.popleft()
+        except JournalError as error:
+            line.again |= again
+            line.failing = True
+            self._tell_unreadable(error)
+            self._unheard |= any(unheard for _, unheard in line.rows)
+            self._taken.difference_update(row.row for row, _ in line.rows)  # they are looked for again
+            line.rows.clear()
+            if line.again:
+                await anyio.sleep(AGAIN)
+        else:
+            line.failing = False
 
     def _tell_unreadable(self, error: JournalError) -> None:
         if isinstance(error, LeaseLost) and self._host.seat is not None:
@@ -138,22 +214,11 @@ class Taker:
     def spawned(self, machine: str) -> None:
         """It may be there now: do what waits for it."""
         if machine in self._waiting:
-            self._start(partial(self._retake, machine))
+            self._line(f"machine {machine}").again = True
 
-    async def _retake(self, machine: str) -> None:
-        with suppress(RuntimeClosed):  # the next start takes it
-            while machine in self._waiting:
-                try:
-                    async with self._taking:
-                        await self._do_what_waits(machine)
-                except JournalError as error:
-                    self._tell_unreadable(error)
-                    await anyio.sleep(AGAIN)
-                else:
-                    return
-
-    async def _do_what_waits(self, machine: str) -> None:
-        rows = deque(self._waiting.pop(machine, ()))
+    async def _do_what_waits(self, about: str) -> None:
+        machine = about.removeprefix("machine ")
+        rows = deque(self._waiting.pop(machine, ()) if machine != about else ())
         try:
             while rows:
                 await self._do(rows[0], unheard=True)
@@ -204,3 +269,10 @@ class Taker:
         if record is None:
             return Answered()
         return None if record.row == row.row else msgspec.json.decode(record.answer, type=Answered)
+
+
+def _about(row: InboxRow) -> str:
+    """What a row is about, as far as the order of rows goes: a task is of its job."""
+    if row.kind == "task":
+        return f"job {row.target.rpartition('/')[0]}"
+    return f"{row.kind} {row.target}"

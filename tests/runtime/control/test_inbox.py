@@ -19,7 +19,7 @@ import pytest
 
 from callboard import Machine, MachineActor, State, Transition
 from callboard.actors.notices import Notice
-from callboard.actors.spec import Approval, Task, Workstream
+from callboard.actors.spec import Approval, Clause, Task, Workstream
 from callboard.runtime.clock import SystemClock
 from callboard.runtime.control import bell as bells
 from callboard.runtime.control import taker as takers
@@ -142,6 +142,57 @@ async def test_many_at_once_are_each_done_once(journal: Path) -> None:
                     group.start_soon(one, name, key)
         assert states == ["cancelled"] * 8  # one key took effect, the other was refused in that state
         assert count(journal, "j@1/a", "cancel") == count(journal, "j@1/b", "cancel") == 1
+
+
+async def test_who_is_asked_about_a_team_and_takes_his_time_keeps_the_commands_of_others_from_nothing(
+    journal: Path,
+) -> None:
+    asked, says = anyio.Event(), anyio.Event()
+
+    async def members(team: str) -> list[str]:
+        asked.set()
+        await says.wait()
+        return ["ana"]
+
+    async with opened(journal) as runtime:
+        runtime.task(members)
+        teams = [Clause(team=team, members="members") for team in ("leads", "owners")]
+        held = [Task(name, command=["true"], hold=Approval(clauses=teams)) for name in "ab"]
+        await runtime.submit(Workstream("held", tasks=held), id="held")
+        await begun(runtime)
+        order: list[tuple[str, str | None]] = []
+
+        async def say(row: InboxRow) -> None:
+            order.append((row.request_id, (await sent(journal, row)).state))
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(say, decision("held/a", 0))
+            with anyio.fail_after(30):
+                await asked.wait()
+                await say(cancel("j", "r1", force=True))
+                await say(cancel("j", "r1", force=True))  # the same again, beside what waits
+                assert [request_id for request_id, _ in order] == ["r1", "r1"]
+            row = put(journal, decision("held/b", 0, "reject"))  # about the same job: after the first
+            ring(journal)
+            assert answer_of(journal, row, 0.3) is None
+            says.set()
+        assert order[2][0] == "approve held/a ana"
+        assert (answered := answer_of(journal, row, 30)) is not None
+        assert answered.state == "cancelled"
+
+
+async def test_one_key_for_two_targets_at_once_is_one_command(journal: Path) -> None:
+    async with opened(journal) as runtime:
+        await begun(runtime)
+        await runtime.submit(Workstream("w", tasks=[Task("a", command=["true"])]), id="k")
+        rows = [put(journal, cancel(target, "r1")) for target in ("j", "k", "j")]
+        ring(journal)
+        first, second, third = [await anyio.to_thread.run_sync(answer_of, journal, row, 30) for row in rows]
+        assert first is not None
+        assert (first.id, third) == ("j", first)
+        assert second is not None
+        assert second.refused == "reused"
+        assert (await runtime.job("k")).state not in {"cancelling", "cancelled"}
 
 
 async def test_on_a_stopped_journal_it_takes_effect_at_the_next_start_before_anything_runs(journal: Path) -> None:
