@@ -23,6 +23,8 @@ from .times import seconds
 
 CheckedRecord = TypeVar("CheckedRecord", bound=TaskRecord | WorkstreamRecord)
 VALIDATING, CANCELLING = "validating", "cancelling"
+MAY_ASK = frozenset({"pending", VALIDATING, CANCELLING})
+"""The states in which the command of a condition or a check may run, or be on its way out."""
 SAID = frozenset({"ok", "failed"})
 """The ends of a call in which it said something itself; all others are about who ran it."""
 EARLY = 0.001

@@ -8,7 +8,7 @@ import msgspec
 
 from .alerts import Alerter
 from .arrivals import take_in
-from .checks import CANCELLING
+from .checks import CANCELLING, MAY_ASK
 from .kernel import Kernel
 from .lifecycles import Lifecycles
 from .limits import NO_TOOLS
@@ -41,10 +41,18 @@ class Loaded(msgspec.Struct):
     awaited: dict[str, float] = {}  # "JOB" or "JOB/TASK" of each decision in the inbox: when the first was made
 
     @property
-    def cancel_hooks(self) -> set[int]:
-        """The tokens of the cancel hooks that ran when the process ended: they are run again."""
-        records: list[TaskRecord | WorkstreamRecord] = [*self.workstreams, *self.tasks]
-        return {one.cancel.token for one in records if one.cancel is not None and one.state == CANCELLING}
+    def hooks(self) -> set[int]:
+        """The tokens of the hooks that may have run when the process ended: they are run again."""
+        cancelling = {one.cancel.token for one in self._asked() if one.cancel is not None and one.state == CANCELLING}
+        return cancelling | {row.key for row in self.outbox}
+
+    @property
+    def asking(self) -> set[int]:
+        """The keys of the entities whose condition or check may have run then: it is asked anew."""
+        return {one.key for one in self._asked() if one.state in MAY_ASK}
+
+    def _asked(self) -> list[TaskRecord | WorkstreamRecord]:
+        return [*self.workstreams, *self.tasks]
 
 
 def make_kernel(

@@ -7,6 +7,7 @@
 | hook_failed | error | a hook raised, did not exit with 0, or took too long | hook, error |
 | hook_waits | warning | a hook's function is not there: it waits for a start by a program that has it | hook, error |
 | inbox_unreadable | error | the commands of other processes cannot be read; it is tried again with the next | |
+| leftover_stays | error | a process that outlived a killed runtime cannot be killed | pid |
 | body_abandoned | warning | a body did not stop; its worker's place is given to others | attempt, worker |
 | hooks_abandoned | warning | a graceful cancel was cut short, by its deadline or by force | abandoned, never_ran |
 | partial_output_saved | info | a command that was stopped had written something, which is kept | path, size |

@@ -34,7 +34,9 @@ from .desk import ApprovalDesk
 from .engines.bodies import takes_context
 from .engines.context import TaskContext
 from .engines.contract import Call, CommandCall, Engine, EngineClosed, ErrorInfo, Outcome, ProcessCall
+from .engines.processes import ASKED_BY
 from .imported import imported
+from .leftovers import UNASKED
 from .outputs import Outputs
 from .reports import Reports, not_started
 from .secrets import Mask, SecretMissing, Secrets
@@ -205,6 +207,8 @@ class Caller(Reports):
         if effect.kind == "cancel_hook":
             env["CALLBOARD_EVENT"] = msgspec.json.encode(_cancel_of(entity)).decode()
         command = self._command(stream.spec, task.spec if task else None, part, path=None, env=env)
+        if effect.kind != "cancel_hook":
+            command.env[ASKED_BY] = str(entity.record.key)  # its token is kept nowhere
         kind = cast("Any", effect.kind)
         call = Call(token=effect.token, kind=kind, command=command, grace=CHECK_GRACE, mask=command.mask)
         ended = self._condition_ended if effect.kind == "condition" else self._question_ended
@@ -267,7 +271,7 @@ class Caller(Reports):
             engine = kind_of(func)
             call = Call(token=token, kind="check", func=func, context=context, grace=CHECK_GRACE)
         else:
-            engine, command = "command", CommandCall(**_words(hook), env=dict(self._marks))
+            engine, command = "command", CommandCall(**_words(hook), env={**self._marks, ASKED_BY: UNASKED})
             call = Call(token=token, kind="check", command=command, grace=CHECK_GRACE)
         self.unasked.add(token)
         try:

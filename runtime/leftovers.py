@@ -2,64 +2,125 @@
 
 Rules
 -----
-- Every command carries its fencing token, and what names its runtime (`identity.py`), in its environment, and its
-  children inherit them. So those of attempts without an end are found also where the runtime died before it could
-  journal their pid.
-- A worker process carries its worker's name and the same; what its bodies started carries what a command does. It dies
-  with its runtime by itself; one that could not is killed here.
-- Only a process that carries both is touched, by killing its process group.
+- All that is started carries what names its runtime (`identity.py`) in its environment, and what it is run for; its
+  children inherit both. So it is found also where the runtime died before it could journal anything of it, where it has
+  a session of its own, and where it has become another program.
+- What is run for: commands of attempts and hooks have their fencing token; those of conditions and checks, of which
+  nothing is journaled, the key of the entity that asked; a worker process its worker's name (it dies with its runtime
+  by itself; one that could not is killed here).
+- Killed is what would be run again: of attempts without an end, of hooks that are owed, of entities that ask anew. What
+  a command left behind on purpose, whose attempt has ended, is let alone. What nobody asked for durably (the check of a
+  breaker's reset) is killed once the process that started it has ended.
+- The environment of a program of another user cannot be read, and another program may have got another one. So a
+  command that carries no such mark is known by the number and the start of its process, where those are of this machine
+  for certain, and only once it has lost its parent: what a living runtime runs has one.
+- Nothing is killed but whole process groups, never that of this process. What cannot be killed is told.
 - Where there is no /proc (not Linux) nothing can be found, and nothing is done.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from ..actors.task_record import AttemptRecord
 from .engines.contract import ProcessInfo
-from .engines.processes import TOKEN, WORKER, kill_leftover, start_time
-from .identity import Origin
+from .engines.processes import (
+    ASKED_BY,
+    TOKEN,
+    WORKER,
+    booted_at,
+    environment_of,
+    is_orphan,
+    is_running,
+    kill_known,
+    kill_leftover,
+    pids,
+    start_time,
+    wait_for_ends,
+)
+from .identity import JOURNAL_VARIABLE, Origin
 
-_PROC = Path("/proc")
+UNASKED = "0"
+"""What the variable says that names who asked, where nobody is kept who did."""
+_LONGEST = 2.0  # seconds that the killed may take to be gone
+_SLACK = 60.0  # seconds by which the times of claims and of the boot may differ
+
+Found = tuple[ProcessInfo, str | None]
+"""A process, and the variable by which it is known; None: by its number."""
 
 
 def kill_leftovers(
-    attempts: Sequence[AttemptRecord], journal: str, copies: Collection[str], hooks: Collection[int] = ()
+    attempts: Sequence[AttemptRecord],
+    journal: str,
+    copies: Collection[str],
+    hooks: Collection[int] = (),
+    asking: Collection[int] = (),
+    *,
+    by_number: bool = False,
+    stays: Callable[[ProcessInfo], object] = lambda _: None,
 ) -> int:
-    """Kill what still runs of these attempts of the journal with that id, and of the cancel hooks with these tokens.
+    """Kill what still runs of these attempts of the journal with that id, of the hooks with these tokens, and of the
+    conditions and checks of the entities with these keys; and its worker processes.
 
-    copies: those of the journal that the caller owns. Returns how many process groups that were. Blocks.
+    copies: those of the journal that the caller owns. by_number: the processes of the attempts were this machine's.
+    stays: is told of each that could not be killed. Returns how many process groups were. Blocks.
     """
     tokens = {attempt.key for attempt in attempts} | set(hooks)
-    if not tokens or not _PROC.is_dir():
-        return 0
-    found = {info.pgid: (info, mark) for info, mark in _ours(tokens, journal, copies)}
-    return sum(kill_leftover(info, mark=mark) for info, mark in found.values())
+    found = {info.pgid: (info, mark) for info, mark in _marked(tokens, set(asking), journal, copies)}
+    if by_number:
+        for info in _known(attempts):
+            found.setdefault(info.pgid, (info, None))
+    found.pop(os.getpgrp(), None)  # this very program was started by one
+    killed = [info for info, mark in found.values() if _kill(info, mark)]
+    wait_for_ends([info.pid for info in killed], _LONGEST)
+    for info in killed:
+        if is_running(info.pid, info.started):
+            stays(info)
+    return len(killed)
 
 
-def _ours(tokens: set[int], journal: str, copies: Collection[str]) -> Iterator[tuple[ProcessInfo, str]]:
-    """What belongs to an attempt or a worker of the journal, with the variable by which it is known."""
-    for entry in _PROC.iterdir():
-        if not entry.name.isdecimal() or int(entry.name) == os.getpid():
+def _kill(info: ProcessInfo, mark: str | None) -> bool:
+    return kill_known(info) if mark is None else kill_leftover(info, wait=0, mark=mark)
+
+
+def _marked(tokens: set[int], asking: set[int], journal: str, copies: Collection[str]) -> Iterator[Found]:
+    """What would be run again, or is a worker of the journal, with the variable by which it is known."""
+    for pid in pids():
+        if pid == os.getpid():
             continue
-        try:
-            lines = (entry / "environ").read_bytes().decode(errors="replace").split("\0")
-        except OSError:  # it is gone, or somebody else's
-            continue
-        variables = {name: value for name, _, value in (line.partition("=") for line in lines)}
+        variables = environment_of(pid, journal)
         origin = Origin.of(variables)
         if origin is None or not origin.is_left_to(journal, copies):
             continue
-        worker, token = variables.get(WORKER), variables.get(TOKEN, "")
-        of_attempt = token.isdigit() and int(token) in tokens
-        if worker is not None or of_attempt:
-            pid = int(entry.name)
-            try:
-                group = os.getpgid(pid)
-            except ProcessLookupError:
-                continue
-            number = int(token) if of_attempt else 0
-            mark = f"{TOKEN}={number}" if worker is None else f"{WORKER}={worker}"
-            yield ProcessInfo(number, pid, group, start_time(pid)), mark
+        mark = _mark(variables, tokens, asking, origin)
+        if mark is None:
+            continue
+        try:
+            group = os.getpgid(pid)
+        except ProcessLookupError:
+            continue
+        token = variables.get(TOKEN, "")
+        yield ProcessInfo(int(token) if token.isdigit() else 0, pid, group, start_time(pid)), mark
+
+
+def _mark(variables: dict[str, str], tokens: set[int], asking: set[int], origin: Origin) -> str | None:
+    """By which variable it is known as something that would be run again; None where it is not."""
+    worker, asked_by, token = variables.get(WORKER), variables.get(ASKED_BY, ""), variables.get(TOKEN, "")
+    if worker is not None:
+        return f"{WORKER}={worker}"
+    if asked_by:
+        owed = origin.process.is_gone if asked_by == UNASKED else asked_by.isdigit() and int(asked_by) in asking
+        return f"{ASKED_BY}={asked_by}" if owed else None
+    return f"{TOKEN}={token}" if token.isdigit() and int(token) in tokens else None
+
+
+def _known(attempts: Sequence[AttemptRecord]) -> Iterator[ProcessInfo]:
+    """The processes of attempts that still run by what the journal says of them: each leads its group."""
+    booted = booted_at()
+    for attempt in attempts:
+        pid, started = attempt.pid, attempt.process_started
+        if not pid or not started or not booted or attempt.claimed_at < booted - _SLACK:
+            continue
+        if is_running(pid, started) and is_orphan(pid) and JOURNAL_VARIABLE not in environment_of(pid):
+            yield ProcessInfo(attempt.key, pid, pid, started)

@@ -59,6 +59,7 @@ from .engines.context import TaskContext
 from .engines.contract import Engine, ProcessInfo
 from .engines.loop import LoopEngine
 from .engines.process import ProcessEngine
+from .engines.processes import ASKED_BY
 from .engines.thread import ThreadEngine
 from .engines.wire import Unwanted, Want
 from .errands import Asking, Errands
@@ -209,8 +210,7 @@ class RuntimeParts(ABC):
             self._machines.abroad = MachinesAbroad(self.seat, self._machines)
         self._children = Children(self._whole, self._host, runners)
         asking = await self._open_engines(runners)
-        if loaded.attempts or loaded.cancel_hooks:
-            await self._end_leftovers(loaded)
+        await self._end_leftovers(loaded, {self._copy})
         taker = self._taker = Taker(self._whole, self._host, self._requests, self.read, start)
         self._machines.on_spawn = taker.spawned
         taker.on_ring = self._rung
@@ -267,8 +267,7 @@ class RuntimeParts(ABC):
 
         Decisions that lie in the inbox are heard before what they are about expires. Raises RuntimeClosed.
         """
-        if loaded.attempts or loaded.cancel_hooks:
-            await self._end_leftovers(loaded)
+        await self._end_leftovers(loaded, set())
         loaded.awaited = await self._taker.awaited()
         look_beside(loaded)
         self._archiving |= loaded.archiving
@@ -284,13 +283,20 @@ class RuntimeParts(ABC):
     def _new_host(self) -> Host:
         return Host(self._dispatcher, self.journal, self.bodies, self._random)
 
-    async def _end_leftovers(self, loaded: Loaded) -> None:
-        """Kill the commands that outlived the process before: this one's, or on this machine another node's."""
-        journal, copy = self.journal.identity
-        copies = {self._copy}
-        if self.journal.cluster is not None:
-            copies |= {_of_node(node, copy) for one in loaded.attempts if (node := node_of(one.worker_id))}
-        await anyio.to_thread.run_sync(kill_leftovers, loaded.attempts, journal, copies, loaded.cancel_hooks)
+    async def _end_leftovers(self, loaded: Loaded, copies: set[str]) -> None:
+        """Kill what outlived the process before: this one's, or on this machine another node's."""
+        if not loaded.last_key or not self.journal.durable_medium:
+            return  # nothing was ever run for it
+        (journal, copy), alone = self.journal.identity, self.journal.cluster is None
+        copies = copies | {_of_node(node, copy) for one in loaded.attempts if (node := node_of(one.worker_id))}
+        stays: list[ProcessInfo] = []
+        await anyio.to_thread.run_sync(
+            partial(kill_leftovers, by_number=alone, stays=stays.append),
+            loaded.attempts, journal, copies, loaded.hooks, loaded.asking,
+        )  # fmt: skip
+        for one in stays:
+            text = f"process {one.pid} that a killed runtime left cannot be killed, and what it does is run again"
+            self._host.notice("leftover_stays", "error", text, pid=one.pid)
 
     def _watch_loop(self, runners: RunnerPool) -> None:
         """Have it told when the event loop does not turn."""
@@ -420,7 +426,7 @@ class RuntimeParts(ABC):
     @property
     def _marks(self) -> dict[str, str]:
         """What all carries in its environment that is started for this journal, to be found again."""
-        return Origin.here(self.journal.identity.id, self._copy).variables
+        return {**Origin.here(self.journal.identity.id, self._copy).variables, ASKED_BY: ""}
 
     @property
     def _copy(self) -> str:

@@ -27,6 +27,8 @@ TOKEN = "CALLBOARD_FENCING_TOKEN"  # noqa: S105 - a fencing token, not a secret
 """The environment variable that carries the fencing token."""
 WORKER = "CALLBOARD_WORKER"
 """The environment variable that a worker's process carries, and what its bodies start does not: its worker."""
+ASKED_BY = "CALLBOARD_ASKED_BY"
+"""The one that the command of a condition or a check carries: the key of the entity that asked. Empty in all else."""
 START_PATH = "CALLBOARD_START_PATH"
 """What PYTHONPATH was before a worker's process was started, for what its bodies start."""
 
@@ -55,7 +57,7 @@ class Process(NamedTuple):
             return False
         if self.namespace == here.namespace:
             return not is_running(self.pid, self.started)
-        there = [pid for pid in _pids() if _namespace(pid) == self.namespace]  # a container's that is seen from here
+        there = [pid for pid in pids() if _namespace(pid) == self.namespace]  # a container's that is seen from here
         return bool(there) and not any(self._is(pid) for pid in there)
 
     def _is(self, pid: int) -> bool:
@@ -145,14 +147,64 @@ def kill_leftover(info: ProcessInfo, *, wait: float = 2.0, mark: str | None = No
     return True
 
 
+def kill_known(info: ProcessInfo) -> bool:
+    """Kill the process group of a process that is known by its number and its start, if it leads one. True if so."""
+    try:
+        leads = os.getpgid(info.pid) == os.getsid(info.pid) == info.pid
+    except ProcessLookupError:
+        return False
+    if not leads or not is_running(info.pid, info.started):
+        return False
+    signal_group(info.pgid, signal.SIGKILL)
+    return True
+
+
+def wait_for_ends(numbers: list[int], limit: float) -> None:
+    """Wait until these processes have ended, at most so many seconds in all (blocking)."""
+    watched = [fd for pid in numbers if (fd := _open_pidfd(pid)) is not None]
+    try:
+        _wait_for(watched, limit)
+    finally:
+        for fd in watched:
+            os.close(fd)
+
+
+def is_orphan(pid: int) -> bool:
+    """Whether its parent has ended: the first process has it now, or who takes in what this process's parent lost."""
+    fields = _stat(pid)
+    return bool(fields) and int(fields[1]) in {1, os.getppid(), os.getpid()}
+
+
+def environment_of(pid: int, word: str = "") -> dict[str, str]:
+    """The environment's variables of a process, if `word` stands anywhere in it; none where it cannot be read."""
+    try:
+        data = (_PROC / str(pid) / "environ").read_bytes()
+    except OSError:  # it is gone, or somebody else's
+        return {}
+    if word.encode() not in data:
+        return {}
+    lines = data.decode(errors="replace").split("\0")
+    return {name: value for name, _, value in (line.partition("=") for line in lines)}
+
+
+def booted_at() -> float:
+    """When this machine was booted (UTC epoch seconds); 0 where that cannot be known."""
+    with contextlib.suppress(OSError):
+        for line in (_PROC / "stat").read_text().splitlines():
+            if line.startswith("btime "):
+                return float(line.split()[1])
+    return 0.0
+
+
 def _group_members(group: int) -> Iterator[int]:
-    for pid in _pids():
+    for pid in pids():
         fields = _stat(pid)
         if fields and int(fields[2]) == group and fields[0] not in "ZX":
             yield pid
 
 
-def _pids() -> Iterator[int]:
+def pids() -> Iterator[int]:
+    """The numbers of all processes that can be seen from here."""
     if _PROC.is_dir():
         yield from (int(entry.name) for entry in _PROC.iterdir() if entry.name.isdecimal())
 

@@ -177,7 +177,7 @@ class ScriptedRuntime(Runtime):
             self._engines[name] = engine
         return ()
 
-    async def _end_leftovers(self, loaded: Loaded) -> None:
+    async def _end_leftovers(self, loaded: Loaded, copies: set[str]) -> None:
         """No command ever ran."""
 
     def _new_outputs(self) -> Outputs:

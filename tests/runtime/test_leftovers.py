@@ -1,0 +1,180 @@
+"""What a killed runtime leaves running is gone before anything is run again, whatever it was started for."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+from tests.processes import runs
+
+from callboard import Notice, Runtime
+from callboard.actors.task_record import AttemptRecord
+from callboard.runtime import leftovers
+from callboard.runtime.engines import processes
+from callboard.runtime.engines.processes import ASKED_BY, TOKEN, booted_at, start_time
+from callboard.runtime.identity import Origin
+from callboard.runtime.leftovers import UNASKED, kill_leftovers
+
+pytestmark = pytest.mark.anyio
+LONGEST = 30.0
+ATTEMPT = AttemptRecord(key=7, task=1, task_id="j@1/a", attempt=1, claimed_at=1.0)
+SH = "command=['sh', '-c', NAP]"
+STREAMS = {
+    "attempt": f"Workstream('w', tasks=[Task('a', {SH})])",
+    "condition": f"Workstream('w', tasks=[Task('a', command=['true'], condition=Condition({SH}))])",
+    "check": f"Workstream('w', tasks=[Task('a', command=['true'], checks=[Check({SH})])])",
+    "check of a workstream": f"Workstream('w', tasks=[Task('a', command=['true'])], checks=[Check({SH})])",
+    "hook": f"Workstream('w', tasks=[Task('a', command=['true'], on_completed=[Hook({SH})])])",
+    "alert": f"Workstream('w', tasks=[Task('a', command=['false'])], alerts=[Alert({SH})])",
+    "own session": "Workstream('w', tasks=[Task('a', command=['sh', '-c', OWN_SESSION])])",
+    "another environment": "Workstream('w', tasks=[Task('a', command=['sh', '-c', CLEAN])])",
+}
+PROGRAM = """
+import sys
+import anyio
+from callboard import *
+
+NAP = "echo $$ >> pids; exec sleep 600"
+OWN_SESSION = "setsid sh -c '" + NAP + "' & wait"
+CLEAN = "echo $$ >> pids; exec env -i sleep 600"
+DAEMON = "setsid sh -c '" + NAP + "' > /dev/null 2>&1 & until [ -s pids ]; do sleep 0.1; done"
+
+async def main():
+    async with Runtime("state.db") as runtime:
+        job = await runtime.submit(STREAM, id="j")
+        await anyio.sleep_forever()
+
+anyio.run(main)
+"""
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """One loop: what is looked for is no loop's."""
+    return "asyncio"
+
+
+def naps(folder: Path) -> list[int]:
+    """The processes of the commands, in the order of their starts."""
+    kept = folder / "pids"
+    return [int(line) for line in kept.read_text().split()] if kept.exists() else []
+
+
+def left_by(folder: Path, stream: str) -> list[int]:
+    """The processes of commands that a killed runtime has left."""
+    program = folder / "victim.py"
+    program.write_text(PROGRAM.replace("STREAM", stream))
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    with subprocess.Popen([sys.executable, str(program)], env=env, cwd=folder, start_new_session=True) as victim:
+        try:
+            end = time.monotonic() + LONGEST
+            while not naps(folder):
+                assert time.monotonic() < end, "its command did not start"
+                assert victim.poll() is None
+                time.sleep(0.02)
+            time.sleep(0.3)  # the start of the process is journaled by then
+        finally:
+            victim.kill()
+    left = naps(folder)
+    assert all(runs(pid) for pid in left)
+    return left
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Path]:
+    """Where runtimes work; what they started is ended."""
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+    for pid in naps(tmp_path):
+        if runs(pid):
+            os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("kind", STREAMS)
+async def test_what_would_be_run_again_is_gone_before_that(folder: Path, kind: str) -> None:
+    left = left_by(folder, STREAMS[kind])
+    async with Runtime(folder / "state.db", workers=(), drain_deadline=0):
+        assert [pid for pid in left if runs(pid)] == []
+
+
+async def test_what_a_completed_command_left_on_purpose_is_let_alone(folder: Path) -> None:
+    left = "Task('a', command=['sh', '-c', DAEMON])"
+    runs_on = "Task('b', command=['sleep', '600'], depends_on=['a'])"
+    (pid,) = left_by(folder, f"Workstream('w', tasks=[{left}, {runs_on}])")
+    async with Runtime(folder / "state.db", workers=(), drain_deadline=0) as runtime:
+        assert [job.id for job in runtime.recovered] == ["j"]
+        assert runs(pid)
+
+
+def started(*marks: str, **origin: str) -> subprocess.Popen[bytes]:
+    """A process with such variables."""
+    variables = dict(one.split("=") for one in marks)
+    env = {**os.environ, **Origin.here(origin.get("journal", "some"), "copy").variables, **variables}
+    return subprocess.Popen(["sleep", "600"], env=env, start_new_session=True)
+
+
+def test_a_check_that_no_entity_asked_for_is_ended_with_its_runtime_only() -> None:
+    with started(f"{TOKEN}=7", f"{ASKED_BY}={UNASKED}") as process:
+        assert kill_leftovers([], "some", ["copy"]) == 0  # this very process has started it
+        assert process.poll() is None
+        process.kill()
+    gone = Origin.here("some", "another")
+    gone = gone._replace(process=gone.process._replace(started=gone.process.started - 1))
+    env = {**os.environ, **gone.variables, ASKED_BY: UNASKED}
+    with subprocess.Popen(["sleep", "600"], env=env, start_new_session=True) as process:
+        assert kill_leftovers([], "some", ["copy"]) == 1
+        assert process.wait(LONGEST) == -signal.SIGKILL
+
+
+def test_the_key_of_who_asked_decides_and_no_token_that_is_another_ones_by_now() -> None:
+    with started(f"{TOKEN}=7", f"{ASKED_BY}=3") as process:
+        assert kill_leftovers([ATTEMPT], "some", ["copy"], [7], [4]) == 0
+        assert process.poll() is None
+        assert kill_leftovers([], "some", ["copy"], (), [3]) == 1
+        assert process.wait(LONGEST) == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("wrong", ["start", "boot", "member"])
+def test_a_number_alone_is_no_process(wrong: str) -> None:
+    with subprocess.Popen(["sleep", "600"], start_new_session=wrong != "member") as process:
+        began = start_time(process.pid) - (wrong == "start")
+        claimed = booted_at() - 3_600 if wrong == "boot" else time.time()
+        other = replace(ATTEMPT, pid=process.pid, process_started=began, claimed_at=claimed)
+        assert kill_leftovers([other], "some", ["copy"], by_number=True) == 0
+        assert process.poll() is None
+        right = replace(ATTEMPT, pid=process.pid, process_started=start_time(process.pid), claimed_at=time.time())
+        assert kill_leftovers([right], "some", ["copy"]) == 0  # of a database: it may be another machine's
+        assert kill_leftovers([right], "some", ["copy"], by_number=True) == (wrong != "member")
+        process.kill()
+
+
+def test_a_runtime_that_a_leftover_has_started_does_not_end_itself(tmp_path: Path) -> None:
+    program = (
+        "from callboard.runtime.leftovers import kill_leftovers as kill\n"
+        "from callboard.actors.task_record import AttemptRecord as A\n"
+        "a = A(key=7, task=1, task_id='j@1/a', attempt=1, claimed_at=1.0)\n"
+        "print(kill([a], 'some', ['copy']))"
+    )
+    env = {**os.environ, **Origin.here("some", "copy").variables, TOKEN: "7"}
+    line = [sys.executable, "-c", program]
+    done = subprocess.run(line, env=env, start_new_session=True, capture_output=True, text=True, check=True)
+    assert done.stdout == "0\n"
+
+
+async def test_what_cannot_be_killed_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (pid,) = left_by(folder, STREAMS["attempt"])
+    monkeypatch.setattr(processes, "signal_group", lambda group, number: None)
+    monkeypatch.setattr(leftovers, "_LONGEST", 0.01)
+    told: list[Notice] = []
+    runtime = Runtime(folder / "state.db", workers=(), drain_deadline=0)
+    runtime.on_trouble = told.append
+    async with runtime:
+        assert runs(pid)
+    assert [(notice.event, notice.facts) for notice in told][:1] == [("leftover_stays", {"pid": pid})]
