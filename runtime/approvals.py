@@ -15,7 +15,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
 import anyio
-import anyio.to_thread
 import msgspec
 from msgspec.structs import replace
 
@@ -31,6 +30,7 @@ from ..actors.task_record import TaskRecord
 from ..actors.times import seconds
 from ..machines import Event
 from .engines.bodies import is_async, takes_context
+from .threads import in_lane
 
 if TYPE_CHECKING:
     from ..actors.entity import Entity
@@ -185,7 +185,7 @@ async def _members(func: Callable[..., Any], team: str) -> set[str]:
     if is_async(func):
         said = await func(*args)
     else:
-        said = await anyio.to_thread.run_sync(func, *args, abandon_on_cancel=True)
+        said = await in_lane("people", func, *args, abandon=True)
     if isinstance(said, str) or not isinstance(said, Iterable):
         raise TypeError(f"it returned {said!r:.60}, and not the names of people")
     return {person(name) for name in cast("Iterable[str]", said)}

@@ -22,7 +22,6 @@ from collections.abc import Callable, Sequence, Sized
 from threading import Lock
 from typing import Any, TypeVar, cast
 
-import anyio.to_thread
 import msgspec
 
 from ..actors.backoff import WaitError, encode_wait, is_strategy
@@ -33,6 +32,7 @@ from ..actors.spec import ON_CLUSTER, Alert, Approval, Check, Condition, Hook, R
 from ..actors.validate import SpecificationError, approval_problems, examined
 from .functions import BodyNotFound, NoPath, find, follow, look_in, path_of, wants_too_much
 from .naming import named
+from .threads import in_lane
 
 __all__ = ["Bodies", "BodyNotFound", "NoPath", "kind_of", "look_in", "path_of", "prepare", "prepared"]
 
@@ -143,7 +143,7 @@ async def prepared(
 
     tasks = cast("object", workstream.tasks)
     if isinstance(tasks, Sized) and len(tasks) > LARGE:
-        return await anyio.to_thread.run_sync(work)
+        return await in_lane("work", work)
     return work()
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import anyio
-import anyio.to_thread
 
 from ..actors.messages import Drain
+from .threads import at_once
 
 if TYPE_CHECKING:
     from ..actors.task import TaskActor
@@ -45,7 +45,7 @@ async def archive_ended(host: Host, journal: Path, limit: float) -> None:
     living = frozenset(host.kernel.jobs)
 
     moving = partial(move_all, journal, living=living, now=host.now(), may_go_on=lambda: host.monotonic() < until)
-    left = await anyio.to_thread.run_sync(moving)
+    left = await at_once(moving)
     if left.reason is not None:
         text = f"{len(left.jobs)} ended jobs stay in the journal, to be archived the next time: {left.reason}"
         host.notice("not_archived", "warning", text, jobs=left.jobs, reason=left.reason)

@@ -36,7 +36,6 @@ from weakref import ref
 
 import anyio
 import anyio.lowlevel
-import anyio.to_thread
 import msgspec
 from anyio.abc import TaskGroup
 from opentelemetry.context import Context
@@ -53,6 +52,7 @@ from .metrics import Metrics
 from .observe import BUFFER, Dropped, Subscription
 from .outcomes import RuntimeClosed
 from .series import SERIES, Values
+from .threads import at_once
 
 if TYPE_CHECKING:
     from .runtime import Runtime
@@ -237,7 +237,7 @@ class Tracing:
         try:
             found: T = await self._runtime.read(question, journal)
         except JournalError:
-            found = await anyio.to_thread.run_sync(_asked_again, journal, question)
+            found = await at_once(_asked_again, journal, question)
         return found
 
     async def _between(self, event: Transitioned, begun: _Begun) -> _Begun:

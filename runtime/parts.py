@@ -19,9 +19,6 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
-import anyio
-import anyio.to_thread
-
 from ..actors.commands import StartWorkers
 from ..actors.health import patience
 from ..actors.job import JobActor
@@ -49,7 +46,7 @@ from .children import Children
 from .clock import Clock, Ids, SystemClock, TimeOrderedIds
 from .cluster.machines import MachinesAbroad
 from .cluster.membership import Membership
-from .cluster.seat import Seat
+from .cluster.seat import Ask, Seat
 from .cluster.tools import ToolsService
 from .control.taker import Taker
 from .dispatcher import Dispatcher
@@ -80,6 +77,7 @@ from .places import is_address
 from .requests import KEEP_REQUESTS, Requests
 from .runners import RunnerPool
 from .secrets import Secrets, Source
+from .threads import Lane, at_once
 from .watchdog import Watchdog
 from .workers import check_workers, default_workers
 
@@ -93,12 +91,19 @@ DRAIN_DEADLINE = 30.0
 DATABASE_OUTPUTS = "callboard.output"
 """Where the output of commands goes, in the present folder, where the journal is in a database."""
 _SHORTEST_LEASE = 5.0  # seconds without a word of the runtime after which a worker on Ray may end itself
+QUESTIONS = 8
+OWN_QUESTIONS = 4
+"""How many questions to the journal may be asked at a time, by the application, and by the runtime itself."""
 CLOSING = 5.0
 """Seconds that each step of closing may take once nothing is waited for any more."""
 
 
 class RuntimeParts(ABC):
     """A runtime that nobody has entered yet."""
+
+    _questions: Lane
+    _own_questions: Lane
+    _lease_questions: Lane
 
     def __init__(
         self,
@@ -192,6 +197,7 @@ class RuntimeParts(ABC):
 
     async def _load(self, runners: RunnerPool, start: Callable[[Callable[[], Any]], object]) -> Taker:
         """Make all its parts, and load what the journal holds. Nothing runs yet; the recovery is the first input."""
+        self._questions, self._own_questions, self._lease_questions = Lane(QUESTIONS), Lane(OWN_QUESTIONS), Lane(1)
         self._dispatcher = Dispatcher(clock=self._clock, runners=runners, supervision=self._supervision)
         self.journal = self._journal_of(self._target)
         self._host = self._new_host()
@@ -202,7 +208,7 @@ class RuntimeParts(ABC):
         self._closing.callback(self._dispatcher.close)
         loaded = await self._open_journal()
         if (cluster := self.journal.cluster) is not None:
-            self._be_seated(Seat(cluster, self._host, self._ids, self.read, start))
+            self._be_seated(Seat(cluster, self._host, self._ids, Ask(self.read, self.read_own, self.read_lease), start))
         self._archiving = loaded.archiving
         self._hub.told = loaded.last_seq
         self._machines = Machines(self._whole, self._host, start)
@@ -211,7 +217,7 @@ class RuntimeParts(ABC):
         self._children = Children(self._whole, self._host, runners)
         asking = await self._open_engines(runners)
         await self._end_leftovers(loaded, {self._copy})
-        taker = self._taker = Taker(self._whole, self._host, self._requests, self.read, start)
+        taker = self._taker = Taker(self._whole, self._host, self._requests, self.read_own, start)
         self._machines.on_spawn = taker.spawned
         taker.on_ring = self._rung
         if loaded.jobs:
@@ -290,7 +296,7 @@ class RuntimeParts(ABC):
         (journal, copy), alone = self.journal.identity, self.journal.cluster is None
         copies = copies | {_of_node(node, copy) for one in loaded.attempts if (node := node_of(one.worker_id))}
         stays: list[ProcessInfo] = []
-        await anyio.to_thread.run_sync(
+        await at_once(
             partial(kill_leftovers, by_number=alone, stays=stays.append),
             loaded.attempts, journal, copies, loaded.hooks, loaded.asking,
         )  # fmt: skip
@@ -329,11 +335,11 @@ class RuntimeParts(ABC):
                 after_commit=None if log is None else log.write,
             )
 
-        loaded = await anyio.to_thread.run_sync(opening) if self.journal.durable_medium else opening()
+        loaded = await at_once(opening) if self.journal.durable_medium else opening()
         self._closing.push_async_callback(self._shut_journal)
         if log is not None:
             self._log = log
-            await anyio.to_thread.run_sync(self._open_log, log)
+            await at_once(self._open_log, log)
         return loaded
 
     def _open_log(self, log: JsonlLog) -> None:
@@ -354,10 +360,10 @@ class RuntimeParts(ABC):
             deadline = 0.0  # nothing is taken from it any more
         if self._archiving and self._settled and (shared := self.journal.shared) is not None:
             if self._log is not None:
-                await anyio.to_thread.run_sync(self._log.catch_up)
+                await at_once(self._log.catch_up)
             await archive_ended(self._host, shared, max(deadline, CLOSING))
         if self.journal.durable_medium:
-            await anyio.to_thread.run_sync(self.journal.shut, deadline)
+            await at_once(self.journal.shut, deadline)
         else:
             self.journal.shut(deadline)
 
@@ -469,8 +475,23 @@ class RuntimeParts(ABC):
     async def read(self, question: Callable[..., Any], *args: Any) -> Any:
         """Ask the journal something, where that may block in a thread."""
         if self.journal.durable_medium:
-            return await anyio.to_thread.run_sync(question, *args)
+            return await self._in_lane(self._questions, question, *args)
         return question(*args)
+
+    async def read_own(self, question: Callable[..., Any], *args: Any) -> Any:
+        """The same for what the runtime itself has to know: no question of the application holds it up."""
+        if self.journal.durable_medium:
+            return await self._in_lane(self._own_questions, question, *args)
+        return question(*args)
+
+    async def read_lease(self, question: Callable[..., Any], *args: Any) -> Any:
+        """The same for the lease of this node: no other question at all holds it up."""
+        if self.journal.durable_medium:
+            return await self._in_lane(self._lease_questions, question, *args)
+        return question(*args)
+
+    async def _in_lane(self, lane: Lane, question: Callable[..., Any], *args: Any) -> Any:
+        return await lane.run(question, *args)
 
     def _handle(self, actor: JobActor) -> JobHandle:
         handle = JobHandle(self._whole, actor.record, actor)

@@ -187,7 +187,7 @@ class Membership:
     async def _beat(self) -> Pulse:
         cluster, kernel = self.seat.cluster, self._host.kernel
         began = self._host.monotonic()
-        pulse: Pulse = await self.seat.read(cluster.beat, max(kernel.key, kernel.seq))
+        pulse: Pulse = await self.seat.read_lease(cluster.beat, max(kernel.key, kernel.seq))
         if (health := self._host.journal.health).lost:  # a commit has heard it; the lease was not asked about that
             raise LeaseLost(health.reason)
         self._renewed = began
@@ -221,7 +221,7 @@ class Membership:
 
     async def _count(self, *, first: bool) -> None:
         """See which nodes have come and gone, and tell of them."""
-        nodes: list[Node] = await self.seat.read(self.seat.cluster.nodes)
+        nodes: list[Node] = await self.seat.read_own(self.seat.cluster.nodes)
         for node in nodes:
             before, self._known[node.name] = self._known.get(node.name), node.state
             if first or node.state == before or node.name == self.seat.name:
@@ -243,7 +243,7 @@ class Membership:
     async def _take(self, *, first: bool, alone: bool) -> bool:
         """Take this node's share of what nobody owns. Returns whether there was anything."""
         if self._in_hand is None:
-            loaded: Loaded | None = await self.seat.read(self.seat.cluster.take)
+            loaded: Loaded | None = await self.seat.read_own(self.seat.cluster.take)
             if loaded is None:
                 return False
             missing: dict[int, str] = {}
@@ -257,7 +257,7 @@ class Membership:
             self._in_hand = loaded, list(missing)
         rest, given = self._in_hand
         if given:
-            await self.seat.read(self.seat.cluster.give_back, given)
+            await self.seat.read_own(self.seat.cluster.give_back, given)
         self._in_hand = None
         self._turn_at = self._host.monotonic() + TURN
         await self._adopt(rest)

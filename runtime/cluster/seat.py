@@ -13,7 +13,7 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from weakref import WeakSet
 
 import anyio
@@ -55,22 +55,30 @@ class Delays:
         return delay
 
 
+class Ask(NamedTuple):
+    """How blocking questions are asked. None to the journal holds up one to the cluster, and nothing the lease."""
+
+    journal: Callable[..., Awaitable[Any]]
+    cluster: Callable[..., Awaitable[Any]]
+    lease: Callable[..., Awaitable[Any]]
+
+
 class Seat:
-    """See the module. read: runs a blocking question to the journal. start: runs a coroutine function among the
-    runtime's own tasks.
-    """
+    """See the module. ask: runs blocking questions. start: runs a coroutine function among the runtime's own tasks."""
 
     def __init__(
         self,
         cluster: Cluster,
         host: Host,
         ids: Ids,
-        read: Callable[..., Awaitable[Any]],
+        ask: Ask,
         start: Callable[[Callable[[], Any]], object],
     ) -> None:
         self.cluster = cluster
         self.host = host
-        self.read = read
+        self.read = ask.journal
+        self.read_own = ask.cluster
+        self.read_lease = ask.lease
         self.start = start
         self.remote: WeakSet[RemoteJob] = WeakSet()  # handles of jobs that other nodes run
         self.lost: Callable[[LeaseLost], None] = lambda _: None
@@ -106,7 +114,8 @@ class Seat:
     async def ask(self, question: Callable[..., T], *args: Any) -> T:
         """Ask the database once. Raises JournalError, and RuntimeClosed where this node was fenced."""
         try:
-            answer: T = await self.read(question, *args)
+            read = self.read_own if getattr(question, "__self__", None) is self.cluster else self.read
+            answer: T = await read(question, *args)
         except LeaseLost as lost:
             self.lost(lost)
             raise closed("the runtime has closed", lost) from lost

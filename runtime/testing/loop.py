@@ -25,6 +25,7 @@ import anyio
 import anyio.to_thread
 
 from ..runners import BodyCancelled
+from ..threads import at_work
 from .errors import SimulationError
 
 if TYPE_CHECKING:
@@ -185,7 +186,7 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
 
 
 async def _threads_at_work() -> bool:
-    return anyio.to_thread.current_default_thread_limiter().borrowed_tokens > 0
+    return anyio.to_thread.current_default_thread_limiter().borrowed_tokens + at_work() > 0
 
 
 @contextmanager

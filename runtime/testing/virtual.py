@@ -32,6 +32,7 @@ from ...actors.times import Duration
 from ...actors.turn import Turn
 from ..clock import TimeOrderedIds, VirtualClock
 from ..journal.contract import Journal
+from ..threads import Lane
 from ..timers import Timer
 from .arguments import amount, duration, limit, not_awaited, plain
 from .happenings import Happening
@@ -212,11 +213,10 @@ class VirtualRuntime(ScriptedRuntime):
         durable = self.journal.tail == self.journal.durable
         return durable and dispatcher.parked and not dispatcher.has_work and not self._reads
 
-    async def read(self, question: Callable[..., Any], *args: Any) -> Any:
-        """Ask the journal something, where that may block in a thread."""
+    async def _in_lane(self, lane: Lane, question: Callable[..., Any], *args: Any) -> Any:
         self._reads += 1
         try:
-            return await super().read(question, *args)
+            return await super()._in_lane(lane, question, *args)
         finally:
             self._reads -= 1
             self._read_over.set()

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote
 
 import msgspec
-from anyio import to_thread
 from litestar import Response, post
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import JSONBody
@@ -34,6 +33,7 @@ from ..requests import RequestIdReused
 from ..runtime import check_job_id
 from ..specfile import unbearable
 from ..specwords import Sections, Words
+from ..threads import in_lane
 from .access import Caller, TheCaller
 from .actions import Done, Say, accepting, done_of, trouble, writable
 from .context import Board, TheBoard, path_of
@@ -164,7 +164,7 @@ async def create_job(
     by = caller.by(said.by) if said.by is not None or caller.name is not None else None  # else nobody said so
     tasks: object = (said.workstream or {}).get("tasks")
     large = isinstance(tasks, Sized) and len(tasks) > _LARGE
-    workstream = await to_thread.run_sync(_workstream_of, board, said) if large else _workstream_of(board, said)
+    workstream = await in_lane("work", _workstream_of, board, said) if large else _workstream_of(board, said)
     job_id = said.id or (None if key is None else _made("j_", caller, key))
     if job_id is not None:
         _check_id(job_id, child=said.parent_job_id is not None)

@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast
 
-import anyio.to_thread
 import msgspec
 from litestar import Litestar, Request, Response, get
 from litestar.di import Provide
 from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.config import OpenAPIConfig
 
+from ..threads import in_lane
 from .context import root_of
 from .health import VERSION
 from .problems import MEDIA_TYPE, ProblemDetails
@@ -50,7 +50,7 @@ def describing(handlers: Sequence[HTTPRouteHandler]) -> HTTPRouteHandler:
     @get("/api/openapi.json", include_in_schema=False)
     async def get_description(request: Request[Any, Any, Any]) -> Response[bytes]:
         if not made:
-            made.append(await anyio.to_thread.run_sync(_description, handlers))
+            made.append(await in_lane("work", _description, handlers))
         here = [{"url": root_of(request.scope) or "/"}]
         return Response(msgspec.json.encode(made[0] | {"servers": here}), media_type="application/json")
 

@@ -19,10 +19,10 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-import anyio.to_thread
 import msgspec
 from litestar import Response
 
+from ..threads import in_lane
 from .problems import Problem, not_found
 
 MOST = 4 * 1024 * 1024
@@ -42,7 +42,7 @@ class Output(msgspec.Struct, frozen=True):
 
 async def read_part(output: Output, headers: Mapping[str, str]) -> Response[bytes]:
     """The part of an output that is asked for. Raises Problem."""
-    return await anyio.to_thread.run_sync(_read, output, headers.get("range"), headers)
+    return await in_lane("files", _read, output, headers.get("range"), headers)
 
 
 def _read(output: Output, wanted: str | None, headers: Mapping[str, str]) -> Response[bytes]:

@@ -12,10 +12,10 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import anyio.to_thread
 import msgspec
 
 from ...actors.spec import Task
+from ..threads import in_lane
 from .bars import Bars
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Plans:
         actor = self._runtime.living(job_id)
         if actor is not None and actor.record.stream == stream:
             tasks = actor.spec.tasks
-            plan = await anyio.to_thread.run_sync(plan_of, tasks) if len(tasks) > _LARGE else plan_of(tasks)
+            plan = await in_lane("work", plan_of, tasks) if len(tasks) > _LARGE else plan_of(tasks)
         else:
             plan = await self._runtime.read(self._read, stream)
         if plan is not None:

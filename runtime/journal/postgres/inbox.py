@@ -17,9 +17,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import anyio
-import anyio.to_thread
 import msgspec
 
+from ...threads import at_once
 from ..contract import InboxRow, JournalError
 from ..decoding import INBOX, LONGEST_COMMAND, UNREADABLE
 from .address import Address, parse
@@ -170,7 +170,7 @@ class PostgresBell:
         """Whether there is a connection now. Waits for a new one, unless that is tried already, or too soon."""
         if self._connecting.locked() or self._clock() < self._again_at:
             return False
-        await anyio.to_thread.run_sync(self._listen, abandon_on_cancel=True)
+        await at_once(self._listen, abandon=True)
         return self.works
 
     async def _rung(self, connection: Connection) -> None:

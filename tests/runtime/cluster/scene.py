@@ -11,6 +11,7 @@ from anyio.to_thread import current_default_thread_limiter
 
 from callboard import Runtime, Task, TaskContext, Worker, Workstream
 from callboard.runtime.clock import VirtualClock
+from callboard.runtime.threads import at_work
 
 from .memory import MemoryNode, Shared
 
@@ -86,7 +87,7 @@ class Scene:
         """Have some time pass, once what is due has happened: threads take theirs."""
         for _ in range(6):
             await checkpoint()
-        if current_default_thread_limiter().borrowed_tokens:
+        if current_default_thread_limiter().borrowed_tokens or at_work():
             await anyio.sleep(0.001)
         else:
             self.clock.advance(STEP)

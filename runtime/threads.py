@@ -1,0 +1,75 @@
+"""Threads for what blocks: questions to the journal, files, a node's lease.
+
+Rules
+-----
+- The application's threads are its own. anyio gives 40 to all who ask without a limit of theirs, and a program may keep
+  them all busy for as long as it likes: nothing of ours waits for one of those.
+- What may wait for others of its kind has a lane: so many at a time, the rest in the order of their coming. Lanes of a
+  runtime are a `Lane` each; what belongs to no runtime has one for the whole event loop (`in_lane`).
+- What others must never hold up has a thread at once: opening and closing a journal, and the lease.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, TypeAlias, TypeVar
+
+import anyio
+import anyio.to_thread
+from anyio.lowlevel import RunVar
+
+T = TypeVar("T")
+
+Name: TypeAlias = Literal["work", "files", "people"]
+_MOST: dict[Name, int] = {"work": 4, "files": 8, "people": 16}
+"""work: what only costs time. files: the output of bodies. people: functions that say who is in a team."""
+
+
+class _Here:
+    """What there is on one event loop."""
+
+    def __init__(self) -> None:
+        self.lanes = {name: Lane(most) for name, most in _MOST.items()}
+        self.at_work = 0
+
+
+_here: RunVar[_Here] = RunVar("callboard threads")
+
+
+class Lane:
+    """So many threads at a time."""
+
+    def __init__(self, most: int) -> None:
+        self._limiter = anyio.CapacityLimiter(most)
+
+    async def run(self, func: Callable[..., T], *args: Any, abandon: bool = False) -> T:
+        """Run a function in a thread. abandon: whether who is cancelled leaves it to itself."""
+        here = _of_this_loop()
+        here.at_work += 1
+        try:
+            return await anyio.to_thread.run_sync(func, *args, abandon_on_cancel=abandon, limiter=self._limiter)
+        finally:
+            here.at_work -= 1
+
+
+async def at_once(func: Callable[..., T], *args: Any, abandon: bool = False) -> T:
+    """Run a function in a thread that nobody else could have. abandon: as for `Lane.run`."""
+    return await Lane(1).run(func, *args, abandon=abandon)
+
+
+async def in_lane(name: Name, func: Callable[..., T], *args: Any, abandon: bool = False) -> T:
+    """Run a function in the lane of that name of the present event loop. abandon: as for `Lane.run`."""
+    return await _of_this_loop().lanes[name].run(func, *args, abandon=abandon)
+
+
+def at_work() -> int:
+    """How many such functions run, or wait for a thread, on the present event loop."""
+    return _of_this_loop().at_work
+
+
+def _of_this_loop() -> _Here:
+    here = _here.get(None)
+    if here is None:
+        here = _Here()
+        _here.set(here)
+    return here
