@@ -5,6 +5,7 @@ Fences that are run, each in a copy of the checkout:
 - `console`: each line after `$ ` in one shell, in which every command must end with 0. What is shown must come out so;
   numbers and ids may differ, lines that begin with a time are not compared, and `...` leaves some out.
 - `toml`, `yaml`: as a specification file.
+- `ini` (a unit of systemd), `dockerfile`: what they start is a command with options that there are.
 - `toml machine`: as a file of a machine, with the functions of the page's own example; it is driven to its end, too.
 
 Two kinds are looked at elsewhere: `terminal` is a session at two terminals (tests/runtime/cli/test_sessions.py), and of
@@ -13,6 +14,7 @@ Two kinds are looked at elsewhere: `terminal` is a session at two terminals (tes
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -175,6 +177,16 @@ anyio.run(main)
 """
 
 
+@pytest.mark.parametrize("block", [*of("ini"), *of("dockerfile")])
+def test_what_others_are_told_to_start_can_be_started(block: Block) -> None:
+    (line,) = re.findall(r"^(?:ExecStart=\S*/|CMD )(.*callboard.*)$", block.text, re.MULTILINE)
+    _, command, *arguments = json.loads(line) if line.startswith("[") else line.split()
+    shown = run(["callboard", command, "--help"], ROOT)
+    options = {argument for argument in arguments if argument.startswith("--")}
+    assert options <= set(re.findall(r"--[\w-]+", shown))
+    assert set(re.findall(r"CALLBOARD_\w+", block.text)) <= set(re.findall(r"CALLBOARD_\w+", shown))
+
+
 def test_every_fence_is_of_a_kind_that_is_looked_at() -> None:
     known = {
         "python",
@@ -187,6 +199,8 @@ def test_every_fence_is_of_a_kind_that_is_looked_at() -> None:
         "toml machine",
         "yaml",
         "mermaid",
+        "ini",
+        "dockerfile",
         "sh",
         "sql",
         "terminal",

@@ -8,6 +8,7 @@ import typer
 
 from .archive import archive
 from .audit import audit
+from .backup import backup, restore
 from .boards import anywhere
 from .breaker import breaker
 from .cancel import cancel
@@ -45,7 +46,7 @@ app = typer.Typer(
 
 _OWN: tuple[Callable[..., None], ...] = (
     anywhere(run), serve, anywhere(resume), anywhere(status), anywhere(history), anywhere(top), anywhere(stuck),
-    anywhere(cancel), *commands(), anywhere(fire), check, audit, archive, migrate, nodes, diagram,
+    anywhere(cancel), *commands(), anywhere(fire), check, audit, archive, backup, restore, migrate, nodes, diagram,
     init,
 )  # fmt: skip
 for command in _OWN:
