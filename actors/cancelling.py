@@ -54,6 +54,12 @@ class CancellableEntity(CheckedEntity[CheckedRecord]):
         """Seconds that all of them have together."""
         raise NotImplementedError
 
+    def set_back(self, by: float) -> None:
+        """The wall clock was set back by so many seconds."""
+        super().set_back(by)
+        if (cancel := self.record.cancel) is not None and cancel.deadline is not None:
+            self.change(cancel=replace(cancel, deadline=cancel.deadline - by))
+
     def force_over(self, reason: str) -> None:
         """The deadline is over: end it by `cancel_force`. What of it still ran is stopped already."""
         raise NotImplementedError

@@ -5,6 +5,8 @@ Rules
 - `fire` is the only way to change a state, and it goes through the entity's machine. On entering another state
   the actor's method `entered_<state>` is called, and there is no other hidden flow.
 - Records are immutable. The first change of an entity in a turn notes the record it had, so that it can be put back.
+- Due times are kept in UTC. Where the wall clock is set back they are set back with it, so that nothing that waits
+  waits longer, here or after a restart.
 - A record's `due_at` is armed as long as it stands there, and leaving the state clears it. A timer carries the epoch of
   the state that armed it: one that fires in a later state is stale, dropped and counted.
 """
@@ -43,7 +45,10 @@ class Entity(Generic[RecordT]):
 
     machine: ClassVar[Machine]
     receivers: ClassVar[dict[type[Message], str]]
-    by_utc: ClassVar[frozenset[str]] = frozenset()  # states whose due times are told by the wall clock
+    by_utc: ClassVar[frozenset[str]] = frozenset()  # states whose due times are told by the wall clock, too
+    moments: ClassVar[
+        tuple[str, ...]
+    ] = ()  # what its record says of when, beside `due_at`, from which spans are counted
     _receive: ClassVar[dict[type[Message], Callable[[Any, Any], None]]]
     _entered: ClassVar[dict[str, Callable[[Any], None]]]
     _terminal: ClassVar[frozenset[str]]
@@ -197,7 +202,23 @@ class Entity(Generic[RecordT]):
             self.disarm()
         record = self.record
         by_utc = record.state in self.by_utc
-        self.timer = self.kernel.port.arm(due, TimerFired(record.key, record.epoch), by_utc=by_utc)
+        named = by_utc and self.waits_for_named
+        self.timer = self.kernel.port.arm(due, TimerFired(record.key, record.epoch), by_utc=by_utc, named=named)
+
+    @property
+    def waits_for_named(self) -> bool:
+        """Whether what it waits for now is a moment that somebody named, and no span."""
+        return False
+
+    def set_back(self, by: float) -> None:
+        """The wall clock was set back by so many seconds: what it waits for is due as soon as it was."""
+        self._earlier(by, () if self.waits_for_named else ("due_at",), self.moments)
+
+    def _earlier(self, by: float, *names: tuple[str, ...]) -> None:
+        record = self.record
+        told = {name: at - by for each in names for name in each if (at := getattr(record, name)) is not None}
+        if told:
+            self.change(**told)
 
     def arm_again(self) -> None:
         """Arm what the record says is due."""

@@ -53,6 +53,7 @@ class JobActor(Entity[JobRecord]):
 
     machine = JOB
     by_utc = frozenset({JobState.PENDING, JobState.RUNNING})
+    moments = ("deadline_at", "retry_at")
     receivers: ClassVar[dict[type[Message], str]] = {
         Allocated: "on_allocated", Approve: "on_decision", Cancel: "on_cancel", ChildOver: "on_child_over",
         Ended: "on_ended", Pause: "on_pause", Recover: "on_recover", Reject: "on_decision", Resume: "on_pause",
@@ -78,6 +79,8 @@ class JobActor(Entity[JobRecord]):
     def begin(self, parent: AttemptedTask | None = None, kept: Kept = NOTHING) -> None:
         """Find out whether it is good, take what it needs, and run. `parent`: the task that submits it."""
         self.kept = kept
+        if self.spec.deadline is not None:
+            self.change(deadline_at=self.deadline)
         if parent is not None and (why := why_not(parent)):
             self.fire(Event.CANCEL, reason=why)
         elif problem := self._problem():
@@ -106,8 +109,10 @@ class JobActor(Entity[JobRecord]):
     @property
     def deadline(self) -> float | None:
         """When it is cancelled (UTC epoch seconds)."""
-        said = self.spec.deadline
-        return None if said is None else self.record.created_at + seconds(said)
+        said, record = self.spec.deadline, self.record
+        if said is None or record.deadline_at is not None:
+            return record.deadline_at
+        return record.created_at + seconds(said)  # of a record from before that was kept
 
     def _allocate(self) -> None:
         self.fire(Event.ALLOCATE, replace(self.record, started_at=self.kernel.at))

@@ -96,6 +96,7 @@ class Kernel(Staging):
         self.drain_began: float | None = None  # UTC epoch seconds: when it was told to claim nothing more
         self.draining = False  # what still runs is being stopped, its tries given back
         self.stale = 0
+        self.set_back = port.set_back  # as far as due times have followed it
         self.rejected: Counter[tuple[str, str, str]] = Counter()  # commands that a state did not allow
         self.blamed: set[int] = set()  # tasks that failed another's turn
         self.stuck: set[int] = set()  # entities that could not even be failed
@@ -154,8 +155,21 @@ class Kernel(Staging):
         for machine in machines:
             machine.arm_again()
 
+    def _follow_clock(self) -> None:
+        """The wall clock was set back: so are the due times of all that waits, in a turn of its own."""
+        by, self.set_back = self.port.set_back - self.set_back, self.port.set_back
+        turn = self.turn = Turn()
+        for entity in self.entities.values():
+            if not entity.ended:
+                entity.set_back(by)
+        text = f"the wall clock was set back by {by:.0f} s: what waits for a span is due as soon as it was"
+        self.notice("clock_set_back", "warning", text, seconds=round(by, 3))
+        self.port.commit(turn)
+
     def _run_turn(self, message: Message) -> None:
         self.at = self.port.now()
+        if self.port.set_back != self.set_back:
+            self._follow_clock()
         turn = self.turn = Turn()
         seq = self.seq
         actor: Receiver | None = None

@@ -25,7 +25,7 @@ from ..machines import InvalidTransitionError, Transition
 from . import entity as entities
 from .commands import Fire, SpawnMachine
 from .entity import Entity
-from .machine_kind import FireFailed, MachineKind, MachineNotFound, names_of, unfit
+from .machine_kind import FireFailed, MachineKind, MachineNotFound, names_moment, names_of, unfit
 from .messages import Message, Recover, TimerFired, TurnFailed
 from .records import MachineRecord, OutboxRow
 from .spec import Hook
@@ -178,7 +178,21 @@ class MachineEntity(Entity[MachineRecord]):
         """Have `TimerFired` come at `due` (UTC epoch seconds), unless the state is left before."""
         self.disarm()
         record = self.record
-        self.timer = self.kernel.port.arm(due, TimerFired(record.key, record.epoch), by_utc=True)
+        first = min(record.due, key=record.due.__getitem__, default="")
+        fire = TimerFired(record.key, record.epoch)
+        self.timer = self.kernel.port.arm(due, fire, by_utc=True, named=self._is_named(first))
+
+    def _is_named(self, event: str) -> bool:
+        """Whether the fact of a timed event names a moment, and is no delay."""
+        timed = () if self.kind is None else self.kind.machine.timed_in[self.record.state]
+        fact = next((one.after for one in timed if one.event == event), None)
+        return fact is not None and names_moment(fact, getattr(self.facts, fact, None))
+
+    def set_back(self, by: float) -> None:
+        """The wall clock was set back by so many seconds: delays are over as soon as they were."""
+        if self.kind is not None and self.record.due:
+            due = self.record.due.items()
+            self.set_due({event: at if self._is_named(event) else at - by for event, at in due})
 
     def arm_again(self) -> None:
         """Arm what the record says is due, if it could take it."""

@@ -27,7 +27,7 @@ from ..machines import Guard, InvalidTransitionError, Machine, Severity, State, 
 from .commands import Fire
 from .records import MachineRecord
 from .schema import did_you_mean, plain_problem, short
-from .times import moment, point
+from .times import is_named, moment, point
 
 Facts: TypeAlias = Any  # an instance of the Struct that the application declares, or None
 Reducer: TypeAlias = Callable[[Any, Fire], Any]
@@ -251,6 +251,13 @@ def number_problem(facts: Facts) -> str | None:
         if isinstance(value, int | float) and (problem := plain_problem(value)):
             return f"the fact {field.name}: {problem}"
     return None
+
+
+def names_moment(name: str, value: object) -> bool:
+    """Whether a fact of that name and value is a point in time, and no delay."""
+    if isinstance(value, str):
+        return is_named(value)
+    return isinstance(value, datetime) or (isinstance(value, int | float) and name.endswith(("_at", "_until")))
 
 
 def due_of(name: str, value: object, now: float) -> float | None:

@@ -153,6 +153,10 @@ class InboxTaken(Message, frozen=True):
     """What lay in the inbox while nobody ran the journal has been done: what was put off for it is due."""
 
 
+class ClockSet(Message, frozen=True):
+    """The wall clock was set back: the turn of this, as any other, begins with following it."""
+
+
 class Rebuilt(Message, frozen=True):
     """What is derived was made again: go on matching."""
 
@@ -320,4 +324,4 @@ TRIP = Trip()
 PERMIT = Permit()
 RESET = Reset()
 RECOVER = Recover()
-REBUILT = Rebuilt()
+REBUILT, CLOCK_SET = Rebuilt(), ClockSet()

@@ -40,7 +40,7 @@ from .names import person
 from .records import ApprovalRecord, WorkstreamRecord
 from .spec import Approval, Clause
 from .task_record import APPROVED, TaskRecord
-from .times import Duration, moment, seconds
+from .times import Duration, is_named, moment, seconds
 from .transitions import iso
 
 HeldRecord = TypeVar("HeldRecord", bound=TaskRecord | WorkstreamRecord | ApprovalRecord)
@@ -112,6 +112,25 @@ class Protected(Entity[HeldRecord]):
             return {"by": last.by}
         missing = missing_of(clauses_of(self.approval), record.decisions)
         return {"expired_at": iso(record.hold_until or last.at), "missing": missing}
+
+    @property
+    def wait(self) -> Duration | None:
+        """Its wait, if it has one."""
+        return None
+
+    @property
+    def waits_for_named(self) -> bool:
+        """Whether what it waits for now is a moment that somebody named, and no span."""
+        return self.record.state == WAITING and self._waits_named
+
+    @property
+    def _waits_named(self) -> bool:
+        return self.wait is not None and is_named(self.wait)
+
+    def set_back(self, by: float) -> None:
+        """The wall clock was set back by so many seconds."""
+        super().set_back(by)
+        self._earlier(by, ("hold_until",) if self._waits_named else ("hold_until", "wait_until"))
 
     # -- beginning -----------------------------------------------------------------------------------------------------
 

@@ -32,6 +32,7 @@ class JobRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=False)
     error: str | None = None
     runs: int = 1  # the number of its present workstream's run
     stream: int = 0  # key of its present workstream, given before there is one: its specification is kept under it
+    deadline_at: float | None = None  # when it is cancelled
     retry_at: float | None = None  # when its failed workstream's next run begins by itself
     worker_count: int = 0  # slots it reserves; 0: none
     routable: bool = True  # whether there are workers that could bring those, while it waits for them

@@ -29,6 +29,7 @@ from .messages import (
     RECOVER,
     Adopt,
     CallEnded,
+    ClockSet,
     Drain,
     InboxTaken,
     Message,
@@ -119,6 +120,8 @@ class SupervisorActor:
                 self._expire_put_off()
             case Rebuilt():
                 self._go_on()
+            case ClockSet():
+                pass
             case Registered():
                 for job in self.kernel.jobs.values():
                     if job.stream is not None:

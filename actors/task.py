@@ -61,7 +61,7 @@ from .queueing import QueueingTask
 from .scheduler import IN_QUEUE
 from .spec import Approval, Check, Hook
 from .task_record import TaskRecord
-from .times import seconds
+from .times import Duration, seconds
 from .turn import StopCall
 
 S = TaskState
@@ -126,6 +126,17 @@ class TaskActor(Protected[TaskRecord], QueueingTask):
         """What its hold asks for."""
         assert self.spec.hold is not None  # noqa: S101 - it has been held
         return self.spec.hold
+
+    @property
+    def wait(self) -> Duration | None:
+        """Its wait, if it has one."""
+        return self.spec.wait
+
+    def set_back(self, by: float) -> None:
+        """The wall clock was set back by so many seconds: limits over all attempts have used up what they had."""
+        super().set_back(by)
+        if self.limits.total_timeout is not None or self.limits.queue_timeout is not None:
+            self._earlier(by, ("first_queued_at", "queued_at"))
 
     @property
     def submitter(self) -> str | None:

@@ -99,12 +99,17 @@ def point(value: float) -> float:
     return at
 
 
+def is_named(value: Duration) -> bool:
+    """Whether a `wait` is a point in time that somebody named, and no duration."""
+    return isinstance(value, str) and _DATE.match(value.strip()) is not None
+
+
 def moment(value: Duration, now: float) -> float:
     """When a `wait` that begins at `now` is over (UTC epoch seconds): a duration later, or when it says.
 
     Raises TypeError and ValueError for what is neither, ValueError for a point in time without a zone.
     """
-    if not isinstance(value, str) or not _DATE.match(value.strip()):
+    if not isinstance(value, str) or not is_named(value):
         return now + seconds(value)
     try:
         at = datetime.fromisoformat(value.strip())

@@ -159,8 +159,15 @@ class Port(Protocol):
         """Seconds of a clock that nobody sets, from any beginning."""
         ...
 
-    def arm(self, due: float, fire: TimerFired, *, by_utc: bool) -> Armed:
-        """Have `fire` come back as an input at `due` (UTC epoch seconds), by the wall clock or as a span from now."""
+    def arm(self, due: float, fire: TimerFired, *, by_utc: bool, named: bool = False) -> Armed:
+        """Have `fire` come back as an input at `due` (UTC epoch seconds): after so many seconds of a clock that nobody
+        sets, or (by_utc) also when the wall clock says so before; named: a moment that the wall clock alone tells.
+        """
+        ...
+
+    @property
+    def set_back(self) -> float:
+        """Seconds by which the wall clock was set back in all, as far as `now` has seen."""
         ...
 
     def disarm(self, timer: Armed) -> None:

@@ -71,6 +71,7 @@ class WorkerActor(Entity[WorkerRecord]):
     __slots__ = ("before", "busy", "capabilities", "foreign", "pools", "seen", "unfit", "used", "watched")
 
     machine = WORKER
+    moments = ("drain_until", "resume_at")
     receivers: ClassVar[dict[type[Message], str]] = {
         Assign: "on_assign", Regained: "on_assign", Release: "on_release", Cancel: "on_cancel", Recover: "on_recover",
         WorkerBeat: "on_beat", WorkerDied: "on_died", WorkerUnfit: "on_unfit", BeginWork: "on_begin_work",

@@ -33,7 +33,7 @@ from .spec import Approval, Check, Hook, Task
 from .stopping import CHUNK, PAUSED, PROTECTED, STARTS_NOTHING
 from .task import TaskActor
 from .task_record import TaskRecord
-from .times import seconds
+from .times import Duration, seconds
 from .turn import NO_ENGINE
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ class WorkstreamActor(Protected[WorkstreamRecord], PausableStream):
     __slots__ = ()
 
     by_utc = PROTECTED
+    moments = ("deadline_at",)
     receivers: ClassVar[dict[type[Message], str]] = {
         Approve: "on_approve", CallEnded: "on_call_ended", Cancel: "on_cancel", Continue: "on_continue",
         Ended: "on_ended", Pause: "on_pause", Recover: "on_recover", Reject: "on_reject", Resume: "on_resume",
@@ -144,6 +145,11 @@ class WorkstreamActor(Protected[WorkstreamRecord], PausableStream):
         """What its hold asks for."""
         assert self.spec.hold is not None  # noqa: S101 - it has been held
         return self.spec.hold
+
+    @property
+    def wait(self) -> Duration | None:
+        """Its wait, if it has one."""
+        return self.spec.wait
 
     @property
     def submitter(self) -> str | None:

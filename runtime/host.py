@@ -23,7 +23,7 @@ from ..actors.commands import Barrier, Reply, Request
 from ..actors.job import JobActor
 from ..actors.kernel import Kernel
 from ..actors.machine_actor import retire
-from ..actors.messages import Continue, Message, TimerFired, WorkerBeat
+from ..actors.messages import CLOCK_SET, Continue, Message, TimerFired, WorkerBeat
 from ..actors.notices import Notice, Severity
 from ..actors.spec import Task
 from ..actors.transitions import Transitioned
@@ -56,7 +56,7 @@ from .observe import Hub
 from .outcomes import closed
 from .secrets import Secrets
 from .timers import Timer
-from .utc import UtcTimer, UtcTimers
+from .utc import LONGEST_SLEEP, UtcTimer, UtcTimers
 from .watchdog import Watchdog
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class Host:
         self.on_job_here: Callable[[JobActor], None] = lambda _: None  # told of each that was taken over
         self._bodies = bodies
         self._clock = dispatcher.clock
-        self._utc = UtcTimers(self._clock, dispatcher.timers)
+        self._utc = self._timers_by_utc(LONGEST_SLEEP)
         self._inbox = dispatcher.spawn_system(self._receive, "lifecycles")
         self._tell_control = self._inbox.tell_control  # bound once: thousands of timers hold it
         self._pending: deque[tuple[int, list[Effect], Sequence[Transitioned]]] = deque()
@@ -102,6 +102,10 @@ class Host:
         self._cause: BaseException | None = None  # what the runtime broke by
         self._unwritable_since: float | None = None  # monotonic; None while the journal can be written
         dispatcher.after_slice = self._after_slice
+
+    def _timers_by_utc(self, longest_sleep: float) -> UtcTimers:
+        """Timers by the wall clock, which have the kernel look at it when it was set back."""
+        return UtcTimers(self._clock, self.dispatcher.timers, longest_sleep, lambda: self.later(CLOCK_SET))
 
     # -- inputs --------------------------------------------------------------------------------------------------------
 
@@ -149,16 +153,22 @@ class Host:
 
     def now(self) -> float:
         """UTC epoch seconds."""
-        return self._clock.time()
+        return self._utc.wall.now()
+
+    @property
+    def set_back(self) -> float:
+        """Seconds by which the wall clock was set back in all, as far as `now` has seen."""
+        return self._utc.wall.set_back
 
     def monotonic(self) -> float:
         """Seconds of a clock that nobody sets."""
         return self._clock.monotonic()
 
-    def arm(self, due: float, fire: TimerFired, *, by_utc: bool) -> Armed:
+    def arm(self, due: float, fire: TimerFired, *, by_utc: bool, named: bool = False) -> Armed:
         """Have `fire` come as an input at `due`."""
         if by_utc:
-            return self._utc.arm(due, self._tell_control, fire)
+            arm = self._utc.arm if named else self._utc.arm_span
+            return arm(due, self._tell_control, fire)
         left = due - self._clock.time()
         return self.dispatcher.timers.arm(self._clock.monotonic() + left, self._inbox.tell_control, fire)
 

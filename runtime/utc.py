@@ -1,9 +1,13 @@
-"""Timers by the wall clock: one heap of them, and one look at the clock for all.
+"""Timers by the wall clock, and what happens to them when that is set.
 
 Rules
 - Whoever sleeps until a point in time may not believe in the length of the sleep: the wall clock can be set, and a
   machine can be suspended. So the clock is looked at when the first of them is due, and every `LONGEST_SLEEP` seconds
   at the latest. Ten thousand that are far away cost one look a minute together.
+- A *moment* that somebody named (9 o'clock) comes when the wall clock says so, and not before. A *span* (an hour from
+  now: a backoff, an expiry, a deadline) is over when the wall clock says so or when as much time has passed by the
+  clock that nobody sets, whichever is first. So a clock that is set back lengthens no span; one that is set forward is
+  taken for time that has passed, since a machine that was suspended looks the same.
 - At most `MOST` fire at one look; the next one comes at once then, after what else is due.
 """
 
@@ -18,40 +22,100 @@ from .timers import Timer, Timers
 LONGEST_SLEEP = 60.0
 """Seconds without a look at the wall clock, while anything is armed."""
 MOST = 256
+LEAST = 1.0
+"""Seconds by which a wall clock has to go back to count as set back: less is how clocks are kept right."""
+
+
+class WallClock:
+    """The wall clock, with what is known of its being set."""
+
+    __slots__ = ("_clock", "_frame", "_on_set_back", "set_back")
+
+    def __init__(self, clock: Clock, on_set_back: Callable[[], object]) -> None:
+        self._clock = clock
+        self._on_set_back = on_set_back
+        self._frame = clock.time() - clock.monotonic()  # by how much it is ahead: the most since it was set back
+        self.set_back = 0.0  # seconds by which it was set back since then, in all
+
+    def now(self) -> float:
+        """UTC epoch seconds."""
+        now = self._clock.time()  # before the other one: what comes in between may only make the frame smaller
+        frame = now - self._clock.monotonic()
+        if frame > self._frame:
+            self._frame = frame
+        elif frame < self._frame - LEAST:
+            self.set_back += self._frame - frame
+            self._frame = frame
+            self._on_set_back()
+        return now
+
+    def steady(self) -> float:
+        """Seconds that never go back, and are never slower than the monotonic clock: what spans are counted by."""
+        self.now()
+        return self._clock.monotonic() + self._frame + self.set_back
 
 
 class UtcTimer(Timer):
     """A timer whose `due` is in UTC epoch seconds."""
 
 
-class UtcTimers:
-    """What is due by the wall clock, on top of the timers that are due by the monotonic one."""
+class SpanTimer(UtcTimer):
+    """One whose `due` is in seconds of `WallClock.steady`."""
 
-    def __init__(self, clock: Clock, timers: Timers, longest_sleep: float = LONGEST_SLEEP) -> None:
+
+class UtcTimers:
+    """What is due by the wall clock, on top of the timers that are due by the monotonic one.
+
+    on_set_back: called when it is seen that the wall clock was set back.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        timers: Timers,
+        longest_sleep: float = LONGEST_SLEEP,
+        on_set_back: Callable[[], object] = lambda: None,
+    ) -> None:
         self._clock = clock
+        self.wall = WallClock(clock, on_set_back)
         self._longest_sleep = longest_sleep
         self._timers = timers
-        self._heap = Timers(self._plan, kind=UtcTimer)
+        self._moments = Timers(self._plan, kind=UtcTimer)
+        self._spans = Timers(self._plan, kind=SpanTimer)
         self._look: Timer | None = None
 
     def __len__(self) -> int:
         """How many are armed."""
-        return len(self._heap)
+        return len(self._moments) + len(self._spans)
+
+    @property
+    def heaps(self) -> tuple[Timers, Timers]:
+        """For tests: what is armed, moments and spans."""
+        return self._moments, self._spans
 
     def arm(self, due: float, action: Callable[..., object], *args: Any) -> Timer:
-        """Call `action(*args)` once `due` (UTC epoch seconds) has come."""
-        return self._heap.arm(due, action, *args)
+        """Call `action(*args)` once the moment `due` (UTC epoch seconds) has come."""
+        return self._moments.arm(due, action, *args)
+
+    def arm_span(self, due: float, action: Callable[..., object], *args: Any) -> Timer:
+        """Call `action(*args)` once the span from now until `due` (UTC epoch seconds) is over."""
+        steady = self.wall.steady()
+        return self._spans.arm(steady + (due - self._clock.time()), action, *args)
 
     def cancel(self, timer: Timer) -> None:
         """Disarm one of these timers."""
-        self._heap.cancel(timer)
+        (self._spans if isinstance(timer, SpanTimer) else self._moments).cancel(timer)
 
     def _plan(self) -> None:
         """See that the clock is looked at in time for the first one."""
-        due = self._heap.next_due()
-        if due is None:
+        moment, span = self._moments.next_due(), self._spans.next_due()
+        if moment is None and span is None:
             return
-        left = min(due - self._clock.time(), self._longest_sleep)
+        left = self._longest_sleep
+        if span is not None:
+            left = min(left, span - self.wall.steady())
+        if moment is not None:
+            left = min(left, moment - self._clock.time())
         at = self._clock.monotonic() + left
         look = self._look
         if look is not None and look.armed:
@@ -63,6 +127,7 @@ class UtcTimers:
     def look(self) -> None:
         """Look at the wall clock: fire what is due, and plan the next look."""
         try:
-            self._heap.fire_due(self._clock.time(), MOST)
+            fired = self._spans.fire_due(self.wall.steady(), MOST)
+            self._moments.fire_due(self._clock.time(), MOST - fired)
         finally:
             self._plan()

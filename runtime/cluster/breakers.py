@@ -39,7 +39,10 @@ def to_say(seen: Seen, row: ToolState | None, me: str, now: float, *, gone: bool
     if row is None or row.generation > record.agreed:
         return None  # it has to hear that first
     if row.state == OPEN:
-        free = row.due_at is None or row.due_at <= now
+        due = (
+            row.due_at if record.due_at is None else min(row.due_at or now, record.due_at)
+        )  # where a clock was set back
+        free = due is None or due <= now
     else:
         free = row.state == HALF_OPEN and (gone or (row.home == me and not seen.tries))
     if free and seen.could_try:

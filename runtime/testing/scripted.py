@@ -30,7 +30,6 @@ from ..journal.contract import Journal
 from ..outputs import Outputs
 from ..runners import RunnerPool
 from ..runtime import Runtime
-from ..utc import UtcTimers
 from .engine import Scene, SimulatedEngine
 
 ENGINES = ("loop", "thread", "process", "command", "ray")
@@ -72,7 +71,7 @@ class SimulatedHost(Host):
         super().__init__(*args)
         self._stage = stage
         # A jump of the wall clock is announced here, so nobody needs to look every minute whether there was one.
-        self._utc = UtcTimers(self._clock, self.dispatcher.timers, NEVER)
+        self._utc = self._timers_by_utc(NEVER)
 
     def look_at_clock(self) -> None:
         """See what is due by the wall clock, which was set."""

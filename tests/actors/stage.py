@@ -151,6 +151,8 @@ class Stage:
         self.random = Random(7)
         self.time = time
         self.skew = 0.0  # what somebody has set the wall clock forward by
+        self.seen = 0.0  # the same, as it was seen last
+        self.set_back = 0.0  # what it was set back by in all, as far as that was seen
         self.workers = workers
         self.defaults = defaults or Defaults()
         self.inputs: deque[Message] = deque()
@@ -242,12 +244,14 @@ class Stage:
     # -- Port ------------------------------------------------------------------------------------------------------
 
     def now(self) -> float:
+        self.set_back += max(0.0, self.seen - self.skew)
+        self.seen = self.skew
         return self.time + self.skew
 
     def monotonic(self) -> float:
         return self.time - 999_000.0
 
-    def arm(self, due: float, fire: TimerFired, *, by_utc: bool) -> StageTimer:
+    def arm(self, due: float, fire: TimerFired, *, by_utc: bool, named: bool = False) -> StageTimer:
         timer = StageTimer()
         self.armed += 1
         heappush(self.timers, (due - self.skew, self.armed, timer, fire))

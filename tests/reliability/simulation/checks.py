@@ -69,7 +69,7 @@ _LONG = frozenset({"job", "workstream"})
 
 def _armed(world: World) -> tuple[Counter[tuple[int, int]], Counter[tuple[int, int]]]:
     """How many timers are armed for each entity and epoch; and how many have fired that are still to be heard."""
-    heaps = [world.dispatcher.timers.heap, world.host._utc._heap.heap]
+    heaps = [world.dispatcher.timers.heap, *(timers.heap for timers in world.host._utc.heaps)]
     fires = [timer.args for heap in heaps for _, _, timer in heap if timer.action is not None]
     armed, fired = (
         Counter((fire.key, fire.epoch) for fire in some if isinstance(fire, TimerFired))
