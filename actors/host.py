@@ -74,6 +74,7 @@ class Host(Protocol):
     def lend(self, request: Request) -> None: ...  # noqa: D102
     def stop(self, cell: Ref) -> None: ...  # noqa: D102
     def wait_for_room(self, cell: Ref, offer: Offer) -> None: ...  # noqa: D102
+    def tell_threadsafe(self, cell: Ref, message: Any) -> bool: ...  # noqa: D102
     def call_threadsafe(self, function: Callable[..., object], *args: Any) -> bool: ...  # noqa: D102
     def spawn_child(  # noqa: D102
         self,

@@ -269,10 +269,11 @@ class Ref(Struct, gc=False, eq=False):
 
     async def ask_for(self, asker: Ref | None, message: Any, timeout: float | None) -> Any:
         """`ask`, on behalf of an actor whose receive waits for the answer."""
-        if timeout is not None and not (type(timeout) is float and 0 <= timeout <= LONGEST):  # nearly always it is
-            timeout = wait_of(timeout, "the timeout of an ask")
         if self.stopped:
             raise _stopped(self, message)
+        kind = type(timeout)
+        if timeout is not None and not ((kind is float or kind is int) and 0 <= timeout <= LONGEST):  # hardly ever
+            timeout = wait_of(timeout, "the timeout of an ask")
         host = self.host
         request = Request(host, self, message)
         if asker is not None:
@@ -305,8 +306,10 @@ class Ref(Struct, gc=False, eq=False):
             self.host.stop(self)
 
     def tell_threadsafe(self, message: Any) -> bool:
-        """`tell` from any thread. False if the runtime is closed; whether there was room cannot be known here."""
-        return self.host.call_threadsafe(self.tell, message)
+        """`tell` from any thread. False if the runtime is closed, or so much of other threads waits for its loop that
+        no more is taken; whether the actor had room cannot be known here.
+        """
+        return self.host.tell_threadsafe(self, message)
 
     def has_room(self) -> bool:
         """Whether a `tell` now would find room."""

@@ -212,6 +212,19 @@ class Batches(Turns):
         self.current = cell
         return bool(self._calls) or cell.control is not None
 
+    def _run_urgent(self, cell: SystemRef) -> None:
+        """Hand a part of the runtime what is urgent, out of its turn; its turn comes all the same."""
+        self.current = None
+        receive, urgent = cell.receive, cell.urgent
+        for _ in range(BATCH):
+            if not urgent:
+                return
+            try:
+                if receive(urgent.popleft()):
+                    return
+            except Exception as error:
+                self.on_error(error)
+
     def _run_system(self, cell: SystemRef, limit: int) -> int:
         """Hand a part of the runtime its messages. One that had much to do, and says so, counts as all of them."""
         self.current = None

@@ -4,8 +4,10 @@ Rules
 - The run queue holds the cells that have mail, each once; how they get their turns is in runtime/batches.py.
 - Per 64 messages the clock is read once: due timers fire, and after a few milliseconds the slice ends,
   `after_slice` is called, and the event loop gets its turn. With nothing to do the task parks until a wake-up.
-- Calls (from other threads, and the steps of supervision) run before the next cell, so what ends an actor
-  overtakes its data. They never run inside a receive.
+- Calls (of the runtime's own threads, and the steps of supervision) run before the next cell, so what ends an actor
+  overtakes its data. They never run inside a receive. What users' threads tell comes into mailboxes in between, a batch
+  at a time: a flood of it keeps nobody from his turn.
+- What is urgent for a part of the runtime (timers, commands of people) is handled before the next cell, too.
 - A plain receive runs here; a coroutine receive on the pool of parked runners, and its actor handles nothing
   else meanwhile.
 - What a receive does takes effect when it returns, and not at all if it raises: see runtime/mailroom.py.
@@ -155,6 +157,7 @@ class Dispatcher(Batches):
         self.timers.clear()
         self.ready.clear()
         self._calls.clear()
+        self._outside.told.clear()
         self.after_slice = None
         if self._waker is not None:
             self._waker.wake()
@@ -187,7 +190,7 @@ class Dispatcher(Batches):
         while not self.closed:
             look_again = self._slice()
             self._lent = 0
-            if self.ready or self._calls:
+            if self.ready or self._calls or self._outside.told:
                 await waker.breathe()
                 continue
             seconds = self._until_next_timer()
@@ -225,6 +228,8 @@ class Dispatcher(Batches):
         """Do one thing, without an event loop: a call, a due timer, or one message. False if there was nothing."""
         if self._calls:
             self._run_calls(1)
+        elif self._outside.told:
+            self._take_told(1)
         elif not self._fire(self.clock.monotonic(), 1):
             if not self.ready:
                 return False
@@ -234,7 +239,7 @@ class Dispatcher(Batches):
     @property
     def has_work(self) -> bool:
         """Whether `step` would do anything at the clock's present time."""
-        if self.ready or self._calls:
+        if self.ready or self._calls or self._outside.told:
             return True
         due = self.timers.next_due()
         return due is not None and due <= self.clock.monotonic()
@@ -244,7 +249,7 @@ class Dispatcher(Batches):
         while True:
             self._slice()
             due = self.timers.next_due()
-            if not self.ready and not self._calls and (due is None or due > self.clock.monotonic()):
+            if not (self.ready or self._calls or self._outside.told) and (due is None or due > self.clock.monotonic()):
                 return
 
     def _slice(self) -> float | None:
@@ -259,10 +264,15 @@ class Dispatcher(Batches):
             fired = self._fire(now, TIMERS_AT_ONCE) if timers.heap else 0
             if self._calls:
                 self._run_calls(BATCH)
+            if self._outside.told:
+                self._take_told(BATCH)
+            for system in self._systems:
+                if system.urgent:
+                    self._context.run(self._run_urgent, system)
             if self.ready:
                 self._until = min(end, timers.heap[0][0]) if timers.heap else end
                 handled += self._pass(SLICE_MESSAGES - handled)
-            if not self.ready and not self._calls and fired < TIMERS_AT_ONCE:
+            if not (self.ready or self._calls or self._outside.told) and fired < TIMERS_AT_ONCE:
                 break
             if now >= end or handled >= SLICE_MESSAGES:
                 break
@@ -286,6 +296,14 @@ class Dispatcher(Batches):
     def _ring(self) -> None:
         if self.parked:
             self.wake()
+
+    def _take_told(self, limit: int) -> None:
+        self._rung = False
+        told = self._outside.told
+        while told and limit:
+            limit -= 1
+            cell, message = told.popleft()
+            cell.tell(message)
 
     def _run_calls(self, limit: int) -> None:
         self._rung = False

@@ -35,6 +35,11 @@ class Grave:
         mailroom = self._mailroom()
         return mailroom is not None and mailroom.admit(cell, message)
 
+    def tell_threadsafe(self, cell: Ref, message: Any) -> bool:
+        """Go on to the loop, where it will be recorded."""
+        mailroom = self._mailroom()
+        return mailroom is not None and mailroom.tell_threadsafe(cell, message)
+
     def call_threadsafe(self, function: Callable[..., object], *args: Any) -> bool:
         """Go on to the loop, where it will be recorded."""
         mailroom = self._mailroom()

@@ -2,7 +2,8 @@
 
 Rules
 -----
-- Inputs come by one system cell of the dispatcher, controls before data. One input is one turn is one entry.
+- Inputs come by one system cell of the dispatcher, controls before data: timers, and what people say about jobs, tasks,
+  workers and tools. One input is one turn is one entry.
 - Output commit: what a turn wants done waits until the journal's tail at that moment is durable, and is then done in
   order. With a volatile journal that is at once.
 - The gate: while the journal cannot write, or has too much to write, nothing new is taken from outside. Results are.
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from ..actors.commands import Barrier, Reply, Request
+from ..actors.commands import Barrier, Command, Reply, Request
 from ..actors.job import JobActor
 from ..actors.kernel import Kernel
 from ..actors.machine_actor import retire
@@ -416,7 +417,8 @@ class Host:
         else:
             self._questions.add(question)
             self.go_ahead()
-            self.dispatcher.at_once(self._inbox.tell, make(Reply(question.answer, request)))
+            message = make(Reply(question.answer, request))
+            self.dispatcher.at_once(self._tell_control if _overtakes(message) else self._inbox.tell, message)
         return await question.answered()
 
     def close(self, cause: BaseException | None = None) -> None:
@@ -435,6 +437,13 @@ class Host:
         """Stop all that runs at once, and start nothing that waits for a commit: it is another node's now."""
         self._pending.clear()
         self.caller.abandon()
+
+
+def _overtakes(message: Message) -> bool:
+    """Whether it is a command about a job, a task, a worker or a tool: those come before data, which may be much. An
+    event of a machine comes after what that machine was told before.
+    """
+    return type(message) is Command and type(message.target) is int
 
 
 def _bare(error: Exception) -> Exception:

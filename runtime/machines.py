@@ -20,6 +20,7 @@ from weakref import WeakValueDictionary
 import anyio
 import msgspec
 
+from ..actors.actor import DEFAULT_MAILBOX
 from ..actors.actor_errors import AskTimeout
 from ..actors.commands import Command, Fire, Reply, SpawnMachine
 from ..actors.dead_letters import Reason
@@ -58,6 +59,10 @@ if TYPE_CHECKING:
     from .runtime import Runtime
 
 LONGEST_NAME = 200
+EVENTS = DEFAULT_MAILBOX
+"""Events that may wait for one machine that was told them."""
+EVENTS_OF_ALL = 100_000
+"""The same for all machines together."""
 _CACHED = 256  # kinds that are looked up and not checked again
 
 
@@ -72,6 +77,7 @@ class MachineRef:
         self._mail: deque[Fire] = deque()  # told, and waiting for one that has to be looked up
         self._sent: anyio.Event | None = None  # set once that is empty
         self.kind: MachineKind | None = None  # of one that another node has: what it runs by, if that is known here
+        self.waiting = 0  # events told and not answered yet
         self.settled: anyio.Event | None = None  # set once it is known whether its name was free
         self.name = name
 
@@ -145,14 +151,17 @@ class MachineRef:
     def tell(self, message: Fire) -> bool:
         """Fire an event, and wait for nothing: one that is refused is a dead letter, and counted.
 
-        False if it will not be taken: the runtime has closed, or its journal cannot write. It is a dead letter then.
+        False if it will not be taken: the runtime has closed, its journal cannot write, or so many wait already, of
+        this machine (`EVENTS`) or of all (`EVENTS_OF_ALL`). It is a dead letter then.
         """
         check_message(message)
-        owner = self._owner
-        if (reason := owner.refuses()) is not None:
-            owner.host.dispatcher.dead_letters.add(self.name, message, reason)
+        owner, dispatcher = self._owner, self._owner.host.dispatcher
+        if (reason := owner.refuses(self)) is not None:
+            dispatcher.dead_letters.add(self.name, message, reason)
             return False
-        owner.host.dispatcher.stage(self._put, message)  # a receive that raises has told nothing
+        owner.enter(self)
+        dispatcher.stage(self._put, message)  # a receive that raises has told nothing
+        dispatcher.on_undo(owner.leave, self)
         return True
 
     async def fire(
@@ -206,9 +215,11 @@ class MachineRef:
                 except Exception as error:  # it is nobody's who could catch it
                     letters.add(self.name, mail[0], Reason.REFUSED, error)
                 mail.popleft()
+                self._owner.leave(self)
         finally:
             for message in mail:
                 letters.add(self.name, message, Reason.STOPPED)
+                self._owner.leave(self)
             mail.clear()
             if sent is not None:
                 sent.set()
@@ -217,6 +228,7 @@ class MachineRef:
         letters = self._owner.host.dispatcher.dead_letters
 
         def answered(_: Any, error: Exception | None) -> None:
+            self._owner.leave(self)
             if error is not None:
                 letters.add(self.name, message, Reason.REFUSED, error)
 
@@ -242,6 +254,8 @@ class Machines:
         self.on_spawn: Callable[[str], None] = lambda _: None  # told of each name
         self.abroad: MachinesAbroad | None = None  # those of other nodes
         self._refs: WeakValueDictionary[str, MachineRef] = WeakValueDictionary()
+        self._waiting = 0  # events told and not answered yet
+        self._full = False  # it was told that some are refused
         self._kinds: dict[tuple[object, ...], tuple[MachineActor, MachineKind]] = {}
 
     def spawn(self, actor: MachineActor, name: str) -> MachineRef:
@@ -308,11 +322,36 @@ class Machines:
         missing = unfit(record, kind)
         return (None, missing) if missing else (kind, "")
 
-    def refuses(self) -> Reason | None:
-        """Why nothing can be told now."""
+    def refuses(self, ref: MachineRef) -> Reason | None:
+        """Why nothing can be told to one now."""
         if not self.runtime.is_open:
             return Reason.STOPPED
+        if ref.waiting >= EVENTS or self._waiting >= EVENTS_OF_ALL:
+            self._tell_full(ref)
+            return Reason.MAILBOX_FULL
         return None if self.host.takes else Reason.MAILBOX_FULL
+
+    def enter(self, ref: MachineRef) -> None:
+        """An event for one begins to wait."""
+        ref.waiting += 1
+        self._waiting += 1
+
+    def leave(self, ref: MachineRef) -> None:
+        """It waits no longer."""
+        ref.waiting -= 1
+        self._waiting -= 1
+        if self._full and self._waiting <= EVENTS // 2:
+            self._full = False
+
+    def _tell_full(self, ref: MachineRef) -> None:
+        """Tell that events are refused: once, until most of what waits has been taken."""
+        if not self._full:
+            self._full = True
+            text = (
+                f"{ref.waiting} events wait for machine {ref.name}, and {self._waiting} for all: what is told beyond "
+                f"{EVENTS} and {EVENTS_OF_ALL} is refused, and a dead letter. `tell` returns False then; `ask` waits"
+            )
+            self.host.notice("events_refused", "warning", text, kind="machine", entity_id=ref.name)
 
     def _kind(self, actor: MachineActor) -> tuple[MachineKind, msgspec.Raw | None]:
         key = (

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -36,12 +37,44 @@ if TYPE_CHECKING:
 __all__ = ["Mailroom", "Staged"]
 
 
+TOLD = 100_000
+"""Messages of other threads that may wait for the loop: beyond that they are refused."""
+REFUSED = 1_000
+"""So many of those refused are kept for dead letters until the loop comes; more are only counted."""
+
+
 class Staged(Struct, gc=False, eq=False):
     """Something a receive wants done once it has succeeded."""
 
     do: Callable[..., object]
     args: tuple[Any, ...]
     undo: Callable[..., object] | None = None
+
+
+class Outside:
+    """What users' threads have told, and is in no mailbox yet; and what of it was refused."""
+
+    def __init__(self) -> None:
+        self.told: deque[tuple[Ref, Any]] = deque()
+        self._refused: list[tuple[str, Any]] = []
+        self._more = 0
+        self._lock = Lock()
+
+    def refuse(self, name: str, message: Any) -> bool:
+        """Note one that is refused; whether it is the first since those were last taken."""
+        with self._lock:
+            if len(self._refused) < REFUSED:
+                self._refused.append((name, message))
+            else:
+                self._more += 1
+            return len(self._refused) == 1 and not self._more
+
+    def take_refused(self) -> tuple[list[tuple[str, Any]], int]:
+        """Those refused, by the names of whom they were for, and how many more there were."""
+        with self._lock:
+            taken = self._refused, self._more
+            self._refused, self._more = [], 0
+        return taken
 
 
 class Mailroom:
@@ -62,6 +95,7 @@ class Mailroom:
         self._staged = False  # the log holds more than plain sends
         self._request: Request | None = None  # what the present plain receive is to answer
         self._calls: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
+        self._outside = Outside()  # one for all of it: of an instance with over 30 attributes CPython finds each slower
         self._waker: Waker | None = None
         self._until = 0.0  # clock seconds at which no further message is handled before a look at the timers
         self._rung = False  # a wake-up from another thread is on its way
@@ -80,11 +114,32 @@ class Mailroom:
         if self.parked:
             self.wake()
 
+    def tell_threadsafe(self, cell: Ref, message: Any) -> bool:
+        """`Ref.tell_threadsafe`. What finds `TOLD` others waiting is refused, and a dead letter when the loop comes."""
+        if self.closed:
+            return False
+        outside = self._outside
+        if len(outside.told) < TOLD:
+            outside.told.append((cell, message))
+            return self._ring_threadsafe()
+        if outside.refuse(cell.name, message):
+            self.call_threadsafe(self._tell_refused)
+        return False
+
+    def _tell_refused(self) -> None:
+        refused, more = self._outside.take_refused()
+        for name, message in refused:
+            self.dead_letters.add(name, message, Reason.MAILBOX_FULL)
+        self.dead_letters.counts[Reason.MAILBOX_FULL] += more
+
     def call_threadsafe(self, function: Callable[..., object], *args: Any) -> bool:
         """`soon`, from any thread. False if the dispatcher is closed: then it is never called."""
         if self.closed:
             return False
         self._calls.append((function, args))
+        return self._ring_threadsafe()
+
+    def _ring_threadsafe(self) -> bool:
         if not self._rung:
             self._rung = True
             waker = self._waker
@@ -334,7 +389,7 @@ class Mailroom:
 
     def after(self, cell: Ref, epoch: int, delay: float, message: Any) -> After:
         """`Context.after`."""
-        if not (type(delay) is float and 0 <= delay <= LONGEST):
+        if not ((type(delay) is float or type(delay) is int) and 0 <= delay <= LONGEST):
             delay = wait_of(delay, "the delay of `after`")
         after = After(cell, epoch, message, None)
         after.timer = self.timers.arm(self.clock.monotonic() + delay, self.control, cell, after)

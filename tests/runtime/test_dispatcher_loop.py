@@ -15,7 +15,9 @@ import pytest
 from tests.actors.actor_help import Bench, Boom, Script, boom, running
 
 from callboard.actors.actor import Actor, Context
+from callboard.actors.dead_letters import Reason
 from callboard.actors.ref import Ref
+from callboard.runtime import mailroom
 from callboard.runtime.clock import SystemClock
 from callboard.runtime.dispatcher import Dispatcher
 from callboard.runtime.runners import RunnerPool
@@ -375,3 +377,58 @@ async def test_it_shares_the_runners_it_was_given() -> None:
         assert pool.runners == 1
         bench.dispatcher.close()
         pool.close()
+
+
+def test_what_other_threads_tell_is_bounded_refused_ones_are_counted_and_it_keeps_nobody_from_his_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(mailroom, "TOLD", 1_000)
+    monkeypatch.setattr(mailroom, "REFUSED", 10)
+    bench = Bench()
+    dispatcher = bench.dispatcher
+    ref = bench.spawn(lambda: Script(bench), mailbox=10_000)
+    other = bench.spawn(lambda: Script(bench, "other"))
+    system = dispatcher.spawn_system(bench.record.append, "system")
+    taken = [ref.tell_threadsafe(number) for number in range(1_500)]
+    assert taken == [True] * 1_000 + [False] * 500
+    other.tell("mine")
+    system.tell("data")
+    system.tell_control("urgent")
+    dispatcher.run_until_idle()
+    assert len(bench.record) == 1_003
+    assert [one for one in bench.record if isinstance(one, int)] == [*range(1_000)]
+    assert bench.record.index("urgent") < bench.record.index("data")
+    assert (
+        max(bench.record.index(one) for one in (("other", "mine"), "urgent", "data")) < 500
+    )  # among the first of very many
+    letters = dispatcher.dead_letters
+    assert letters.counts[Reason.MAILBOX_FULL] == 500
+    assert [letter.message for letter in letters.newest()] == [*range(1_000, 1_010)]
+    assert ref.tell_threadsafe(0)  # there is room again
+
+
+@pytest.mark.anyio
+async def test_a_command_overtakes_those_who_have_much_mail() -> None:
+    """What is urgent for a part of the runtime waits for no round of all actors."""
+    bench = Bench()
+    dispatcher = Dispatcher(clock=SystemClock())  # a slice is over when time has passed
+    before: list[int] = []
+    system = dispatcher.spawn_system(lambda _: before.append(len(bench.record)), "system")
+    over = anyio.Event()
+
+    def busy(actor: Script, ctx: Context) -> None:
+        bench.record.append(0)
+        time.sleep(0.0002)
+        if len(bench.record) == 5:
+            system.tell_control("now")
+        if len(bench.record) == 2_000:
+            over.set()
+
+    async with running(dispatcher):
+        for number in range(200):
+            ref = dispatcher.spawn(lambda n=number: Script(bench, str(n)))
+            for _ in range(10):
+                ref.tell(busy)
+        await over.wait()
+    assert len(before) == 1
+    assert before[0] < 300  # a slice later, not a round

@@ -13,6 +13,7 @@ import pytest
 
 from callboard import (
     Actor,
+    Approval,
     AskTimeout,
     Fire,
     FireFailed,
@@ -24,15 +25,18 @@ from callboard import (
     MachineNotFound,
     MachineRef,
     Notice,
+    ReceiveFailed,
     RequestIdReused,
     Runtime,
     RuntimeClosed,
     SpecificationError,
     State,
+    Task,
     TaskContext,
     Timed,
     Transition,
     VirtualClock,
+    Workstream,
 )
 from callboard.actors.dead_letters import Reason
 from callboard.machines.lifecycle import Retries
@@ -524,3 +528,53 @@ async def test_a_timeout_that_is_no_number_is_refused_before_anything_is_asked(t
             await run.ask(Fire("ENQUEUE"), timeout=timeout)
         assert run.state == "pending"
         await run.ask(Fire("ENQUEUE"), timeout=5)
+
+
+OPEN = Machine(
+    "open", "here", [State("here", bounded_by="its owner")], [Transition("here", "go", "here")], endless=True
+)
+
+
+async def test_events_told_are_bounded_refused_ones_are_told_and_commands_of_people_overtake_them(
+    open_runtime: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handles, "EVENTS", 1_000)
+    monkeypatch.setattr(handles, "EVENTS_OF_ALL", 1_500)
+    runtime, told = open_runtime(), list[Notice]()
+    runtime.on_trouble = told.append
+    async with runtime:
+        held = [Task("a", command=["true"], hold=Approval())]
+        job = await runtime.submit(Workstream("w", tasks=held), id="held")
+        refs = [runtime.spawn(MachineActor(OPEN), name=f"run-{number}") for number in range(2)]
+        taken = [[ref.tell(Fire("go")) for _ in range(2_000)] for ref in refs]
+        assert [sum(of_one) for of_one in taken] == [1_000, 500]
+        letters = runtime._host.dispatcher.dead_letters
+        assert letters.counts[Reason.MAILBOX_FULL] == 2_500
+        assert [notice.event for notice in told] == ["events_refused"]
+        await job.cancel()
+        await refs[1].ask(Fire("go"))  # after what that machine was told
+        assert refs[1].record.seq == 1 + 500 + 1
+        with anyio.fail_after(30):
+            while refs[0].waiting:
+                await runtime._host.moved()
+        assert all(ref.tell(Fire("go")) for ref in refs)
+        await runtime.settled(60)
+        rows = [*runtime.journal.transitions()]
+        cancelled = next(row.seq for row in rows if row.entity_id == "held@1/a" and row.event == "cancel")
+        went = [row.seq for row in rows if row.event == "go"]
+        assert cancelled < went[100]  # before most of what was told, which was told before
+
+
+async def test_a_receive_that_raises_has_told_a_machine_nothing_and_taken_no_room(open_runtime: Open) -> None:
+    class Teller(Actor):
+        def receive(self, message: Any, ctx: Any) -> None:
+            for _ in range(5):
+                assert run.tell(Fire("go"))
+            raise ValueError("after all")
+
+    async with open_runtime() as runtime:
+        run = runtime.spawn(MachineActor(OPEN), name="run-7")
+        await run.ask(Fire("go"))
+        with pytest.raises(ReceiveFailed):
+            await runtime.spawn(Teller, name="teller").ask("now")
+        assert (run.waiting, run.record.seq) == (0, 2)
