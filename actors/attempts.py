@@ -323,6 +323,10 @@ class AttemptedTask(CancellableEntity[TaskRecord]):
         """What failed may pass: see what that means. Returns how the attempt ended."""
         raise NotImplementedError
 
+    def rest(self, end: str, losses: int) -> float:
+        """Seconds before it is run again after that loss."""
+        raise NotImplementedError
+
     def _tell_partial(self, ended: CallEnded) -> None:
         """What the command had written when it was stopped is kept."""
         path, size = ended.output_path, ended.output_size
@@ -401,7 +405,9 @@ class AttemptedTask(CancellableEntity[TaskRecord]):
         due = parked = None
         if row.target == S.RETRYING:
             port = self.kernel.port
-            wait = 0.0 if lost else delay(self.limits.retry, failed, port.random, ended.retry_after, port.resolve)
+            wait = self.rest(end, losses)
+            if not lost:
+                wait = delay(self.limits.retry, failed, port.random, ended.retry_after, port.resolve)
             due = now + wait
             told["retry_at"] = iso(due)
         elif row.target == S.CIRCUIT_OPEN:

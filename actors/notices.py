@@ -19,6 +19,7 @@
 | team_unknown | warning | who is in a team could not be found out: whoever approves counts as not in it | team, by |
 | tool_settings_differ | warning | a job asks for other settings of a tool than those which held | job |
 | stray_body | warning | a body ran under a fencing token that is over, and is killed | token |
+| start_delayed | warning | there is too little of something to start what is to run; it is tried again | reason |
 | worker_busy | warning | a worker cannot answer, but is seen to work: it is left alone | assigned |
 | worker_given_up | critical | a worker died too often, and is not replaced any more | reason, runs |
 | not_archived | warning | ended jobs could not be moved out of the journal, and stay in it | jobs, reason |

@@ -106,6 +106,11 @@ class Staging:
         if (call := self.calls.get(token)) is not None:
             call.heard = self.port.monotonic()
 
+    def unheard(self, token: int) -> None:
+        """Its engine cannot begin it for now: it is as if that had not heard of it."""
+        if (call := self.calls.get(token)) is not None:
+            call.heard = None
+
     def told(self, token: int) -> None:
         """That what runs under `token` is to stop is durable, and its engine hears of it now."""
         if (call := self.calls.get(token)) is not None:

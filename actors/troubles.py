@@ -17,9 +17,10 @@ Errors that pass (seed 002, "error recovery")
   than a worker that dies. `retry=Retry(max_attempts=1)` or `on_loss="fail"` keeps it to one. The further attempts are
   `granted` one by one, so that another error of the same task is final. Where it has a tool, the tool's breaker and its
   `retry` decide.
-- Resources that ran out (memory, disk, descriptors) are the worker's trouble: it pauses, and the attempt counts as a
-  loss and not as a failure, so that a task which eats up everything is not run for ever. One that must not run twice
-  (`on_loss`) fails by it as by any error.
+- Resources that ran out (memory, disk, descriptors) in a body are the worker's trouble: it pauses, and the attempt
+  counts as a loss and not as a failure, so that a task which eats up everything is not run for ever. Other workers may
+  have no more of them: so the task rests as long, too, and twice as long after each further loss. One that must not run
+  twice (`on_loss`) fails by it as by any error. Where there is too little to start it, its start waits.
 """
 
 from __future__ import annotations
@@ -34,6 +35,9 @@ from .limits import PASSING_ATTEMPTS
 from .messages import Back, CallEnded, Drain, Exhausted, Silent
 
 RECOVERING = TaskState.RECOVERING
+EXHAUSTED = "exhausted"
+_DOUBLED = 5
+"""How often the rest of an exhausted task is doubled at most."""
 
 
 class TroubledTask(LendingTask):
@@ -86,6 +90,10 @@ class TroubledTask(LendingTask):
         else:
             super().on_drain(message)
 
+    def rest(self, end: str, losses: int) -> float:
+        """Where it ran out of something, somebody else is to end first; after other losses it need not wait."""
+        return self.kernel.supervisor.health.cooldown * 2 ** min(losses - 1, _DOUBLED) if end == EXHAUSTED else 0.0
+
     def passing(self, ended: CallEnded) -> str:
         """An error that may pass, or resources that ran out: it may run once more. Returns how the attempt ended."""
         record, limits = self.record, self.limits
@@ -96,4 +104,4 @@ class TroubledTask(LendingTask):
         worker = self.kernel.workers.get(record.worker or 0)
         if worker is not None:
             self.kernel.send(worker, Exhausted(ended.error or ended.status))
-        return "exhausted" if limits.allowed.on_loss == "rerun" else "failed"
+        return EXHAUSTED if limits.allowed.on_loss == "rerun" else "failed"

@@ -6,6 +6,8 @@ Rules
   name, the command with its folder, environment and output file, the engine.
 - Whatever cannot be started (a function that is not there, an engine that is closed) comes back as an outcome like any
   other, in its own input: an actor sees no difference.
+- What cannot be started for now, since there are too few descriptors, processes, threads or too little memory, is tried
+  again with growing pauses, in its order (`shortages.py`).
 - A hook whose function or secret is not there is not used up: it waits in the outbox for a start by a program that has
   it.
 - Values reach commands by environment and file only, never in a command line. A command finds
@@ -16,6 +18,7 @@ Rules
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -35,12 +38,13 @@ from .engines.bodies import takes_context
 from .engines.context import TaskContext
 from .engines.contract import Call, CommandCall, Engine, EngineClosed, ErrorInfo, Outcome, ProcessCall
 from .engines.processes import ASKED_BY
+from .engines.shortage import Pauses, is_shortage
 from .imported import imported
 from .leftovers import UNASKED
 from .outputs import Outputs
 from .reports import Reports, not_started
 from .secrets import Mask, SecretMissing, Secrets
-from .timers import Timers
+from .timers import Timer, Timers
 
 if TYPE_CHECKING:
     from ..actors.kernel import Kernel
@@ -81,12 +85,23 @@ class Caller(Reports):
         self.desk = ApprovalDesk(tell, bodies, durable=durable)
         self._marks = marks
         self._functions: dict[str, Callable[..., Any]] = {}
+        self._delayed: deque[StartCall | RunHook] = deque()  # what could not be started for now, in its order
+        self._again: Timer | None = None
+        self._pauses = Pauses()
         self.unasked: set[int] = set()  # what runs and no entity asked for: the kernel knows nothing of it
 
     # -- starting ------------------------------------------------------------------------------------------------------
 
     def start(self, effect: StartCall) -> None:
         """Start what an entity asked for, unless it has moved on since (then the call comes back as gone)."""
+        try:
+            self._start(effect)
+        except (OSError, RuntimeError, MemoryError) as error:
+            if not is_shortage(error):
+                raise
+            self._delay(effect, error)
+
+    def _start(self, effect: StartCall) -> None:
         entity = self._kernel.entities.get(effect.key)
         if entity is None or not entity.wants(effect.token):
             self._tell(CallEnded(effect.token, "gone"))
@@ -98,7 +113,31 @@ class Caller(Reports):
             else:
                 self._start_question(cast("TaskActor | WorkstreamActor", entity), effect)
         except (BodyNotFound, EngineClosed, OSError, ValueError, TypeError) as error:
+            if is_shortage(error):
+                raise
             self._tell(not_started(effect.token, error))
+
+    def _delay(self, effect: StartCall | RunHook, error: Exception) -> None:
+        """Try it again after a pause, after what waits already."""
+        self.shortages.began(effect.token, error)
+        self._delayed.append(effect)
+        if self._again is None:
+            due = self._kernel.port.monotonic() + self._pauses.next()
+            self._again = self._timers.arm(due, self._start_delayed)
+
+    def _start_delayed(self) -> None:
+        self._again = None
+        for _ in range(len(self._delayed)):
+            effect = self._delayed.popleft()
+            if isinstance(effect, StartCall):
+                self.start(effect)
+            else:
+                self.hook(effect)
+            if self._delayed and self._delayed[-1] is effect:  # it was put to the end of the line
+                self._delayed.rotate(1)
+                return
+            self.shortages.over(effect.token)
+        self._pauses.over()
 
     def _start_body(self, task: TaskActor, token: int) -> None:
         spec = task.spec
@@ -216,6 +255,14 @@ class Caller(Reports):
 
     def hook(self, effect: RunHook) -> None:
         """Run a hook out of the outbox. It is told what happened by its argument, or as JSON in `CALLBOARD_EVENT`."""
+        try:
+            self._hook(effect)
+        except (OSError, RuntimeError, MemoryError) as error:
+            if not is_shortage(error):
+                raise
+            self._delay(effect, error)
+
+    def _hook(self, effect: RunHook) -> None:
         row = effect.row
         hook = msgspec.json.decode(row.body, type=Hook)
         told = msgspec.json.decode(row.context, type=dict[str, Any])
@@ -242,10 +289,12 @@ class Caller(Reports):
             self._hook_waits(row, hook, str(error))
             self._tell(CallEnded(effect.token, "waits"))
         except (EngineClosed, OSError, ValueError, TypeError) as error:
+            if is_shortage(error):
+                raise
             self._hook_failed(row, hook, str(error))
             self._tell(not_started(effect.token, error))
         else:
-            self._limit(effect.token, seconds(hook.timeout), self._time_out_hook)
+            self._limit_hook(effect.token, seconds(hook.timeout))
 
     def check(self, hook: Hook, name: str, ended: Callable[[Outcome], None]) -> int:
         """Run a check that no entity asked for, and tell `ended` how it ended. Returns its token, by which to stop it.
@@ -257,6 +306,7 @@ class Caller(Reports):
         def over(outcome: Outcome) -> None:
             self._where.pop(token, None)
             self._unlimit(token)
+            self.shortages.over(token)
             self.unasked.discard(token)
             if token in self._late and outcome.status != "ok":
                 text = f"it took longer than {seconds(hook.timeout):g} s and was stopped"
@@ -279,15 +329,21 @@ class Caller(Reports):
         except BaseException:
             self.unasked.discard(token)
             raise
-        self._limit(token, seconds(hook.timeout), self._time_out_hook)
+        self._limit_hook(token, seconds(hook.timeout))
         return token
+
+    def _limit_hook(self, token: int, limit: float) -> None:
+        self._limit(token, limit, partial(self._time_out_hook, limit))
 
     def _limit(self, token: int, after: float, action: Callable[[int], object]) -> None:
         """Call `action(token)` in so many seconds, unless it has ended by then."""
         if token in self._where:
             self._limits[token] = self._timers.arm(self._kernel.port.monotonic() + after, action, token)
 
-    def _time_out_hook(self, token: int) -> None:
+    def _time_out_hook(self, limit: float, token: int) -> None:
+        if token in self.shortages.waiting:  # it could not begin so far
+            self._limit_hook(token, limit)
+            return
         self._late.add(token)
         self.stop(token)
         self._limit(token, CHECK_GRACE, partial(self.stop, force=True))
@@ -298,9 +354,14 @@ class Caller(Reports):
         engine = self._where.get(token)
         if engine is not None:
             engine.stop(token, force=force)
+        elif any(effect.token == token for effect in self._delayed):
+            self._delayed = deque(effect for effect in self._delayed if effect.token != token)
+            self.shortages.over(token)
+            self._tell(CallEnded(token, "cancelled", None, "cancelled", "cancelled before it started"))
 
     def abandon(self) -> None:
         """Stop all calls at once: nobody waits for how they end."""
+        self._delayed.clear()
         for token, engine in list(self._where.items()):
             engine.stop(token, force=True)
 

@@ -370,10 +370,10 @@ class RuntimeParts(ABC):
     async def _open_engines(self, runners: RunnerPool) -> Sequence[Asking]:
         """Open them; returns those by which bodies ask something of the runtime."""
         monotonic = self._clock.monotonic
-        command = CommandEngine(started=self._process_started, clock=monotonic)
+        command = CommandEngine(started=self._process_started, delayed=self._process_delayed, clock=monotonic)
         process = ProcessEngine(
-            started=self._process_started, alive=self._worker_alive, died=self._worker_died,
-            asked=partial(self._asked, "process"), environment=self._marks, clock=monotonic,
+            started=self._process_started, delayed=self._process_delayed, alive=self._worker_alive,
+            died=self._worker_died, asked=partial(self._asked, "process"), environment=self._marks, clock=monotonic,
             start_limit=seconds(self._health_checks.start_timeout), patience=patience(self._health_checks),
         )  # fmt: skip
         for engine in (LoopEngine(runners, clock=monotonic), ThreadEngine(clock=monotonic), process, command):
@@ -468,7 +468,11 @@ class RuntimeParts(ABC):
     def _worker_spec(self, name: str) -> Worker:
         return self._host.kernel.named[name].spec
 
+    def _process_delayed(self, token: int, error: Exception) -> None:
+        self._host.caller.shortages.began(token, error)
+
     def _process_started(self, token: int, info: ProcessInfo) -> None:
+        self._host.caller.shortages.over(token)
         if token not in self._host.caller.unasked:  # the kernel knows no such token
             self._host.tell(ProcessStarted(token, info.pid, info.started))
 

@@ -25,6 +25,7 @@ from .engines.context import Saved
 from .engines.contract import Call, Engine, ErrorInfo, Outcome
 from .engines.failures import category_of
 from .secrets import Mask
+from .shortages import Shortages
 from .timers import Timer, Timers
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ class Reports:
         self._limits: dict[int, Timer] = {}  # of the hooks that run
         self._late: set[int] = set()  # hooks that were stopped because they took too long
         self.failed_hooks = 0
+        port = kernel.port
+        self.shortages = Shortages(kernel, notice, port.now, port.monotonic)
 
     def _beat(self, token: int, details: Any) -> None:
         if isinstance(details, Saved):
@@ -142,6 +145,8 @@ class Reports:
 
     def _ended(self, outcome: Outcome, value: Any, owner: str | None = None) -> None:
         self._where.pop(outcome.token, None)
+        if self.shortages.waiting:
+            self.shortages.over(outcome.token)
         if outcome.escaped:
             self._left_behind(owner or self._owner(outcome.token))
         error = outcome.error

@@ -458,14 +458,20 @@ class Runtime(RuntimeLife):
 
     @property
     def health(self) -> Health:
-        """Whether the journal can write, and if not, why not. Raises RuntimeClosed before it was entered."""
+        """Whether the journal can write, and if not, why not; or why nothing can be started for now.
+
+        Raises RuntimeClosed before it was entered.
+        """
         self._check_entered()
         if self._broken is not None:
             lost = isinstance(self._broken, LeaseLost)
             return Health(
                 ok=False, reason=str(self._broken if lost else closed("the runtime has closed", self._broken))
             )
-        return self.journal.health
+        health, shortages = self.journal.health, self._host.caller.shortages
+        if health.ok and shortages.reason is not None:
+            return Health(reason=shortages.reason, since=shortages.since)
+        return health
 
     @property
     def node(self) -> str | None:

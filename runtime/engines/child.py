@@ -41,6 +41,7 @@ from .contract import Call, ErrorInfo
 from .failures import describe
 from .main_module import load_main
 from .processes import START_PATH, TOKEN, WORKER
+from .shortage import NOT_NOW, is_shortage
 from .values import NotSerialisable, checked
 from .wire import (
     Alive,
@@ -80,10 +81,13 @@ class Child:
         self._interruptible = False  # whether SIGTERM may raise where the main thread is now
         self._interrupted = False  # SIGTERM came where it may not raise
 
-    def run(self) -> None:
-        """Run bodies until told to leave."""
+    def listen(self) -> None:
+        """Hear its runtime. Raises RuntimeError where it cannot have a thread."""
         signal.signal(signal.SIGTERM, self._on_term)
         threading.Thread(target=self._read, name="callboard-line", daemon=True).start()
+
+    def run(self) -> None:
+        """Run bodies until told to leave."""
         self._send(Up())
         while (begin := self._todo.get()) is not None:
             self._send(self._run(begin))
@@ -307,7 +311,17 @@ def _clean_environment() -> None:
 
 
 def main() -> None:
-    """Be a worker process."""
+    """Be a worker process; exit with NOT_NOW where that cannot be begun for a shortage."""
+    try:
+        child = _ready()
+    except (OSError, RuntimeError, MemoryError) as error:
+        if is_shortage(error):
+            os._exit(NOT_NOW)
+        raise
+    child.run()
+
+
+def _ready() -> Child:
     descriptor, parent = int(sys.argv[1]), int(sys.argv[2])
     _die_with(parent)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # whatever the application has blocked
@@ -317,7 +331,9 @@ def main() -> None:
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(line_buffering=True)
     _clean_environment()
-    Child(socket.socket(fileno=descriptor)).run()
+    child = Child(socket.socket(fileno=descriptor))
+    child.listen()
+    return child
 
 
 if __name__ == "__main__":

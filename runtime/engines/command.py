@@ -28,6 +28,7 @@ from .base import BaseEngine, Run
 from .contract import Beat, Call, CommandCall, Ended, ErrorInfo, Outcome, ProcessInfo
 from .crossing import LoopLine
 from .processes import signal_name
+from .shortage import in_words
 from .unstarted import title_of, why_not_started
 from .watch import Child, Watcher
 
@@ -39,8 +40,8 @@ class _CommandRun(Run, kw_only=True, eq=False):
 
 
 class CommandEngine(BaseEngine[_CommandRun]):
-    """Runs commands. `started` is called on the loop with each process that was started, before its end is
-    told.
+    """Runs commands. `started` is called on the loop with each process that was started, before its end is told;
+    `delayed`, each time that one cannot be started for now, with why.
     """
 
     name = "command"
@@ -49,10 +50,12 @@ class CommandEngine(BaseEngine[_CommandRun]):
         self,
         *,
         started: Callable[[int, ProcessInfo], None] | None = None,
+        delayed: Callable[[int, Exception], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(clock=clock)
         self._tell_started = started
+        self._tell_delayed = delayed
         self._watcher: Watcher | None = None  # made with the first command
         self._watcher_closed: anyio.Event | None = None
 
@@ -87,6 +90,7 @@ class CommandEngine(BaseEngine[_CommandRun]):
         return Watcher(
             clock=self._clock,
             started=lambda child, info: line.post(self._was_started, child, info),
+            delayed=lambda child, error: line.post(self._was_delayed, child, error),
             stuck=lambda child: line.post(self._is_stuck, child),
             ended=lambda child: line.post(self._has_ended, child),
             closed=lambda: line.post(closed.set),
@@ -100,6 +104,10 @@ class CommandEngine(BaseEngine[_CommandRun]):
     def _was_started(self, child: Child, info: ProcessInfo) -> None:
         if self._tell_started is not None:
             self._tell_started(child.token, info)
+
+    def _was_delayed(self, child: Child, error: Exception) -> None:
+        if self._tell_delayed is not None and child.token in self._runs:
+            self._tell_delayed(child.token, error)
 
     def _is_stuck(self, child: Child) -> None:
         run = self._runs.get(child.token)
@@ -124,7 +132,7 @@ class CommandEngine(BaseEngine[_CommandRun]):
         if child.signalled:
             text = "stopped" if child.began is not None else "cancelled before it started"
             if child.began is None and child.held_up is not None:
-                text += f", for which it waited: {child.held_up.strerror}"
+                text += f", for which it waited: {in_words(child.held_up)}"
             return self._cancelled(run, f"{title_of(child.command)}: {text}")
         if child.failure is not None:
             return self._outcome(run, "failed", error=why_not_started(child.command, child.failure))

@@ -14,6 +14,7 @@ Rules:
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import selectors
 import signal
@@ -33,6 +34,7 @@ from .lookout import Lookout
 from .main_module import own_main
 from .processes import START_PATH, WORKER, Look, signal_group, start_time
 from .seats import Job, Listener, Seat
+from .shortage import NOT_NOW, is_shortage
 from .wire import (
     Alive,
     Answered,
@@ -55,7 +57,8 @@ _LEFT_IN_PIPE = 1_048_576  # bytes that may be in a pipe: the kernel's limit
 _UNKILLABLE = 5.0  # seconds
 _LEAVING = 1.0  # seconds that a process has to end when it is replaced
 _PACKAGE_FOLDER = str(Path(str(sys.modules[__name__.partition(".")[0]].__file__)).resolve().parent.parent)
-_DONE_FOR = frozenset({"leaving", "killed", "over"})
+_NOT_NOW = frozenset({"short", "leaving", "killed", "over"})
+_TOO_LITTLE = OSError(errno.EAGAIN, "a worker's process found too little of what it needs to begin")
 
 
 class Keeper(Lookout[Seat]):
@@ -117,10 +120,10 @@ class Keeper(Lookout[Seat]):
 
     def _go_on(self, seat: Seat) -> None:
         """Give the seat's process the next body, starting it if need be."""
-        if seat.dead or seat.job is not None or not seat.waiting or seat.stage in _DONE_FOR:
+        if seat.dead or seat.job is not None or not seat.waiting or seat.stage in _NOT_NOW:
             return
-        if seat.stage == "none":
-            self._spawn(seat)
+        if seat.stage == "none" and not self._spawned(seat):
+            return
         job = seat.job = seat.waiting.popleft()
         job.began = time.monotonic()
         if seat.stage == "idle":
@@ -172,11 +175,34 @@ class Keeper(Lookout[Seat]):
 
     # -- processes -----------------------------------------------------------------------------------------------------
 
+    def _spawned(self, seat: Seat) -> bool:
+        """Start a process for the seat; False if there is too little of something now: it is tried again."""
+        try:
+            self._spawn(seat)
+        except Exception as error:
+            if seat.process is not None or not is_shortage(error):
+                raise
+            self._wait_for_more(seat, error)
+            return False
+        return True
+
+    def _wait_for_more(self, seat: Seat, error: Exception) -> None:
+        self._let_go(seat)
+        seat.left()
+        seat.stage, seat.due = "short", time.monotonic() + seat.pauses.next()
+        self._watched.add(seat)
+        for job in seat.waiting:
+            self._listener.job_delayed(job, error)
+
     def _spawn(self, seat: Seat) -> None:
         """Start a process for the seat. Raises OSError where there can be none."""
         ours, theirs = socket.socketpair()
-        seat.pipe, write_end = os.pipe()
         seat.line = ours
+        try:
+            seat.pipe, write_end = os.pipe()
+        except OSError:
+            theirs.close()
+            raise
         try:
             seat.process = subprocess.Popen(  # noqa: S603 - our own module
                 [sys.executable, "-P", "-m", "callboard.runtime.engines.child", str(theirs.fileno()), str(os.getpid())],
@@ -218,7 +244,7 @@ class Keeper(Lookout[Seat]):
 
     def _retire(self, seat: Seat, deadline: float) -> None:
         seat.closing = True
-        if seat.job is None:
+        if seat.job is None and not seat.waiting:
             self._dismiss(seat, deadline)
         else:
             seat.deadline = time.monotonic() + deadline
@@ -248,12 +274,20 @@ class Keeper(Lookout[Seat]):
             self._lose(seat, "the worker's process cannot be killed")
             if job is not None:
                 self._listener.job_stuck(job)
+        elif seat.stage == "short":
+            self._begin_again(seat)
         elif seat.stage == "starting":
             self._lose(seat, f"the worker's process did not start within {self._start_limit:g} s")
         elif seat.stage == "busy":
             self._end_seat(seat, "its worker was stopped, and it did not end in time")
         else:
             self._kill(seat)
+
+    def _begin_again(self, seat: Seat) -> None:
+        """Its pause is over."""
+        seat.stage = "none"
+        self._watched.discard(seat)
+        self._go_on(seat)
 
     def _lose(self, seat: Seat, reason: str) -> None:
         """The seat's process is of no use any more, unasked."""
@@ -273,6 +307,11 @@ class Keeper(Lookout[Seat]):
         if job is not None and job.halted:
             seat.job = None
             self._tell(job, job.cancelled("its process was ended"))
+        elif seat.exit_code == NOT_NOW and not seat.up and not seat.dead:
+            if job is not None:
+                seat.waiting.appendleft(job)
+            self._wait_for_more(seat, _TOO_LITTLE)
+            return
         elif not seat.asked:
             self._lose(seat, seat.how_it_died())
         seat.left()
@@ -386,6 +425,7 @@ class Keeper(Lookout[Seat]):
                 self._listener.worker_alive(seat, tokens, busy=False)
             case Up():
                 seat.up = True
+                seat.pauses.over()
                 if seat.stage == "starting":
                     seat.stage, seat.due = ("idle", None) if seat.job is None else ("busy", seat.deadline)
 

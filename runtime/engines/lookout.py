@@ -52,7 +52,8 @@ W = TypeVar("W", bound=Watched)
 
 
 class Lookout(Generic[W]):
-    """The thread. `closed` is called in it, once, at its end. Subclasses say what the steps of their things are."""
+    """The thread. `closed` is called in it, once, at its end. Making it raises for a shortage, and leaves nothing then.
+    Subclasses say what the steps of their things are."""
 
     def __init__(self, name: str, closed: Callable[[], None]) -> None:
         self._closed = closed
@@ -61,12 +62,20 @@ class Lookout(Generic[W]):
         self._closing = False
         self.ending = False  # the program ends: nothing more may be started
         self._selector = selectors.DefaultSelector()
-        self._bell, self._rope = os.pipe()
+        try:
+            self._bell, self._rope = os.pipe()
+        except OSError:
+            self._selector.close()
+            raise
         os.set_blocking(self._bell, False)
         os.set_blocking(self._rope, False)
         self._selector.register(self._bell, selectors.EVENT_READ, None)
         _living.add(self)
-        threading.Thread(target=self._watch, name=name, daemon=True).start()
+        try:
+            threading.Thread(target=self._watch, name=name, daemon=True).start()
+        except RuntimeError:
+            self._let_go_of_all()
+            raise
 
     def close(self) -> None:
         """Take no more orders; the thread ends when nothing is left to watch. From any thread."""
@@ -121,12 +130,15 @@ class Lookout(Generic[W]):
             now = time.monotonic()
             for one in [one for one in self._watched if one.due is not None and one.due <= now]:
                 self._guarded(self._act_on_due_time, one)
+        self._let_go_of_all()
+        self._closed()
+
+    def _let_go_of_all(self) -> None:
         self._selector.close()
         rope, self._rope = self._rope, -1
         os.close(self._bell)
         os.close(rope)
         _living.discard(self)
-        self._closed()
 
     def _patience(self) -> float | None:
         dues = [one.due for one in self._watched if one.due is not None]

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from ..secrets import Mask
 from .files import make_file
+from .shortage import is_shortage
 
 _RECENT = 8_192  # bytes kept in memory for the last lines
 _TAIL_LINES = 20
@@ -32,7 +33,9 @@ class OutputUnwritable(Exception):  # noqa: N818 - it says what is the matter
 
 
 class Output:
-    """The output of one command. Raises OutputUnwritable; the file is made as `files.make_file` does.
+    """The output of one command; the file is made as `files.make_file` does.
+
+    Raises OutputUnwritable, and OSError for a shortage.
 
     `last_line` may be asked from any thread; the rest belongs to the engine's.
     """
@@ -54,6 +57,8 @@ class Output:
                 if error.errno in _FULL:
                     self.path, self.lost = None, error
                     return
+                if is_shortage(error):
+                    raise
                 text = f"the output file {str(path)!r} cannot be made: {error.strerror}"
                 raise OutputUnwritable(text) from error
 

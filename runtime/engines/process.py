@@ -59,7 +59,8 @@ class _ProcessRun(Run, kw_only=True, eq=False):
 class ProcessEngine(BaseEngine[_ProcessRun]):
     """Runs plain functions in worker processes. The callbacks come on the loop.
 
-    started: a process was given the body of that token. alive: a worker (name, incarnation) lives, and runs these
+    started: a process was given the body of that token. delayed: there is too little of something to start one now, and
+    it is tried again. alive: a worker (name, incarnation) lives, and runs these
     tokens; busy, where it could not answer. died: a worker's process is gone, and nobody had asked for it. asked: a
     body wants something of the runtime, or does not wait for it any more. environment is added to the processes' own.
     """
@@ -70,6 +71,7 @@ class ProcessEngine(BaseEngine[_ProcessRun]):
         self,
         *,
         started: Callable[[int, ProcessInfo], None] | None = None,
+        delayed: Callable[[int, Exception], None] | None = None,
         alive: Callable[[str, int, tuple[int, ...], bool], None] | None = None,
         died: Callable[[str, int, str], None] | None = None,
         asked: Callable[[TaskContext, Want | Unwanted], None] | None = None,
@@ -80,6 +82,7 @@ class ProcessEngine(BaseEngine[_ProcessRun]):
     ) -> None:
         super().__init__(clock=clock)
         self._tell_started = started
+        self._tell_delayed = delayed
         self._tell_alive = alive
         self._tell_died = died
         self._tell_asked = asked
@@ -219,6 +222,11 @@ class ProcessEngine(BaseEngine[_ProcessRun]):
         if token in self._runs and self._tell_started is not None:
             self._tell_started(token, info)
 
+    def job_delayed(self, job: Job, error: Exception) -> None:
+        """No process can be started for the body now."""
+        if self.run_of(job) is not None and self._tell_delayed is not None:
+            self._tell_delayed(job.token, error)
+
     def job_said(self, run: _ProcessRun) -> None:
         """The body's heartbeats: many in a row are one."""
         if self._runs.get(run.call.token) is run:
@@ -285,6 +293,9 @@ class _Hearing:
 
     def job_started(self, job: Job, info: ProcessInfo) -> None:
         self._post(self._engine.job_started, job.token, info)
+
+    def job_delayed(self, job: Job, error: Exception) -> None:
+        self._post(self._engine.job_delayed, job, error)
 
     def job_said(self, job: Job, details: object) -> None:
         run = self._engine.run_of(job)

@@ -28,6 +28,7 @@ from .main_module import own_main
 from .raycluster import Cluster, RayTrouble, ray_thread
 from .rayseats import RayJob, RayListener, RaySeat
 from .raywire import FromActor, Here, Over, Printed, Stop, Welcome
+from .shortage import is_shortage
 from .wire import Answered, Said, Unpacker, Unwanted, Want, packed
 
 _AGAIN = 0.5  # seconds until a call is made again that could not be delivered
@@ -179,6 +180,8 @@ class RayKeeper:
                 self._listener.worker_unfit(seat, str(error))
                 self._lose_jobs(seat, str(error))
             seat.due = time.monotonic() + _LOOK
+        elif is_shortage(error) and not seat.closing and not seat.dead:
+            seat.due = time.monotonic() + _LOOK  # its worker is not ready meanwhile
         elif error is not None:
             self._lose(seat, str(error))
         elif seat.stage == "looked_for" and not seat.dead:
@@ -260,7 +263,7 @@ class RayKeeper:
             self._over(seat)
         elif seat.deadline is not None and seat.deadline <= time.monotonic():
             self._end_seat(seat, "its worker was stopped, and it did not end in time")
-        elif seat.stage == "looked_for":
+        elif seat.stage in {"none", "looked_for"}:
             self._open(seat)
         else:  # a call could not be delivered
             seat.due = seat.deadline

@@ -6,6 +6,7 @@ go while its seat stays; a seat whose process dies unasked is dead.
 | a process is | entered when | its due time |
 | --- | --- | --- |
 | starting | it was started, on the first need | after `start_limit` s: it is killed, and its seat is dead |
+| short | there was too little of something to start it | after a pause: it is started |
 | idle | it is up, or its body ended | (none) |
 | busy | it was given a body | (none) |
 | halting | its body was told to end | half of the grace later: SIGTERM; the other half later: SIGKILL |
@@ -28,9 +29,10 @@ from .contract import ErrorInfo, ProcessInfo
 from .lookout import Watched
 from .output import Output, OutputUnwritable
 from .processes import signal_name
+from .shortage import Pauses
 from .wire import Begin, Done, Unpacker, Unwanted, Want
 
-Stage = Literal["none", "starting", "idle", "busy", "halting", "leaving", "killed", "over"]
+Stage = Literal["none", "short", "starting", "idle", "busy", "halting", "leaving", "killed", "over"]
 
 
 class Job:
@@ -70,8 +72,9 @@ class Job:
         if self.output is None:
             try:
                 self.output = Output(self.output_path, self.output_limit, self.mask, self.output_root)
-            except OutputUnwritable:  # the body is not to suffer by it: what it printed is counted
+            except (OutputUnwritable, OSError) as error:  # the body is not to suffer by it: what it printed is counted
                 self.output = Output(None, self.output_limit, self.mask)
+                self.output.lost = error if isinstance(error, OSError) else None
         self.output.write(data)
 
     def cancelled(self, text: str) -> Done:
@@ -97,6 +100,7 @@ class Seat(Watched):
         self.closing = False  # it takes nothing new
         self.parked = False  # its body waits for a child: another seat of its worker takes what is new
         self.waiting: deque[Job] = deque()
+        self.pauses = Pauses()
         self.deadline: float | None = None  # for what it runs when it is stopped
         self.left()
 
@@ -136,6 +140,9 @@ class Listener(Protocol):
 
     def job_started(self, job: Job, info: ProcessInfo) -> None:
         """A process was given the body."""
+
+    def job_delayed(self, job: Job, error: Exception) -> None:
+        """There is too little of something to start a process for it now."""
 
     def job_said(self, job: Job, details: object) -> None:
         """The body's heartbeat."""

@@ -67,8 +67,8 @@ class ThreadEngine(BaseEngine[_ThreadRun]):
         if call.bound is not None:
             bind_logging(run.context, call.bound)
         if self._busy >= self._threads:
+            threading.Thread(target=self._work, name="callboard-thread", daemon=True).start()  # or raises, for now
             self._threads += 1
-            threading.Thread(target=self._work, name="callboard-thread", daemon=True).start()
         self._busy += 1
         self._runs[call.token] = run
         self._queue.put(run)

@@ -15,8 +15,9 @@ Rules:
 - Each pass reads at most one chunk of each pipe, so one flood does not hold up another command.
 - Each pass starts a few commands at most, in the order in which they came: a stop does not wait for a thousand starts.
 - A command hears every signal, whatever the application has blocked; only then does it cost a fork with Python in it.
-- Commands never take the last file descriptors, which the journal and the application need. Where there are too few of
-  them, or of processes, the line waits until a command has ended; only if none runs has the first one failed.
+- Commands never take the last file descriptors, which the journal and the application need, unless no other one runs.
+  Where there are too few of them, of processes, or too little memory, the line waits, with growing pauses, or until a
+  command has ended; the first one in it is told as delayed.
 """
 
 from __future__ import annotations
@@ -35,15 +36,14 @@ from .contract import CommandCall, ProcessInfo
 from .lookout import Lookout, Watched
 from .output import Output
 from .processes import TOKEN, kill_leftover, signal_group, start_time
+from .shortage import Pauses, is_shortage
 
 _CHUNK = 65_536  # bytes read at once: what a pipe holds unless it was enlarged
 _LEFT_IN_PIPE = 1_048_576  # bytes that may be in a pipe when its writer exits: the kernel's limit
 _LINGER = 0.1  # seconds
 _UNKILLABLE = 5.0  # seconds
 _STARTS = 8  # in a pass
-_AGAIN = 0.5  # seconds
 _KEPT_FREE = 64  # file descriptors, or a quarter of all if that is less
-_FOR_NOW = frozenset({errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM})
 
 Stage = Literal["waiting", "running", "ending", "killed", "lingering", "over"]
 
@@ -65,12 +65,12 @@ class Child(Watched):
         self.signalled = False  # a stop reached it before its end
         self.escaped = False  # a descendant that left the group still holds its pipe
         self.pipe = -1
-        self.held_up: OSError | None = None  # why it was not started until its end
+        self.held_up: Exception | None = None  # why it was not started until its end
 
 
 class Watcher(Lookout[Child]):
-    """The thread. Its four callbacks are called in it: started, stuck, ended, and closed (once, at its own
-    end).
+    """The thread. Its five callbacks are called in it: started, delayed (it cannot be started for now), stuck, ended,
+    and closed (once, at its own end).
     """
 
     def __init__(
@@ -78,16 +78,19 @@ class Watcher(Lookout[Child]):
         *,
         clock: Callable[[], float],
         started: Callable[[Child, ProcessInfo], None],
+        delayed: Callable[[Child, Exception], None],
         stuck: Callable[[Child], None],
         ended: Callable[[Child], None],
         closed: Callable[[], None],
     ) -> None:
         self._line: dict[Child, None] = {}  # of those to be started
         self._next_start = 0.0  # on the monotonic clock: not before
-        self._held_up: OSError | None = None  # why not
+        self._held_up: Exception | None = None  # why not
+        self._pauses = Pauses()
         super().__init__("callboard-commands", closed)
         self._clock = clock
         self._started = started
+        self._delayed = delayed
         self._stuck = stuck
         self._ended = ended
 
@@ -129,14 +132,16 @@ class Watcher(Lookout[Child]):
         alone = len(self._watched) == len(self._line)
         try:
             self._spawn(child, alone=alone)
-        except OSError as error:
-            if alone or error.errno not in _FOR_NOW:
+        except Exception as error:
+            if child.process is not None or not is_shortage(error):
                 raise
             self._undo(child)
             self._held_up = error
-            self._next_start = time.monotonic() + _AGAIN
+            self._next_start = time.monotonic() + self._pauses.next()
+            self._delayed(child, error)
         else:
             self._held_up = None
+            self._pauses.over()
             del self._line[child]
 
     def _spawn(self, child: Child, *, alone: bool) -> None:

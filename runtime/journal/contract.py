@@ -91,7 +91,8 @@ class Entry(msgspec.Struct, gc=False):
 
 
 class Health(msgspec.Struct, frozen=True):
-    """Whether the journal can write. `reason` says in words why not; `since` is UTC epoch seconds.
+    """Whether the journal can write. `reason` says in words why not, or, where it can, what else is the matter; `since`
+    is UTC epoch seconds.
 
     lost: it cannot be written any more, since others have taken over what this node ran.
     """

@@ -70,7 +70,7 @@ async def get_health(board: TheBoard) -> HealthView:
     """How the runtime is."""
     runtime = board.runtime
     health = runtime.health
-    status = "degraded" if not health.ok else "draining" if runtime.draining else "ok"
+    status = "degraded" if not health.ok or health.reason else "draining" if runtime.draining else "ok"
     return HealthView(
         status=status, reason=health.reason, since=health.since, accepting=_accepts(board),
         backlog=runtime.journal.backlog, now=runtime.now(), version=VERSION,

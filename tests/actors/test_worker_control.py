@@ -249,7 +249,7 @@ def test_one_that_ran_out_of_resources_pauses_for_a_while_and_the_attempt_is_no_
     assert stage.path("w#1")[-2:] == ["paused", "paused"]
     assert stage.released == 1
     record = stage.task("a")
-    assert (record.state, record.failed_attempts, record.lost_attempts) == ("queued", 0, 1)
+    assert (record.state, record.failed_attempts, record.lost_attempts) == ("retrying", 0, 1)
     stage.advance(9.9)
     assert stage.path("w#1")[-1] == "paused"
     stage.advance(0.1)
@@ -265,6 +265,24 @@ def test_a_task_that_always_runs_out_of_resources_is_given_up() -> None:
     stage.advance(1000)
     record = stage.task("a")
     assert (record.state, record.attempt, record.error_type) == ("failed", 3, "MemoryError")
+    assert stage.audit() == []
+
+
+def test_other_workers_are_not_given_at_once_what_ran_out_of_resources() -> None:
+    pool = tuple(Worker(name, engine="loop", capacity=1) for name in "uvw")
+    stage = Stage(workers=pool)
+    stage.scripts["a"] = exhausts(2)
+    stage.submit(flow(task("a")))
+    began = stage.time
+    stage.advance(9.9)
+    assert (stage.task("a").attempt, stage.task("a").lost_attempts) == (1, 1)
+    stage.advance(0.2)
+    assert (stage.task("a").attempt, stage.task("a").lost_attempts) == (2, 2)
+    stage.advance(100)
+    assert stage.state() == "completed"
+    assert (stage.task("a").started_at or 0) >= began
+    (last,) = [t for t in stage.kept.transitions if t.to_state == "running" and t.attempt == 3]
+    assert last.at - began == pytest.approx(30)  # 10 s, then twice as many
     assert stage.audit() == []
 
 

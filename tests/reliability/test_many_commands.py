@@ -153,12 +153,15 @@ async def test_with_few_descriptors_commands_wait_for_one_another_and_leave_some
 
 
 @ASYNCIO
-async def test_where_no_process_can_be_had_a_command_waits_only_for_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("alone", [False, True])
+async def test_where_no_process_can_be_had_a_command_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alone: bool
 ) -> None:
     async with open_bench("command", tmp_path) as bench:
+        if alone:
+            (tmp_path / "gate").touch()
         bench.start_call(Call(token=1, command=CommandCall(shell=UNTIL_GATE, cwd=str(tmp_path))))
-        await bench.record.until(lambda: 1 in bench.record.started)
+        await bench.record.until(lambda: 1 in (bench.record.outcomes if alone else bench.record.started))
         import subprocess
 
         real: Any = subprocess.Popen

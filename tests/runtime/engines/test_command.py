@@ -180,8 +180,7 @@ async def test_other_troubles_of_starting_are_failures_too(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("number", "category"),
     [
-        (errno.EMFILE, "resources"), (errno.ENFILE, "resources"), (errno.ENOMEM, "resources"),
-        (errno.EAGAIN, "resources"), (errno.ENOSPC, "resources"), (errno.ETXTBSY, "transient"),
+        (errno.ENOSPC, "resources"), (errno.ETXTBSY, "transient"),
         (errno.EIO, "transient"), (errno.ESTALE, "transient"), (errno.EXDEV, "unknown"),
     ],
 )  # fmt: skip

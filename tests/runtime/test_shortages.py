@@ -1,0 +1,176 @@
+"""Too few descriptors, processes or threads to start something: it is started later, and nobody is blamed."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.runtime.engines import process_bodies as bodies
+from tests.runtime.engines.helpers import until
+
+from callboard import Check, Condition, HealthChecks, Hook, Notice, Runtime, Task, Worker, Workstream
+from callboard.runtime.engines.shortage import NOT_NOW, Pauses, is_shortage
+
+pytestmark = pytest.mark.anyio
+WORKERS = (
+    Worker("p", engine="process"), Worker("q", engine="process"), Worker("c", engine="command"),
+    Worker("t", engine="thread"),
+)  # fmt: skip
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """One loop: what is short is no loop's."""
+    return "asyncio"
+
+
+def scarce(real: Any, error: Exception, times: int = 3) -> Any:
+    """Something that cannot be had so many times."""
+    left = iter(range(times))
+
+    def have(*args: Any, **more: Any) -> Any:
+        if next(left, None) is not None:
+            raise error
+        return real(*args, **more)
+
+    return have
+
+
+def no_descriptors(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(socket, "socketpair", scarce(socket.socketpair, OSError(errno.EMFILE, "Too many open files")))
+
+
+def no_processes(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(subprocess, "Popen", scarce(subprocess.Popen, BlockingIOError(errno.EAGAIN, "none for now")))
+
+
+def no_memory(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(subprocess, "Popen", scarce(subprocess.Popen, OSError(errno.ENOMEM, "Cannot allocate memory")))
+
+
+def no_threads(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(threading.Thread, "start", scarce(threading.Thread.start, RuntimeError("can't start new thread")))
+
+
+def no_pipes(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(os, "pipe", scarce(os.pipe, OSError(errno.ENFILE, "Too many open files in system")))
+
+
+PROCESS = Task("a", run=bodies.quick, engine="process", timeout=20)
+COMMAND = Task("a", command=["true"], timeout=0.5)
+THREAD = Task("a", run=bodies.quick, engine="thread", timeout=0.5)
+SHORT: list[tuple[Callable[[pytest.MonkeyPatch], None], Task]] = [
+    (no_descriptors, PROCESS), (no_processes, PROCESS), (no_memory, PROCESS), (no_threads, PROCESS),
+    (no_pipes, PROCESS), (no_processes, COMMAND), (no_memory, COMMAND), (no_threads, COMMAND), (no_pipes, COMMAND),
+    (no_threads, THREAD),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("short", "task"), SHORT)
+async def test_a_shortage_delays_a_start_and_costs_no_try_and_no_loss(
+    monkeypatch: pytest.MonkeyPatch, short: Callable[[pytest.MonkeyPatch], None], task: Task
+) -> None:
+    told: list[Notice] = []
+    runtime = Runtime(workers=WORKERS, health_checks=HealthChecks(interval="1h", loop_blocked=0))
+    runtime.on_trouble = told.append
+    async with runtime:
+        with monkeypatch.context() as patch:
+            short(patch)
+            job = await runtime.submit(Workstream("w", tasks=[task]))
+            await until(lambda: runtime.health.reason is not None)
+            assert runtime.health.ok
+            assert "nothing more can be started for now" in str(runtime.health.reason)
+            record = (await job.wait()).tasks["a"]
+        assert (record.state, record.attempt, record.lost_attempts, record.failed_attempts) == ("completed", 1, 0, 0)
+        assert runtime.health.reason is None
+        assert {worker.record.run for worker in runtime.workers()} == {1}
+    assert [notice.event for notice in told] == ["start_delayed"]
+
+
+async def test_a_worker_process_that_finds_too_little_is_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    poor = tmp_path / "poor-python"
+    poor.write_text(
+        f"#!/bin/sh\necho x >> {tmp_path}/starts\n"
+        f'[ $(wc -l < {tmp_path}/starts) -gt 2 ] || exit {NOT_NOW}\nexec {sys.executable} "$@"\n'
+    )
+    poor.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(poor))
+    async with Runtime(workers=WORKERS) as runtime:
+        job = await runtime.submit(Workstream("w", tasks=[PROCESS]))
+        record = (await job.wait()).tasks["a"]
+        assert (record.state, record.attempt, record.lost_attempts) == ("completed", 1, 0)
+        assert runtime.worker("p").record.run == runtime.worker("q").record.run == 1
+
+
+async def test_conditions_checks_and_hooks_wait_too_and_their_limits_with_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def runs(name: str) -> dict[str, Any]:
+        return {"command": ["sh", "-c", f"echo x >> {tmp_path}/{name}"], "timeout": 0.3}
+
+    parts = Task(
+        "a", command=["true"], condition=Condition(**runs("condition")), checks=[Check(**runs("check"))],
+        on_completed=[Hook(**runs("hook"))],
+    )  # fmt: skip
+    failing: list[bool] = [True]
+
+    def rarely() -> Iterator[bool]:
+        while True:
+            yield from (True, True, True, False)
+
+    turns = rarely()
+    real = subprocess.Popen
+
+    def popen(*args: Any, **more: Any) -> Any:
+        if failing[0] and next(turns):
+            raise BlockingIOError(errno.EAGAIN, "none for now")
+        return real(*args, **more)
+
+    monkeypatch.setattr(subprocess, "Popen", popen)
+    async with Runtime(workers=WORKERS) as runtime:
+        job = await runtime.submit(Workstream("w", tasks=[parts]))
+        assert (await job.wait()).state == "completed"
+        await until((tmp_path / "hook").exists)
+        failing[0] = False
+        assert runtime.failed_hooks == 0
+    assert [(tmp_path / name).read_text() for name in ("condition", "check", "hook")] == ["x\n"] * 3
+
+
+@pytest.mark.parametrize("task", [PROCESS, COMMAND, THREAD], ids=["process", "command", "thread"])
+async def test_what_waits_for_its_start_can_be_cancelled_at_once(monkeypatch: pytest.MonkeyPatch, task: Task) -> None:
+    async with Runtime(workers=WORKERS) as runtime:
+        with monkeypatch.context() as patch:
+            never = BlockingIOError(errno.EAGAIN, "none for now")
+            patch.setattr(subprocess, "Popen", scarce(None, never, 10_000))
+            if task is THREAD:
+                patch.setattr(threading.Thread, "start", scarce(None, RuntimeError("can't start new thread"), 10_000))
+            job = await runtime.submit(Workstream("w", tasks=[task]))
+            await until(lambda: runtime.health.reason is not None)
+            await job.cancel()
+            assert (await job.wait()).tasks["a"].state == "cancelled"
+        assert runtime.health.reason is None
+
+
+def test_which_errors_are_a_shortage() -> None:
+    assert is_shortage(OSError(errno.EMFILE, ""))
+    assert is_shortage(MemoryError())
+    assert is_shortage(RuntimeError("can't start new thread"))
+    assert not is_shortage(RuntimeError("something else"))
+    assert not is_shortage(OSError(errno.ENOSPC, ""))  # a disk is not got back by waiting
+
+
+def test_pauses_grow_and_begin_anew() -> None:
+    pauses = Pauses()
+    assert [pauses.next() for _ in range(8)] == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5, 5])
+    pauses.over()
+    assert pauses.next() == pytest.approx(0.1)
