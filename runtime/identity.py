@@ -39,17 +39,28 @@ class Origin(NamedTuple):
     @classmethod
     def of(cls, variables: Mapping[str, str]) -> Self | None:
         """That of a process with these variables of the environment; None where it was started by no runtime."""
-        journal, parts = variables.get(JOURNAL_VARIABLE), variables.get(RUNTIME_VARIABLE, "").split(" ", _PARTS - 1)
-        if journal is None or len(parts) != _PARTS or not (parts[2].isdigit() and parts[3].isdigit()):
+        journal, mark = variables.get(JOURNAL_VARIABLE), variables.get(RUNTIME_VARIABLE)
+        return None if journal is None or mark is None else cls.read(journal, mark)
+
+    @classmethod
+    def read(cls, journal: str, mark: str) -> Self | None:
+        """That of a journal with this id, from its `mark`; None for what is none."""
+        parts = mark.split(" ", _PARTS - 1)
+        if len(parts) != _PARTS or not (parts[2].isdigit() and parts[3].isdigit()):
             return None
         kernel, namespace, pid, started, copy = parts
         return cls(journal, copy, Process(kernel, namespace, int(pid), int(started)))
 
     @property
+    def mark(self) -> str:
+        """Its process, and the copy, as one text."""
+        kernel, namespace, pid, started = self.process
+        return f"{kernel} {namespace} {pid} {started} {self.copy}"
+
+    @property
     def variables(self) -> dict[str, str]:
         """What all carries in its environment that is started."""
-        kernel, namespace, pid, started = self.process
-        return {JOURNAL_VARIABLE: self.journal, RUNTIME_VARIABLE: f"{kernel} {namespace} {pid} {started} {self.copy}"}
+        return {JOURNAL_VARIABLE: self.journal, RUNTIME_VARIABLE: self.mark}
 
     def is_left_to(self, journal: str, copies: Collection[str]) -> bool:
         """Whether the owner of these copies of a journal may end what came from here."""

@@ -76,7 +76,7 @@ def goes_on(*, shared: bool) -> str:
 def closed(text: str, cause: BaseException | None) -> RuntimeClosed:
     """The error of a runtime that has closed, or broken by `cause`."""
     if isinstance(cause, LeaseLost):
-        text = f"{text}, since it was fenced: other nodes take over what it ran ({cause})"
+        text = f"{text}, since it was fenced: others take over what it ran ({cause})"
     elif cause is not None:
         text = f"{text} (it broke: {cause!r})"
     error = RuntimeClosed(text)

@@ -207,6 +207,7 @@ class RuntimeParts(ABC):
         self._requests = Requests(self._host, self.journal, self.read, self._keep_requests)
         self._closing.callback(self._dispatcher.close)
         loaded = await self._open_journal()
+        self._host.on_health = self._look_whether_lost
         if (cluster := self.journal.cluster) is not None:
             self._be_seated(Seat(cluster, self._host, self._ids, Ask(self.read, self.read_own, self.read_lease), start))
         self._archiving = loaded.archiving
@@ -259,10 +260,17 @@ class RuntimeParts(ABC):
         if self._shared_tools is not None:
             self._shared_tools.rung()
 
+    def _look_whether_lost(self) -> None:
+        """Of a journal with one owner: whether that is another one now."""
+        health = self.journal.health
+        if health.lost:
+            self._fenced(LeaseLost(health.reason or "another runtime has taken over the journal"))
+
     def _fenced(self, lost: LeaseLost) -> None:
         """Others have taken over what runs here: end at once."""
         if self._broken is None:
-            text = f"node {self._host.kernel.node!r} was fenced, and stops all that it runs: {lost}"
+            who = f"node {self._host.kernel.node!r}" if self.seat is not None else "this runtime"
+            text = f"{who} was fenced, and stops all that it runs: {lost}"
             self._host.notice("lease_lost", "error", text, raised=lost)
         self._break(lost)
         if self._membership is not None:

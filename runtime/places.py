@@ -90,11 +90,18 @@ def reader_of(store: Store) -> Stored:
 
 
 def owner_of(store: Store) -> str | None:
-    """Who runs it, in words; None if nobody does. Raises JournalError for a database that cannot be asked."""
+    """Who runs it, in words; None if nobody does. Raises JournalError for a database that cannot be asked.
+
+    Every command asks this before it acts: of a file, whoever has its lock, or says in it that it has it.
+    """
     if isinstance(store, Database):
         from .journal.postgres.inbox import who_runs
 
         return who_runs(store.address)
     from .journal import lock
+    from .journal.opening import holder_of
 
-    return lock.owner_of(store)
+    owner = lock.owner_of(store)
+    if owner is None and (holder := holder_of(store)) is not None:
+        return f"process {holder}"
+    return owner

@@ -51,14 +51,23 @@ class Process(NamedTuple):
 
     @property
     def is_gone(self) -> bool:
-        """Whether it is known to have ended. Not of one that nobody can see from here."""
+        """Whether it is known to have ended."""
+        return self._runs() is False
+
+    @property
+    def is_there(self) -> bool:
+        """Whether it is known to run."""
+        return self._runs() is True
+
+    def _runs(self) -> bool | None:
+        """None where nobody here can know: of another machine, or of a container that cannot be seen from here."""
         here = this_process()
         if not (self.namespace and self.started) or self.kernel != here.kernel:
-            return False
+            return None
         if self.namespace == here.namespace:
-            return not is_running(self.pid, self.started)
+            return is_running(self.pid, self.started)
         there = [pid for pid in pids() if _namespace(pid) == self.namespace]  # a container's that is seen from here
-        return bool(there) and not any(self._is(pid) for pid in there)
+        return any(self._is(pid) for pid in there) if there else None
 
     def _is(self, pid: int) -> bool:
         return _number_inside(pid) == self.pid and is_running(pid, self.started)

@@ -164,15 +164,20 @@ def by_owner(transitions: Sequence[Transitioned]) -> tuple[dict[str, list[Transi
     return owners, created
 
 
-def parts_of(batch: Batch, number: int) -> list[Parameters]:
-    """The parameters of the statements that write a batch into SQLite, as one whose last entry has that number."""
-    return _Encoding(number).run(batch.left(), batch.transitions)
+def parts_of(batch: Batch, owner: int, previous: int, number: int) -> list[Parameters]:
+    """The parameters of the statements that write a batch into SQLite, as one whose last entry has that number.
+
+    owner: whose the file has to be. previous: the number of the entry that it has to end with before.
+    """
+    return _Encoding(owner, previous, number).run(batch.left(), batch.transitions)
 
 
 class _Encoding:
     """One run over the entries of a batch."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, owner: int, previous: int, number: int) -> None:
+        self.owner = owner
+        self.previous = previous
         self.number = number
         self.parts: list[Parameters] = []
         self.last_key = 0
@@ -238,6 +243,7 @@ class _Encoding:
     def close(self) -> None:
         """End a part."""
         values: dict[str, Any] = {column: encode_readable(places).decode() for column, places in self.places.items()}
+        values["owner"], values["previous"] = self.owner, self.previous
         values["entry"], values["last_key"], values["last_seq"] = self.number, self.last_key, self.last_seq
         values["data"] = b"".join(self.data)
         lists = (
@@ -252,6 +258,7 @@ class _Encoding:
             if value:
                 values[column] = encode_readable(value).decode()
         self.parts.append(tuple(values.get(column) for column in BATCH_COLUMNS))
+        self.previous = self.number  # of the next part, which is of the same transaction
         self.clear()
 
 

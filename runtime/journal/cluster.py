@@ -43,7 +43,8 @@ SHORTEST_LEASE = 1.0
 
 class LeaseLost(JournalError):  # noqa: N818 - it names what happened
     """Others have taken over what this node ran, since it was silent for too long, or its database went back in time.
-    It cannot write any more.
+    So has another runtime what this one ran, of a file that lost its lock, or that was overwritten. It cannot write any
+    more.
     """
 
 

@@ -1,8 +1,13 @@
 """The three files of a journal in use, by what they are and not by their names: the database, its log, its index.
 
-A file that is removed or replaced while it is open goes on without its name: what is committed there is gone when the
-process ends, and who opens the name meanwhile reads and writes something else. SQLite does not notice. So the writer
-looks after each commit, before it acknowledges anything: three calls of the system, a thousandth of the commit.
+Rules:
+- A file that is removed or replaced while it is open goes on without its name: what is committed there is gone when the
+  process ends, and who opens the name meanwhile reads and writes something else. SQLite does not notice. So the writer
+  looks after each commit, before it acknowledges anything: three calls of the system, a thousandth of the commit.
+- Nor does it notice that another file was copied over the database's content: it would mix the two when it folds its
+  log into it. So the writer looks before each commit, too, whether the database has changed since its last one (one
+  call). It may: others fold the log as well. But what is folded never goes back, so the entry that the database ends
+  with, read without the log, says whether it is the same still. A copy that ends as it does cannot be told from it.
 """
 
 from __future__ import annotations
@@ -10,43 +15,105 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
+import time
 from pathlib import Path
 
 from .opening import connect
 
 _SUFFIXES = ("", "-wal", "-shm")
+_LOOKS = 4
+_BETWEEN = 0.1
+"""How often the database is read that seems overwritten, and seconds between: somebody may be folding the log."""
 
 Identity = tuple[int, int]  # device and inode
+Stamp = tuple[int, int]  # when it was written last, and its size
 
 
 class FilesMoved(Exception):  # noqa: N818 - it says what is the matter
     """A file of the journal was removed, moved or replaced while it was in use. The text says what to do."""
 
 
-class Files:
-    """The files of the journal at `path`, as a connection has them open."""
+class Overwritten(Exception):  # noqa: N818 - it says what is the matter
+    """An older copy was copied over the content of the database while it was in use: what was committed is gone."""
 
-    def __init__(self, path: Path) -> None:
+
+class Damaged(sqlite3.DatabaseError):
+    """The database cannot be read any more: pages of it were overwritten while it was in use."""
+
+
+class Files:
+    """The files of the journal at `path`, as a connection has them open.
+
+    owner: the number of the present owner. floor: the entry that its database had at least, if it was seen before.
+    """
+
+    def __init__(self, path: Path, owner: int, floor: int = 0) -> None:
+        self.floor = floor
         self._path = path
         self._names = [f"{path}{suffix}" for suffix in _SUFFIXES]
-        self._known: list[Identity | None] = [_identity(self._names[0]), None, None]
+        self._known: list[Identity | None] = [_identity(_stat(self._names[0])), None, None]
+        self._owners = {owner}
+        self._stamp: Stamp | None = None
+        with contextlib.suppress(sqlite3.Error):
+            before, entry = self.stands_in()
+            self._owners.add(before)  # as long as what this one writes is in the log only
+            self.floor = max(floor, entry)
+
+    def look(self) -> None:
+        """Look whether the database's content is the one that it was. Call it before a commit.
+
+        Raises Overwritten, Damaged.
+        """
+        found = _stat(self._names[0])
+        if found is not None and _identity(found) == self._known[0]:  # else `check` tells of it
+            self._look(found)
 
     def check(self) -> None:
-        """Look whether all are in their places. Call it after a commit. Raises FilesMoved.
+        """Look whether all are in their places. Call it after a commit. Raises FilesMoved, and as `look`.
 
         A name that was not there the last time is taken as it is found: SQLite makes the log and the index late.
         """
         for number, name in enumerate(self._names):
-            found, known = _identity(name), self._known[number]
+            status, known = _stat(name), self._known[number]
+            found = _identity(status)
             if known is None:
                 self._known[number] = found
             elif found != known:
                 raise FilesMoved(f"{Path(name).name} was removed or replaced while it was in use")
+            if number == 0 and status is not None:
+                self._look(status)
+
+    def _look(self, found: os.stat_result) -> None:
+        stamp = found.st_mtime_ns, found.st_size
+        if stamp == self._stamp:
+            return
+        entry: int | None = None
+        for look in range(_LOOKS):
+            if look:
+                time.sleep(_BETWEEN)
+            with contextlib.suppress(sqlite3.Error):
+                owner, entry = self.stands_in()
+                if owner in self._owners and entry >= self.floor:
+                    self._stamp, self.floor = stamp, entry
+                    return
+        if entry is None:
+            raise Damaged("the file is damaged: stop this runtime, keep the file, and restore it from a copy")
+        raise Overwritten(
+            "it was overwritten while it was in use, by an older copy or another journal: what was committed since is "
+            "lost. The next start goes on from what the file holds now"
+        )
+
+    def part(self) -> None:
+        """Put the log of what was overwritten aside: SQLite would mix it into what is there now. Raises OSError."""
+        log, index = self._names[1:]
+        if _identity(_stat(log)) == self._known[1] is not None:
+            Path(log).replace(f"{self._names[0]}.overwritten-wal")
+            Path(index).unlink(missing_ok=True)
 
     @property
     def database(self) -> Identity | None:
         """What stands in the place of the database now."""
-        return _identity(self._names[0])
+        return _identity(_stat(self._names[0]))
 
     @property
     def is_in_place(self) -> bool:
@@ -79,7 +146,7 @@ class Files:
         SQLite leaves them where they are: they would be taken for those of the database that is there now.
         """
         for name, known in zip(self._names[1:], self._known[1:], strict=True):
-            if known is not None and _identity(name) == known:
+            if known is not None and _identity(_stat(name)) == known:
                 Path(name).unlink()
 
     def fold(self, connection: sqlite3.Connection) -> None:
@@ -92,9 +159,12 @@ class Files:
             raise FilesMoved("its log was removed while somebody reads the file; it is mended when they are done")
 
 
-def _identity(name: str) -> Identity | None:
+def _stat(name: str) -> os.stat_result | None:
     try:
-        found = os.stat(name)  # noqa: PTH116 - at each commit: Path's takes twice as long
+        return os.stat(name)  # noqa: PTH116 - at each commit: Path's takes twice as long
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+
+
+def _identity(found: os.stat_result | None) -> Identity | None:
+    return None if found is None else (found.st_dev, found.st_ino)

@@ -12,6 +12,7 @@ Rules:
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 import sys
@@ -24,6 +25,8 @@ _LOOK = 0.01
 """Seconds within which somebody who only looks who owns a journal is done."""
 _ITSELF = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 """What stands under the name, and nothing that it leads to; and without waiting for the other end of a pipe."""
+_TAKEN = frozenset({errno.EWOULDBLOCK, errno.EACCES, errno.EDEADLK})
+"""What the system says where somebody else has the lock."""
 _owned: dict[str, int] = {}  # the handles of the locks of the journals that this process has open, by real paths
 
 
@@ -56,6 +59,12 @@ class Lock:
         try:
             _take_soon(self._handle)
         except OSError as error:
+            if error.errno not in _TAKEN:
+                os.close(self._handle)
+                raise JournalUnwritable(
+                    f"Cannot lock {beside}, which guards {path}: {error.strerror}. Where a file system has no locks, "
+                    "nothing keeps two runtimes from one file: keep the journal on a disk of this machine."
+                ) from error
             owner = os.read(self._handle, 32).decode("ascii", "replace").strip()
             os.close(self._handle)
             raise JournalLocked(

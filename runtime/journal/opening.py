@@ -12,7 +12,10 @@ import os
 import sqlite3
 from collections.abc import Generator
 from pathlib import Path
+from typing import NamedTuple
 
+from ..engines.processes import this_process
+from ..identity import Origin
 from .contract import JournalCorrupt, JournalError, JournalLocked, JournalMissing, JournalTooNew, JournalUnwritable
 from .schema import BATCH, MIGRATIONS
 
@@ -26,14 +29,19 @@ BUSY_TIMEOUT = 1.0
 
 
 def connect(path: Path, mode: str) -> sqlite3.Connection:
-    """Open the file as it is, "ro" (read), "rw" (write) or "rwc" (write, made if missing). Raises sqlite3.Error."""
-    return sqlite3.connect(
+    """Open the file as it is, "ro" (read), "rw" (write) or "rwc" (write, made if missing). Raises sqlite3.Error.
+
+    While an owner runs, nobody else folds the log into it: the owner looks whether the file is still what it was.
+    """
+    connection = sqlite3.connect(
         f"{path.absolute().as_uri()}?mode={mode}",
         uri=True,
         timeout=BUSY_TIMEOUT,
         isolation_level=None,
         check_same_thread=False,
     )
+    connection.execute("PRAGMA wal_autocheckpoint = 0")
+    return connection
 
 
 def connect_writer(path: Path) -> sqlite3.Connection:
@@ -41,6 +49,7 @@ def connect_writer(path: Path) -> sqlite3.Connection:
     connection = connect(path, "rw")
     try:
         connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA wal_autocheckpoint = 1000")
         connection.execute("PRAGMA cache_size = -16000")
         connection.execute("PRAGMA journal_size_limit = 67108864")
         connection.executescript(BATCH)
@@ -127,15 +136,69 @@ def prepare(path: Path) -> tuple[int, int]:
     return before, len(MIGRATIONS)
 
 
-def claim(path: Path) -> tuple[int, int, str]:
-    """Begin a session as the file's owner. Returns (the owner's number, last entry, the journal's id). Raises
-    JournalError.
-    """
+class Claim(NamedTuple):
+    """What an owner has of a file."""
+
+    owner: int  # a random number of this session
+    session: int  # how often the file was opened by an owner
+    entry: int  # the last one committed
+    journal: str  # its id
+    copy: str  # which file that is
+
+    @property
+    def holder(self) -> str:
+        """This process, as what has the file."""
+        return Origin.here(self.journal, self.copy).mark
+
+
+def claim(path: Path) -> Claim:
+    """Begin a session as the file's owner: whoever was that before can commit no more. Raises JournalError."""
+    copy = copy_of(path)
     with refusing(path), contextlib.closing(connect(path, "rw")) as connection:
         connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("BEGIN IMMEDIATE")
         connection.execute("UPDATE meta SET session = session + 1, owner = random()")
-        owner, entry, journal = connection.execute("SELECT owner, entry, id FROM meta").fetchone()
-        return owner, entry, journal
+        owner, session, entry, journal = connection.execute("SELECT owner, session, entry, id FROM meta").fetchone()
+        claimed = Claim(owner, session, entry, journal, copy)
+        connection.execute("UPDATE meta SET holder = ?", (claimed.holder,))
+        connection.execute("COMMIT")
+        return claimed
+
+
+def let_go(connection: sqlite3.Connection, owner: int) -> None:
+    """End a session in good order: nobody holds the file, unless another owner has it. Raises sqlite3.Error."""
+    connection.execute("UPDATE meta SET holder = '' WHERE owner = ?", (owner,))
+
+
+def copy_of(path: Path) -> str:
+    """What tells a file from its copies, which have the same id."""
+    found = path.stat()
+    return f"{found.st_dev}:{found.st_ino}"
+
+
+def holder_of(path: Path) -> int | None:
+    """The number of the process that owns the file by its own word, where that is known to run; None of this one.
+
+    It holds also where the lock file was removed, or the file system has no locks.
+    """
+    try:
+        with contextlib.closing(connect(path, "ro")) as connection:
+            journal, mark = connection.execute("SELECT id, holder FROM meta").fetchone()
+        origin, copy = Origin.read(journal, mark), copy_of(path)
+    except (sqlite3.Error, OSError, TypeError):  # no journal yet, or an older one
+        return None
+    if origin is None or origin.copy != copy or origin.process == this_process():
+        return None
+    return origin.process.pid if origin.process.is_there else None
+
+
+def refuse_held(path: Path) -> None:
+    """Raises JournalLocked where a process owns the file by its own word, and is known to run."""
+    if (holder := holder_of(path)) is not None:
+        raise JournalLocked(
+            f"{path} is in use by process {holder}, although its lock file is gone or holds no lock. Stop that "
+            "runtime, or use another file."
+        )
 
 
 def note_log(path: Path, log: Path) -> None:

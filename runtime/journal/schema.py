@@ -9,6 +9,8 @@ Rules:
   `state_transitions` shows each of them as a row.
 - One commit is one statement: an INSERT into the view `batch`, whose trigger does the rest. So the writer gives the
   interpreter away once per commit, and SQLite works meanwhile.
+- It fails (`SQLITE_CONSTRAINT_TRIGGER`) where the file has another owner, or does not end with the entry before: what
+  fences an owner is not the lock alone.
 - A migration is never edited once released; the next one is added.
 """
 # ruff: noqa: S608 - statements are put together from names in this package only; values are bound
@@ -95,7 +97,11 @@ ALTER TABLE meta ADD COLUMN id TEXT NOT NULL DEFAULT '';  -- random, of the jour
 UPDATE meta SET id = lower(hex(randomblob(16)));
 """
 
-MIGRATIONS = (_FIRST, _NAMED)
+_HELD = """
+ALTER TABLE meta ADD COLUMN holder TEXT NOT NULL DEFAULT '';  -- which process owns it, of which file (`identity.py`)
+"""
+
+MIGRATIONS = (_FIRST, _NAMED, _HELD)
 """What brings a file from version n to n + 1."""
 
 # For each kind of record, `batch` has a column with a JSON object {key: place}: offset << 32 | length, in `data`.
@@ -168,7 +174,7 @@ _WRITES = {
   DELETE FROM inbox_rows WHERE answer IS NOT NULL AND answered_at <= new.pruned_at - {ANSWERS_KEPT};""",
 }
 _ASKED_BY = {"outbox": "coalesce(new.outbox, new.outbox_done)"}  # deleted before inserted, so in one trigger
-BATCH_COLUMNS = ("entry", "last_key", "last_seq", "data", "outbox_done", *_WRITES)
+BATCH_COLUMNS = ("owner", "previous", "entry", "last_key", "last_seq", "data", "outbox_done", *_WRITES)
 BATCH = (
     f"CREATE TEMP VIEW batch AS SELECT {', '.join(f'NULL AS {column}' for column in BATCH_COLUMNS)};\n"
     + "\n".join(
@@ -178,6 +184,8 @@ BATCH = (
     )
     + """
 CREATE TEMP TRIGGER write_meta INSTEAD OF INSERT ON batch BEGIN
+  SELECT RAISE(ABORT, 'the journal is another owner''s, or older')
+    WHERE NOT EXISTS (SELECT 1 FROM meta WHERE owner = new.owner AND entry = new.previous);
   UPDATE meta SET
     entry = new.entry, last_key = max(last_key, new.last_key), last_seq = max(last_seq, new.last_seq);
 END;"""

@@ -18,7 +18,7 @@ from ...actors.loading import Loaded
 from ..control.bell import Bell
 from .contract import Identity, JournalError
 from .lock import Lock
-from .opening import check_place, claim, connect_writer, prepare
+from .opening import check_place, claim, connect_writer, prepare, refuse_held
 from .reader import SqliteReader
 from .sqlite_medium import SqliteMedium
 from .writer import Medium
@@ -77,15 +77,15 @@ class SqliteJournal(WrittenJournal[SqliteReader]):
         lock = Lock(self.path)
         reader = None
         try:
+            refuse_held(self.path)
             prepare(self.path)
+            claimed = claim(self.path)  # before anything is read: what another owner commits from here on, fails
+            self._identity = Identity(claimed.journal, claimed.copy)
             reader = SqliteReader(self.path)
             loaded = reader.load()
-            owner, base, journal = claim(self.path)
-            found = self.path.stat()
-            self._identity = Identity(journal, f"{found.st_dev}:{found.st_ino}")
         except BaseException:
             if reader is not None:
                 reader.close()
             lock.release()
             raise
-        return reader, loaded, SqliteMedium(self.path, lock, owner, base, aside=reader.aside, connect=self._connect)
+        return reader, loaded, SqliteMedium(self.path, lock, claimed, aside=reader.aside, connect=self._connect)

@@ -1,7 +1,11 @@
 """The file that the writer commits to: one statement per batch, and what to do when the file is not what it was.
 
 Rules:
+- A commit fails unless the file is this owner's still and ends with the entry before, which it looks at itself. Where
+  another runtime has claimed it, this one has lost it for good (`LeaseLost`).
 - After any error the file is opened anew, and its last entry's number says whether a batch did commit before it.
+- Nor has it anything to write to where an older copy was copied over the file (`files.py`): that is lost in the same
+  way, and its log is not folded into what is there.
 - What went to a file that has lost its name is not durable (`files.py`). A removed log or index is mended; a removed or
   replaced database is waited for, and one comes in its place only if it holds all that was acknowledged.
 """
@@ -10,17 +14,19 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 from .batch import Batch, Parameters, parts_of
-from .files import Files, FilesMoved
+from .cluster import LeaseLost
+from .files import Damaged, Files, FilesMoved, Overwritten
 from .lock import Lock
-from .opening import code_of, connect_writer, refusing
+from .opening import Claim, code_of, connect, connect_writer, let_go, refusing
 from .schema import COMMIT
 
 _DAMAGED = "the file is damaged: stop this runtime, keep the file, and restore it from a copy"
+_UNREADABLE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 _TELLS = {
     sqlite3.SQLITE_FULL: "the disk is full",
     sqlite3.SQLITE_BUSY: "another program holds the file locked",
@@ -41,8 +47,7 @@ _FOREIGN = (
 class SqliteMedium:
     """The file at `path`, of which this owns `lock`.
 
-    owner and base: from `opening.claim`. connect: opens the file. aside: while it lasts nobody of this process reads
-    the file.
+    connect: opens the file. aside: while it lasts nobody of this process reads the file.
     """
 
     answers = "the disk"
@@ -51,8 +56,7 @@ class SqliteMedium:
         self,
         path: Path,
         lock: Lock,
-        owner: int,
-        base: int,
+        claimed: Claim,
         *,
         aside: Callable[[], AbstractContextManager[None]],
         connect: Callable[[Path], sqlite3.Connection] = connect_writer,
@@ -60,14 +64,17 @@ class SqliteMedium:
         self.name = str(path)
         self._path = path
         self._lock = lock
-        self._owner = owner
-        self._base = base
-        self._last = base  # the last entry that is acknowledged
+        self._owner = claimed.owner
+        self._session = claimed.session
+        self._base = claimed.entry
+        self._last = claimed.entry  # the last entry that is acknowledged
         self._aside = aside
         self._connect = connect
-        self._files: Files
+        self._files = Files(path, self._owner)
         self._astray = False  # a file of the journal has lost its name; the connection has it still
+        self._folds = True  # the log belongs to what the file holds
         self._connection: sqlite3.Connection | None = None
+        self._beside: sqlite3.Connection | None = None  # holds the file, so that closing the other need not fold
         self._encoded: tuple[Batch, list[Parameters]] | None = None  # of the batch that is tried
 
     def open(self) -> None:
@@ -76,23 +83,33 @@ class SqliteMedium:
             self._open()
 
     def has(self, batch: Batch) -> bool:
-        """Whether the batch was committed, and the error came after. Raises FilesMoved, OSError, sqlite3.Error."""
+        """Whether the batch was committed, and the error came after. Raises LeaseLost, FilesMoved, OSError,
+        sqlite3.Error.
+        """
         if self._connection is not None and not self._astray:
             return False
         number = self._base + batch.number
-        if self._last_entry(self._come_back()) < number:
-            return False
+        with self._noticing():
+            if self._last_entry(self._come_back()) < number:
+                return False
         self._acknowledge(number)
         return True
 
     def commit(self, batch: Batch, away: Callable[[], None]) -> None:
-        """Commit a batch. Raises FilesMoved, sqlite3.Error."""
+        """Commit a batch. Raises LeaseLost, FilesMoved, sqlite3.Error."""
         if self._connection is None:
             raise sqlite3.ProgrammingError("it is not open")
         parts = self._parts(batch)
         away()
-        _commit(self._connection, parts)
-        self._files.check()
+        with self._noticing():
+            self._files.look()
+            try:
+                _commit(self._connection, parts)
+            except sqlite3.IntegrityError as error:
+                if error.sqlite_errorcode == sqlite3.SQLITE_CONSTRAINT_TRIGGER:
+                    self._last_entry(self._connection)
+                raise
+            self._files.check()
         self._acknowledge(self._base + batch.number)
 
     def failed(self, error: Exception) -> str:
@@ -100,11 +117,19 @@ class SqliteMedium:
         if isinstance(error, FilesMoved):
             self._astray = True
         else:
+            self._folds = self._folds and code_of(error) not in _UNREADABLE and not isinstance(error, Damaged)
             self._close()
         return _TELLS.get(code_of(error), str(error) or type(error).__name__)
 
     def close(self) -> None:
         """Let go of the file, and of the right to write it."""
+        if self._connection is not None and not self._astray:
+            try:
+                with self._noticing():
+                    self._files.look()
+                let_go(self._connection, self._owner)
+            except (sqlite3.Error, LeaseLost) as error:  # who comes next finds this process ended, or the lock free
+                self.failed(error)
         self._close()
         self._lock.release()
 
@@ -114,12 +139,15 @@ class SqliteMedium:
     def _parts(self, batch: Batch) -> list[Parameters]:
         """The parameters of the statements that write it. Encoded once, however often it is tried."""
         if self._encoded is None or self._encoded[0] is not batch:
-            self._encoded = batch, parts_of(batch, self._base + batch.number)
+            self._encoded = batch, parts_of(batch, self._owner, self._last, self._base + batch.number)
         return self._encoded[1]
 
     def _open(self) -> sqlite3.Connection:
         connection = self._connection = self._connect(self._path)
-        self._files = Files(self._path)
+        self._folds = True
+        self._beside = connect(self._path, "ro")
+        self._beside.execute("SELECT 1 FROM sqlite_master").fetchall()
+        self._files = Files(self._path, self._owner, self._files.floor)
         return connection
 
     def _come_back(self) -> sqlite3.Connection:
@@ -159,17 +187,37 @@ class SqliteMedium:
             return self._open()
 
     def _last_entry(self, connection: sqlite3.Connection) -> int:
-        owner, entry = connection.execute("SELECT owner, entry FROM meta").fetchone()
+        """The number of the last entry in the file. Raises LeaseLost, FilesMoved, sqlite3.Error."""
+        owner, session, entry = connection.execute("SELECT owner, session, entry FROM meta").fetchone()
+        if owner != self._owner and session > self._session:
+            raise LeaseLost(
+                "another runtime has taken it over, as it can where the lock file was removed or the file system has "
+                "no locks. What this one ran goes on there"
+            )
         if owner != self._owner or entry < self._last:
             self._close()
             raise FilesMoved(_FOREIGN)
         return int(entry)
 
+    @contextlib.contextmanager
+    def _noticing(self) -> Generator[None]:
+        """Have it lost where what it held is gone. Raises LeaseLost."""
+        try:
+            yield
+        except Overwritten as error:
+            self._folds = False
+            with contextlib.suppress(OSError):
+                self._files.part()
+            raise LeaseLost(str(error)) from error
+
     def _close(self) -> None:
-        if self._connection is not None:
-            with contextlib.suppress(sqlite3.Error):
-                self._connection.close()
-            self._connection = None
+        """Close both connections. The last one folds the log into the file, if it may write."""
+        first, last = (self._beside, self._connection) if self._folds else (self._connection, self._beside)
+        for connection in (first, last):
+            if connection is not None:
+                with contextlib.suppress(sqlite3.Error):
+                    connection.close()
+        self._connection = self._beside = None
 
 
 def _commit(connection: sqlite3.Connection, parts: list[Parameters]) -> None:

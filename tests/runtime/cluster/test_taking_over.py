@@ -111,11 +111,11 @@ async def test_a_fencing_is_told_as_that_alone(scene: Scene) -> None:
             job = await a.submit(scene.waiting(), id="j")
             await scene.until(lambda: scene.ran.began)
             scene.seats["a"].state = "fenced"
-            with pytest.raises(RuntimeClosed, match="since it was fenced: other nodes take over what it ran"):
+            with pytest.raises(RuntimeClosed, match="since it was fenced: others take over what it ran"):
                 await a.submit(scene.waiting())
             with pytest.raises(RuntimeClosed) as waited:
                 await job.wait()
-            assert "other nodes take over what it ran" in str(waited.value)
+            assert "others take over what it ran" in str(waited.value)
             assert "next start" not in str(waited.value)
         with pytest.raises(RuntimeClosed):
             await all_of(events, told)
