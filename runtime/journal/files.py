@@ -7,7 +7,8 @@ Rules:
 - Nor does it notice that another file was copied over the database's content: it would mix the two when it folds its
   log into it. So the writer looks before each commit, too, whether the database has changed since its last one (one
   call). It may: others fold the log as well. But what is folded never goes back, so the entry that the database ends
-  with, read without the log, says whether it is the same still. A copy that ends as it does cannot be told from it.
+  with, read without the log, says whether it is the same still. A copy that ends as it did when that was last looked
+  at, or later, cannot be told from it.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from pathlib import Path
 from .opening import connect
 
 _SUFFIXES = ("", "-wal", "-shm")
+_EVERY = 0.5
+"""Seconds between two looks at how far the log was folded."""
 _LOOKS = 4
 _BETWEEN = 0.1
 """How often the database is read that seems overwritten, and seconds between: somebody may be folding the log."""
@@ -54,6 +57,7 @@ class Files:
         self._known: list[Identity | None] = [_identity(_stat(self._names[0])), None, None]
         self._owners = {owner}
         self._stamp: Stamp | None = None
+        self._held_at = 0.0
         with contextlib.suppress(sqlite3.Error):
             before, entry = self.stands_in()
             self._owners.add(before)  # as long as what this one writes is in the log only
@@ -66,7 +70,10 @@ class Files:
         """
         found = _stat(self._names[0])
         if found is not None and _identity(found) == self._known[0]:  # else `check` tells of it
-            self._look(found)
+            stamp = found.st_mtime_ns, found.st_size
+            if stamp != self._stamp:
+                self._hold()
+                self._stamp = stamp
 
     def check(self) -> None:
         """Look whether all are in their places. Call it after a commit. Raises FilesMoved, and as `look`.
@@ -81,12 +88,20 @@ class Files:
             elif found != known:
                 raise FilesMoved(f"{Path(name).name} was removed or replaced while it was in use")
             if number == 0 and status is not None:
-                self._look(status)
+                self._folded((status.st_mtime_ns, status.st_size))
 
-    def _look(self, found: os.stat_result) -> None:
-        stamp = found.st_mtime_ns, found.st_size
-        if stamp == self._stamp:
-            return
+    def _folded(self, stamp: Stamp) -> None:
+        """The log was folded by the commit, if the database has changed. How far is looked at now and then: it takes
+        a millisecond.
+        """
+        if stamp != self._stamp:
+            self._stamp = stamp
+            if (now := time.monotonic()) - self._held_at >= _EVERY:
+                self._held_at = now
+                self._hold()
+
+    def _hold(self) -> None:
+        """Hold the database by itself against what it was. Raises Overwritten, Damaged."""
         entry: int | None = None
         for look in range(_LOOKS):
             if look:
@@ -94,7 +109,7 @@ class Files:
             with contextlib.suppress(sqlite3.Error):
                 owner, entry = self.stands_in()
                 if owner in self._owners and entry >= self.floor:
-                    self._stamp, self.floor = stamp, entry
+                    self.floor = entry
                     return
         if entry is None:
             raise Damaged("the file is damaged: stop this runtime, keep the file, and restore it from a copy")

@@ -9,7 +9,7 @@ Rules:
   `state_transitions` shows each of them as a row.
 - One commit is one statement: an INSERT into the view `batch`, whose trigger does the rest. So the writer gives the
   interpreter away once per commit, and SQLite works meanwhile.
-- It fails (`SQLITE_CONSTRAINT_TRIGGER`) where the file has another owner, or does not end with the entry before: what
+- It fails (`SQLITE_CONSTRAINT_NOTNULL`) where the file has another owner, or does not end with the entry before: what
   fences an owner is not the lock alone.
 - A migration is never edited once released; the next one is added.
 """
@@ -184,10 +184,9 @@ BATCH = (
     )
     + """
 CREATE TEMP TRIGGER write_meta INSTEAD OF INSERT ON batch BEGIN
-  SELECT RAISE(ABORT, 'the journal is another owner''s, or older')
-    WHERE NOT EXISTS (SELECT 1 FROM meta WHERE owner = new.owner AND entry = new.previous);
-  UPDATE meta SET
-    entry = new.entry, last_key = max(last_key, new.last_key), last_seq = max(last_seq, new.last_seq);
+  UPDATE meta SET  -- no entry may be NULL: so it fails where it is not this owner's, or not what it was
+    entry = CASE WHEN owner = new.owner AND entry = new.previous THEN new.entry END,
+    last_key = max(last_key, new.last_key), last_seq = max(last_seq, new.last_seq);
 END;"""
 )
 """Makes the view `batch`, for one connection."""

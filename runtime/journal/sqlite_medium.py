@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -89,9 +89,11 @@ class SqliteMedium:
         if self._connection is not None and not self._astray:
             return False
         number = self._base + batch.number
-        with self._noticing():
+        try:
             if self._last_entry(self._come_back()) < number:
                 return False
+        except Overwritten as error:
+            raise self._gone(error) from error
         self._acknowledge(number)
         return True
 
@@ -101,15 +103,16 @@ class SqliteMedium:
             raise sqlite3.ProgrammingError("it is not open")
         parts = self._parts(batch)
         away()
-        with self._noticing():
+        try:
             self._files.look()
-            try:
-                _commit(self._connection, parts)
-            except sqlite3.IntegrityError as error:
-                if error.sqlite_errorcode == sqlite3.SQLITE_CONSTRAINT_TRIGGER:
-                    self._last_entry(self._connection)
-                raise
+            _commit(self._connection, parts)
             self._files.check()
+        except sqlite3.IntegrityError as error:
+            if error.sqlite_errorcode == sqlite3.SQLITE_CONSTRAINT_NOTNULL:
+                self._last_entry(self._connection)
+            raise
+        except Overwritten as error:
+            raise self._gone(error) from error
         self._acknowledge(self._base + batch.number)
 
     def failed(self, error: Exception) -> str:
@@ -125,10 +128,11 @@ class SqliteMedium:
         """Let go of the file, and of the right to write it."""
         if self._connection is not None and not self._astray:
             try:
-                with self._noticing():
-                    self._files.look()
+                self._files.look()
                 let_go(self._connection, self._owner)
-            except (sqlite3.Error, LeaseLost) as error:  # who comes next finds this process ended, or the lock free
+            except Overwritten as error:
+                self._gone(error)
+            except sqlite3.Error as error:  # who comes next finds this process ended
                 self.failed(error)
         self._close()
         self._lock.release()
@@ -199,16 +203,19 @@ class SqliteMedium:
             raise FilesMoved(_FOREIGN)
         return int(entry)
 
-    @contextlib.contextmanager
-    def _noticing(self) -> Generator[None]:
-        """Have it lost where what it held is gone. Raises LeaseLost."""
+    def _gone(self, error: Overwritten) -> LeaseLost:
+        """What it held is gone, and nothing is folded into what is there now; or another owner has folded its own."""
+        self._folds = False
         try:
-            yield
-        except Overwritten as error:
-            self._folds = False
-            with contextlib.suppress(OSError):
-                self._files.part()
-            raise LeaseLost(str(error)) from error
+            if self._connection is not None:
+                self._last_entry(self._connection)
+        except LeaseLost as lost:
+            return lost
+        except (sqlite3.Error, FilesMoved):
+            pass
+        with contextlib.suppress(OSError):
+            self._files.part()
+        return LeaseLost(str(error))
 
     def _close(self) -> None:
         """Close both connections. The last one folds the log into the file, if it may write."""
