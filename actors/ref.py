@@ -205,7 +205,7 @@ class Ref(Struct, gc=False, eq=False):
     def tell(self, message: Any) -> bool:
         """Send a message. False if it will not be handled: no room, or stopped; it is then a dead letter.
 
-        Never waits and never raises.
+        Never waits, and never raises, but for RuntimeError in other threads, which have `tell_threadsafe`.
         """
         more = self.more
         if more is not None and self.host.current is None and len(more) < self.room:
@@ -218,10 +218,10 @@ class Ref(Struct, gc=False, eq=False):
         if more is not None and len(more) < self.room:
             more.append(message)
         elif self.first is NOTHING:
+            if host.parked:
+                host.wake()  # first, since that refuses other threads
             self.first = message
             host.ready.append(self)
-            if host.parked:
-                host.wake()
         elif not host.admit(self, message):
             return False
         if current is not None:
@@ -346,12 +346,12 @@ class SystemRef(Struct, gc=False, eq=False):
         if host.current is not None:
             host.stage(self.tell, message)
             return
-        self.data.append(message)
         if not self.queued:
+            if host.parked:
+                host.wake()  # first, since that refuses other threads
             self.queued = True
             host.ready.append(self)
-            if host.parked:
-                host.wake()
+        self.data.append(message)
 
     def tell_control(self, message: Any) -> None:
         """Send a message on the control lane: it overtakes all data."""
@@ -359,12 +359,12 @@ class SystemRef(Struct, gc=False, eq=False):
         if host.current is not None:
             host.stage(self.tell_control, message)
             return
-        self.urgent.append(message)
         if not self.queued:
+            if host.parked:
+                host.wake()  # first, since that refuses other threads
             self.queued = True
             host.ready.append(self)
-            if host.parked:
-                host.wake()
+        self.urgent.append(message)
 
     def tell_threadsafe(self, message: Any) -> bool:
         """`tell` from any thread. False if the runtime is closed."""

@@ -33,7 +33,7 @@ from .batches import BATCH, Batches
 from .clock import Clock, VirtualClock
 from .runners import RunnerPool
 from .supervision import Supervisor
-from .waker import Waker, native_waiter, native_waker
+from .waker import ACTORS, Waker, native_waiter, native_waker
 
 __all__ = ["Dispatcher"]
 
@@ -218,6 +218,7 @@ class Dispatcher(Batches):
             return
         now = self.clock.monotonic()
         if self._lent == 0:
+            self._waker.home.check(ACTORS)  # nothing is done in the time of another thread
             self._lend_until = now + SLICE
         self._lent += 1
         while ready and now <= self._lend_until and not request.done and not self._calls:

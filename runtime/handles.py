@@ -278,6 +278,8 @@ class JobHandle:
 
     async def wait(self) -> Outcome:
         """Wait for its end. The runtime must stay open; raises RuntimeClosed if it does not."""
+        if self._outcome is None:
+            self._runtime.check_here("a job")
         await self._over.wait()
         if self._outcome is None:
             text = f"the runtime closed before job {self.id!r} ended"
@@ -304,6 +306,7 @@ class JobHandle:
         return self._subscribe(wanted_by(filters, notices=notices), size)
 
     def _subscribe(self, wanted: Wanted, size: int) -> Subscription[Any]:
+        self._runtime.check_here("a job")
         past = self._runtime.past_of(self.id)
         events = self._runtime.hub.subscribe(wanted, last=self._is_its_end, size=size, past=past)
         if self._over.is_set():

@@ -26,6 +26,7 @@ from typing import NoReturn, Self, cast
 
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
+from anyio.from_thread import BlockingPortal
 
 from ..actors.messages import Drain, StopWorkers
 from ..actors.times import Duration
@@ -35,6 +36,7 @@ from .journal.cluster import LeaseLost
 from .outcomes import RuntimeClosed, closed
 from .parts import CLOSING, DRAIN_DEADLINE, RuntimeParts, span
 from .runners import RunnerPool
+from .waker import Home
 
 _USE = "use it inside `async with Runtime(...)`, or between `await runtime.open()` and `await runtime.close()`"
 
@@ -58,6 +60,7 @@ class RuntimeLife(RuntimeParts):
     _entering: anyio.CancelScope
     _inside: TaskGroup | None = None
     _runners: RunnerPool | None = None
+    _portal: BlockingPortal | None = None
 
     # -- as the application has it -------------------------------------------------------------------------------------
 
@@ -75,9 +78,12 @@ class RuntimeLife(RuntimeParts):
                 "it is to go on there"
             )
         self._entered = True
+        self._home = self._hub.home = Home()
         self._ready, self._to_leave, self._over = anyio.Event(), anyio.Event(), anyio.Event()
         self._entering = anyio.CancelScope()
+        self._portal = BlockingPortal()
         start_detached(self._hold, "callboard runtime")
+        start_detached(self._lend, "callboard portal")
         try:
             await self._ready.wait()
         except BaseException:
@@ -100,12 +106,25 @@ class RuntimeLife(RuntimeParts):
         """
         if not self._entered:
             return
+        self.check_here("a runtime")
         if self._runners is not None and self._runners.runs_here():
             raise RuntimeError(
                 "a runtime cannot be closed by what runs in it, which it waits for: tell the program to close it"
             )
         self._entering.cancel()
         await self._drain_and_leave()
+
+    @property
+    def portal(self) -> BlockingPortal:
+        """For threads: `runtime.portal.call(func, *args)` runs a function, or a coroutine function as `runtime.submit`,
+        on the event loop of the runtime, and returns, or raises, what comes of it.
+
+        A thread that waits so when the runtime is left gets RuntimeClosed from what it waits for. Raises RuntimeClosed
+        unless the runtime is open.
+        """
+        if self._portal is None or self._broken is not None or not self._open:
+            self._raise_closed()
+        return self._portal
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -197,6 +216,12 @@ class RuntimeLife(RuntimeParts):
             self._over.set()
             if isinstance(self._broken, KeyboardInterrupt) and self._around is None:
                 pass_on_interrupt()
+
+    async def _lend(self) -> None:
+        """Do what threads call for, until it was left and all of that is over."""
+        with suppress(BaseException):  # it is the thread's whose function raised it
+            async with cast("BlockingPortal", self._portal):
+                await self._over.wait()
 
     async def _live(self) -> None:
         """Enter and leave, in a task of its own: neither may be left half done."""
@@ -340,6 +365,7 @@ class RuntimeLife(RuntimeParts):
         Begun by a task group's `start`, that returns once whatever ends from then on lets nothing new be claimed.
         """
         limit = span("the deadline of a drain", deadline)
+        self.check_here("a runtime")
         if not self._running:
             self._raise_closed()
         self._host.tell(Drain(stop=False))
@@ -350,6 +376,7 @@ class RuntimeLife(RuntimeParts):
             await idle(self._host)
 
     def _check_open(self) -> None:
+        self.check_here("a runtime")
         if self._broken is not None or not self._open:
             self._raise_closed()
 

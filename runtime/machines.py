@@ -140,6 +140,7 @@ class MachineRef:
         is no timeout.
         """
         check_message(message)
+        self._owner.runtime.check_here("a machine")
         timeout = limit_of(timeout, "the timeout of an ask")
         self._owner.host.go_ahead()
         with anyio.move_on_after(timeout), named(self.name):
@@ -156,6 +157,7 @@ class MachineRef:
         """
         check_message(message)
         owner, dispatcher = self._owner, self._owner.host.dispatcher
+        owner.runtime.check_here("a machine")
         if (reason := owner.refuses(self)) is not None:
             dispatcher.dead_letters.add(self.name, message, reason)
             return False

@@ -104,15 +104,15 @@ class Mailroom:
 
     def wake(self) -> None:
         """End the dispatcher's sleep."""
-        self.parked = False
         if self._waker is not None:
-            self._waker.wake()
+            self._waker.wake()  # first, since it refuses other threads
+        self.parked = False
 
     def soon(self, function: Callable[..., object], *args: Any) -> None:
         """Call `function(*args)` before the next message of anybody, never inside a receive."""
-        self._calls.append((function, args))
         if self.parked:
             self.wake()
+        self._calls.append((function, args))
 
     def tell_threadsafe(self, cell: Ref, message: Any) -> bool:
         """`Ref.tell_threadsafe`. What finds `TOLD` others waiting is refused, and a dead letter when the loop comes."""

@@ -31,6 +31,7 @@ from .filters import Event, Wanted, everything
 from .journal.contract import JournalError, Reader
 from .logs import configured, write_notice
 from .outcomes import closed
+from .waker import Home
 
 BUFFER = 10_000
 """Events that wait for a slow subscriber."""
@@ -162,6 +163,8 @@ class Subscription(Generic[EventT]):
         return self
 
     async def __anext__(self) -> EventT | Dropped:
+        if self._hub.home is not None:
+            self._hub.home.check("a subscription of events")
         while not self._before and (past := self._past) is not None:
             await self._turn_page(past)
         if self._before:
@@ -210,6 +213,7 @@ class Hub:
         self._listeners: list[Listener] = []
         self.told = 0  # the number of the last transition that was told, to whoever wanted it
         self.unlogged = 0  # lines that the application's log would not take
+        self.home: Home | None = None  # the event loop of the runtime, once that is opened
         self._closed = False
         self._cause: BaseException | None = None  # what the runtime broke by
         self._log: Any = None  # structlog gives its loggers no one type

@@ -78,6 +78,7 @@ from .requests import KEEP_REQUESTS, Requests
 from .runners import RunnerPool
 from .secrets import Secrets, Source
 from .threads import Lane, at_once
+from .waker import Home
 from .watchdog import Watchdog
 from .workers import check_workers, default_workers
 
@@ -101,6 +102,7 @@ CLOSING = 5.0
 class RuntimeParts(ABC):
     """A runtime that nobody has entered yet."""
 
+    _home: Home | None = None  # the event loop that it was opened on
     _questions: Lane
     _own_questions: Lane
     _lease_questions: Lane
@@ -484,6 +486,11 @@ class RuntimeParts(ABC):
         if token not in self._host.caller.unasked:  # the kernel knows no such token
             self._host.tell(ProcessStarted(token, info.pid, info.started))
 
+    def check_here(self, what: str) -> None:
+        """For the handles: refuse what is used in another thread, or on another event loop. Raises RuntimeError."""
+        if self._home is not None:
+            self._home.check(what)
+
     async def read(self, question: Callable[..., Any], *args: Any) -> Any:
         """Ask the journal something, where that may block in a thread."""
         if self.journal.durable_medium:
@@ -503,6 +510,7 @@ class RuntimeParts(ABC):
         return question(*args)
 
     async def _in_lane(self, lane: Lane, question: Callable[..., Any], *args: Any) -> Any:
+        self.check_here("a runtime")
         return await lane.run(question, *args)
 
     def _handle(self, actor: JobActor) -> JobHandle:

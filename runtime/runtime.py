@@ -82,11 +82,14 @@ class Runtime(RuntimeLife):
         Tasks of recovered jobs wait for functions that are not there (until their `unroutable_timeout`).
         """
         self.bodies.register(func)
-        if self._open:
-            self._host.tell(Registered())
-            if self._membership is not None:
-                self._membership.registered()
+        if self._open:  # in whatever thread that imports a module
+            self._dispatcher.call_threadsafe(self._registered)
         return func
+
+    def _registered(self) -> None:
+        self._host.tell(Registered())
+        if self._membership is not None:
+            self._membership.registered()
 
     async def submit(
         self,
@@ -235,6 +238,7 @@ class Runtime(RuntimeLife):
 
     async def run_again(self, job_id: str, word: str, **asked: Any) -> JobHandle:
         """For the handles: have an ended job run again (`reruns.run_again`). Returns the handle of that run."""
+        self._check_open()
         await run_again(self, job_id, word, **asked)
         return await self.job(job_id)
 
@@ -259,6 +263,7 @@ class Runtime(RuntimeLife):
         given to it, which that is bound to (the entity's key and the message, unless given). refuse: says why it cannot
         be given, first: does what must be done before; neither where it has taken effect under that key before.
         """
+        self._check_open()
         operation, payload = said or (type(message).__name__, (key, message))
         told = message
         if isinstance(message, Approve):
@@ -514,6 +519,7 @@ class Runtime(RuntimeLife):
         `size` bounds the buffer of a slow reader, in events. Raises TypeError and ValueError for filters and sizes that
         there cannot be. It ends when the runtime is left; where that breaks, it raises RuntimeClosed with the cause.
         """
+        self.check_here("a runtime")
         return self._hub.subscribe(wanted_by(filters, notices=notices), size=size)
 
     def after(self, delay: float, action: Callable[[], object]) -> None:

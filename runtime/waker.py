@@ -5,11 +5,14 @@ Rules
 - A wake that comes before the parking is not lost, and many are one.
 - `wake` and `Waiter.set` are for the loop's own thread; `wake_threadsafe` is for all others.
 - The loop is found by the one who runs on it. Neither asyncio nor trio is imported unless it is running.
+- What belongs to one loop is refused on another, and in other threads, before it has done anything: nobody would ever
+  be woken there (`Home`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, Protocol
 
 from .imported import under_trio
@@ -21,11 +24,53 @@ if TYPE_CHECKING:
 
     from ..actors.host import Waiter
 
-__all__ = ["Waker", "native_waiter", "native_waker"]
+__all__ = ["Home", "Waker", "native_waiter", "native_waker"]
+
+
+ACTORS = "an actor"
+"""What belongs to the event loop of a dispatcher."""
+
+
+class Home:
+    """The event loop that something belongs to: the one that runs where this is made."""
+
+    __slots__ = ("_loop", "_running", "_thread")
+
+    def __init__(self) -> None:
+        self._thread = get_ident()
+        self._running: Callable[[], object] = _no_loop
+        if not under_trio():
+            import asyncio  # noqa: PLC0415 - only where it is running, and so imported already
+
+            self._running = asyncio._get_running_loop  # it raises nothing where none runs, and costs least
+        self._loop = self._running()
+
+    @property
+    def here(self) -> bool:
+        """Whether the present code may use what belongs to it: runs on it, or between two turns of it."""
+        running = self._running()
+        return (running is self._loop or running is None) and get_ident() == self._thread
+
+    def check(self, what: str) -> None:
+        """Refuse what belongs to it anywhere else. Raises RuntimeError."""
+        if not self.here:
+            raise RuntimeError(
+                f"{what} belongs to the event loop on which its runtime was opened, and is used on another one, or in "
+                "another thread, where nothing would ever wake who waits for it. From a thread use "
+                "runtime.portal.call(func, ...), of an actor's reference also tell_threadsafe; from another asyncio "
+                "loop use asyncio.run_coroutine_threadsafe(coroutine, loop)"
+            )
+
+
+def _no_loop() -> None:
+    """trio has no loops that could be told apart: only one runs in a thread."""
 
 
 class Waker(Protocol):
     """How one task of the present event loop sleeps and is woken."""
+
+    home: Home
+    """The event loop."""
 
     async def park(self, seconds: float | None) -> None:
         """Sleep until woken, at most `seconds` (None: no limit)."""
@@ -36,7 +81,7 @@ class Waker(Protocol):
         ...
 
     def wake(self) -> None:
-        """Wake the parked task, or keep the next `park` from sleeping."""
+        """Wake the parked task, or keep the next `park` from sleeping. Raises RuntimeError in another thread."""
         ...
 
     def wake_threadsafe(self) -> bool:
@@ -44,16 +89,17 @@ class Waker(Protocol):
         ...
 
     def waiter(self) -> Waiter:
-        """Something for another task of this loop to wait by."""
+        """Something for another task of this loop to wait by. Raises RuntimeError where another loop runs."""
         ...
 
 
 class _AsyncioWaker:
-    __slots__ = ("_breathe", "_future", "_loop", "_woken")
+    __slots__ = ("_breathe", "_future", "_loop", "_woken", "home")
 
     def __init__(self) -> None:
         import asyncio  # noqa: PLC0415 - only where it is running, and so imported already
 
+        self.home = Home()
         self._breathe = asyncio.sleep
         self._loop = asyncio.get_running_loop()
         self._future: asyncio.Future[None] | None = None
@@ -78,6 +124,7 @@ class _AsyncioWaker:
         await self._breathe(0)
 
     def wake(self) -> None:
+        self.home.check(ACTORS)
         future = self._future
         if future is None:
             self._woken = True
@@ -92,15 +139,17 @@ class _AsyncioWaker:
         return True
 
     def waiter(self) -> Waiter:
+        self.home.check(ACTORS)
         return _AsyncioWaiter(self._loop)
 
 
 class _TrioWaker:
-    __slots__ = ("_task", "_token", "_trio", "_woken")
+    __slots__ = ("_task", "_token", "_trio", "_woken", "home")
 
     def __init__(self) -> None:
         import trio  # noqa: PLC0415 - only where it is running, and so imported already
 
+        self.home = Home()
         self._trio = trio
         self._token = trio.lowlevel.current_trio_token()
         self._task: trio.lowlevel.Task | None = None
@@ -134,6 +183,7 @@ class _TrioWaker:
         return self._trio.lowlevel.Abort.SUCCEEDED
 
     def wake(self) -> None:
+        self.home.check(ACTORS)
         task = self._task
         if task is None:
             self._woken = True
@@ -149,6 +199,7 @@ class _TrioWaker:
         return True
 
     def waiter(self) -> Waiter:
+        self.home.check(ACTORS)
         return _TrioWaiter(self._trio)
 
 

@@ -82,6 +82,7 @@ class Gate:
                 message = {**message, "headers": [*sent, *(_HEADERS if kept else _HEADERS_NOT_KEPT)]}
             await send(message)
 
+        self._board.runtime.check_here("a board")
         try:
             inner = {**scope, "path": _path(scope), "root_path": ""}
             self._let_in(inner)

@@ -1,0 +1,276 @@
+"""A runtime, and what belongs to it, used in another thread or on another event loop; and the portal for that."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+from anyio.from_thread import start_blocking_portal
+
+from callboard import Actor, Fire, Machine, MachineActor, Runtime, RuntimeClosed, State, Task, Transition, Workstream
+
+pytestmark = pytest.mark.anyio
+
+DOOR = Machine(
+    "door", "shut", states=[State("shut", bounded_by="somebody"), State("gone", terminal=True)],
+    transitions=[Transition("shut", "remove", "gone")],
+)  # fmt: skip
+REFUSED = r"is used on another one, or in another thread.*runtime\.portal\.call"
+
+
+class Echo(Actor):
+    """Answers what it is sent."""
+
+    def receive(self, message: Any, ctx: Any) -> Any:
+        return message
+
+
+async def quick() -> int:
+    return 41
+
+
+async def endless() -> None:
+    await anyio.sleep_forever()
+
+
+def of(run: Any) -> Workstream:
+    return Workstream("one", tasks=[Task("one", run=run)])
+
+
+class Things:
+    """One of everything."""
+
+    def __init__(self, runtime: Runtime, job: Any, ended: Any) -> None:
+        self.runtime, self.job, self.ended = runtime, job, ended
+        self.ref = runtime.spawn(Echo, name="echo")
+        self.machine = runtime.spawn(MachineActor(DOOR), name="front")
+        self.told = runtime.events()
+        self.its_own = job.events()
+
+
+USES: dict[str, Callable[[Things], Any]] = {
+    "submit": lambda it: it.runtime.submit(of(quick)),
+    "submit by id": lambda it: it.runtime.submit(of(quick), id="again"),
+    "job": lambda it: it.runtime.job("job"),
+    "spawn": lambda it: it.runtime.spawn(Echo),
+    "spawn a machine": lambda it: it.runtime.spawn(MachineActor(DOOR), name="back"),
+    "machine": lambda it: it.runtime.machine("front"),
+    "machines": lambda it: it.runtime.machines(),
+    "workers": lambda it: it.runtime.workers(),
+    "breakers": lambda it: it.runtime.breakers(),
+    "approvals": lambda it: it.runtime.approvals(),
+    "nodes": lambda it: it.runtime.nodes(),
+    "events": lambda it: it.runtime.events(),
+    "drain": lambda it: it.runtime.drain(0),
+    "close": lambda it: it.runtime.close(),
+    "wait": lambda it: it.job.wait(),
+    "events of a job": lambda it: it.job.events(),
+    "the next event": lambda it: anext(it.told),
+    "the next event of a job": lambda it: anext(it.its_own),
+    "cancel": lambda it: it.job.cancel(),
+    "pause": lambda it: it.job.pause(),
+    "resume": lambda it: it.job.resume(),
+    "retry": lambda it: it.ended.retry("one"),
+    "skip": lambda it: it.ended.skip("one"),
+    "approve": lambda it: it.job.task("one").approve(by="ana"),
+    "reject": lambda it: it.job.reject(by="ana"),
+    "cancel a task": lambda it: it.job.task("one").cancel(),
+    "children": lambda it: it.job.children(),
+    "pause a worker": lambda it: it.runtime._whole.former_worker("loop").pause(),
+    "tell": lambda it: it.ref.tell("hello"),
+    "ask": lambda it: it.ref.ask("hello"),
+    "offer": lambda it: it.ref.offer("hello"),
+    "tell a machine": lambda it: it.machine.tell(Fire("remove")),
+    "ask a machine": lambda it: it.machine.ask(Fire("remove")),
+    "fire": lambda it: it.machine.fire("remove"),
+}
+
+
+async def awaited(use: Callable[[], Any]) -> Any:
+    """Do it, and wait for what is to be waited for."""
+    with anyio.fail_after(10):
+        result = use()
+        return await result if isinstance(result, Awaitable) else result
+
+
+async def in_a_thread(func: Callable[[], Any]) -> Any:
+    return await anyio.to_thread.run_sync(func, abandon_on_cancel=True)
+
+
+@pytest.mark.parametrize("use", list(USES))
+async def test_what_is_used_on_the_event_loop_of_another_thread_says_so_at_once(use: str, tmp_path: Path) -> None:
+    def elsewhere(things: Things) -> None:
+        with pytest.raises(RuntimeError, match=REFUSED) as raised:
+            anyio.run(awaited, partial(USES[use], things))
+        assert not isinstance(raised.value, RuntimeClosed)
+
+    with anyio.fail_after(25):
+        async with Runtime(tmp_path / "state.db", drain_deadline=0) as runtime:
+            ended = await runtime.submit(of(quick), id="ended")
+            await ended.wait()
+            job = await runtime.submit(of(endless), id="job")
+            things = Things(runtime, job, ended)
+            await things.machine.ask(Fire("remove"))
+            await anyio.sleep(0.05)  # the dispatcher sleeps
+            await in_a_thread(partial(elsewhere, things))
+            assert await things.ref.ask("hello") == "hello"  # nothing has come of it here
+            assert job.state == "running"
+            assert runtime._dispatcher.dead_letters.count == 0
+            assert (await (await runtime.submit(of(quick))).wait()).ok
+
+
+async def test_what_asks_nothing_is_seen_in_any_thread(tmp_path: Path) -> None:
+    def seen(runtime: Runtime, job: Any) -> None:
+        assert job.state == "running"
+        assert runtime.is_open
+        assert runtime.health.ok
+        assert runtime.metrics() is not None
+
+    with anyio.fail_after(25):
+        async with Runtime(tmp_path / "state.db", drain_deadline=0) as runtime:
+            job = await runtime.submit(of(endless))
+            await in_a_thread(partial(seen, runtime, job))
+
+
+async def test_a_message_from_a_plain_thread_is_refused_and_one_by_tell_threadsafe_comes(tmp_path: Path) -> None:
+    came: list[Any] = []
+    arrived = anyio.Event()
+
+    class Keeps(Actor):
+        def receive(self, message: Any, ctx: Any) -> None:
+            came.append(message)
+            arrived.set()
+
+    def tells(ref: Any) -> None:
+        with pytest.raises(RuntimeError, match="tell_threadsafe"):
+            ref.tell("lost")
+        assert ref.tell_threadsafe("comes")
+
+    with anyio.fail_after(25):
+        async with Runtime() as runtime:
+            ref = runtime.spawn(Keeps)
+            await anyio.sleep(0.05)
+            await in_a_thread(partial(tells, ref))
+            await arrived.wait()
+            assert came == ["comes"]
+
+
+async def test_a_module_that_is_imported_in_a_thread_may_register_its_functions(tmp_path: Path) -> None:
+    def imports(runtime: Runtime) -> None:
+        @runtime.task
+        async def late() -> str:
+            return "here"
+
+    with anyio.fail_after(25):
+        async with Runtime(tmp_path / "state.db") as runtime:
+            await in_a_thread(partial(imports, runtime))
+            assert (await (await runtime.submit(of("late"))).wait()).results == {"one": "here"}
+
+
+@pytest.mark.parametrize("anyio_backend", [("asyncio", {"use_uvloop": False})])
+async def test_what_is_used_between_two_turns_of_its_loop_is_not_refused(tmp_path: Path) -> None:
+    """A synchronous program that turns its loop itself."""
+
+    def program() -> None:
+        loop = asyncio.new_event_loop()
+        try:
+            runtime = loop.run_until_complete(Runtime(tmp_path / "state.db").open())
+            ref = runtime.spawn(Echo)
+            assert ref.tell("hello")
+            assert loop.run_until_complete(ref.ask("hello")) == "hello"
+            assert [one.name for one in runtime.workers()]
+            loop.run_until_complete(runtime.close())
+        finally:
+            loop.close()
+
+    await in_a_thread(program)
+
+
+# -- the portal --------------------------------------------------------------------------------------------------------
+
+
+async def test_threads_submit_wait_and_read_events_by_the_portal(tmp_path: Path) -> None:
+    def view(runtime: Runtime) -> Any:
+        portal = runtime.portal
+        job = portal.call(partial(runtime.submit, of(quick), id="mine"))
+        events = portal.call(partial(job.events, notices=False, kind="job"))
+        states = []
+        try:
+            while True:
+                states.append(str(portal.call(events.__anext__).to_state))
+        except StopAsyncIteration:
+            pass
+        with pytest.raises(LookupError):
+            portal.call(runtime.job, "nobody's")
+        return portal.call(job.wait).results, states
+
+    with anyio.fail_after(25):
+        async with Runtime(tmp_path / "state.db") as runtime:
+            results, states = await in_a_thread(partial(view, runtime))
+            assert results == {"one": 41}
+            assert states[-1] == "completed"
+            with pytest.raises(RuntimeError):  # it is for threads
+                runtime.portal.call(runtime.workers)
+
+
+async def test_a_thread_that_waits_when_the_runtime_is_left_is_told(tmp_path: Path) -> None:
+    told: Future[str] = Future()
+
+    began = anyio.Event()
+
+    def waits(runtime: Runtime, job: Any) -> None:
+        async def wait() -> Any:
+            began.set()
+            return await job.wait()
+
+        try:
+            runtime.portal.call(wait)
+        except RuntimeClosed as error:
+            told.set_result(str(error))
+
+    with anyio.fail_after(25):
+        async with Runtime(tmp_path / "state.db", drain_deadline=0) as runtime:
+            job = await runtime.submit(of(endless))
+            thread = threading.Thread(target=waits, args=(runtime, job))
+            thread.start()
+            await began.wait()
+        await in_a_thread(thread.join)
+        assert "it goes on at the next start" in told.result(0)
+        with pytest.raises(RuntimeClosed):
+            _ = runtime.portal
+
+
+async def test_a_thread_may_close_the_runtime_by_the_portal(tmp_path: Path) -> None:
+    runtime = Runtime(tmp_path / "state.db")
+    with pytest.raises(RuntimeClosed):
+        _ = runtime.portal
+    with anyio.fail_after(25):
+        await runtime.open()
+        portal = runtime.portal
+        await in_a_thread(partial(portal.call, runtime.close))
+        assert not runtime.is_open
+
+
+@contextmanager
+def synchronous(path: Path, backend: str) -> Iterator[Runtime]:
+    """What a program without an event loop does."""
+    with start_blocking_portal(backend) as portal, portal.wrap_async_context_manager(Runtime(path)) as runtime:
+        yield runtime
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_synchronous_program_has_a_runtime_in_a_thread(backend: str, tmp_path: Path) -> None:
+    with synchronous(tmp_path / "state.db", backend) as runtime:
+        job = runtime.portal.call(runtime.submit, of(quick))
+        assert runtime.portal.call(job.wait).results == {"one": 41}
+        with pytest.raises(RuntimeError, match=REFUSED):
+            runtime.workers()
