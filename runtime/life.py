@@ -375,8 +375,11 @@ class RuntimeLife(RuntimeParts):
             self._drained = True
             await idle(self._host)
 
-    def _check_open(self) -> None:
+    def _check_open_here(self) -> None:
         self.check_here("a runtime")
+        self._check_open()
+
+    def _check_open(self) -> None:
         if self._broken is not None or not self._open:
             self._raise_closed()
 

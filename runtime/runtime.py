@@ -105,7 +105,7 @@ class Runtime(RuntimeLife):
         Raises SpecificationError for a workstream that cannot be run (nothing is journaled then), JobExists for an id
         that has another workstream, RuntimeClosed. While the journal cannot be written, or reached, it waits.
         """
-        self._check_open()
+        self._check_open_here()
         check_type(workstream, Workstream, "submit takes a Workstream")
         if id is not None:
             check_job_id(id)
@@ -176,7 +176,7 @@ class Runtime(RuntimeLife):
 
     async def job(self, job_id: str) -> JobHandle:
         """The handle of a job, living or ended. Raises LookupError if there is none."""
-        self._check_open()
+        self._check_open_here()
         check_type(job_id, str, "a job's id is a str")
         actor = self._host.kernel.jobs.get(job_id)
         if actor is not None:
@@ -220,7 +220,7 @@ class Runtime(RuntimeLife):
         """For the board: wait until what is in memory now is durable; False where the journal cannot be written, or
         takes over `limit` seconds. Raises RuntimeClosed.
         """
-        self._check_open()
+        self._check_open_here()
         return await self._host.settled(limit)
 
     def now(self) -> float:
@@ -238,7 +238,7 @@ class Runtime(RuntimeLife):
 
     async def run_again(self, job_id: str, word: str, **asked: Any) -> JobHandle:
         """For the handles: have an ended job run again (`reruns.run_again`). Returns the handle of that run."""
-        self._check_open()
+        self._check_open_here()
         await run_again(self, job_id, word, **asked)
         return await self.job(job_id)
 
@@ -263,7 +263,7 @@ class Runtime(RuntimeLife):
         given to it, which that is bound to (the entity's key and the message, unless given). refuse: says why it cannot
         be given, first: does what must be done before; neither where it has taken effect under that key before.
         """
-        self._check_open()
+        self._check_open_here()
         operation, payload = said or (type(message).__name__, (key, message))
         told = message
         if isinstance(message, Approve):
@@ -292,7 +292,7 @@ class Runtime(RuntimeLife):
 
         kept: makes the answer from what is kept of the same command, where it is answered with more than None.
         """
-        self._check_open()
+        self._check_open_here()
         if request_id is not None:
             return await self._requests.once(
                 request_id, operation, payload, make, refuse=refuse, first=first, kept=kept
@@ -374,7 +374,7 @@ class Runtime(RuntimeLife):
         Returns its handle, or those of all that it stands for. Raises InvalidTransitionError if one of that name lives,
         SpecificationError for one that cannot be.
         """
-        self._check_open()
+        self._check_open_here()
         checked = check_worker(worker, self._engines, self.lifecycles)
         said = None if reason is None else reason_of(reason), None if by is None else name_of(by)
         await start(self, by_name(checked, self.lifecycles), said, request_id)
@@ -395,7 +395,7 @@ class Runtime(RuntimeLife):
 
     async def breaker_of(self, tool: str) -> BreakerHandle:
         """For commands: the circuit breaker of a tool, which also another node may have used. Raises LookupError."""
-        self._check_open()
+        self._check_open_here()
         if self._shared_tools is None or self.called(tool) in self._host.kernel.breakers:
             return self.breaker(tool)
         known = await self.read(self.journal.breakers)
@@ -424,7 +424,7 @@ class Runtime(RuntimeLife):
         A `MachineActor` is durable: the one of that name goes on where it was, if the journal has one. Raises
         MachineConflict where that runs by another machine, SpecificationError for one that could not be found again.
         """
-        self._check_open()
+        self._check_open_here()
         if isinstance(actor, MachineActor):
             if options:
                 raise TypeError(f"a MachineActor takes no {', '.join(options)}: it has no mailbox of its own")
@@ -491,7 +491,7 @@ class Runtime(RuntimeLife):
         """All nodes of the journal that live, and those that were fenced or have left lately; none where it has one
         owner. Raises JournalError where the database is not reached, RuntimeClosed.
         """
-        self._check_open()
+        self._check_open_here()
         return [] if self.seat is None else await self.seat.ask(self.seat.cluster.nodes)
 
     @property

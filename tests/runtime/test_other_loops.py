@@ -63,11 +63,6 @@ USES: dict[str, Callable[[Things], Any]] = {
     "job": lambda it: it.runtime.job("job"),
     "spawn": lambda it: it.runtime.spawn(Echo),
     "spawn a machine": lambda it: it.runtime.spawn(MachineActor(DOOR), name="back"),
-    "machine": lambda it: it.runtime.machine("front"),
-    "machines": lambda it: it.runtime.machines(),
-    "workers": lambda it: it.runtime.workers(),
-    "breakers": lambda it: it.runtime.breakers(),
-    "approvals": lambda it: it.runtime.approvals(),
     "nodes": lambda it: it.runtime.nodes(),
     "events": lambda it: it.runtime.events(),
     "drain": lambda it: it.runtime.drain(0),
@@ -85,7 +80,7 @@ USES: dict[str, Callable[[Things], Any]] = {
     "reject": lambda it: it.job.reject(by="ana"),
     "cancel a task": lambda it: it.job.task("one").cancel(),
     "children": lambda it: it.job.children(),
-    "pause a worker": lambda it: it.runtime._whole.former_worker("loop").pause(),
+    "pause a worker": lambda it: it.runtime.worker("loop").pause(),
     "tell": lambda it: it.ref.tell("hello"),
     "ask": lambda it: it.ref.ask("hello"),
     "offer": lambda it: it.ref.offer("hello"),
@@ -134,6 +129,8 @@ async def test_what_asks_nothing_is_seen_in_any_thread(tmp_path: Path) -> None:
         assert runtime.is_open
         assert runtime.health.ok
         assert runtime.metrics() is not None
+        assert runtime.worker("loop").assigned == 1
+        assert runtime.machines() == runtime.breakers() == runtime.approvals() == []
 
     with anyio.fail_after(25):
         async with Runtime(tmp_path / "state.db", drain_deadline=0) as runtime:
@@ -273,4 +270,4 @@ def test_a_synchronous_program_has_a_runtime_in_a_thread(backend: str, tmp_path:
         job = runtime.portal.call(runtime.submit, of(quick))
         assert runtime.portal.call(job.wait).results == {"one": 41}
         with pytest.raises(RuntimeError, match=REFUSED):
-            runtime.workers()
+            runtime.spawn(Echo)
