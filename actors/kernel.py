@@ -91,6 +91,7 @@ class Kernel(Staging):
         self.reruns: dict[str, JobRecord] = {}  # the last of the jobs that were run again and have been let go, by id
         self.kinds: dict[int, int] = {}  # under which key what they run by is kept, by its digest
         self.incarnations: dict[str, int] = {}
+        self.program = 0  # the key of the first worker of this start
         self.awaited: dict[str, float] = {}  # as `Loaded.awaited`, until the inbox has been taken
         self.put_off: set[int] = set()  # keys of what would have expired, but for those
         self.drain_began: float | None = None  # UTC epoch seconds: when it was told to claim nothing more

@@ -89,6 +89,8 @@ class WorkerRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
     recycle_after: int | None = None  # attempts that one process of it runs
     resources: dict[str, float] = {}  # what its actor on a cluster reserves
     labels: dict[str, str] = {}  # what its node there is called
+    program: int = 0  # of which start of a program it is: the key of the first worker of that
+    retired: bool = False  # an operator ended it: it is none of its program any more
 
 
 class BreakerRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=False):

@@ -193,8 +193,10 @@ class SupervisorActor:
         run = kernel.incarnations.get(spec.name, 0) + 1
         kernel.incarnations[spec.name] = run
         capacity = spec.capacity or 1
+        key = kernel.number()
+        kernel.program = kernel.program or key
         record = WorkerRecord(
-            key=kernel.number(), id=f"{kernel.placed(spec.name)}#{run}", name=spec.name,
+            key=key, program=kernel.program, id=f"{kernel.placed(spec.name)}#{run}", name=spec.name,
             state=WorkerState.INITIALIZING, run=run, created_at=kernel.at, updated_at=kernel.at, engine=spec.engine,
             capacity=capacity, capabilities=spec.abilities(), recycle_after=spec.recycle_after,
             resources=spec.resources, labels=spec.labels,

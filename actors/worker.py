@@ -290,7 +290,7 @@ class WorkerActor(Entity[WorkerRecord]):
         record, health = self.record, self.kernel.supervisor.health
         deadline = health.drain_deadline if message.deadline is None else message.deadline
         until = self.kernel.at + deadline if record.assigned else None
-        changed = replace(record, draining=True, drain_until=until)
+        changed = replace(record, draining=True, drain_until=until, retired=True)
         self.fire(SHUT_DOWN, changed, reason=message.reason, metadata=_said_by(message), due_at=until)
         self._stop_process(deadline)
         self._leave()
@@ -300,8 +300,10 @@ class WorkerActor(Entity[WorkerRecord]):
         row = published_row(self, Event.TERMINATE) if self.ended else None
         if row is not None:
             publish_row(self, row, message.reason, _said_by(message))
+            self.change(retired=True)
             return
-        self.fire(Event.TERMINATE, replace(self.record, assigned=0), reason=message.reason, metadata=_said_by(message))
+        changed = replace(self.record, assigned=0, retired=True)
+        self.fire(Event.TERMINATE, changed, reason=message.reason, metadata=_said_by(message))
         self._leave()
 
     def on_cancel(self, message: Cancel) -> None:

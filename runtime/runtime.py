@@ -368,7 +368,9 @@ class Runtime(RuntimeLife):
     async def start_worker(
         self, worker: Worker, *, reason: str | None = None, by: str | None = None, request_id: str | None = None
     ) -> list[WorkerHandle]:
-        """Start one more worker, or an ended one again; it is not started again with the next runtime.
+        """Start one more worker, or an ended one again; the next runtime starts it again only if it is given it, too.
+
+        (`callboard resume` and `callboard serve` go on with the workers that there were, this one among them.)
 
         reason, by: why, and who says so; they are kept with its creation. request_id: as for `WorkerHandle.pause`.
         Returns its handle, or those of all that it stands for. Raises InvalidTransitionError if one of that name lives,

@@ -8,7 +8,7 @@ goes on here.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,14 +19,13 @@ from .control import job_or_task
 from .nodes import seat
 from .onray import Address
 from .options import DRAIN, JOURNAL, AsJson, DrainDeadline, JsonLog, Lease, Node, Plain
+from .roster import last_workers
 from .spans import span
 from .terminal import echo
 from .trouble import FAILED, Trouble
 
 if TYPE_CHECKING:
-    from ...actors.spec import EngineName, Worker
     from ..handles import JobHandle
-    from ..journal.contract import Reader
     from ..runtime import Runtime
 
 
@@ -97,7 +96,7 @@ def _see_all(
 
     with reading(journal) if _is_missing(journal) else reading_if_used(journal) as reader:
         unfinished = reader is not None and bool(reader.jobs(states=LIVING, limit=1) or reader.inbox())
-        workers = last_workers(reader) if reader is not None else None
+        workers = last_workers(reader.workers()) if reader is not None else None
         if reader is not None and unfinished:
             refuse_unless_found(reader, journal)
         elif reader is not None:
@@ -120,26 +119,3 @@ def _see_all(
 
 def _is_missing(journal: Store) -> bool:
     return isinstance(journal, Path) and not journal.is_file()
-
-
-def last_workers(reader: Reader) -> list[Worker] | None:
-    """The workers of the runtime that had the journal last: those that started together, the latest."""
-    from ...actors.spec import Worker  # noqa: PLC0415
-
-    records = reader.workers()
-    if not records:
-        return None
-    latest = max(record.created_at for record in records)
-    return [
-        Worker(
-            record.name,
-            engine=cast("EngineName", record.engine),
-            capacity=record.capacity,
-            capabilities=record.capabilities,
-            recycle_after=record.recycle_after,
-            resources=record.resources,
-            labels=record.labels,
-        )
-        for record in records
-        if record.created_at == latest
-    ]

@@ -13,7 +13,7 @@ from ..places import Database, store_of, target_of
 from .nodes import seat
 from .onray import Address
 from .options import DEFAULT, DRAIN, DrainDeadline, Journal, JsonLog, Lease, Node
-from .resume import last_workers
+from .roster import last_workers
 from .terminal import echo
 from .trouble import Trouble, tell
 
@@ -168,7 +168,7 @@ def _workers(asked: RunFile | None, journal: Store) -> list[Worker] | None:
         if reader is None:
             return None if asked is None else asked.workers
         refuse_unless_found(reader, journal)
-        return last_workers(reader) if asked is None else asked.workers
+        return last_workers(reader.workers()) if asked is None else asked.workers
 
 
 async def _submit(runtime: Runtime, asked: RunFile) -> None:

@@ -1,0 +1,176 @@
+"""Which workers `resume` and `serve` start: those of the program that ran last, however each came and went."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import msgspec
+import pytest
+
+from callboard import Runtime, Task, Worker, Workstream
+from callboard.actors.records import WorkerRecord
+from callboard.runtime.cli.roster import last_workers
+from callboard.runtime.journal.reader import SqliteReader
+
+from ..engines import process_bodies as bodies
+from .conftest import Told, environment
+
+Cli = Callable[..., Told]
+
+
+@pytest.fixture(params=[("asyncio", {"use_uvloop": False}), ("trio", {})], ids=["asyncio", "trio"])
+def anyio_backend(request: pytest.FixtureRequest) -> Any:
+    """What differs between loops is tested elsewhere."""
+    return request.param
+
+
+def names(journal: Path) -> dict[str, str]:
+    """What the next `resume` would start, by name, with the engines; read beside a program that runs, or was killed."""
+    with contextlib.closing(SqliteReader(journal)) as reader:
+        return {worker.name: worker.engine for worker in last_workers(reader.workers()) or []}
+
+
+async def until(done: Callable[[], bool]) -> None:
+    with anyio.fail_after(60):
+        while not done():
+            await anyio.sleep(0.01)
+
+
+@pytest.mark.anyio
+async def test_every_way_that_a_worker_begins_ends_and_is_made_again(tmp_path: Path) -> None:
+    journal = tmp_path / "state.db"
+    first = [Worker("loop", engine="loop", capacity=2), Worker("old", engine="thread", capacity=1)]
+    async with Runtime(journal, workers=first, drain_deadline=0) as runtime:
+        await runtime.settled(60)
+    assert names(journal) == {"loop": "loop", "old": "thread"}  # closed with its program
+
+    one = [
+        Worker("loop", engine="loop", capacity=2),
+        Worker("mill", engine="process", capacity=1, capabilities=["grain"]),
+        Worker("spare", engine="thread", capacity=1),
+    ]
+    async with Runtime(journal, workers=one, drain_deadline=0) as runtime:
+
+        async def now(**changed: str | None) -> None:
+            await runtime.settled(60)
+            expected.update({name: engine for name, engine in changed.items() if engine is not None})
+            for name in [name for name, engine in changed.items() if engine is None]:
+                del expected[name]
+            assert names(journal) == expected
+
+        expected: dict[str, str] = {}
+        await now(loop="loop", mill="process", spare="thread")  # another program, without `old`
+
+        await until(lambda: runtime.worker("mill").state == "idle")
+        job = await runtime.submit(Workstream("w", tasks=[Task("a", command=["sleep", "60"], optional=True)]), id="w")
+        await runtime.start_worker(Worker("hand", engine="command", capacity=1))  # made while it runs, as over HTTP
+        await now(hand="command")
+        await until(lambda: job.task("a").record.state == "running")
+
+        held = Task("a", run=bodies.patient, engine="process", capabilities=["grain"], on_loss="fail")
+        ground = await runtime.submit(Workstream("grind", tasks=[held]), id="grind")
+        await until(lambda: ground.task("a").record.pid is not None)
+        os.kill(ground.task("a").record.pid or 0, signal.SIGKILL)  # its process dies, and it is made anew
+        await until(lambda: runtime.worker("mill").record.run == 2)
+        await now()
+
+        await runtime.worker("spare").terminate()
+        await now(spare=None)
+        await runtime.former_worker("spare").start()
+        await now(spare="thread")
+        await runtime.worker("hand").shut_down(deadline=60)  # it drains, and is to be gone
+        await now(hand=None)
+        await runtime.worker("loop").shut_down()
+        await now(loop=None)
+        await runtime.start_worker(Worker("loop", engine="loop", capacity=7))
+        await now(loop="loop")
+        with contextlib.closing(SqliteReader(journal)) as reader:
+            (loop,) = [worker for worker in last_workers(reader.workers()) or [] if worker.name == "loop"]
+            (mill,) = [worker for worker in last_workers(reader.workers()) or [] if worker.name == "mill"]
+        assert (loop.capacity, mill.capabilities) == (7, ["grain"])
+        await job.cancel(force=True)
+    assert names(journal) == expected  # after an orderly end
+    async with Runtime(journal, workers=(), drain_deadline=0):
+        pass
+    assert names(journal) == expected  # who starts none, as a tool does that only looks, has no say
+
+
+def test_a_worker_made_late_does_not_push_the_others_out_of_the_next_resume(
+    cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(folder))
+    (folder / "late_steps.py").write_text("import pathlib\ndef note(task): pathlib.Path(task.task).touch()\n")
+    (folder / "program.py").write_text(
+        textwrap.dedent("""
+        import anyio
+        from callboard import Runtime, Task, Worker, Workstream
+
+        async def main():
+            mine = [Worker("first", engine="thread", capacity=1, capabilities=["early"])]
+            async with Runtime("callboard.db", workers=mine) as runtime:
+                await runtime.start_worker(Worker("late", engine="thread", capacity=1, capabilities=["late"]))
+                tasks = [
+                    Task("held", command=["sleep", "60"], optional=True),
+                    Task("a", run="late_steps:note", capabilities=["early"], after=["held"]),
+                    Task("b", run="late_steps:note", capabilities=["late"], after=["held"]),
+                ]
+                await runtime.start_worker(Worker("commands", engine="command", capacity=1))
+                job = await runtime.submit(Workstream("w", tasks=tasks), id="w")
+                await runtime.settled(60)
+                print("ready", flush=True)
+                await anyio.sleep_forever()
+
+        anyio.run(main)
+        """)
+    )
+    with subprocess.Popen(
+        [sys.executable, "program.py"], cwd=folder, env=environment(), text=True, stdout=subprocess.PIPE
+    ) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "ready\n"
+        running.kill()
+    assert cli("skip", "w/held").code == 4
+    told = cli("resume")
+    assert (told.code, (folder / "a").exists(), (folder / "b").exists()) == (0, True, True), told.everything
+    events = [json.loads(line) for line in cli("history", "--json").out.splitlines()]
+    started = {event["entity_id"] for event in events if event["event_type"].startswith("worker")}
+    assert {"first#2", "late#2", "commands#2"} <= started
+
+
+def test_records_of_an_older_version_are_read_by_who_lived_or_was_closed_last() -> None:
+    def record(name: str, key: int, created: float, ended: float | None = None, why: str | None = None) -> WorkerRecord:
+        return WorkerRecord(
+            key=key, id=f"{name}#1", name=name, state="shutdown" if ended else "idle", created_at=created,
+            updated_at=created, finished_at=ended, reason=why, engine="loop", capacity=1,
+        )  # fmt: skip
+
+    def found(*records: WorkerRecord) -> list[str]:
+        return [worker.name for worker in last_workers(records) or []]
+
+    closed = "the runtime closed"
+    past = [record("yesterday", 1, 10, 20, closed), record("before", 2, 10, 20, closed)]
+    assert found(*past, record("a", 3, 30), record("late", 4, 35)) == ["a", "late"]
+    assert found(*past, record("a", 3, 30, 40, closed), record("late", 4, 35, 40.1, closed)) == ["a", "late"]
+    assert found(*past, record("a", 3, 30, 31, "died"), record("late", 4, 30, 31, "died")) == ["a", "late"]
+    assert last_workers([]) is None
+
+
+def test_where_operators_have_ended_all_they_are_started_as_they_were() -> None:
+    gone = WorkerRecord(
+        key=3, id="a#1", name="a", state="shutdown", created_at=1, updated_at=1, engine="loop", capacity=3, program=3,
+        retired=True,
+    )  # fmt: skip
+    (worker,) = last_workers([gone]) or []
+    assert (worker.name, worker.capacity) == ("a", 3)
+    kept = msgspec.structs.replace(gone, key=4, id="b#1", name="b", retired=False)
+    assert [worker.name for worker in last_workers([gone, kept]) or []] == ["b"]
