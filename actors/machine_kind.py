@@ -327,6 +327,11 @@ def drawn(definition: Definition) -> Machine:
     return table_of(definition, lambda row: None if row.asked is None else _Named(row.asked))
 
 
+def shown_guard(path: str) -> Guard:
+    """What stands for the guard under an import path where nothing is imported: it has its name, and is never asked."""
+    return _Named(path.rpartition(":")[2].rpartition(".")[2])
+
+
 class _Named:
     """Stands where a guard is."""
 

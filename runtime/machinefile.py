@@ -29,6 +29,7 @@ Rules
   functions of a `MachineActor`: `on_event`, and `on_enter` and `on_exit` by state.
 - All that is wrong is told at once, each with its line and, where there is one, a suggestion: what `Machine.check`
   finds, too. Functions are looked for beside the file first.
+- Who only looks at a file runs nothing of it (`drawn_machine`): of its functions the names are enough.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from typing import Any
 
 import msgspec
 
-from ..actors.machine_kind import ANY, MachineActor, due_of, facts_type
+from ..actors.machine_kind import ANY, MachineActor, due_of, facts_type, shown_guard
 from ..actors.schema import Finding, Path, beside, did_you_mean, plain_problem, read, where
 from ..actors.validate import SpecificationError
 from ..machines import Machine, Severity, State, Timed, Transition
@@ -97,22 +98,33 @@ class _Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 def load_machine(path: str | pathlib.Path) -> MachineActor:
     """Read and check a machine file: what `runtime.spawn` takes. Raises SpecificationError with all that is wrong."""
-    path = pathlib.Path(path)
+    return _read(pathlib.Path(path), imports=True).actor()
+
+
+def drawn_machine(path: str | pathlib.Path) -> Machine:
+    """The machine of a file for those who only look at it: nothing that it names is imported, and its guards have
+    names. Raises SpecificationError with all that is wrong with it.
+    """
+    return _read(pathlib.Path(path), imports=False).machine()
+
+
+def _read(path: pathlib.Path, *, imports: bool) -> _Reading:
     data, lines, found = read_table(path)
     layout, mistyped = read({"name": path.stem, **data}, _Layout)
-    reading = _Reading(layout, path.absolute().parent)
+    reading = _Reading(layout, path.absolute().parent, imports=imports)
     found += mistyped
     found += beside(found, reading.findings())
     if found:
         raise SpecificationError(with_lines(found, lines), str(path))
-    return reading.actor()
+    return reading
 
 
 class _Reading:
-    """A file's layout on its way to a machine."""
+    """A file's layout on its way to a machine. imports: whether the functions that it names are looked for."""
 
-    def __init__(self, layout: _Layout, folder: pathlib.Path) -> None:
+    def __init__(self, layout: _Layout, folder: pathlib.Path, *, imports: bool) -> None:
         self.layout = layout
+        self.imports = imports
         self.folder = folder
         self.facts = {name: _plain(value) for name, value in layout.facts.items()}
         self.rows = [
@@ -125,7 +137,8 @@ class _Reading:
 
     def findings(self) -> list[Finding]:
         """All that is wrong, but for mistypings."""
-        look_in(str(self.folder))
+        if self.imports:
+            look_in(str(self.folder))
         misnamed = [*self._misnamed()]
         found = [*misnamed, *self._names(), *self._times(), *self._paths()]
         return (
@@ -205,6 +218,9 @@ class _Reading:
             if ":" not in path:
                 yield Finding(where(place), f"{path!r:.80} is no function", 'write it as "module:function"')
                 continue
+            if not self.imports:
+                self._functions[path] = shown_guard(path)
+                continue
             try:
                 self._functions[path] = follow(path)
             except BodyNotFound as error:
@@ -216,7 +232,7 @@ class _Reading:
         if layout.initial not in layout.states:
             return []
         try:
-            unsound = self._machine().check()
+            unsound = self.machine().check()
         except ValueError as error:
             return [Finding("", str(error))]
         return [self._placed(one) for one in unsound if whole or one.kind == "unbounded"]
@@ -239,7 +255,8 @@ class _Reading:
 
     # -- what is right -------------------------------------------------------------------------------------------------
 
-    def _machine(self) -> Machine:
+    def machine(self) -> Machine:
+        """The table."""
         layout, states = self.layout, self.layout.states
         known = self._functions
         return Machine(
@@ -263,7 +280,7 @@ class _Reading:
         layout, known = self.layout, self._functions
         facts = facts_type(layout.name, self.facts, {one.after for one in layout.timed})() if self.facts else None
         return MachineActor(
-            self._machine(),
+            self.machine(),
             facts,
             on_event=None if layout.on_event is None else known[layout.on_event],
             on_enter={state: known[path] for state, path in layout.on_enter.items()},

@@ -3,6 +3,7 @@
 Which machine: one of the runtime's own by its kind (`task`); a published one by its name (`pipeline.step`), by its
 lifecycle and kind (`pipeline.task`), or by its lifecycle alone (`guarded`); or a file's (`review.toml`),
 or one under an import path (`my_module:REVIEW`).
+What a file names is not imported: its guards are drawn by their names. An import path is, since it was asked for.
 A lifecycle of several machines (`pipeline`) is drawn whole: as one SVG, else one after the other, each under its name.
 
 `callboard diagram --entity ID` draws the machine of one entity of a journal, with its path so far (`entity.py`).
@@ -87,9 +88,9 @@ def _named(name: str) -> list[Machine]:
         return _imported(name)
     if Path(name).suffix not in FORMATS:
         return _machines(name)
-    from ..machinefile import load_machine  # noqa: PLC0415
+    from ..machinefile import drawn_machine  # noqa: PLC0415
 
-    return [load_machine(name).machine]
+    return [drawn_machine(name)]
 
 
 def _imported(path: str) -> list[Machine]:

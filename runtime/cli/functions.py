@@ -42,7 +42,8 @@ def own_lifecycles(paths: Sequence[str] | None) -> list[Lifecycle]:
     from ...actors.lifecycles import Lifecycles  # noqa: PLC0415 - heavy
     from ..functions import find, look_in  # noqa: PLC0415
 
-    look_in(str(Path.cwd()))
+    if paths:  # else nothing is to be found there, and much that is imported later might be taken from there
+        look_in(str(Path.cwd()))
     known = Lifecycles(resolve=find)
     try:
         for path in paths or ():

@@ -41,10 +41,10 @@ class Declared:
     """The machines that are known without a journal: those of files, and Callboard's own."""
 
     def __init__(self, files: Sequence[Path]) -> None:
-        from ..machinefile import load_machine  # noqa: PLC0415
+        from ..machinefile import drawn_machine  # noqa: PLC0415
 
         self.unknown: Counter[str] = Counter()  # entities whose machine was not found, by its name
-        self._files = {one.machine.name: one.machine for one in map(load_machine, files)}
+        self._files = {one.name: one for one in map(drawn_machine, files)}
 
     def machine_of(self, event: TransitionEvent) -> Machine | None:
         """The machine of the entity that an event is about."""

@@ -9,6 +9,7 @@ import re
 import sqlite3
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import anyio.lowlevel
@@ -16,7 +17,22 @@ import msgspec
 import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from callboard import Fire, Machine, MachineActor, MachineRef, Runtime, State, Timed, Transition, load_machine
+from callboard import (
+    Approval,
+    Clause,
+    Condition,
+    Fire,
+    Machine,
+    MachineActor,
+    MachineRef,
+    Runtime,
+    State,
+    Task,
+    Timed,
+    Transition,
+    Workstream,
+    load_machine,
+)
 from callboard.machines.lifecycles.execution import EXECUTION
 
 from .conftest import Told
@@ -398,3 +414,40 @@ def test_a_senseless_due_time_that_is_there_is_shown_and_breaks_nothing(
         told = cli("stuck", "--older-than", "0s")
         assert (told.code, told.err) == (1, "")
         assert f"end by itself at {shown}" in told.out
+
+
+def test_no_verb_that_only_reads_imports_what_a_file_or_a_journal_names(cli: Cli, folder: Path) -> None:
+    foreign = folder / "foreign"
+    foreign.mkdir()
+    nosy = "import pathlib\npathlib.Path(__file__).with_name('RAN').touch()\n"
+    text = nosy + FUNCTIONS + "\ndef work():\n    pass\n\ndef told(task):\n    pass\n"
+    (foreign / "nosy.py").write_text(text)
+    calls = '\n[on_enter]\n"*" = "nosy:told"\n'
+    (foreign / "review.toml").write_text(REVIEW.replace("reviewing:", "nosy:") + calls)
+    with running(jsonl="log.jsonl") as live:
+        actor = load_machine(foreign / "review.toml")
+        live.portal.call(lambda: live.runtime.spawn(actor, name="paper-1"))
+        hold = Approval(clauses=[Clause(team="all", members="nosy:work")])
+        task = Task("a", run="nosy:work", hold=hold, condition=Condition(run="nosy:work"))
+        live.portal.call(partial(live.runtime.submit, Workstream("w", tasks=[task]), id="j1"))
+        live.portal.call(live.runtime.settled, 60)
+    sys.modules.pop("nosy", None)
+    sys.path.remove(str(foreign))
+    for place in (folder, foreign):  # it would be found from here, too
+        (place / "RAN").unlink(missing_ok=True)
+    (folder / "nosy.py").write_text(text)
+    for command in (
+        "diagram foreign/review.toml", "audit log.jsonl --machine foreign/review.toml", "audit log.jsonl", "status",
+        "status j1", "status paper-1", "history", "history j1", "history paper-1", "top --once",
+        "stuck --older-than 0s", "check",
+        "diagram --entity paper-1", "diagram --entity j1/a", "workers list --all", "breaker", "archive --help",
+        "approve j1/a", "fire paper-1 expire", "cancel j1",
+    ):  # fmt: skip
+        told = cli(*command.split())
+        assert told.code in (0, 1, 2, 4), told.everything
+        ran = [str(place) for place in (folder, foreign) if (place / "RAN").exists()]
+        assert (ran, "nosy" in sys.modules) == ([], False), command
+    drawn = cli("diagram", "foreign/review.toml")
+    assert (drawn.code, "enough" in drawn.out) == (0, True)
+    (foreign / "review.toml").write_text(REVIEW.replace("reviewing:", "nowhere:"))
+    assert cli("diagram", "foreign/review.toml").code == 0  # what it names need not be there
