@@ -221,8 +221,8 @@ class JournalAct(Act):
             before = known(reader, row)
             if before:
                 return None if before is True else before
-            if row.verb in {"approve", "reject"}:
-                refuse_undecidable(reader, row, shown)
+            if row.verb in {"approve", "reject"} and refuse_undecidable(reader, row, shown):
+                return None
             if row.verb == "fire":
                 refuse_unknown_event(reader, row, shown)
             if row.verb in {"skip", "retry"}:

@@ -51,8 +51,13 @@ def _reused(row: InboxRow, before: str) -> Trouble:
     )
 
 
-def refuse_undecidable(reader: Reader, row: InboxRow, shown: str) -> None:
-    """Refuse a decision about what nobody can decide any more, or not yet. Raises Trouble."""
+def refuse_undecidable(reader: Reader, row: InboxRow, shown: str) -> bool:
+    """Refuse a decision about what nobody can decide any more, or not yet. Raises Trouble.
+
+    True where it is about an approval that a body asks for: one is held, whatever state its task is in.
+    """
+    from ...actors.records import ApprovalRecord  # noqa: PLC0415
+
     about = _about(reader, row)
     name = row.arguments.get("approval")
     if name is not None and not about:
@@ -62,6 +67,12 @@ def refuse_undecidable(reader: Reader, row: InboxRow, shown: str) -> None:
         raise Trouble(
             f"{row.verb} {shown} is not possible: its approval {name!r:.80} has ended ({about[-1].state}).", FAILED
         )
+    asked = [one.name for one in held if isinstance(one, ApprovalRecord)]
+    if len(held) > 1 and len(asked) == len(held):
+        names = ", ".join(repr(one) for one in asked)
+        raise Trouble(
+            f"{row.verb} {shown} is not possible: say which approval (--approval); it asks for {names}.", FAILED
+        )
     until = held[0].hold_until if len(held) == 1 else None
     if until is not None and until <= row.sent_at:
         from .words import moment  # noqa: PLC0415
@@ -69,6 +80,7 @@ def refuse_undecidable(reader: Reader, row: InboxRow, shown: str) -> None:
         raise Trouble(f"{row.verb} {shown} is not possible: the time for it was over at {moment(until)}.", FAILED)
     if row.verb == "approve" and len(held) == 1 and (why := _why_not(reader, held[0], str(row.arguments["by"]))):
         raise Trouble(f"{row.verb} {shown} is not possible: {why}.", FAILED)
+    return len(held) == 1 and len(asked) == 1
 
 
 def _why_not(reader: Reader, held: TaskRecord | WorkstreamRecord | ApprovalRecord, by: str) -> str | None:

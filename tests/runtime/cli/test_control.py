@@ -22,6 +22,7 @@ from callboard.runtime.cli import acting
 from callboard.runtime.cli import stuck as stucks
 from callboard.runtime.handles import JobHandle
 from callboard.runtime.journal.lock import Lock
+from callboard.runtime.journal.reader import SqliteReader
 from callboard.runtime.runtime import JobExists, Runtime
 
 from .conftest import Terminal, Told
@@ -443,6 +444,36 @@ def test_what_a_running_body_asks_for(cli: Cli, folder: Path, monkeypatch: pytes
         told = cli("approve", "j/a", "--approval", "drop table", "--by", "ana")
         assert told.code == 0
         assert live.portal.call(job.wait).ok
+
+
+@pytest.mark.parametrize("verb", ["approve", "reject"])
+@pytest.mark.parametrize("by_name", [False, True], ids=["alone", "by name"])
+def test_what_a_body_asked_for_is_decided_while_nobody_runs_it(
+    cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch, verb: str, by_name: bool
+) -> None:
+    asks = "async def ask(task):\n    await task.approval('pour')\n    return 1\n"
+    both = "async def both(task):\n    async with anyio.create_task_group() as group:\n        for name in 'xy':\n"
+    (folder / "asking.py").write_text(f"import anyio\n{asks}{both}            group.start_soon(task.approval, name)\n")
+    monkeypatch.syspath_prepend(str(folder))
+    with running(Worker("loop", engine="loop", capacity=3)) as live:
+        live.submit("j", Task("gate", run="asking:ask"), Task("two", run="asking:both"))
+        while cli("stuck", "--older-than", "0").out.count("--approval") < 3:  # until all have asked
+            pass
+    name = ("--approval", "pour") if by_name else ()
+    told = cli(verb, "j/gate", "--by", "ana", *name)
+    assert (told.code, "It will take effect at the next start" in told.err) == (4, True)
+    told = cli(verb, "j/two", "--by", "ana")
+    assert (told.code, "say which approval (--approval); it asks for 'x', 'y'" in told.err) == (1, True)
+    assert cli(verb, "j/gate", "--by", "ana", "--approval", "spill").code == 1
+    for one in "xy":
+        assert cli("approve", "j/two", "--by", "ana", "--approval", one).code == 4
+    out = cli("resume", "--plain").out
+    assert ("job j completed (2 completed)" if verb == "approve" else "job j failed") in out
+    with contextlib.closing(SqliteReader(folder / "callboard.db")) as reader:
+        (pour,) = [one for one in reader.approvals(reader.workstreams("j")[-1].key) if one.name == "pour"]
+    assert [(one.by, one.verdict) for one in pour.decisions] == [
+        ("ana", "approved" if verb == "approve" else "rejected")
+    ]
 
 
 def test_reject_and_the_login_name(cli: Cli, live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
