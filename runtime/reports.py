@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from ..actors.task import TaskActor
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
+LARGEST_RESULT = 256 * 1024 * 1024
+"""Bytes of a result as JSON, of a heartbeat's details and of a checkpoint: databases have limits of their own."""
 STOPPED = frozenset({"cancelled", "abandoned"})
 
 
@@ -57,9 +59,19 @@ class Reports:
 
     def _beat(self, token: int, details: Any) -> None:
         if isinstance(details, Saved):
-            self._tell(Beat(token, None, msgspec.Raw(msgspec.json.encode(details.value))))
+            self._tell(Beat(token, None, self._small(token, "checkpoint", details.value)))
         else:
-            self._tell(Beat(token, None if details is None else msgspec.Raw(msgspec.json.encode(details))))
+            self._tell(Beat(token, None if details is None else self._small(token, "heartbeat's details", details)))
+
+    def _small(self, token: int, what: str, value: Any) -> msgspec.Raw | None:
+        """What a body wants kept, as JSON; None, which is told, for what no journal could hold."""
+        data = msgspec.json.encode(value)
+        if len(data) <= LARGEST_RESULT:
+            return msgspec.Raw(data)
+        owner = self._owner(token)
+        text = f"the {what} of {owner} was not kept: it has more than {LARGEST_RESULT:,} bytes; keep it in a file"
+        self._notice("too_large", "warning", text, **_about(owner))
+        return None
 
     def _beat_masked(self, mask: Mask, token: int, details: Any) -> None:
         told = Saved(mask.value(details.value)) if isinstance(details, Saved) else mask.value(details)
@@ -76,8 +88,16 @@ class Reports:
         ended(masked)
 
     def _function_ended(self, outcome: Outcome) -> None:
-        value = outcome.value
-        self._ended(outcome, None if value is None else msgspec.Raw(msgspec.json.encode(value)))
+        if outcome.value is None:
+            self._ended(outcome, None)
+            return
+        data = msgspec.json.encode(outcome.value)
+        if len(data) <= LARGEST_RESULT:
+            self._ended(outcome, msgspec.Raw(data))
+            return
+        text = f"result has {len(data):,} bytes, and may have {LARGEST_RESULT:,}; return the path of a file"
+        error = ErrorInfo(type="result_not_serialisable", message=text, permanent=True, category="permanent")
+        self._ended(msgspec.structs.replace(outcome, status="failed", value=None, error=error), None)
 
     def _process_ended(self, outcome: Outcome) -> None:
         """What it printed is kept in its file, and is no part of its error."""

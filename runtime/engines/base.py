@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 import anyio
 import msgspec
 
+from ...actors.theirs import kind_name, said, truth
 from .contract import Beat, Call, Ended, EngineClosed, ErrorInfo, Outcome, Status
 from .crossing import LoopLine
 from .failures import describe
@@ -30,6 +31,8 @@ class Run(msgspec.Struct, kw_only=True, eq=False):
     began: float | None = None
     stopped: bool = False
 
+
+_DATA = frozenset({type(None), bool, int, float, str, list, dict, tuple})
 
 R = TypeVar("R", bound=Run)
 
@@ -130,13 +133,33 @@ class BaseEngine(Generic[R]):
         return Outcome(token=run.call.token, status=status, duration=duration, **more)
 
     def _returned(self, run: R, value: Any) -> Outcome:
-        """The outcome of a function that returned: checked, since the journal has to keep it."""
+        """The outcome of a function that returned: checked, since the journal has to keep it.
+
+        What conditions, checks and hooks return is not kept: it is truth or nothing.
+        """
+        if run.call.kind != "body":
+            return self._answered(run, value)
         try:
             value = checked(value)
         except NotSerialisable as error:
             info = ErrorInfo(type="result_not_serialisable", message=str(error), permanent=True, category="permanent")
             return self._outcome(run, "failed", error=info)
         return self._outcome(run, "ok", value=value)
+
+    def _answered(self, run: R, value: Any) -> Outcome:
+        kind = run.call.kind
+        try:
+            if kind == "condition":
+                answer = truth(value)
+            elif kind == "check":  # a number, a text or a list that it returns is no answer, and it has not raised
+                answer = value is not False if type(value) in _DATA else truth(value)
+            else:
+                answer = None
+            return self._outcome(run, "ok", value=answer)
+        except Exception as error:
+            text = f"the {kind} returned a {kind_name(value)}, which is neither true nor false: {said(error)}"
+            info = ErrorInfo(type="no_truth", message=text, permanent=True, category="permanent")
+            return self._outcome(run, "failed", error=info)
 
     def _cancelled(self, run: R, text: str) -> Outcome:
         return self._outcome(run, "cancelled", error=ErrorInfo(type="cancelled", message=text))

@@ -24,14 +24,15 @@ import socket
 import sys
 import threading
 import time
-from inspect import iscoroutine
 from io import TextIOWrapper
 from queue import SimpleQueue
+from types import CoroutineType
 from typing import Any
 
 import msgspec
 
 from ...actors.errors import TaskCancelled
+from ...actors.theirs import is_a, said, text_of
 from ..functions import BodyNotFound, follow, look_in, wants_too_much
 from ..secrets import Mask
 from .away import Away
@@ -184,7 +185,7 @@ class Child:
             _put_back(*surroundings)
             if context is not None:
                 context.detach()
-        if iscoroutine(value):
+        if type(value) is CoroutineType:
             value.close()
             raise TypeError("the function returned a coroutine, which a process cannot run; declare it `async def`")
         return value
@@ -195,8 +196,8 @@ class Child:
         if begin.function.startswith("__main__:") and not self._main_loaded:
             try:
                 load_main(self._main)
-            except (Exception, SystemExit) as error:  # the program may do whatever it likes
-                text = f"{begin.function!r}: the program cannot be loaded here: {type(error).__name__}: {error}"
+            except BaseException as error:  # the program may do whatever it likes
+                text = f"{begin.function!r}: the program cannot be loaded here: {said(error)}"
                 raise BodyNotFound(text) from error
             self._main_loaded = True
         func = follow(begin.function)
@@ -240,11 +241,11 @@ class Child:
 
     def _raised(self, begin: Begin, error: BaseException, duration: float) -> Done:
         token = begin.token
-        if isinstance(error, TaskCancelled) and token in self._halted:
-            info = ErrorInfo(type="cancelled", message=str(error))
+        if is_a(error, TaskCancelled) and token in self._halted:
+            info = ErrorInfo(type="cancelled", message=text_of(error))
             return Done(token, "cancelled", error=info, duration=duration)
-        if isinstance(error, BodyNotFound):
-            info = ErrorInfo(type="body_not_found", message=str(error), permanent=True, category="permanent")
+        if is_a(error, BodyNotFound):
+            info = ErrorInfo(type="body_not_found", message=text_of(error), permanent=True, category="permanent")
         else:
             info = describe(error, _mask(begin))
         return Done(token, "failed", error=info, duration=duration)

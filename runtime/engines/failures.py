@@ -16,18 +16,23 @@ from __future__ import annotations
 
 import errno
 import traceback
-from collections.abc import Iterator
 from pathlib import Path
-from typing import cast
+from types import TracebackType
+from typing import Any, cast
 
 from ...actors import times
 from ...actors.errors import Permanent, RetryAfter
+from ...actors.theirs import class_name, contained, is_a, kind_name, members, said
 from ..secrets import Mask
 from .contract import Category, ErrorInfo
 
 _LONGEST_MESSAGE = 2_000  # characters
 _LONGEST_TRACEBACK = 8_000  # characters: its head and tail
 _MOST_FRAMES = 40
+_LONGEST_CHAIN = 200  # errors that one came of
+_LINKS = {name: getattr(BaseException, name) for name in ("__cause__", "__context__", "__suppress_context__")}
+_TRACE: Any = BaseException.__dict__["__traceback__"]
+_ERRNO: Any = OSError.__dict__["errno"]
 _OURS = tuple({str(path.parent.parent) for path in (Path(__file__), Path(__file__).resolve())})  # behind a link, too
 
 _TRANSIENT = (ConnectionError, TimeoutError, RetryAfter, InterruptedError, BlockingIOError)
@@ -50,23 +55,14 @@ _SPENT = frozenset(
 )
 
 
-def _delay(error: RetryAfter) -> float | None:
-    """The seconds that it asks for; None where a class derived from it has made of them what is no time."""
-    try:
-        asked = times.number(error.seconds)
-    except (TypeError, ValueError, AttributeError):
-        return None
-    return asked if asked >= 0 else None
-
-
 def describe(error: BaseException, mask: Mask | None = None) -> ErrorInfo:
-    """Record an exception that a body raised. `mask` hides secrets, before texts are cut."""
-    parts = list(_members(error))
-    delays = [asked for part in parts if isinstance(part, RetryAfter) and (asked := _delay(part)) is not None]
+    """Record an exception that a body raised. `mask` hides secrets, before texts are cut. Raises nothing."""
+    parts = list(members(error))
+    delays = [asked for part in parts if is_a(part, RetryAfter) and (asked := _delay(part)) is not None]
     return ErrorInfo(
         type=type_name(error),
         message=_message(error, mask),
-        permanent=any(isinstance(part, Permanent) for part in parts),
+        permanent=any(is_a(part, Permanent) for part in parts),
         retry_after=max(delays, default=None),
         category=_category(parts),
         traceback=_traceback(error, mask),
@@ -75,10 +71,9 @@ def describe(error: BaseException, mask: Mask | None = None) -> ErrorInfo:
 
 def type_name(error: BaseException) -> str:
     """The exception's name, with its module unless it is Python's or ours."""
-    kind = type(error)
-    module = kind.__module__
-    known = module == "builtins" or module.partition(".")[0] == __name__.partition(".")[0]
-    return clean(kind.__qualname__ if known else f"{module}.{kind.__qualname__}")
+    name = class_name(type(error))
+    known = name.startswith("builtins.") or name.partition(".")[0] == __name__.partition(".")[0]
+    return kind_name(error) if known else name
 
 
 def clean(text: str, longest: int = _LONGEST_MESSAGE) -> str:
@@ -88,14 +83,14 @@ def clean(text: str, longest: int = _LONGEST_MESSAGE) -> str:
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
-def _members(error: BaseException) -> Iterator[BaseException]:
-    waiting = [error]
-    while waiting:
-        one = waiting.pop()
-        if isinstance(one, BaseExceptionGroup):
-            waiting.extend(cast("BaseExceptionGroup[BaseException]", one).exceptions)
-        else:
-            yield one
+def _delay(error: BaseException) -> float | None:
+    """The seconds that it asks for; None where a class derived from it has made of them what is no time."""
+    try:
+        asked = times.number(error.seconds)  # type: ignore[attr-defined]
+    except BaseException as broken:
+        contained(broken)
+        return None
+    return asked if asked >= 0 else None
 
 
 def _category(parts: list[BaseException]) -> Category:
@@ -109,35 +104,67 @@ def _category(parts: list[BaseException]) -> Category:
 
 def category_of(error: BaseException) -> Category:
     """The category of one exception."""
-    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in _SPENT):
+    number = _ERRNO.__get__(error) if is_a(error, OSError) else None
+    number = number if type(number) is int else None
+    if is_a(error, MemoryError) or number in _SPENT:
         return "resources"
-    if isinstance(error, _TRANSIENT):
+    if is_a(error, _TRANSIENT):
         return "transient"
-    if isinstance(error, _PERMANENT):
+    if is_a(error, _PERMANENT):
         return "permanent"
-    if isinstance(error, OSError) and (error.errno in _PASSING or type(error).__name__ == "gaierror"):
+    if number in _PASSING or (is_a(error, OSError) and kind_name(error) == "gaierror"):
         return "transient"
     return "unknown"
 
 
 def _message(error: BaseException, mask: Mask | None) -> str:
     try:
-        return clean(str(error) if mask is None else mask.text(str(error)))
-    except Exception as broken:
-        return f"(its text could not be made: {type(broken).__name__})"
+        text = str.__str__(str(error))
+        return clean(text if mask is None else mask.text(text))
+    except BaseException as broken:
+        contained(broken)
+        return f"(its text could not be made: {kind_name(broken)})"
 
 
 def _traceback(error: BaseException, mask: Mask | None) -> str:
-    frames = error.__traceback__
+    frames = _TRACE.__get__(error)
     while frames is not None and frames.tb_frame.f_code.co_filename.startswith(_OURS):
         frames = frames.tb_next
     try:
-        text = "".join(traceback.format_exception(type(error), error, frames, limit=-_MOST_FRAMES))
-    except Exception as broken:
-        return f"(the traceback could not be made: {type(broken).__name__})"
+        text = _formatted(error, frames)
+    except BaseException as broken:
+        contained(broken)
+        return f"(the traceback could not be made: {kind_name(broken)})"
     if mask is not None:
         text = mask.text(text)
     if len(text) > _LONGEST_TRACEBACK:
         half = _LONGEST_TRACEBACK // 2
         text = f"{text[:half]}\n... {len(text) - 2 * half} characters left out ...\n{text[-half:]}"
     return clean(text, _LONGEST_TRACEBACK + 100)
+
+
+def _formatted(error: BaseException, frames: TracebackType | None) -> str:
+    """The traceback of an error and of what it came of; of that alone where the rest would be without an end."""
+    if _is_whole(error):
+        return "".join(traceback.format_exception(type(error), error, frames, limit=-_MOST_FRAMES))
+    told = traceback.format_tb(frames, limit=-_MOST_FRAMES)
+    return "".join(["Traceback (most recent call last):\n", *told, said(error, _LONGEST_MESSAGE), "\n"])
+
+
+def _is_whole(error: BaseException) -> bool:
+    """Whether all that an error came of is a bounded chain, and none of it says by code of its own what it came of."""
+    waiting, seen = [error], set[int]()
+    while waiting:
+        one = waiting.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        kind = type(one)
+        if len(seen) > _LONGEST_CHAIN or any(getattr(kind, name, None) is not known for name, known in _LINKS.items()):
+            return False
+        if issubclass(kind, BaseExceptionGroup):
+            if kind.exceptions is not BaseExceptionGroup.exceptions:
+                return False
+            waiting += cast("BaseExceptionGroup[BaseException]", one).exceptions
+        waiting += [link for link in (one.__cause__, one.__context__) if link is not None]
+    return True

@@ -12,7 +12,6 @@ import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from inspect import isawaitable
 from typing import Any
 
 from ..runners import BodyCancelled, RunnerPool, Running
@@ -57,7 +56,7 @@ class LoopEngine(BaseEngine[_LoopRun]):
     async def _body(self, run: _LoopRun) -> Any:
         run.began = self._clock()
         value = bind(run.call)()
-        return await value if isawaitable(value) else value
+        return await value if hasattr(type(value), "__await__") else value
 
     def _done(self, run: _LoopRun, value: Any, error: BaseException | None) -> None:
         if error is None:

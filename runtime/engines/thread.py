@@ -16,13 +16,14 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from inspect import iscoroutine
 from queue import SimpleQueue
+from types import CoroutineType
 from typing import Any
 
 import msgspec
 
 from ...actors.errors import TaskCancelled
+from ...actors.theirs import is_a, text_of
 from ..imported import imported
 from .base import BaseEngine, Run
 from .beats import Beats
@@ -105,7 +106,7 @@ class ThreadEngine(BaseEngine[_ThreadRun]):
             raise TaskCancelled("cancelled before it started")
         run.began = self._clock()
         value = run.context.run(bind(run.call))
-        if iscoroutine(value):
+        if type(value) is CoroutineType:
             value.close()
             raise TypeError(
                 "the function returned a coroutine, which a thread cannot run; declare it `async def`, or "
@@ -122,8 +123,8 @@ class ThreadEngine(BaseEngine[_ThreadRun]):
             self._dismiss()
         if error is None:
             self._end(run, self._returned(run, value))
-        elif isinstance(error, TaskCancelled) and run.stopped:
-            self._end(run, self._cancelled(run, str(error)))
+        elif is_a(error, TaskCancelled) and run.stopped:
+            self._end(run, self._cancelled(run, text_of(error)))
         else:
             self._end(run, self._raised(run, error))
 

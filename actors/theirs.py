@@ -1,0 +1,160 @@
+"""What is the application's: how its functions are called, and how its objects and its errors are put into words.
+
+Rules
+-----
+- A user's code may raise anything and return anything. It fails what asked for it; nothing else ends by it.
+- A function of the application's is called by `called`, which raises Exceptions only. What is none (SystemExit, a
+  cancellation that nobody asked for, GeneratorExit, a bare BaseException, a group with such a member) comes as
+  `Escaped`, which names it. Where that costs too much, `contained` does the same for what was caught.
+- What a person does at the terminal goes on: a KeyboardInterrupt that a signal raised is meant for the program. One
+  that the code raises itself, by a `raise`, is an error like any other.
+- An object of the application's is never trusted to show itself: `shown`, `said` and `kind_name` raise nothing, and
+  give text that is bounded and can be kept. Its class is looked at by `type`, since it may say another one.
+- Coroutines are not called here: a cancellation may be meant for them. `runtime/inside.py` tells that.
+"""
+
+from __future__ import annotations
+
+import dis
+import signal
+from collections.abc import Callable, Iterator
+from functools import partial
+from types import CodeType, FunctionType, MethodType
+from typing import Any, ParamSpec, TypeVar, cast
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+LONGEST = 300
+"""Characters of an object that are shown."""
+_LONGEST_NAME = 200
+_RAISES = frozenset({dis.opmap["RAISE_VARARGS"], dis.opmap["RERAISE"]})
+_QUALIFIED: Any = type.__dict__["__qualname__"]  # what a metaclass may say otherwise
+_MODULE: Any = type.__dict__["__module__"]
+_MEMBERS: Any = BaseExceptionGroup.__dict__["exceptions"]
+_TRACE: Any = BaseException.__dict__["__traceback__"]
+
+
+class Escaped(Exception):  # noqa: N818 - it says what happened
+    """A function of the application raised what is no `Exception`, as SystemExit. It should raise an Exception."""
+
+
+def called(function: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
+    """Call a function of the application's. Raises Exceptions only, and a KeyboardInterrupt of the terminal."""
+    try:
+        return function(*args, **named)
+    except BaseException as error:
+        if is_a(error, Exception):
+            raise
+        raise contained(error) from error
+
+
+def contained(error: BaseException) -> Exception:
+    """What a user's code raised, as an Exception. Raises it on where it is meant for the program."""
+    if is_a(error, Exception):
+        return cast("Exception", error)
+    if from_terminal(error):
+        raise error
+    escaped = Escaped(said(error))
+    escaped.__cause__ = error
+    return escaped
+
+
+def truth(value: object) -> bool:
+    """Whether an object of the application's is true. Raises Exceptions only."""
+    return called(bool, value)
+
+
+def is_a(value: object, kind: type | tuple[type, ...]) -> bool:
+    """`isinstance`, of an object that may lie about its class, or raise where it is asked."""
+    return issubclass(type(value), kind)
+
+
+def members(error: BaseException) -> Iterator[BaseException]:
+    """The error, or all that a group is made of."""
+    waiting = [error]
+    while waiting:
+        one = waiting.pop()
+        if is_a(one, BaseExceptionGroup):
+            waiting.extend(_MEMBERS.__get__(one))
+        else:
+            yield one
+
+
+def from_terminal(error: BaseException) -> bool:
+    """Whether an error is a KeyboardInterrupt that came by a signal, or a group with one: it is meant for the program.
+
+    By a signal came what its handler raised, and what was raised in the middle of something else than a `raise`.
+    """
+    return any(_interrupts(one) for one in members(error) if is_a(one, KeyboardInterrupt))
+
+
+def _interrupts(error: BaseException) -> bool:
+    trace = _TRACE.__get__(error)
+    if trace is None:
+        return False
+    handler = _code_of(signal.getsignal(signal.SIGINT))
+    while trace.tb_frame.f_code is not handler:
+        if trace.tb_next is None:
+            return trace.tb_frame.f_code.co_code[trace.tb_lasti] not in _RAISES
+        trace = trace.tb_next
+    return True
+
+
+def _code_of(handler: object) -> CodeType | None:
+    """The code that a signal's handler runs, where that is Python."""
+    while isinstance(handler, partial | MethodType):
+        handler = handler.func if isinstance(handler, partial) else handler.__func__
+    return handler.__code__ if isinstance(handler, FunctionType) else None
+
+
+# -- in words ----------------------------------------------------------------------------------------------------------
+
+
+def shown(value: object, longest: int = LONGEST) -> str:
+    """An object as Python writes it, cut where it is long. Raises nothing."""
+    try:
+        text = ascii(value) if type(value) is str and not value.isprintable() else repr(value)
+    except BaseException as error:
+        if from_terminal(error):
+            raise
+        return f"a {kind_name(value)}"
+    return kept(text, longest)
+
+
+def said(error: BaseException, longest: int = LONGEST) -> str:
+    """An error in a line: its type, and its text. Raises nothing."""
+    text = text_of(error, longest)
+    return f"{kind_name(error)}: {text}" if text else kind_name(error)
+
+
+def text_of(error: BaseException, longest: int = LONGEST) -> str:
+    """What an error says of itself. Raises nothing."""
+    try:
+        text = str(error)
+    except BaseException as broken:
+        if from_terminal(broken):
+            raise
+        return f"(its text could not be made: {kind_name(broken)})"
+    return kept(text, longest)
+
+
+def kind_name(value: object) -> str:
+    """The name of an object's class, or of a class. Raises nothing."""
+    kind: type = value if is_a(value, type) else type(value)  # type: ignore[assignment]
+    return kept(_QUALIFIED.__get__(kind), _LONGEST_NAME)
+
+
+def class_name(kind: type) -> str:
+    """The name of a class with its module's. Raises nothing."""
+    module = _MODULE.__get__(kind)
+    return f"{kept(module, _LONGEST_NAME)}.{kind_name(kind)}" if is_a(module, str) else kind_name(kind)
+
+
+def kept(text: str, longest: int) -> str:
+    """A text that any journal can hold: a plain str, valid Unicode, and not longer than `longest` characters."""
+    text = str.__str__(text)  # a subclass may lie about all else
+    if len(text) > longest:
+        cut = f"... ({len(text)} characters)"
+        text = text[: max(longest - len(cut), 0)] + cut
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
