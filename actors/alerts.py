@@ -22,6 +22,7 @@ import msgspec
 
 from .records import OutboxRow
 from .spec import Alert, Hook, Workstream
+from .theirs import shown
 from .times import seconds
 from .transitions import Transitioned, iso
 from .turn import Turn, folder_of
@@ -90,7 +91,7 @@ class Alerter:
                     for watch, spec in self._watches(event):
                         self._tell(watch, spec, event)
         except Exception as error:
-            self.kernel.notice("alert_broken", "error", f"an alert could not be made: {error!r}")
+            self.kernel.notice("alert_broken", "error", f"an alert could not be made: {shown(error)}")
         turn.effects += others
 
     def _watches(self, event: Transitioned) -> Iterator[tuple[Watch, Workstream | None]]:

@@ -15,12 +15,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from random import Random
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 from .schema import did_you_mean, short
 from .spec import Retry
+from .theirs import called, said, shown
 from .times import number, seconds
 
 if TYPE_CHECKING:
@@ -108,23 +110,22 @@ def _default(retry: Retry, n: int, longest: float) -> float:
 
 def _drawn(wait: object, n: int, rng: Random, resolve: Callable[[str], Callable[..., Any]] | None) -> float | None:
     try:
-        way: object = (resolve or _imported)(wait) if isinstance(wait, str) else wait
-        if isinstance(way, Mapping):
-            way = decode_wait(cast("Mapping[str, object]", way))
-        if is_strategy(way):
-            drawn = _strategy(cast("wait_base", way), n, rng)
-        else:
-            drawn = float(cast("Callable[[int], float]", way)(n))
+        drawn = called(_asked, wait, n, rng, resolve or _imported)
     except Exception as error:
-        logging.getLogger("callboard.backoff").warning(
-            "the wait %r failed for retry %d (%s: %s); the default backoff is used",
-            wait,
-            n,
-            type(error).__name__,
-            error,
-        )
+        text = f"the wait {shown(wait)} failed for retry {n} ({said(error)}); the default backoff is used"
+        with suppress(Exception):  # a handler of the application's
+            called(logging.getLogger("callboard.backoff").warning, text)
         return None
     return drawn if drawn >= 0 else 0.0  # also for a NaN
+
+
+def _asked(wait: object, n: int, rng: Random, resolve: Callable[[str], Callable[..., Any]]) -> float:
+    way: object = resolve(wait) if isinstance(wait, str) else wait
+    if isinstance(way, Mapping):
+        way = decode_wait(cast("Mapping[str, object]", way))
+    if is_strategy(way):
+        return _strategy(cast("wait_base", way), n, rng)
+    return float(cast("Callable[[int], float]", way)(n))
 
 
 def _imported(path: str) -> Callable[..., Any]:

@@ -18,6 +18,7 @@ from .records import JobRecord, MachineRecord, WorkstreamRecord
 from .schema import plain_problem
 from .spec import Approval, Worker, Workstream
 from .task_record import TaskRecord
+from .theirs import called
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -285,6 +286,9 @@ class Fire(Message, frozen=True):
         for name in ("event", "reason", "metadata"):
             if problem := plain_problem(getattr(self, name)):
                 raise ValueError(f"Fire cannot take this {name}: {problem}")
+        if self.metadata:  # a copy: what is written later is what was held to be writable now
+            copy = called(msgspec.json.decode, called(msgspec.json.encode, self.metadata))
+            msgspec.structs.force_setattr(self, "metadata", copy)
 
 
 _FIRE: dict[str, tuple[type, ...]] = {

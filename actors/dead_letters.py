@@ -17,6 +17,8 @@ from typing import Any
 
 from msgspec import Struct
 
+from .theirs import called
+
 __all__ = ["DeadLetter", "DeadLetters", "Reason"]
 
 
@@ -79,7 +81,7 @@ class DeadLetters:
         self.counts[reason] += 1
         for subscriber in tuple(self._subscribers):
             try:
-                subscriber(letter)
+                called(subscriber, letter)
             except Exception:
                 self.subscriber_errors += 1
 

@@ -44,6 +44,7 @@ from .notices import Notice
 from .requests import keep_request
 from .spec import Defaults, Tool
 from .staging import Staging
+from .theirs import called, contained, kind_name, said, shown
 from .turn import Answer, Port, Receiver, StopCall, Turn
 
 if TYPE_CHECKING:
@@ -180,8 +181,8 @@ class Kernel(Staging):
             while queue:
                 actor, told = queue.popleft()
                 actor.receive(told)
-        except Exception as error:
-            self._undo(turn, seq, message, actor, error)
+        except BaseException as raised:  # of a function of the application's that was called in it
+            self._undo(turn, seq, message, actor, contained(raised))
             return
         if self.alerting:
             self.alerter.look(turn)
@@ -268,7 +269,7 @@ class Kernel(Staging):
             self.turn = Turn()
             self.effect(Answer(reply, None, error))
             self.port.commit(self.turn)
-        text = f"{type(error).__name__}: {error}"
+        text = said(error)
         culprit = self._culprit(actor)
         key, token = self._input_of(message)
         if culprit and culprit != key:
@@ -409,7 +410,10 @@ def _nobody() -> None:
 
 
 def _undone(message: Message, error: Exception, at: float) -> Notice:
-    text = f"a turn of {type(message).__name__} raised {error!r} and was undone"
+    text = f"a turn of {type(message).__name__} raised {shown(error)} and was undone"
     # As text, since what renders exceptions for people may print every local variable, secrets too.
-    trace = "".join(traceback.format_exception(error))
+    try:
+        trace = "".join(called(traceback.format_exception, error))
+    except Exception as broken:  # the error of a function of the application's may have code of its own
+        trace = f"(the traceback could not be made: {kind_name(broken)})"
     return Notice(event="turn_undone", severity="error", text=text, at=at, facts={"traceback": trace}, error=error)

@@ -27,6 +27,7 @@ from ..machines import Guard, InvalidTransitionError, Machine, Severity, State, 
 from .commands import Fire
 from .records import MachineRecord
 from .schema import did_you_mean, plain_problem, short
+from .theirs import called, is_a, said
 from .times import is_named, moment, point
 
 Facts: TypeAlias = Any  # an instance of the Struct that the application declares, or None
@@ -167,7 +168,14 @@ class MachineKind:
 
     def read(self, raw: msgspec.Raw | None) -> Facts:
         """The facts of a record. Raises msgspec.DecodeError for what its Struct does not take."""
-        return None if raw is None or self.facts is None else msgspec.json.decode(raw, type=self.facts)
+        if raw is None or self.facts is None:
+            return None
+        try:
+            return called(msgspec.json.decode, raw, type=self.facts)
+        except msgspec.MsgspecError:
+            raise
+        except Exception as error:  # of its own code, as a `__post_init__`
+            raise msgspec.ValidationError(f"its own code raised {said(error)}") from error
 
     def judge(self, state: str, facts: Facts, raw: msgspec.Raw | None, fire: Fire) -> tuple[Transition, Facts]:
         """The row that an event takes, and the facts that it leaves; the very same ones where it changes none.
@@ -177,24 +185,33 @@ class MachineKind:
         Raises InvalidTransitionError, and FireFailed where a function of the application raises, or gives no facts.
         """
         try:
-            row = self.machine.transition(state, fire.event, facts, fire)
-            changed = self._with(facts, fire.facts)
+            row = called(self.machine.transition, state, fire.event, facts, fire)
+            changed = called(self._with, facts, fire.facts)
             if self.on_event is not None:
-                changed = self.on_event(self.read(raw) if changed is facts else changed, fire)
+                given = self.read(raw) if changed is facts else changed
+                changed = self._plain(called(self.on_event, given, fire), fire)
         except (InvalidTransitionError, FireFailed):
             raise
         except Exception as error:  # the application's own, which must not become the runtime's
             raise FireFailed(
                 f"{self.machine.name}: {fire.event!r} in state {state!r} was not taken, since a function of the "
-                f"application raised {type(error).__name__}: {error}. {'' if facts is not None else NO_FACTS}"
+                f"application raised {said(error)}. {'' if facts is not None else NO_FACTS}"
                 "Nothing has changed."
             ) from error
-        wanted = self.facts or type(None)
-        if not isinstance(changed, wanted):
-            raise FireFailed(f"{self.machine.name}: its on_event returned {short(changed)}, which are no facts of it")
-        if changed is not facts and (problem := number_problem(changed)):
-            raise FireFailed(f"{self.machine.name}: {fire.event!r} was not taken: {problem}. Nothing has changed.")
         return row, changed
+
+    def _plain(self, changed: Any, fire: Fire) -> Facts:
+        """What `on_event` returned, as it is read again: it may be of a class with code of its own."""
+        if not is_a(changed, self.facts or type(None)):
+            raise FireFailed(f"{self.machine.name}: its on_event returned {short(changed)}, which are no facts of it")
+        if changed is None:
+            return None
+        if problem := called(number_problem, changed):
+            raise FireFailed(f"{self.machine.name}: {fire.event!r} was not taken: {problem}. Nothing has changed.")
+        try:
+            return self.read(msgspec.Raw(called(msgspec.json.encode, changed)))
+        except Exception as error:
+            raise FireFailed(f"{self.machine.name}: its on_event returned no facts of it: {said(error)}") from None
 
     def _with(self, facts: Facts, changes: Mapping[str, Any] | None) -> Facts:
         """The facts with some changed."""

@@ -28,6 +28,7 @@ from msgspec import Struct
 
 from .actor_errors import ActorStopped, AskCycleError, AskTimeout, MailboxFull
 from .dead_letters import Reason
+from .theirs import shown
 from .times import LONGEST, wait_of
 
 if TYPE_CHECKING:
@@ -163,9 +164,8 @@ class Request(Struct, gc=False, eq=False):
     def time_out(self, seconds: float) -> None:
         """The asker has waited long enough."""
         self.timer = None
-        self.fail(
-            AskTimeout(f"asked {self.target.name} {self.message!r}: no answer within {seconds} s; it may still come")
-        )
+        asked = f"asked {self.target.name} {shown(self.message)}"
+        self.fail(AskTimeout(f"{asked}: no answer within {seconds} s; it may still come"))
 
     def _late(self, value: Any) -> None:
         self.host.dead_letters.add(self.target.name, value, Reason.LATE_REPLY)
@@ -245,7 +245,7 @@ class Ref(Struct, gc=False, eq=False):
             host.send_now(self, message)
             return
         if turn is not None and turn.cell is self:
-            msg = f"{self.name} offered {message!r} to itself: its mailbox of {_size(self)} is full"
+            msg = f"{self.name} offered {shown(message)} to itself: its mailbox of {_size(self)} is full"
             raise MailboxFull(msg)
         offer = Offer(message, host.waiter())
         host.wait_for_room(self, offer)
@@ -375,11 +375,12 @@ class SystemRef(Struct, gc=False, eq=False):
 
 
 def _stopped(cell: Ref, message: Any) -> ActorStopped:
-    return ActorStopped(f"sent {message!r} to {cell.name}: it has stopped; spawn it again, or watch it")
+    return ActorStopped(f"sent {shown(message)} to {cell.name}: it has stopped; spawn it again, or watch it")
 
 
 def _full(cell: Ref, message: Any) -> MailboxFull:
-    return MailboxFull(f"asked {cell.name} {message!r}: its mailbox of {_size(cell)} is full; offer() waits for room")
+    full = f"its mailbox of {_size(cell)} is full; offer() waits for room"
+    return MailboxFull(f"asked {cell.name} {shown(message)}: {full}")
 
 
 def _size(cell: Ref) -> int:

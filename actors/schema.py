@@ -23,6 +23,8 @@ from typing import Any, TypeVar, cast
 import msgspec
 from msgspec import inspect
 
+from .theirs import shown
+
 S = TypeVar("S", bound=msgspec.Struct)
 Path = tuple[str | int, ...]
 
@@ -349,11 +351,7 @@ def _kind(value: object) -> str:
 
 def short(value: object) -> str:
     """A value as a message repeats it: written as Python does, and cut where it is long."""
-    try:
-        text = ascii(value) if isinstance(value, str) and not value.isprintable() else repr(value)
-    except Exception:  # a user's __repr__, or an integer beyond the interpreter's limit of digits
-        text = f"a {type(value).__name__}"
-    return clipped(text, _SHOWN)
+    return clipped(shown(value), _SHOWN)
 
 
 def clipped(text: str, most: int) -> str:

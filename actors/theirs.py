@@ -19,7 +19,7 @@ import dis
 import signal
 from collections.abc import Callable, Iterator
 from functools import partial
-from types import CodeType, FunctionType, MethodType
+from types import CodeType, FunctionType, MethodType, TracebackType
 from typing import Any, ParamSpec, TypeVar, cast
 
 P = ParamSpec("P")
@@ -33,6 +33,8 @@ _QUALIFIED: Any = type.__dict__["__qualname__"]  # what a metaclass may say othe
 _MODULE: Any = type.__dict__["__module__"]
 _MEMBERS: Any = BaseExceptionGroup.__dict__["exceptions"]
 _TRACE: Any = BaseException.__dict__["__traceback__"]
+_CAUSE: Any = BaseException.__dict__["__cause__"]
+_CONTEXT: Any = BaseException.__dict__["__context__"]
 
 
 class Escaped(Exception):  # noqa: N818 - it says what happened
@@ -81,6 +83,22 @@ def members(error: BaseException) -> Iterator[BaseException]:
             yield one
 
 
+def origins(error: BaseException) -> Iterator[BaseException]:
+    """The error, and what it came of, each once: of each its cause, or else what was being handled."""
+    seen: set[int] = set()
+    one: BaseException | None = error
+    while one is not None and id(one) not in seen:
+        seen.add(id(one))
+        yield one
+        cause = _CAUSE.__get__(one)
+        one = _CONTEXT.__get__(one) if cause is None else cause
+
+
+def set_traceback(error: BaseException, trace: TracebackType | None) -> None:
+    """Give an error that traceback."""
+    _TRACE.__set__(error, trace)
+
+
 def from_terminal(error: BaseException) -> bool:
     """Whether an error is a KeyboardInterrupt that came by a signal, or a group with one: it is meant for the program.
 
@@ -125,6 +143,8 @@ def shown(value: object, longest: int = LONGEST) -> str:
 def said(error: BaseException, longest: int = LONGEST) -> str:
     """An error in a line: its type, and its text. Raises nothing."""
     text = text_of(error, longest)
+    if type(error) is Escaped:
+        return text  # that is such a line already
     return f"{kind_name(error)}: {text}" if text else kind_name(error)
 
 
@@ -140,7 +160,9 @@ def text_of(error: BaseException, longest: int = LONGEST) -> str:
 
 
 def kind_name(value: object) -> str:
-    """The name of an object's class, or of a class. Raises nothing."""
+    """The name of an object's class, or of a class; of an `Escaped` that of what was raised. Raises nothing."""
+    if type(value) is Escaped and value.__cause__ is not None:
+        value = value.__cause__
     kind: type = value if is_a(value, type) else type(value)  # type: ignore[assignment]
     return kept(_QUALIFIED.__get__(kind), _LONGEST_NAME)
 

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
 import anyio
@@ -27,9 +29,11 @@ from ..actors.records import ApprovalRecord, JobRecord, WorkstreamRecord
 from ..actors.spec import Approval, Workstream
 from ..actors.task import TaskActor
 from ..actors.task_record import TaskRecord
+from ..actors.theirs import called, is_a, shown
 from ..actors.times import seconds
 from ..machines import Event
 from .engines.bodies import is_async, takes_context
+from .inside import awaited
 from .threads import in_lane
 
 if TYPE_CHECKING:
@@ -38,6 +42,8 @@ if TYPE_CHECKING:
     from .host import Host
 
 HeldRecord = TaskRecord | WorkstreamRecord | ApprovalRecord
+MOST_PEOPLE = 100_000
+"""People of a team: its function may never end to name them."""
 ASKED = 10.0
 """Seconds that a function has to say who is in a team."""
 
@@ -166,8 +172,8 @@ async def with_teams(message: Approve, entity: Entity[Any] | None, bodies: Bodie
             with anyio.fail_after(ASKED):
                 names[team] = await _members(bodies.callable_body(members), team)
         except Exception as error:  # whatever the application's function raises
-            why = f"it took over {ASKED:g} s" if isinstance(error, TimeoutError) else repr(error)
-            text = f"who is in team {team!r} could not be found out by {members!r}: {why}"
+            why = f"it took over {ASKED:g} s" if is_a(error, TimeoutError) else shown(error)
+            text = f"who is in team {team!r} could not be found out by {shown(members)}: {why}"
             host.notice(
                 "team_unknown", "warning", text, kind=record.kind, entity_id=record.id, job_id=record.job_id,
                 team=team, by=message.by,
@@ -183,9 +189,16 @@ async def with_teams(message: Approve, entity: Entity[Any] | None, bodies: Bodie
 async def _members(func: Callable[..., Any], team: str) -> set[str]:
     args = (team,) if takes_context(func) else ()
     if is_async(func):
-        said = await func(*args)
+        said = await awaited(func, *args)
     else:
-        said = await in_lane("people", func, *args, abandon=True)
+        said = await in_lane("people", partial(called, func, *args), abandon=True)
+    return called(_names_in, said)
+
+
+def _names_in(said: object) -> set[str]:
     if isinstance(said, str) or not isinstance(said, Iterable):
-        raise TypeError(f"it returned {said!r:.60}, and not the names of people")
-    return {person(name) for name in cast("Iterable[str]", said)}
+        raise TypeError(f"it returned {shown(said, 60)}, and not the names of people")
+    names = {person(name) for name in islice(cast("Iterable[str]", said), MOST_PEOPLE + 1)}
+    if len(names) > MOST_PEOPLE:
+        raise ValueError(f"it returned more than {MOST_PEOPLE:,} names")
+    return names

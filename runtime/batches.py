@@ -20,6 +20,7 @@ from typing import Any
 
 from ..actors.dead_letters import DeadLetters
 from ..actors.ref import BUSY, NOTHING, SYSTEM, Ref, Request, SystemRef
+from ..actors.theirs import called
 from .clock import Clock
 from .turns import NOT_MERE_ANSWERS, Turns
 
@@ -90,14 +91,25 @@ class Batches(Turns):
         """Handle up to `limit` messages of those who are ready, no longer than to `_until`. Returns how many."""
         try:
             handled = self._context.run(self._handle_ready, limit)
+        except Exception:
+            if self._changed() is not None:
+                raise
+            handled = limit  # as if: the value of a context variable cannot be compared, and has been changed
         finally:
             self.stand_alone()
             self._request = None
             if self._batch_of is not None:  # something raised out of here: the rest of that batch stays mail
                 self.settle(self._batch_of)
-        if self._context != self._base:
+        if self._changed() is not False:
             self._context = self._base.copy()
         return handled
+
+    def _changed(self) -> bool | None:
+        """Whether a receive has changed the context; None where the values in it do not let themselves be compared."""
+        try:
+            return called(self._base.__ne__, self._context)
+        except Exception:
+            return None
 
     def _handle_ready(self, limit: int) -> int:  # noqa: PLR0912 - one loop, on purpose
         ready, calls, log, context, base = self.ready, self._calls, self.log, self._context, self._base
@@ -194,7 +206,7 @@ class Batches(Turns):
                 self._run_receive(cell, message.message, message)
                 return handled
             interrupted = self._staged and self._let_happen(cell)
-            if interrupted or kind_of(result) in NOT_MERE_ANSWERS or context != base:
+            if interrupted or kind_of(result) in NOT_MERE_ANSWERS or self._changed() is not False:
                 handled = self.settle(cell)
                 if not self._took(cell, message, None, result):
                     self.rest(cell)

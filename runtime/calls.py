@@ -29,6 +29,7 @@ import msgspec
 from ..actors.messages import CallEnded
 from ..actors.spec import ON_CLUSTER, Check, Condition, Hook, Task, Workstream
 from ..actors.task_record import TaskRecord
+from ..actors.theirs import contained, text_of
 from ..actors.times import seconds
 from ..actors.turn import RunHook, StartCall, folder_of
 from .acceptance import importing, looked_at
@@ -36,7 +37,7 @@ from .bodies import Bodies, BodyNotFound, NoPath, kind_of, look_in, path_of
 from .desk import ApprovalDesk
 from .engines.bodies import takes_context
 from .engines.context import TaskContext
-from .engines.contract import Call, CommandCall, Engine, EngineClosed, ErrorInfo, Outcome, ProcessCall
+from .engines.contract import Call, CommandCall, Engine, ErrorInfo, Outcome, ProcessCall
 from .engines.processes import ASKED_BY
 from .engines.shortage import Pauses, is_shortage
 from .imported import imported
@@ -112,10 +113,11 @@ class Caller(Reports):
                 self._start_body(cast("TaskActor", entity), effect.token)
             else:
                 self._start_question(cast("TaskActor | WorkstreamActor", entity), effect)
-        except (BodyNotFound, EngineClosed, OSError, ValueError, TypeError) as error:
-            if is_shortage(error):
+        except BaseException as raised:  # whatever it is: a function may have code of its own where it is looked at
+            why = contained(raised)
+            if is_shortage(why):
                 raise
-            self._tell(not_started(effect.token, error))
+            self._tell(not_started(effect.token, why))
 
     def _delay(self, effect: StartCall | RunHook, error: Exception) -> None:
         """Try it again after a pause, after what waits already."""
@@ -288,11 +290,12 @@ class Caller(Reports):
         except (BodyNotFound, SecretMissing) as error:
             self._hook_waits(row, hook, str(error))
             self._tell(CallEnded(effect.token, "waits"))
-        except (EngineClosed, OSError, ValueError, TypeError) as error:
-            if is_shortage(error):
+        except BaseException as raised:
+            why = contained(raised)
+            if is_shortage(why):
                 raise
-            self._hook_failed(row, hook, str(error))
-            self._tell(not_started(effect.token, error))
+            self._hook_failed(row, hook, text_of(why))
+            self._tell(not_started(effect.token, why))
         else:
             self._limit_hook(effect.token, seconds(hook.timeout))
 

@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from ..actors.actor import Terminated
 from ..actors.ref import BUSY, NOTHING, Ref, Turn
+from ..actors.theirs import shown
 from .grave import Grave
 
 if TYPE_CHECKING:
@@ -169,7 +170,8 @@ class Endings:
         life.ending.reason = "abandoned"
         self._host.abandon(turn)
         timeout = 0.0 if cell.spec is None else cell.spec.stop_timeout
-        self._host.critical(cell, f"abandoned: {turn.message!r} was still running {timeout} s after its stop", None)
+        late = f"{shown(turn.message)} was still running {timeout} s after its stop"
+        self._host.critical(cell, f"abandoned: {late}", None)
         if turn.hook is not None:
             self._ended(cell, None)
         else:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from ..actors.spec import Approval, Workstream
+from ..actors.theirs import kind_name, text_of
 from ..actors.validate import SpecificationError
 from .engines.wire import Answered, Refusal, Unwanted, Want
 from .runners import BodyCancelled, RunnerPool, Running
@@ -107,4 +108,4 @@ class Errands:
 def _refusal(error: BaseException) -> Refusal:
     if isinstance(error, SpecificationError):
         return Refusal("SpecificationError", error.source, error.findings)
-    return Refusal(type(error).__name__, str(error))
+    return Refusal(kind_name(error), text_of(error, 4_000))

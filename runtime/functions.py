@@ -15,6 +15,7 @@ from types import MethodType, ModuleType
 from typing import Any, cast
 
 from ..actors.schema import did_you_mean
+from ..actors.theirs import called, said, shown, text_of
 from .engines.bodies import takes_context
 from .imported import imported
 
@@ -60,9 +61,9 @@ def look_in(folder: str) -> None:
 def wants_too_much(func: Body) -> str | None:
     """What is wrong with a body that asks for more than nothing, or one argument."""
     try:
-        takes_context(func)
-    except TypeError as error:
-        return str(error)
+        called(takes_context, func)
+    except Exception as error:  # its signature may be code of its own
+        return text_of(error)
     return None
 
 
@@ -70,7 +71,7 @@ def follow(path: str) -> Body:
     """The function of an import path. Raises BodyNotFound. Imports its module if need be."""
     found = find(path)
     if not callable(found):
-        raise BodyNotFound(f"{path!r} is no function, but {found!r:.60}")
+        raise BodyNotFound(f"{path!r} is no function, but {shown(found, 60)}")
     return found
 
 
@@ -80,11 +81,13 @@ def find(path: str) -> object:
     found: object = _module(module_name, path)
     for step in names.split("."):
         try:
-            found = getattr(found, step)
+            found = called(getattr, found, step)
         except AttributeError:
-            known = [name for name in dir(found) if not name.startswith("_")]
+            known = [name for name in called(dir, found) if not name.startswith("_")]
             advice = did_you_mean(step, known) or f"its folder, if it is the right one, is {_file(found)}"
             raise BodyNotFound(f"{path!r}: there is no {step!r} in {_title(found)}; {advice}") from None
+        except Exception as error:  # a module may have code of its own for its names, too
+            raise BodyNotFound(f"{path!r}: {step!r} cannot be had of {_title(found)}: {said(error)}") from None
     return found
 
 
@@ -106,19 +109,19 @@ def _module(name: str, path: str) -> ModuleType:
     if (module := imported(name)) is not None:
         return cast("ModuleType", module)
     try:
-        return importlib.import_module(name)
+        return called(importlib.import_module, name)
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
             text = f"there is no module {error.name!r}; install it, or put it beside the specification file"
         else:
             text = f"module {name!r} imports {error.name!r}, which is not there"
-    except (Exception, SystemExit) as error:  # a module may raise whatever it likes while it is imported
-        text = f"module {name!r} cannot be imported: {type(error).__name__}: {error}"
+    except Exception as error:  # a module may raise whatever it likes while it is imported
+        text = f"module {name!r} cannot be imported: {said(error)}"
     raise BodyNotFound(f"{path!r}: {text}")
 
 
 def _title(owner: object) -> str:
-    return f"module {owner.__name__!r}" if isinstance(owner, ModuleType) else f"{owner!r:.60}"
+    return f"module {owner.__name__!r}" if isinstance(owner, ModuleType) else shown(owner, 60)
 
 
 def _file(owner: object) -> str:

@@ -27,6 +27,7 @@ from ..actors.machine_actor import retire
 from ..actors.messages import CLOCK_SET, Continue, Message, TimerFired, WorkerBeat
 from ..actors.notices import Notice, Severity
 from ..actors.spec import Task
+from ..actors.theirs import called, origins, set_traceback
 from ..actors.transitions import Transitioned
 from ..actors.turn import (
     NO_ENGINE,
@@ -47,7 +48,7 @@ from ..actors.turn import (
     Tell,
     Turn,
 )
-from .bodies import Bodies, BodyNotFound, kind_of
+from .bodies import Bodies, kind_of
 from .calls import Caller
 from .dispatcher import Dispatcher
 from .journal.contract import Entry, Journal
@@ -194,8 +195,8 @@ class Host:
         engine = self._engine_of.get(name)
         if engine is None:
             try:
-                engine = kind_of(self._bodies.resolve(name))
-            except BodyNotFound:
+                engine = called(lambda: kind_of(self._bodies.resolve(name)))
+            except Exception:  # it is not there, or cannot be looked at
                 return NO_ENGINE
             self._engine_of[name] = engine
         return engine
@@ -253,7 +254,7 @@ class Host:
         if self.on_trouble is None:
             return False
         try:
-            self.on_trouble(notice)
+            called(self.on_trouble, notice)
         except Exception:  # the application's own affair, which must not become the runtime's
             return False
         return True
@@ -452,10 +453,8 @@ def _bare(error: Exception) -> Exception:
     Those hold the turn, whose effects hold the error; and since effects are unknown to the garbage collector
     (`gc=False`), such a circle would stay for ever.
     """
-    one: BaseException | None = error
-    while one is not None:
-        one.__traceback__ = None
-        one = one.__cause__ or one.__context__
+    for one in origins(error):
+        set_traceback(one, None)
     return error
 
 

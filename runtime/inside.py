@@ -14,6 +14,9 @@ from typing import Any, TypeVar, cast
 
 import anyio
 
+from ..actors.theirs import contained, is_a
+from .imported import under_trio
+
 T = TypeVar("T")
 
 
@@ -76,6 +79,30 @@ def inside(context: contextvars.Context, func: Callable[[], Awaitable[T]]) -> Ge
         del argument  # an error's traceback holds this frame
 
 
+async def awaited(func: Callable[..., Awaitable[T]], *args: Any) -> T:
+    """Await a coroutine function of the application's in the present task.
+
+    Raises Exceptions only (`actors/theirs.py`), and the cancellation of this task: not one that the function made.
+    """
+    try:
+        return await func(*args)
+    except BaseException as raised:
+        cancellation, _ = sort_out(raised)
+        if cancellation is not None or is_a(raised, Exception) or _is_struck():
+            raise
+        raise contained(raised) from raised
+
+
+def _is_struck() -> bool:
+    """Whether somebody has cancelled the present task itself, which asyncio lets anybody do."""
+    if under_trio():
+        return False
+    import asyncio  # noqa: PLC0415 - only where it is the loop
+
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 def sort_out(raised: BaseException) -> tuple[BaseException | None, BaseException | None]:
     """Tell a cancellation that must go on from the body's own error: (cancellation, error)."""
     kind = anyio.get_cancelled_exc_class()
@@ -83,7 +110,7 @@ def sort_out(raised: BaseException) -> tuple[BaseException | None, BaseException
     rest: BaseException | None = None
     if (group := _group(raised)) is not None:
         cancelled, rest = group.split(kind)
-    elif isinstance(raised, kind):
+    elif is_a(raised, kind):
         cancelled = raised
     if cancelled is None or not being_cancelled():
         return None, raised  # not a cancellation, or one that the body made or got from a task it awaited
@@ -93,7 +120,7 @@ def sort_out(raised: BaseException) -> tuple[BaseException | None, BaseException
 
 
 def _group(error: BaseException) -> BaseExceptionGroup[BaseException] | None:
-    return cast("BaseExceptionGroup[BaseException]", error) if isinstance(error, BaseExceptionGroup) else None
+    return cast("BaseExceptionGroup[BaseException]", error) if is_a(error, BaseExceptionGroup) else None
 
 
 def being_cancelled() -> bool:

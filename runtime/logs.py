@@ -17,6 +17,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from ..actors.notices import Notice
+from ..actors.theirs import called
 from .imported import imported
 from .printable import printable_value
 from .secrets import Mask
@@ -85,4 +86,4 @@ def write_notice(notice: Notice, log: Any) -> None:
 def say_notice(notice: Notice) -> None:
     """Write a notice's line where nobody else was told of it. Raises nothing."""
     with suppress(Exception):
-        write_notice(notice, logger("callboard"))
+        called(write_notice, notice, logger("callboard"))

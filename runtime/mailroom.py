@@ -25,6 +25,7 @@ from ..actors.actor import After, Later
 from ..actors.actor_errors import ActorStopped
 from ..actors.dead_letters import DeadLetters, Reason
 from ..actors.ref import BUSY, NOTHING, Life, Offer, Ref, Request, Turn
+from ..actors.theirs import shown
 from ..actors.times import LONGEST, wait_of
 from .clock import Clock, SystemClock
 from .timers import Timers
@@ -277,7 +278,7 @@ class Mailroom:
         self.put_back(cell)
         for message in (*reversed(cell.hand or ()), *(cell.more or ())):
             if type(message) is Request:
-                message.fail(ActorStopped(f"asked {cell.name} {message.message!r}: it stopped before its turn"))
+                message.fail(ActorStopped(f"asked {cell.name} {shown(message.message)}: it stopped before its turn"))
             else:
                 self.dead_letters.add(cell.name, message, Reason.STOPPED)
         for message in cell.control or ():
@@ -289,7 +290,7 @@ class Mailroom:
             if not offer.gone:
                 offer.gone = True
                 offer.error = ActorStopped(
-                    f"offered {cell.name} {offer.message!r}: it stopped while this waited for room"
+                    f"offered {cell.name} {shown(offer.message)}: it stopped while this waited for room"
                 )
                 offer.waiter.set()
         self.fail_owed(cell, "stopped")
@@ -300,7 +301,7 @@ class Mailroom:
         while life is not None and life.owed:
             request = next(iter(life.owed))
             del life.owed[request]
-            request.fail(ActorStopped(f"asked {cell.name} {request.message!r}: it {what} with the answer put off"))
+            request.fail(ActorStopped(f"asked {cell.name} {shown(request.message)}: it {what} with the answer put off"))
 
     # -- what a receive does ---------------------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ import anyio
 import msgspec
 
 from ..actors.notices import Notice
+from ..actors.theirs import called
 from ..actors.transitions import Transitioned
 from .filters import Event, Wanted, everything
 from .journal.contract import JournalError, Reader
@@ -97,7 +98,7 @@ class Subscription(Generic[EventT]):
         if self._closed:
             return
         try:
-            wanted, last = self._wanted(event), self._last(event)
+            wanted, last = called(self._wanted, event), called(self._last, event)
         except Exception as error:
             self._broken = error
             self.close()
@@ -153,7 +154,7 @@ class Subscription(Generic[EventT]):
         else:
             self._past = None
         try:
-            self._before += [row for row in page if self._wanted(row)]
+            self._before += [row for row in page if called(self._wanted, row)]
         except Exception as error:
             self._broken, self._past = error, None
             self.close()
@@ -273,7 +274,7 @@ class Hub:
                 try:
                     if self._log is None:
                         self._log = structlog.get_logger("callboard")
-                    self._write(event)
+                    called(self._write, event)
                 except Exception:
                     self.unlogged += 1
 
@@ -287,7 +288,7 @@ class Hub:
         if structlog is None:
             return False
         try:
-            write_notice(notice, structlog.get_logger("callboard"))
+            called(write_notice, notice, structlog.get_logger("callboard"))
         except Exception:
             self.unlogged += 1
         return True

@@ -47,6 +47,7 @@ from ..actors.transitions import PublishedTransition, Transitioned
 from ..machines.phases import Phase
 from ..machines.task import TaskState
 from .filters import Event as Told
+from .inside import awaited
 from .journal.contract import Journal, JournalError, Reader
 from .metrics import Metrics
 from .observe import BUFFER, Dropped, Subscription
@@ -190,7 +191,7 @@ class Tracing:
                     self._before.clear()
                     continue
                 try:
-                    await self._take(event)
+                    await awaited(self._take, event)
                 except Exception:  # the application's own affair, which must not become the runtime's
                     self.lost += 1
 

@@ -19,6 +19,7 @@ import msgspec
 
 from ..actors.messages import Beat, CallEnded
 from ..actors.spec import Hook
+from ..actors.theirs import is_a, kind_name, text_of
 from ..actors.times import seconds
 from .bodies import BodyNotFound
 from .engines.context import Saved
@@ -192,11 +193,11 @@ class Reports:
 
 def not_started(token: int, error: Exception) -> CallEnded:
     """What the kernel is told of a call that could not be started."""
-    found = not isinstance(error, BodyNotFound)
-    kind = type(error).__name__ if found else "body_not_found"
-    text, category = str(error), "permanent"
-    if isinstance(error, OSError):
-        text, category = error.strerror or text, category_of(error)
+    found = not is_a(error, BodyNotFound)
+    kind = kind_name(error) if found else "body_not_found"
+    text, category = text_of(error), "permanent"
+    if is_a(error, OSError):
+        text, category = getattr(error, "strerror", None) or text, category_of(error)
     return CallEnded(token, "failed", None, kind, text, permanent=not found, category=category)
 
 

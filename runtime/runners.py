@@ -12,9 +12,9 @@ Rules:
 - Each body runs in a ``contextvars.Context`` of its own; ``done`` never sees it.
 - ``done`` is called exactly once for each submission, on the loop, never inside ``submit`` or ``cancel``.
   It must not raise: what it raises is an error of the runtime, and ends the host's task group.
-- What a body raises belongs to the body, also KeyboardInterrupt, SystemExit and exception groups. Only a
-  genuine cancellation of the host's task group passes through, and then every body that is left ends as
-  cancelled.
+- What a body raises belongs to the body, also SystemExit, a KeyboardInterrupt of its own, and exception groups. Only a
+  genuine cancellation of the host's task group passes through, and an interrupt from the terminal; then every body that
+  is left ends as cancelled.
 - Genuine is what a cancel scope around the runner says. asyncio lets anybody cancel a task, also a body its own: such a
   stray cancel ends that body as failed and that runner without a word, and others take its place.
 - Nothing here is for other threads.
@@ -37,6 +37,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import anyio
 from anyio.lowlevel import checkpoint
 
+from ..actors.theirs import from_terminal, is_a
 from .detached import present_task
 from .imported import under_trio
 from .inside import asyncio_scope, being_cancelled, inside, sort_out, stray, trio_scope
@@ -238,7 +239,7 @@ class _Runner:
             if self._struck():
                 await self._absorb()
         except BaseException as error:
-            if not (isinstance(error, anyio.get_cancelled_exc_class()) and self._struck()):
+            if not (is_a(error, anyio.get_cancelled_exc_class()) and self._struck()):
                 pool._abandon()
                 raise
             await self._absorb()
@@ -309,12 +310,16 @@ class _Runner:
                     raise
                 # A scope swallows a bare cancellation only; what else was in the group is recorded.
                 raise cancellation from None
+            if from_terminal(raised):
+                self.pool._end(running, None, BodyCancelled("the program was interrupted while it ran"))
+                error = None
+                raise
         else:
             self._close_what_was_left_open()
         if self._struck():
             self._spent = True
             pending = await self._absorb()
-            if pending or isinstance(error, anyio.get_cancelled_exc_class()):
+            if pending or is_a(error, anyio.get_cancelled_exc_class()):
                 value, error = None, stray(error)
         try:
             self.pool._end(running, value, error)

@@ -21,8 +21,10 @@ import os
 import re
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, cast
+from typing import Any
 from urllib.parse import quote, quote_plus
+
+from ..actors.theirs import called, is_a, kind_name
 
 MASK = "***"
 SHORTEST = 4
@@ -166,14 +168,15 @@ class Secrets:
 
     def _value(self, name: str) -> str:
         try:
-            value = self._source(name)
+            value = called(self._source, name)
         except Exception as error:  # its text may hold what must not be told
-            raise SecretMissing(f"the secret {name!r} could not be had: {type(error).__name__}") from None
+            raise SecretMissing(f"the secret {name!r} could not be had: {kind_name(error)}") from None
         if value is None:
             raise SecretMissing(f"there is no secret {name!r}: set that variable of the environment, or provide it")
-        if not isinstance(cast("object", value), str) or len(value) < SHORTEST:
+        text = str.__str__(value) if is_a(value, str) else ""  # a subclass may lie about all else
+        if len(text) < SHORTEST:
             raise SecretMissing(f"the secret {name!r} is no text of {SHORTEST} characters or more: it cannot be masked")
-        return value
+        return text
 
 
 def _spans(found: Iterator[re.Match[Any]], masked: int = 0) -> Iterator[tuple[int, int]]:

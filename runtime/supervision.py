@@ -22,6 +22,7 @@ from ..actors.actor import Actor, Context
 from ..actors.actor_errors import ActorStopped, ChildFailed, NameTaken, RestartLimitReached
 from ..actors.ref import BUSY, NOTHING, Ref, Spec
 from ..actors.strategy import Directive, Restart, RestartCount, Strategy, Supervision
+from ..actors.theirs import called, shown
 from ..actors.times import number, seconds
 from .endings import Endings
 
@@ -77,14 +78,14 @@ class Supervisor(Endings):
         host = self._host
         if host.closed or parent.spec is None:
             who = "the dispatcher is closed" if host.closed else f"{parent.name} has stopped"
-            msg = f"cannot spawn {actor!r}: {who}"
+            msg = f"cannot spawn {shown(actor)}: {who}"
             raise ActorStopped(msg)
         life = host.life(parent)
         children = life.children
         if children is None:
             children = life.children = {}
         if name is not None and name in children:
-            msg = f"cannot spawn {actor!r} as {name!r}: {children[name]!r} has that name"
+            msg = f"cannot spawn {shown(actor)} as {name!r}: {children[name]!r} has that name"
             raise NameTaken(msg)
         built, spec = self._build_first(actor, mailbox, Restart(restart), supervision, stop_timeout)
         self._number = number = self._number + 1
@@ -117,11 +118,11 @@ class Supervisor(Endings):
         if spec is None:
             _check_kind(actor, built)
             if mailbox < 1:
-                raise ValueError(f"cannot spawn {actor!r} with mailbox={mailbox}: at least 1")
+                raise ValueError(f"cannot spawn {shown(actor)} with mailbox={mailbox}: at least 1")
             try:
                 seconds(number(stop_timeout))
             except (TypeError, ValueError) as error:
-                raise ValueError(f"cannot spawn {actor!r} with that stop_timeout: {error}") from None
+                raise ValueError(f"cannot spawn {shown(actor)} with that stop_timeout: {error}") from None
             kind = type(built)
             spec = Spec(
                 build,
@@ -165,7 +166,7 @@ class Supervisor(Endings):
             return
         supervision = self._supervision(parent)
         try:
-            directive = Directive(supervision.decide(error))
+            directive = called(Directive, called(supervision.decide, error))
         except Exception as broken:
             # The function that should decide cannot: that is the parent's own failure.
             broken.__context__ = error
@@ -201,7 +202,7 @@ class Supervisor(Endings):
             self._host.critical(cell, "stopped for good by its failure", error)
             self.end(cell, "failed", error)
             return
-        failure = ChildFailed(f"{cell.name}, a child of {parent.name}, failed: {error!r}")
+        failure = ChildFailed(f"{cell.name}, a child of {parent.name}, failed: {shown(error)}")
         failure.__cause__ = error
         self.suspend(parent)
         self._host.soon(self._decide, parent, failure, cell)
@@ -220,7 +221,7 @@ class Supervisor(Endings):
         if delay is None:
             limit = RestartLimitReached(
                 f"{cell.name} needed more than {supervision.intensity} restarts in {supervision.period} s; "
-                f"the last failure: {error!r}"
+                f"the last failure: {shown(error)}"
             )
             limit.__cause__ = error
             self._escalate(cell, limit)
@@ -278,7 +279,7 @@ class Supervisor(Endings):
             life.epoch += 1
             cell.ctx = Context(cell, life.epoch)
             try:
-                cell.actor = host.apart(spec.build)
+                cell.actor = called(host.apart, spec.build)
             except Exception as error:
                 host.soon(self._decide, cell, error)
                 continue
@@ -301,5 +302,6 @@ class Supervisor(Endings):
 
 def _check_kind(actor: object, built: object) -> None:
     if not isinstance(built, Actor):
-        msg = f"cannot spawn {actor!r}: it gave {built!r}, not an Actor; derive its class from callboard.Actor"
+        gave = f"it gave {shown(built)}, not an Actor; derive its class from callboard.Actor"
+        msg = f"cannot spawn {shown(actor)}: {gave}"
         raise TypeError(msg)

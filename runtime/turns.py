@@ -6,7 +6,8 @@ Rules
 - A coroutine receive is stepped by us, so that the dispatcher knows at each moment whose code is running, without
   a context variable: what it sends by a plain `ref.tell` is held back too. Tasks that it starts are on their own.
 - A turn that was abandoned may still run; nothing that it does counts.
-- KeyboardInterrupt leaves the dispatcher: it is meant for the application. Everything else is the actor's failure.
+- A KeyboardInterrupt of the terminal leaves the dispatcher: it is meant for the application. Everything else that is
+  raised is the actor's failure, whatever it is (`actors/theirs.py`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from ..actors.actor import After, Refusal
 from ..actors.actor_errors import ActorStopped, NoEventLoop, ReceiveFailed
 from ..actors.dead_letters import DeadLetters, Reason
 from ..actors.ref import BUSY, Ref, Request, Turn
+from ..actors.theirs import called, from_terminal, is_a, shown
 from .clock import Clock
 from .mailroom import Mailroom
 from .runners import BodyCancelled, PoolClosed, RunnerPool
@@ -50,6 +52,7 @@ class Turns(Mailroom):
         super().__init__(clock, dead_letters)
         self._base = contextvars.copy_context()
         self._context = self._base.copy()
+        self.deaf = 0  # calls of `on_critical` that raised
 
     # -- what supervision asks for ---------------------------------------------------------------------------------
 
@@ -59,18 +62,24 @@ class Turns(Mailroom):
 
     def critical(self, cell: Ref, what: str, error: BaseException | None) -> None:
         """Tell the application of what nobody else deals with."""
-        if self.on_critical is not None:
-            self.on_critical(cell.name, what, error)
+        if self.on_critical is None:
+            return
+        try:
+            called(self.on_critical, cell.name, what, error)
+        except Exception:
+            self.deaf += 1
 
     def run_hook(self, cell: Ref, function: Callable[[Any], Any], hook: Hook) -> None:
         """Run `stopped` of an ending actor, and tell `hook` when it is over."""
         self.current = cell
         try:
             result = self._base.copy().run(function, cell.ctx)
-        except Exception as error:
+        except BaseException as error:
             self.undo(self.log)
             self.current = None
             hook(cell, error)
+            if from_terminal(error):
+                raise
             return
         self.commit(self.log)
         if type(result) is COROUTINE:
@@ -86,7 +95,8 @@ class Turns(Mailroom):
         if turn.hook is None:
             self.dead_letters.add(name, turn.message, Reason.ABANDONED)
         if turn.request is not None:
-            turn.request.fail(ActorStopped(f"asked {name} {turn.message!r}: it was abandoned while it handled this"))
+            asked = f"asked {name} {shown(turn.message)}"
+            turn.request.fail(ActorStopped(f"{asked}: it was abandoned while it handled this"))
         if turn.cell.life is not None:
             turn.cell.life.turn = None
         if turn.running is not None:
@@ -165,13 +175,13 @@ class Turns(Mailroom):
         self._record_failure(cell, message, request, error)
         self.lives.failed(cell, error)
         self.current = None
-        if isinstance(error, KeyboardInterrupt):
+        if from_terminal(error):
             raise error
 
     def _record_failure(self, cell: Ref, message: Any, request: Request | None, error: BaseException) -> None:
         self.dead_letters.add(cell.name, message, Reason.FAILED, error)
         if request is not None:
-            failure = ReceiveFailed(f"asked {cell.name} {message!r}: it raised {error!r}")
+            failure = ReceiveFailed(f"asked {cell.name} {shown(message)}: it raised {shown(error)}")
             failure.__cause__ = error
             request.fail(failure)
 
@@ -185,7 +195,7 @@ class Turns(Mailroom):
         cell.first = BUSY
         self.life(cell).turn = turn
         if self.runners is None:
-            msg = f"{cell.name} handles {message!r} by a coroutine function, which needs an event loop: use run()"
+            msg = f"{cell.name} handles {shown(message)} by a coroutine function, which needs an event loop: use run()"
             self._turn_over(turn, body, None, NoEventLoop(msg))
             return
         try:
@@ -230,7 +240,7 @@ class Turns(Mailroom):
             self._answer(cell, turn.message, turn.request, value)
         else:
             self.undo(turn.log)
-            if isinstance(error, BodyCancelled) and hook is None:
+            if is_a(error, BodyCancelled) and hook is None:
                 self.abandon(turn)  # the whole pool is being cancelled: no failure of the actor's
             elif hook is None:
                 self._record_failure(cell, turn.message, turn.request, error)

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from ...actors.theirs import is_a
 from ..runners import BodyCancelled, RunnerPool, Running
 from .base import BaseEngine, Run
 from .bodies import bind, bind_logging
@@ -61,7 +62,7 @@ class LoopEngine(BaseEngine[_LoopRun]):
     def _done(self, run: _LoopRun, value: Any, error: BaseException | None) -> None:
         if error is None:
             self._end(run, self._returned(run, value))
-        elif isinstance(error, BodyCancelled):
+        elif is_a(error, BodyCancelled):
             self._end(run, self._cancelled(run, str(error)))
         else:
             self._end(run, self._raised(run, error))

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import errno
 
+from ...actors.theirs import is_a
+
 NOT_NOW = 75
 """What a process exits with that could not begin for a shortage (EX_TEMPFAIL)."""
 _NUMBERS = frozenset({errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM})
@@ -15,11 +17,11 @@ _FIRST, _LONGEST = 0.1, 5.0  # seconds
 
 def is_shortage(error: BaseException | None) -> bool:
     """Whether something could not be started for what may be there later."""
-    if isinstance(error, OSError):
-        return error.errno in _NUMBERS
-    if isinstance(error, RuntimeError):  # Python's own word for it
+    if type(error) is RuntimeError:  # Python's own word for it
         return str(error) == "can't start new thread"
-    return isinstance(error, MemoryError)
+    if is_a(error, OSError):
+        return getattr(error, "errno", None) in _NUMBERS
+    return is_a(error, MemoryError)
 
 
 class Pauses:

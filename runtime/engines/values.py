@@ -77,10 +77,10 @@ class _Copy:
                 raise _Unfit("WHERE is an integer beyond 64 bits; return it as a string")
             return number
         if issubclass(kind, float):
-            number = float.__float__(value)
-            if not math.isfinite(number):
-                raise _Unfit(f"WHERE is {number!r}, which JSON cannot hold; return None or a string")
-            return number
+            real = float.__float__(value)
+            if not math.isfinite(real):
+                raise _Unfit(f"WHERE is {real!r}, which JSON cannot hold; return None or a string")
+            return real
         if depth >= DEEPEST:
             raise _Unfit(f"WHERE is nested deeper than {DEEPEST} levels, or contains itself")
         if issubclass(kind, dict):

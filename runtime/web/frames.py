@@ -27,6 +27,7 @@ import msgspec
 from msgspec.structs import astuple
 
 from ...actors.notices import Notice
+from ...actors.theirs import called, said
 from ...actors.transitions import Transitioned
 from ..filters import Event
 from ..journal.batch import encode_readable
@@ -102,7 +103,7 @@ def missing(numbers: list[tuple[int, int]]) -> Gap:
 def _notice(notice: Notice) -> bytes:
     told: dict[str, Any] = {name: getattr(notice, name) for name in notice.__struct_fields__}
     try:
-        told["error"] = None if notice.error is None else f"{type(notice.error).__name__}: {notice.error}"
-        return encode_readable(told)
+        told["error"] = None if notice.error is None else said(notice.error, 2_000)
+        return called(encode_readable, told)
     except Exception:  # facts and errors are anybody's, and may be unreadable in any way
         return encode_readable({**told, "facts": {}, "error": None})

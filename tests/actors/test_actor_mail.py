@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from typing import Any
 
 import pytest
@@ -104,7 +105,7 @@ def test_what_raises_through_the_dispatcher_leaves_the_rest_in_the_mailbox() -> 
     ref = bench.spawn(lambda: Script(bench))
 
     def interrupt(actor: Script, ctx: Context) -> None:
-        raise KeyboardInterrupt
+        signal.raise_signal(signal.SIGINT)
 
     for message in (1, interrupt, 2, 3):
         ref.tell(message)

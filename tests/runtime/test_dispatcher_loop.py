@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import signal
 import sys
 import time
 import tracemalloc
@@ -152,7 +153,7 @@ def test_a_keyboard_interrupt_is_the_applications_and_leaves_order_behind() -> N
     bench = Bench()
 
     def interrupt(actor: Script, ctx: Context) -> None:
-        raise KeyboardInterrupt
+        signal.raise_signal(signal.SIGINT)
 
     ref = bench.spawn(lambda: Script(bench))
     for message in (interrupt, 1):
