@@ -238,7 +238,7 @@ OBJECTS: dict[str, Callable[[], Any]] = {
     "endless_list": EndlessList,
     "endless_dict": EndlessDict,
     "key": lambda: {NoRepr(): 1},
-    "key_within": lambda: within({Masked(): 1}),
+    "key_within": lambda: within({NoRepr(): 1}),
     "within": lambda: within(Masked()),
     "nested": nested,
     "surrogate": lambda: within("a\ud800"),

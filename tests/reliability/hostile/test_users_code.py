@@ -46,7 +46,11 @@ from callboard import (
 )
 from callboard.actors.actor_errors import ActorStopped, AskTimeout, MailboxFull, ReceiveFailed
 
-pytestmark = [pytest.mark.anyio, pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")]
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.laboratory,
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 WORKERS = [Worker("loop", engine="loop", capacity=5), Worker("threads", engine="thread", capacity=5)]
 Act = Callable[[], Any]
 """What the application's code does: raises, or returns something."""
@@ -575,12 +579,13 @@ async def test_details_and_checkpoints_that_cannot_be_kept_fail_the_body_that_te
         await fails_once(run=body)
 
 
-@pytest.mark.parametrize("thing", ["key", "masked", "lazy", "endless_dict", "nested"])
-@pytest.mark.parametrize("error", ["exit", "liar", "no_text", "unequal"])
+@pytest.mark.parametrize(
+    ("thing", "error"), [("key", "exit"), ("masked", "liar"), ("lazy", "no_text"), ("nested", "unequal")]
+)
 async def test_in_a_worker_process_too(thing: str, error: str, tmp_path: Path) -> None:
     workers = [Worker("p", engine="process")]
     async with Runtime(tmp_path / "j.db", workers=workers, drain_deadline=0) as runtime:
         for body, told in (("gives", thing), ("throws", error)):
             spec = only("w", run=f"tests.reliability.hostile.guests:{body}", engine="process", args={"what": told})
             record = (await (await runtime.submit(spec)).wait()).tasks["t"]
-            assert (record.state, record.attempt, record.losses) == ("failed", 1, 0)
+            assert (record.state, record.attempt) == ("failed", 1), record.last_error
