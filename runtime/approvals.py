@@ -189,10 +189,13 @@ async def with_teams(message: Approve, entity: Entity[Any] | None, bodies: Bodie
 async def _members(func: Callable[..., Any], team: str) -> set[str]:
     args = (team,) if takes_context(func) else ()
     if is_async(func):
-        said = await awaited(func, *args)
-    else:
-        said = await in_lane("people", partial(called, func, *args), abandon=True)
-    return called(_names_in, said)
+        return called(_names_in, await awaited(func, *args))
+    # What it returns is read in the thread: event loops look at what comes out of one.
+    return await in_lane("people", partial(called, _names_by, func, *args), abandon=True)
+
+
+def _names_by(func: Callable[..., Any], *args: str) -> set[str]:
+    return _names_in(func(*args))
 
 
 def _names_in(said: object) -> set[str]:
