@@ -143,7 +143,7 @@ def _take_job(
 ) -> JobActor:
     for one in (record, *(() if stream is None else (stream,)), *tasks):
         _check(kernel, one)
-    spec = msgspec.json.decode(specs[record.stream], type=Workstream)
+    spec = kernel.port.placed(msgspec.json.decode(specs[record.stream], type=Workstream))
     job = JobActor(kernel, record, spec)
     kernel.entities[record.key] = kernel.jobs[record.id] = job
     if stream is None or stream.key != record.stream:  # it is still to begin, perhaps with what the run before left it

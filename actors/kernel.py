@@ -363,6 +363,12 @@ class Kernel(Staging):
 
     # -- what has ended ------------------------------------------------------------------------------------------------
 
+    def folder_of(self, token: int) -> str | None:
+        """The folder of the specification of the task whose body runs under a token."""
+        call = self.calls.get(token)
+        stream = None if call is None else getattr(self.entities.get(call.key), "stream", None)
+        return None if stream is None else stream.spec.folder
+
     def let_go(self, job: JobActor) -> None:
         """Let the actors of a job go that has ended durably, once nothing of it runs."""
         job.over = True

@@ -13,6 +13,7 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from typing import Any, Final, cast
 
 from msgspec.structs import replace
@@ -49,6 +50,7 @@ class Lifecycles:
         self._refined: dict[tuple[str, str], Refinement] = {}
         self._births: dict[tuple[str, str], Published] = {}
         self._resolve = resolve
+        self._located: Callable[[str], str] = str
         self.own: list[Lifecycle] = []  # those beside the published ones
         self.default = default
         for lifecycle in more:
@@ -70,6 +72,12 @@ class Lifecycles:
                 f"there is another lifecycle {lifecycle.name!r} of a {lifecycle.kind}: give this one another name"
             )
 
+    def within(self, located: Callable[[str], str]) -> Lifecycles:
+        """The same ones, for who says import paths in another way: `located` gives those that are kept."""
+        seen = copy(self)
+        seen._located = located
+        return seen
+
     def find(self, said: object) -> tuple[str, Kinds]:
         """The name of what somebody said, and what it has by kind of entity: none for `OWN`.
 
@@ -77,7 +85,8 @@ class Lifecycles:
         UnknownLifecycle, and ValueError for one that nothing can run by.
         """
         if isinstance(said, str):
-            return said, self._named(said)
+            name = self._located(said) if ":" in said and said not in self else said
+            return name, self._named(name)
         several = _several(said)
         if several is None or len({one.name for one in several}) != 1:
             raise UnknownLifecycle(f"{short(said)} is no lifecycle: give a name, an import path, or a Lifecycle")

@@ -150,6 +150,27 @@ class Finder(Protocol):
         """What stands under an import path. Raises LookupError."""
         ...
 
+    def located(self, path: str, folder: str) -> str:
+        """An import path that is said beside a file of that folder, as it is kept."""
+        ...
+
+
+class _Beside:
+    """Finds what a definition of a folder names: an older version kept its folder only."""
+
+    def __init__(self, finder: Finder, folder: str) -> None:
+        self._finder = finder
+        self._folder = folder
+
+    def resolve(self, name: str) -> Callable[..., Any]:
+        return self._finder.resolve(self._finder.located(name, self._folder))
+
+    def find(self, path: str) -> object:
+        return self._finder.find(self._finder.located(path, self._folder))
+
+    def located(self, path: str, folder: str) -> str:
+        return self._finder.located(path, folder)
+
 
 class MachineKind:
     """What entities run by: one for all that were declared alike."""
@@ -375,10 +396,11 @@ def merged(definitions: Iterable[Definition]) -> Machine | None:
 
 def revived(definition: Definition, finder: Finder) -> MachineKind:
     """The kind that a definition stands for. Raises MachineNotFound, which says what is missing."""
+    beside = finder if definition.folder is None else _Beside(finder, definition.folder)
     try:
-        machine = _machine(definition, finder)
-        on_event = None if definition.on_event is None else finder.resolve(definition.on_event)
-        facts = _facts_type(definition, finder)
+        machine = _machine(definition, beside)
+        on_event = None if definition.on_event is None else beside.resolve(definition.on_event)
+        facts = _facts_type(definition, beside)
     except (LookupError, ValueError) as error:
         raise MachineNotFound(f"machine {definition.machine!r} cannot be found again: {_text(error)}") from error
     if definition.path is not None:  # the code may have moved on since it was kept

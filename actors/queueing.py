@@ -79,12 +79,13 @@ class QueueingTask(TroubledTask):
     def on_unroutable(self, message: Unroutable) -> None:
         """No worker could ever run it: say so at once, and do not wait for ever. Or one has come."""
         routable, record = message.reason is None, self.record
+        reason = None if routable else f"unroutable: {message.reason}"
+        if not routable and not record.routable and record.reason != reason:  # by another program it is another reason
+            self.change(reason=reason)
         if routable == record.routable or record.state not in IN_QUEUE or not (self.ticket or routable):
             return
         self.disarm()
-        self.change(
-            routable=routable, reason=None if routable else f"unroutable: {message.reason}", due_at=None, limit=None
-        )
+        self.change(routable=routable, reason=reason, due_at=None, limit=None)
         self._arm_queue()
 
     def due_queued(self) -> None:

@@ -71,7 +71,7 @@ class SchedulerActor:
             else:
                 pool = self.restore(task)
                 if not pool.workers and not self._may_come(pool) and not self._moved(task):
-                    self.kernel.send(task, Unroutable(self._nobody(pool)))
+                    self.kernel.send(task, Unroutable(self._nobody(pool, task.spec)))
         elif isinstance(message, Release):
             self._free(message.slot)
         elif isinstance(message, TimerFired):
@@ -143,7 +143,7 @@ class SchedulerActor:
             if not lane.pool.workers and not self._may_come(lane.pool):
                 for _, task in list(lane.tasks()):
                     if not self._moved(task):
-                        self.kernel.send(task, Unroutable(self._nobody(lane.pool)))
+                        self.kernel.send(task, Unroutable(self._nobody(lane.pool, task.spec)))
 
     def engine_for(self, spec: Task) -> str:
         """The engine for a task: its own; where it names none, and nobody of its kind has what it needs, the cluster's,
@@ -163,10 +163,10 @@ class SchedulerActor:
         task.reroute(engine)
         return True
 
-    def _nobody(self, pool: Pool) -> str:
-        """Why nobody takes a pool's tasks."""
+    def _nobody(self, pool: Pool, task: Task) -> str:
+        """Why nobody takes a task of a pool."""
         if pool.engine == NO_ENGINE:
-            return "its function cannot be found here: register it, or put its module where it was"
+            return f"its function cannot be found here: {self.kernel.port.missing(task)}"
         wanted = f"no worker has the engine {pool.engine!r}"
         text = f"{wanted} and the capabilities {sorted(pool.capabilities)}" if pool.capabilities else wanted
         for worker in self.kernel.named.values():

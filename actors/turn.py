@@ -178,6 +178,18 @@ class Port(Protocol):
         """Have `message` come back as an input of its own."""
         ...
 
+    def placed(self, spec: Workstream) -> Workstream:
+        """A specification of the journal, with its functions named as they are kept now."""
+        ...
+
+    def located(self, path: str, folder: str) -> str:
+        """An import path of the journal that is said beside a file of that folder, as it is kept now."""
+        ...
+
+    def missing(self, task: Task) -> str:
+        """Why a task's function cannot be found, in words."""
+        ...
+
     def engine_of(self, task: Task) -> str:
         """The name of the engine that runs a task; `NO_ENGINE` while its function cannot be found."""
         ...

@@ -56,6 +56,15 @@ class Port:
     def engine_of(self, task: Task) -> str:
         return "loop"
 
+    def placed(self, spec: Workstream) -> Workstream:
+        return spec
+
+    def located(self, path: str, folder: str) -> str:
+        return path
+
+    def missing(self, task: Task) -> str:
+        return ""
+
     def resolve(self, name: str) -> Any:
         raise LookupError(name)
 

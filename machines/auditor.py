@@ -236,7 +236,8 @@ class Auditor:
             return (None if foreign else own), None
         key = said, event.kind
         if key not in self._refined:
-            known = self._more.get(key) or LIFECYCLES.get(said, {}).get(event.kind)
+            known = self._more.get(key) or self._more.get((_unplaced(said), event.kind))
+            known = known or LIFECYCLES.get(said, {}).get(event.kind)
             self._refined[key] = None if known is None else Refinement(known)
             if known is None and said not in self._unknown:
                 self._unknown.add(said)
@@ -314,3 +315,9 @@ def _carried_over(entity: Entity, event: TransitionEvent) -> bool:
 
 def _owner(job: str | None, workstream: str | None) -> str:
     return f"job {job} and workstream {workstream}"
+
+
+def _unplaced(name: str) -> str:
+    """What a lifecycle is called, without the folder where its module lay ("module@FOLDER:NAME")."""
+    module, _, rest = name.partition("@")
+    return f"{module}:{rest.rpartition(':')[2]}" if rest else name

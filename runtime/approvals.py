@@ -32,6 +32,7 @@ from ..actors.task_record import TaskRecord
 from ..actors.theirs import called, is_a, shown
 from ..actors.times import seconds
 from ..machines import Event
+from .bodies import located
 from .engines.bodies import is_async, takes_context
 from .inside import awaited
 from .threads import in_lane
@@ -163,6 +164,8 @@ async def with_teams(message: Approve, entity: Entity[Any] | None, bodies: Bodie
             held = entity.decider(message.approval, Event.APPROVE)
     if held is None or held.record.state != HELD:
         return message
+    stream = entity.stream if isinstance(entity, JobActor | TaskActor) else None
+    folder = None if stream is None else stream.spec.folder
     asked = {clause.team: clause.members for clause in clauses_of(held.approval) if clause.team is not None}
     names: dict[str, set[str]] = {}
     record = held.record
@@ -170,7 +173,7 @@ async def with_teams(message: Approve, entity: Entity[Any] | None, bodies: Bodie
     async def ask(team: str, members: Any) -> None:
         try:
             with anyio.fail_after(ASKED):
-                names[team] = await _members(bodies.callable_body(members), team)
+                names[team] = await _members(bodies.callable_body(located(members, folder, program=False)), team)
         except Exception as error:  # whatever the application's function raises
             why = f"it took over {ASKED:g} s" if is_a(error, TimeoutError) else shown(error)
             text = f"who is in team {team!r} could not be found out by {shown(members)}: {why}"

@@ -1,24 +1,29 @@
 """Functions by name: how a journal says which function is to be run, and how a restart finds it again.
 
 Rules:
-- What is journaled is text: an import path "module:qualified.name", or the name of a function that the
-  application registered (`Bodies.register`, `@runtime.task`). Registered names hold no colon.
+- What is journaled is text: an import path (`functions.py`), or the name of a function that the application
+  registered (`Bodies.register`, `@runtime.task`). Registered names hold no colon.
 - A path is written only if it leads back to the very function it was made from. A lambda or a function
   inside a function has none: a durable journal refuses it; a volatile one keeps it under a name of its own
   until `release`.
-- Resolving imports modules, and says in plain words what is missing. Modules beside a specification file
-  are found because its folder is put in front of `sys.path`, as Python does with the folder of a script.
+- A registered function has further names, if that was said: those that it had before. They may be paths, and come
+  before what stands under them: a function that was moved or renamed is found where journals look for it.
+- What a specification says of a module beside it is kept with its folder (`placed`), so that one text leads to one
+  function, whoever reads it.
+- Resolving imports modules, and says in plain words what is missing.
 
 | name | looks like | found again by |
 | --- | --- | --- |
-| import path | `shop.jobs:build`, `__main__:build` | importing the module (for `__main__`: the same program) |
-| registered | `build` | the application registers it before it opens its runtime |
+| import path | `shop.jobs:build`, `steps@/srv/left:go` | importing the module |
+| of a program | `__main__@/srv/crates.py:weigh` | that program (`program.py`) |
+| registered | `billing.charge` | the application registers it before it opens its runtime |
 | local | `make.<locals>.build#3` | nobody: it lives in this process only |
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence, Sized
+from collections.abc import Callable, Iterable, Sequence, Sized
+from hashlib import blake2b
 from threading import Lock
 from typing import Any, TypeVar, cast
 
@@ -30,11 +35,35 @@ from ..actors.lifecycles import Lifecycles
 from ..actors.schema import Finding, Path, beside, did_you_mean, short, where
 from ..actors.spec import ON_CLUSTER, Alert, Approval, Check, Condition, Hook, Retry, Task, Workstream
 from ..actors.validate import SpecificationError, approval_problems, examined
-from .functions import BodyNotFound, NoPath, find, follow, look_in, path_of, wants_too_much
-from .naming import named
+from .functions import (
+    REMEDY,
+    BodyNotFound,
+    NoPath,
+    find,
+    follow,
+    located,
+    look_in,
+    path_of,
+    spoken,
+    standing,
+    wants_too_much,
+)
+from .naming import named, within
+from .program import NOT_OF_A_FILE, own_name
 from .threads import in_lane
 
-__all__ = ["Bodies", "BodyNotFound", "NoPath", "kind_of", "look_in", "path_of", "prepare", "prepared"]
+__all__ = [
+    "Bodies",
+    "BodyNotFound",
+    "NoPath",
+    "kind_of",
+    "located",
+    "look_in",
+    "path_of",
+    "placed",
+    "prepare",
+    "prepared",
+]
 
 LARGE = 2_000
 """Tasks. To check and encode so many takes a few hundredths of a second."""
@@ -55,16 +84,33 @@ class Bodies:
         self._made = 0
         self._lock = Lock()  # around what is counted: large workstreams are prepared in a thread
 
-    def register(self, func: F, name: str | None = None) -> F:
-        """Know a function by `name` (its own unless given). Raises ValueError for a name that cannot be."""
-        name = name or str(getattr(func, "__name__", ""))
-        if not name or ":" in name or "#" in name:
+    def register(self, func: F, name: str | None = None, aliases: Iterable[str] = ()) -> F:
+        """Know a function by `name` (its own unless given), and find it by those that it had before, too.
+
+        Raises ValueError for a name that cannot be, or that another function has; TypeError for what is no function.
+        """
+        if not callable(cast("object", func)):
+            raise TypeError(f"a function is registered, and not {func!r:.60}")
+        if isinstance(aliases, str):
+            raise TypeError(f"aliases is a list of names: [{aliases!r}]")
+        name = str(getattr(func, "__name__", "")) if name is None else name
+        if not name or not name.isprintable() or name.strip() != name or ":" in name or "#" in name:
             raise ValueError(f"{name!r} cannot be a body's name: give one without ':' and '#'")
-        if self._registered.get(name, func) is not func:
-            raise ValueError(f"another function is registered as {name!r}: give this one another name")
-        self._registered[name] = func
+        further = list(aliases)
+        for one in (name, *further):
+            self._refuse_two(one, func)
+        self._registered |= dict.fromkeys((name, *further), func)
         self._names[id(func)] = name
         return func
+
+    def _refuse_two(self, name: str, func: Body) -> None:
+        if not name or not name.isprintable() or (":" not in name and "#" in name):
+            raise ValueError(
+                f"{name!r} cannot be a name that a function had: give a registered name, or an import path"
+            )
+        other = self._registered.get(name) or standing(name)
+        if other is not None and other is not func:
+            raise ValueError(f"another function is {name!r} already, {other!r:.80}: give this one another name")
 
     def name_of(self, func: Body, *, durable: bool) -> str:
         """The text that stands for a function in a journal. Raises NoPath if a restart would not find it.
@@ -85,11 +131,13 @@ class Bodies:
 
     def resolve(self, name: str) -> Body:
         """The function of that path or name. Raises BodyNotFound. Imports its module if need be."""
-        if ":" in name:
-            return follow(name)
         func = self._registered.get(name) or self._local.get(name)
+        if func is None and ":" in name:
+            return follow(name)
         if func is None:
-            advice = did_you_mean(name, list(self._registered)) or 'write functions as "module:function"'
+            advice = did_you_mean(name, list(self._registered)) or (
+                f'register it, @runtime.task(name={name!r}), or write functions as "module:function"'
+            )
             raise BodyNotFound(f"no function is registered as {name!r}; {advice}")
         return func
 
@@ -100,22 +148,34 @@ class Bodies:
 
     def find(self, path: str) -> object:
         """What stands under an import path, or a function by its name. Raises BodyNotFound."""
-        return find(path) if ":" in path else self.resolve(path)
+        return find(path) if ":" in path and path not in self._registered else self.resolve(path)
 
     def release(self, workstream: Workstream) -> None:
-        """Let go of the local functions of a workstream that has ended."""
-        if not self._local:
-            return
+        """Let go of the local functions of a workstream that has ended, or was not taken."""
+        if self._local:
+            _rewrite(workstream, self._drop)
 
-        def drop(name: object, _: Path) -> object:
-            if isinstance(name, str) and name in self._local:
-                with self._lock:
-                    self._holds[name] -= 1
-                    if not self._holds[name]:
-                        del self._holds[name], self._names[id(self._local.pop(name))]
-            return name
+    def release_rule(self, rule: Approval) -> None:
+        """Let go of the local functions of an approval that nobody asks for any more."""
+        if self._local:
+            _with_members(rule, (), self._drop)
 
-        _rewrite(workstream, drop)
+    def path_for(self, name: str, func: Body) -> str:
+        """The import path by which another process of this program finds the function kept as `name`. Raises NoPath."""
+        return path_of(func) if name in self._registered or ":" not in name or name.startswith("__main__") else name
+
+    def let_go(self, names: Iterable[str]) -> None:
+        """Let go of one use of each of these, if they are local."""
+        for name in names:
+            self._drop(name, ())
+
+    def _drop(self, name: object, _: Path) -> object:
+        if isinstance(name, str) and name in self._local:
+            with self._lock:
+                self._holds[name] -= 1
+                if not self._holds[name]:
+                    del self._holds[name], self._names[id(self._local.pop(name))]
+        return name
 
     def _keep(self, func: Body) -> str:
         self._made += 1
@@ -133,12 +193,12 @@ class Bodies:
 
 
 async def prepared(
-    workstream: Workstream, bodies: Bodies, *, durable: bool, lifecycles: Lifecycles
+    workstream: Workstream, bodies: Bodies, *, durable: bool, lifecycles: Lifecycles, folder: str | None = None
 ) -> tuple[Workstream, bytes]:
     """What `prepare` makes of it, and its JSON. A large one is prepared in a thread: the event loop turns meanwhile."""
 
     def work() -> tuple[Workstream, bytes]:
-        ready = prepare(workstream, bodies, durable=durable, lifecycles=lifecycles)
+        ready = prepare(workstream, bodies, durable=durable, lifecycles=lifecycles, folder=folder)
         return ready, msgspec.json.encode(ready)
 
     tasks = cast("object", workstream.tasks)
@@ -154,17 +214,19 @@ def prepare(
     durable: bool,
     source: str | None = None,
     lifecycles: Lifecycles | None = None,
+    folder: str | None = None,
 ) -> Workstream:
     """Check a workstream whole, and write its functions and lifecycles as names. Raises SpecificationError, all in one.
 
     durable: whether a restart must be able to find the functions again. source: what it is called in the error.
-    lifecycles: those that there are; the published ones, unless given.
+    lifecycles: those that there are; the published ones, unless given. folder: where its modules are looked for first
+    if it does not say so itself.
     """
-    lifecycles = lifecycles or Lifecycles()
     if isinstance(cast("object", workstream.folder), str):
-        look_in(cast("str", workstream.folder))
-    clean, found = examined(workstream, bodies=bodies.finder, lifecycles=lifecycles)
-    ready, more = journalable(clean, bodies, durable=durable)
+        folder = workstream.folder
+    lifecycles = within(lifecycles or Lifecycles(), folder)
+    clean, found = examined(workstream, bodies=finder_in(bodies, folder), lifecycles=lifecycles)
+    ready, more = journalable(clean, bodies, durable=durable, folder=folder)
     more += _not_for_processes(ready, bodies)
     if found := found + beside(found, more):
         bodies.release(ready)
@@ -176,9 +238,12 @@ def _not_for_processes(workstream: Workstream, bodies: Bodies) -> list[Finding]:
     """A finding for each body that is to run in a worker process, which could not find it."""
     found: list[Finding] = []
     for index, task in enumerate(workstream.tasks):
-        if task.engine in {"process", ON_CLUSTER} and isinstance(task.run, str) and ":" not in task.run:
+        if task.engine in {"process", ON_CLUSTER} and isinstance(task.run, str):
             try:
-                path_of(bodies.resolve(task.run))
+                if ":" not in task.run:
+                    path_of(bodies.resolve(task.run))
+                elif task.run.startswith(NOT_OF_A_FILE):
+                    raise NoPath(f"{spoken(task.run)!r} is of a program that was not read from a file. {REMEDY}")  # noqa: TRY301
             except BodyNotFound:
                 continue  # told already, or yet to be registered
             except NoPath as error:
@@ -188,13 +253,16 @@ def _not_for_processes(workstream: Workstream, bodies: Bodies) -> list[Finding]:
     return found
 
 
-def prepare_approval(rule: Approval, bodies: Bodies, *, durable: bool) -> Approval:
-    """Check an approval that a body asks for, and write its functions as names. Raises SpecificationError."""
-    found = approval_problems(rule, bodies=bodies.finder)
+def prepare_approval(rule: Approval, bodies: Bodies, *, durable: bool, folder: str | None = None) -> Approval:
+    """Check an approval that a body asks for, and write its functions as names. Raises SpecificationError.
+
+    folder: where modules are looked for first.
+    """
+    found = approval_problems(rule, bodies=finder_in(bodies, folder))
 
     def name(body: object, path: Path) -> object:
         if not callable(body):
-            return body
+            return located(body, folder) if isinstance(body, str) else body
         try:
             return bodies.name_of(body, durable=durable)
         except NoPath as error:
@@ -203,16 +271,30 @@ def prepare_approval(rule: Approval, bodies: Bodies, *, durable: bool) -> Approv
 
     ready = rule if found else _with_members(rule, (), name)
     if found:
+        bodies.release_rule(cast("Approval", ready))
         raise SpecificationError(found, "this approval")
     return cast("Approval", ready)
 
 
-def journalable(workstream: Workstream, bodies: Bodies, *, durable: bool) -> tuple[Workstream, list[Finding]]:
+def finder_in(bodies: Bodies, folder: str | None) -> Callable[[str], Body] | None:
+    """What finds the function of a name that stands in a specification of that folder."""
+    find_it = bodies.finder
+    return None if find_it is None else lambda name: find_it(located(name, folder))
+
+
+def journalable(
+    workstream: Workstream, bodies: Bodies, *, durable: bool, folder: str | None = None
+) -> tuple[Workstream, list[Finding]]:
     """The workstream with names in place of its functions, and a finding for each that has none."""
     found: list[Finding] = []
     paths: dict[int, str] = {}  # by the id of each function met that has one: many tasks share a body
+    places: dict[str, str] = {}  # what is kept of a text
 
     def name(body: object, path: Path) -> object:
+        if isinstance(body, str):
+            if body not in places:
+                places[body] = located(body, folder)
+            return places[body]
         known = paths.get(id(body))
         if known is not None:
             return known
@@ -233,6 +315,39 @@ def journalable(workstream: Workstream, bodies: Bodies, *, durable: bool) -> tup
         return told
 
     return _rewrite(workstream, name), found
+
+
+def fingerprints_of(encoded: bytes, folder: str | None) -> list[str]:
+    """What tells a workstream from others that are submitted under its id; the rest are what older versions made of it.
+
+    Where its modules were found tells nothing: it is one specification wherever its folder is.
+    """
+    if folder is not None:
+        encoded = encoded.replace(b"@" + _spelled(folder) + b":", b":")
+    of_program = _spelled(f"{own_name()}:")
+    older = [encoded.replace(b'"' + of_program, b'"__main__:')] if of_program in encoded else []
+    return [blake2b(one, digest_size=16).hexdigest() for one in (encoded, *older)]
+
+
+def _spelled(text: str) -> bytes:
+    return msgspec.json.encode(text)[1:-1]
+
+
+def placed(workstream: Workstream) -> Workstream:
+    """A specification of a journal, with what lies beside it named so: an older version kept its folder only."""
+    folder = workstream.folder
+    if folder is None:
+        return workstream
+    places: dict[str, str] = {}
+
+    def place(name: object, _: Path) -> object:
+        if not isinstance(name, str):
+            return name
+        if name not in places:
+            places[name] = located(name, folder, program=False)
+        return places[name]
+
+    return _rewrite(workstream, place)
 
 
 Change = Callable[[object, Path], object]

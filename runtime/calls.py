@@ -9,7 +9,8 @@ Rules
 - What cannot be started for now, since there are too few descriptors, processes, threads or too little memory, is tried
   again with growing pauses, in its order (`shortages.py`).
 - A hook whose function or secret is not there is not used up: it waits in the outbox for a start by a program that has
-  it.
+  it. So does a condition, a check or a cancel hook without its function: it is kept, and fails only after the
+  `unroutable_timeout` of its task.
 - Values reach commands by environment and file only, never in a command line. A command finds
   `CALLBOARD_JOB`, `CALLBOARD_TASK`, `CALLBOARD_ATTEMPT`, `CALLBOARD_ARGS` (JSON) and, if it has dependencies,
   `CALLBOARD_RESULTS`: the path of a JSON file with their results by name.
@@ -26,6 +27,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
+from ..actors.limits import UNROUTABLE_TIMEOUT
 from ..actors.messages import CallEnded
 from ..actors.spec import ON_CLUSTER, Check, Condition, Hook, Task, Workstream
 from ..actors.task_record import TaskRecord
@@ -33,13 +35,14 @@ from ..actors.theirs import contained, text_of
 from ..actors.times import seconds
 from ..actors.turn import RunHook, StartCall, folder_of
 from .acceptance import importing, looked_at
-from .bodies import Bodies, BodyNotFound, NoPath, kind_of, look_in, path_of
+from .bodies import Bodies, BodyNotFound, NoPath, kind_of, located
 from .desk import ApprovalDesk
 from .engines.bodies import takes_context
 from .engines.context import TaskContext
 from .engines.contract import Call, CommandCall, Engine, ErrorInfo, Outcome, ProcessCall
 from .engines.processes import ASKED_BY
 from .engines.shortage import Pauses, is_shortage
+from .functions import source_of
 from .imported import imported
 from .leftovers import UNASKED
 from .outputs import Outputs
@@ -83,12 +86,13 @@ class Caller(Reports):
         self.outputs = outputs
         self._secrets = secrets
         self._children = children
-        self.desk = ApprovalDesk(tell, bodies, durable=durable)
+        self.desk = ApprovalDesk(tell, bodies, durable=durable, folder_of=kernel.folder_of)
         self._marks = marks
         self._functions: dict[str, Callable[..., Any]] = {}
         self._delayed: deque[StartCall | RunHook] = deque()  # what could not be started for now, in its order
         self._again: Timer | None = None
         self._pauses = Pauses()
+        self.kept: dict[int, tuple[StartCall, BodyNotFound]] = {}  # questions whose functions are not there
         self.unasked: set[int] = set()  # what runs and no entity asked for: the kernel knows nothing of it
 
     # -- starting ------------------------------------------------------------------------------------------------------
@@ -107,12 +111,12 @@ class Caller(Reports):
         if entity is None or not entity.wants(effect.token):
             self._tell(CallEnded(effect.token, "gone"))
             return
-        self._kernel.heard(effect.token)
         try:
             if effect.kind == "body":
+                self._kernel.heard(effect.token)
                 self._start_body(cast("TaskActor", entity), effect.token)
             else:
-                self._start_question(cast("TaskActor | WorkstreamActor", entity), effect)
+                self._ask(cast("TaskActor | WorkstreamActor", entity), effect)
         except BaseException as raised:  # whatever it is: a function may have code of its own where it is looked at
             why = contained(raised)
             if is_shortage(why):
@@ -157,7 +161,7 @@ class Caller(Reports):
             )
             self._run(engine, Call(token=token, command=command, grace=grace, mask=command.mask), self._command_ended)
             return
-        func = self._functions.get(spec.run) or self._function(spec.run, task.stream.spec.folder)
+        func = self._functions.get(spec.run) or self._function(spec.run)
         if task.engine == "process":
             self._start_in_process(engine, task, func, token)
             return
@@ -168,18 +172,20 @@ class Caller(Reports):
 
     def _start_in_process(self, engine: Engine, task: TaskActor, func: Callable[..., Any], token: int) -> None:
         """Have the process of the worker that took it run the body. Raises BodyNotFound if that could not find it."""
-        if (away := self._away(task, token, _path(task.spec.run, func, "a worker process"))) is not None:
+        if (away := self._away(task, token, self._path(task.spec.run, func, "a worker process"))) is not None:
             self._run_away(engine, task, away, func)
 
     def _start_on_cluster(self, engine: Engine, task: TaskActor, token: int) -> None:
         """Have the worker that took it run its body or its command. Raises BodyNotFound if that could not find it."""
         spec, stream = task.spec, task.stream.spec
         if spec.command is None:
-            func = self._functions.get(spec.run) or self._function(spec.run, stream.folder)
-            if (away := self._away(task, token, _path(spec.run, func, "a worker on Ray"))) is not None:
+            func = self._functions.get(spec.run) or self._function(spec.run)
+            if (away := self._away(task, token, self._path(spec.run, func, "a worker on Ray"))) is not None:
                 process, mask = away
-                on_loop = msgspec.structs.replace(process, on_loop=kind_of(func) == "loop")
-                self._run_away(engine, task, (on_loop, mask), func)
+                there = msgspec.structs.replace(
+                    process, on_loop=kind_of(func) == "loop", text=source_of(process.function)
+                )
+                self._run_away(engine, task, (there, mask), func)
             return
         if (away := self._away(task, token, "")) is None:
             return
@@ -202,7 +208,7 @@ class Caller(Reports):
         worker = taker.record
         secrets, mask = self._secrets_of(task.stream.spec, task.spec)
         process = ProcessCall(
-            function=function, worker=worker.name, incarnation=worker.run, folder=task.stream.spec.folder,
+            function=function, worker=worker.name, incarnation=worker.run,
             output_path=self.outputs.place(task), output_root=self.outputs.root, output_limit=task.spec.max_output,
             recycle_after=worker.recycle_after, secrets=secrets,
         )  # fmt: skip
@@ -218,15 +224,54 @@ class Caller(Reports):
         )  # fmt: skip
         self._run(engine, call, self._process_ended)
 
-    def _start_question(self, entity: TaskActor | WorkstreamActor, effect: StartCall) -> None:
+    def _ask(self, entity: TaskActor | WorkstreamActor, effect: StartCall) -> None:
+        """Ask a question, or keep it until its function is there. Until then its limit does not run."""
+        part = _part_of(entity, effect)
+        try:
+            if part.run is not None:
+                self._function(part.run)
+        except BodyNotFound as error:
+            self._keep(entity, effect, error)
+            return
+        self._kernel.heard(effect.token)
+        self._start_question(entity, effect, part)
+
+    def _keep(self, entity: TaskActor | WorkstreamActor, effect: StartCall, error: BodyNotFound) -> None:
+        token, record = effect.token, entity.record
+        self.kept[token] = effect, error
+        spec = entity.spec
+        if isinstance(spec, Workstream):
+            said = spec.defaults.unroutable_timeout
+            limit = UNROUTABLE_TIMEOUT if said is None else seconds(said)
+        else:
+            limit = cast("TaskActor", entity).limits.unroutable_timeout
+        self._limits[token] = self._timers.arm(self._kernel.port.monotonic() + limit, self._give_up, token)
+        text = f"{record.id} waits, since its {effect.kind.replace('_', ' ')} cannot be found here: {error}"
+        self._notice(
+            "function_missing", "warning", text, kind=record.kind, entity_id=record.id, job_id=record.job_id
+        )  # fmt: skip
+
+    def _give_up(self, token: int) -> None:
+        _, error = self.kept.pop(token)
+        self._limits.pop(token, None)
+        self._tell(not_started(token, error))
+
+    def look_again(self) -> None:
+        """Ask what was kept, where its function has become known."""
+        for token, (effect, _) in list(self.kept.items()):
+            entity = self._kernel.entities.get(effect.key)
+            try:
+                if entity is not None:
+                    self._function(_part_of(cast("TaskActor | WorkstreamActor", entity), effect).run)
+            except BodyNotFound:
+                continue
+            del self.kept[token]
+            self._unlimit(token)
+            self.start(effect)
+
+    def _start_question(self, entity: TaskActor | WorkstreamActor, effect: StartCall, part: Part) -> None:
         """A condition of a task, or a check or a cancel hook of a task or a workstream."""
         spec = entity.spec
-        part: Part | None
-        if effect.kind == "cancel_hook":
-            part = spec.cancel_hooks[effect.index]
-        else:
-            part = cast("Task", spec).condition if effect.kind == "condition" else spec.checks[effect.index]
-        assert part is not None  # noqa: S101 - the actor asked for it
         task = None if isinstance(spec, Workstream) else cast("TaskActor", entity)
         stream = cast("WorkstreamActor", entity) if task is None else task.stream
         own = None if task is None else task.spec
@@ -236,7 +281,7 @@ class Caller(Reports):
             self._tell(CallEnded(effect.token, status, not problem, "check_failed", problem or None))
             return
         if part.run is not None:
-            func = self._function(part.run, stream.spec.folder)
+            func = self._function(part.run)
             context = self._about(entity, effect) if takes_context(func) else None
             call = Call(
                 token=effect.token, kind=cast("Any", effect.kind), func=func, context=context, grace=CHECK_GRACE,
@@ -270,7 +315,7 @@ class Caller(Reports):
         told = msgspec.json.decode(row.context, type=dict[str, Any])
         ended = partial(self._hook_ended, row, hook)
         try:
-            func = None if hook.run is None else self._function(hook.run, row.folder)
+            func = None if hook.run is None else self._function(located(hook.run, row.folder, program=False))
             secrets, mask = self._secrets.of(row.secrets) if row.secrets else ({}, None)
             if func is not None:
                 context = TaskContext(
@@ -319,7 +364,7 @@ class Caller(Reports):
             ended(outcome)
 
         if hook.run is not None:
-            func = hook.run if callable(hook.run) else self._function(hook.run, None)
+            func = hook.run if callable(hook.run) else self._function(hook.run)
             context = TaskContext(task=name, token=token) if takes_context(func) else None
             engine = kind_of(func)
             call = Call(token=token, kind="check", func=func, context=context, grace=CHECK_GRACE)
@@ -354,6 +399,10 @@ class Caller(Reports):
     def stop(self, token: int, *, force: bool = False) -> None:
         """Stop a call. One that is gone has said so, or will not be started."""
         self._kernel.told(token)
+        if self.kept.pop(token, None) is not None:
+            self._unlimit(token)
+            self._tell(CallEnded(token, "cancelled", error_type="cancelled", error="its function was not found"))
+            return
         engine = self._where.get(token)
         if engine is not None:
             engine.stop(token, force=force)
@@ -385,15 +434,20 @@ class Caller(Reports):
             del self._where[call.token]
             raise
 
-    def _function(self, name: Any, folder: str | None) -> Callable[..., Any]:
+    def _function(self, name: Any) -> Callable[..., Any]:
         func = self._functions.get(name)
         if func is None:
-            if folder is not None:
-                look_in(folder)
             func = self._bodies.callable_body(name)
             if ":" in name:
                 self._functions[name] = func
         return func
+
+    def _path(self, name: Any, func: Callable[..., Any], finder: str) -> str:
+        """The import path of a task's function. Raises BodyNotFound where it has none."""
+        try:
+            return self._bodies.path_for(name, func)
+        except NoPath as error:
+            raise BodyNotFound(f"{finder} cannot find {name!r}: {error}") from error
 
     # -- what it is told -----------------------------------------------------------------------------------------------
 
@@ -453,14 +507,16 @@ class Caller(Reports):
         )
 
 
-def _path(name: str, func: Callable[..., Any], finder: str) -> str:
-    """The import path of a task's function. Raises BodyNotFound where it has none."""
-    if ":" in name:
-        return name
-    try:
-        return path_of(func)
-    except NoPath as error:
-        raise BodyNotFound(f"{finder} cannot find {name!r}: {error}") from error
+def _part_of(entity: TaskActor | WorkstreamActor, effect: StartCall) -> Part:
+    """What is asked: a condition, a check or a cancel hook."""
+    spec = entity.spec
+    part: Part | None
+    if effect.kind == "cancel_hook":
+        part = spec.cancel_hooks[effect.index]
+    else:
+        part = cast("Task", spec).condition if effect.kind == "condition" else spec.checks[effect.index]
+    assert part is not None  # noqa: S101 - the actor asked for it
+    return part
 
 
 def _words(part: Part) -> dict[str, Any]:

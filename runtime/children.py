@@ -15,18 +15,17 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Awaitable, Callable
-from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from ..actors.commands import Lend, Regain, Reply, Submit
-from ..actors.errors import TaskCancelled
+from ..actors.errors import AttemptOver, TaskCancelled
 from ..actors.messages import Message
 from ..actors.names import name_problem
 from ..actors.records import JobRecord
 from ..actors.spec import Workstream
-from .bodies import prepared
+from .bodies import fingerprints_of, prepared
 from .cluster.ids import adopt, reserve
 from .engines.childjob import ChildJob
 from .handles import JobHandle
@@ -62,11 +61,19 @@ class Children:
         job_id = f"{context.job_id}/{context.task}/{name}"
         over, sent = await self._submitting.enter(job_id), False
         try:
-            make = await self._to_submit(context, workstream, job_id)
-            if make is not None:
-                await self._host.gate()
-                sent = True
-                await self._host.ask(make, over=over)
+            spec, encoded = await self._prepared(context, workstream)
+            try:
+                make = await self._to_submit(context, spec, encoded, job_id)
+                if make is not None:
+                    await self._host.gate()
+                    sent = True
+                    await self._host.ask(make, over=over)
+            except AttemptOver:
+                self.runtime.bodies.release(spec)
+                raise
+            finally:
+                if not sent:
+                    self.runtime.bodies.release(spec)
         finally:
             if not sent:
                 over()
@@ -76,19 +83,25 @@ class Children:
         """`TaskContext.submit_blocking`."""
         return self._blocking(context, lambda: self.submit(context, workstream, name))
 
+    async def _prepared(self, context: TaskContext, workstream: Workstream) -> tuple[Workstream, bytes]:
+        runtime = self.runtime
+        return await prepared(
+            workstream, runtime.bodies, durable=runtime.journal.durable_medium, lifecycles=runtime.lifecycles,
+            folder=self._host.kernel.folder_of(context.token),
+        )  # fmt: skip
+
     async def _to_submit(
-        self, context: TaskContext, workstream: Workstream, job_id: str
+        self, context: TaskContext, spec: Workstream, encoded: bytes, job_id: str
     ) -> Callable[[Reply], Message] | None:
         """The command that submits it; None for one that there is and that goes on, or has completed."""
         runtime, token = self.runtime, context.token
-        durable = runtime.journal.durable_medium
-        spec, encoded = await prepared(workstream, runtime.bodies, durable=durable, lifecycles=runtime.lifecycles)
         if context.mask is not None:  # the folders are those of the program: nobody wrote them here
             said = msgspec.to_builtins(msgspec.structs.replace(spec, folder=None, cwd=None))
             context.keep_out_secrets(said, "the child job's specification")
-        fingerprint = blake2b(_LOCAL.sub(rb"\1", encoded), digest_size=16).hexdigest()
+        folder = spec.folder or self._host.kernel.folder_of(token)
+        fingerprint, *older = fingerprints_of(_LOCAL.sub(rb"\1", encoded), folder)
         known = await reserve(runtime.seat, "job", job_id, lambda: self._known(job_id))
-        if known is not None and known.fingerprint != fingerprint:
+        if known is not None and known.fingerprint not in {fingerprint, *older}:
             raise JobExists(
                 f"there is a child job {job_id!r} already, with another workstream ({known.state} now). Use another "
                 "name, or submit under one name what does not change from attempt to attempt."
@@ -104,7 +117,8 @@ class Children:
         def make(reply: Reply) -> Message:
             if loaded is None:
                 return Submit(job_id, True, spec, encoded, fingerprint, reply, parent=token)
-            return loaded.again(reply, reason="its parent submitted it again", parent=token)
+            now = msgspec.structs.replace(loaded, spec=spec, encoded=encoded)  # with the functions of this attempt
+            return now.again(reply, reason="its parent submitted it again", parent=token)
 
         return make
 

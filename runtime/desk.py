@@ -31,10 +31,19 @@ if TYPE_CHECKING:
 class ApprovalDesk:
     """The waiting bodies of one runtime. Made on its loop."""
 
-    def __init__(self, tell: Callable[[Message], None], bodies: Bodies, *, durable: bool) -> None:
+    def __init__(
+        self,
+        tell: Callable[[Message], None],
+        bodies: Bodies,
+        *,
+        durable: bool,
+        folder_of: Callable[[int], str | None] = lambda _: None,
+    ) -> None:
         self._tell = tell
         self._bodies = bodies
         self._durable = durable
+        self._folder_of = folder_of  # of the specification of what runs under a token
+        self._rules: dict[tuple[int, str], list[Approval]] = {}  # whose functions are still held
         self._line = LoopLine()
         self._waiting: dict[tuple[int, str], list[Waiter]] = {}
 
@@ -42,7 +51,7 @@ class ApprovalDesk:
         """Begin to wait. Raises ValueError for a name or a rule that cannot be. In a thread, call it there."""
         if problem := name_problem(name):
             raise ValueError(f"the approval's name {name!r:.80} {problem}")
-        ready = prepare_approval(rule, self._bodies, durable=self._durable)
+        ready = prepare_approval(rule, self._bodies, durable=self._durable, folder=self._folder_of(token))
         if thread:
             waiter = Waiter(token, name, threading.Event())
             self._line.post(self._begin, waiter, ready)
@@ -60,12 +69,14 @@ class ApprovalDesk:
 
     def answer(self, effect: Decided) -> None:
         """Something was decided: let those go on who wait for it."""
+        self._let_go((effect.token, effect.name))
         for waiter in self._waiting.pop((effect.token, effect.name), ()):
             waiter.record = effect.record
             waiter.over.set()
 
     def _begin(self, waiter: Waiter, rule: Approval) -> None:
         self._waiting.setdefault((waiter.token, waiter.name), []).append(waiter)
+        self._rules.setdefault((waiter.token, waiter.name), []).append(rule)
         self._tell(AskApproval(waiter.token, waiter.name, rule))
 
     def _end(self, waiter: Waiter) -> None:
@@ -74,4 +85,9 @@ class ApprovalDesk:
         if others:
             self._waiting[key] = others
         elif self._waiting.pop(key, None):
+            self._let_go(key)
             self._tell(LeaveApproval(waiter.token, waiter.name))
+
+    def _let_go(self, key: tuple[int, str]) -> None:
+        for rule in self._rules.pop(key, ()):
+            self._bodies.release_rule(rule)

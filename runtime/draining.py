@@ -52,9 +52,14 @@ async def archive_ended(host: Host, journal: Path, limit: float) -> None:
 
 
 def _in_vain(host: Host) -> bool:
-    """Whether nothing runs but bodies that wait for child jobs, of which nothing is started any more."""
+    """Whether nothing runs but bodies that wait for child jobs, of which nothing is started any more.
+
+    What waits for a function does not run.
+    """
     kernel = host.kernel
     for token, call in kernel.calls.items():
+        if token in host.caller.kept:
+            continue
         lent = kernel.lent.get(token)
         if lent is None or lent.reply is not None or lent.goes_on:
             return False

@@ -26,8 +26,8 @@ from ..actors.kernel import Kernel
 from ..actors.machine_actor import retire
 from ..actors.messages import CLOCK_SET, Continue, Message, TimerFired, WorkerBeat
 from ..actors.notices import Notice, Severity
-from ..actors.spec import Task
-from ..actors.theirs import called, origins, set_traceback
+from ..actors.spec import Task, Workstream
+from ..actors.theirs import called, origins, said, set_traceback
 from ..actors.transitions import Transitioned
 from ..actors.turn import (
     NO_ENGINE,
@@ -48,7 +48,7 @@ from ..actors.turn import (
     Tell,
     Turn,
 )
-from .bodies import Bodies, kind_of
+from .bodies import Bodies, BodyNotFound, kind_of, located, placed
 from .calls import Caller
 from .dispatcher import Dispatcher
 from .journal.contract import Entry, Journal
@@ -186,11 +186,9 @@ class Host:
         self._inbox.tell_control(message)
 
     def engine_of(self, task: Task) -> str:
-        """The engine that runs a task: its own, or what its body is made for."""
-        if task.engine is not None:
-            return task.engine
+        """The engine that runs a task: its own, or what its body is made for; none while that is not there."""
         if task.command is not None:
-            return "command"
+            return task.engine or "command"
         name: str = task.run
         engine = self._engine_of.get(name)
         if engine is None:
@@ -199,7 +197,23 @@ class Host:
             except Exception:  # it is not there, or cannot be looked at
                 return NO_ENGINE
             self._engine_of[name] = engine
-        return engine
+        return task.engine or engine
+
+    def placed(self, spec: Workstream) -> Workstream:
+        """A specification of the journal, with its functions named as they are kept now."""
+        return placed(spec)
+
+    def located(self, path: str, folder: str) -> str:
+        """An import path that an older version kept beside its folder, as it is kept now."""
+        return located(path, folder, program=False)
+
+    def missing(self, task: Task) -> str:
+        """Why a task's function cannot be found, in words."""
+        try:
+            called(self._bodies.callable_body, task.run)
+        except Exception as error:  # whatever its module does
+            return str(error) if isinstance(error, BodyNotFound) else said(error)
+        return "it was not there when it was looked for"
 
     def resolve(self, name: str) -> Callable[..., Any]:
         """The function of that path or registered name. Raises BodyNotFound."""

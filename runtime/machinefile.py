@@ -47,8 +47,7 @@ from ..actors.validate import SpecificationError
 from ..machines import Machine, Severity, State, Timed, Transition
 from ..machines.machine import NO_NAME, is_name
 from ..machines.machine import Finding as Unsound
-from .bodies import look_in
-from .functions import BodyNotFound, follow
+from .functions import BodyNotFound, follow, located
 from .specfile import read_table, with_lines
 
 __all__ = ["load_machine"]
@@ -137,8 +136,6 @@ class _Reading:
 
     def findings(self) -> list[Finding]:
         """All that is wrong, but for mistypings."""
-        if self.imports:
-            look_in(str(self.folder))
         misnamed = [*self._misnamed()]
         found = [*misnamed, *self._names(), *self._times(), *self._paths()]
         return (
@@ -222,7 +219,7 @@ class _Reading:
                 self._functions[path] = shown_guard(path)
                 continue
             try:
-                self._functions[path] = follow(path)
+                self._functions[path] = follow(located(path, str(self.folder), program=False))
             except BodyNotFound as error:
                 yield Finding(where(place), str(error))
 

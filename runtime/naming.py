@@ -6,6 +6,7 @@ well, `Runtime(lifecycles=[...])`; one that is named by its import path is found
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from itertools import chain
 from typing import TYPE_CHECKING, TypeVar
@@ -15,7 +16,10 @@ import msgspec
 from ..actors.lifecycles import Lifecycles
 from ..actors.schema import Finding
 from ..actors.validate import SpecificationError
-from .functions import find, look_in
+from ..machines.lifecycles import LIFECYCLES
+from .beside import lies
+from .functions import BodyNotFound, find, located, parts_of
+from .program import MAIN, own_name
 
 if TYPE_CHECKING:
     from ..actors.loading import Loaded
@@ -31,32 +35,46 @@ class _Placed(msgspec.Struct):
 
 
 class Finder:
-    """Finds what stands under an import path, once the folders of what was loaded are looked in."""
+    """Finds what stands under an import path.
+
+    What an older version kept says no folder: it is looked for in those of what was loaded, if just one of them has it.
+    """
 
     def __init__(self) -> None:
-        self.loaded: Loaded | None = None
+        self._folders: dict[str, None] = {}
+
+    def look_beside(self, loaded: Loaded) -> None:
+        """Know the folders of the specifications of what was loaded."""
+        for encoded in loaded.specs.values():
+            if (folder := msgspec.json.decode(encoded, type=_Placed).folder) is not None:
+                self._folders[folder] = None
 
     def __call__(self, path: str) -> object:
         """What stands there. Raises BodyNotFound. Imports its module if need be."""
-        if self.loaded is not None:
-            look_beside(self.loaded)
-            self.loaded = None
-        return find(path)
+        module, where, names = parts_of(path)
+        if where:
+            return find(path)
+        if module == MAIN:  # it said nothing of its program, and a lifecycle is a table: it runs nothing
+            return find(f"{own_name()}:{names}")
+        having = {os.path.realpath(folder) for folder in self._folders if lies(folder, module)}
+        if len(having) > 1:
+            raise BodyNotFound(
+                f"{path!r} lies in several folders: {', '.join(sorted(having))}; name it with its folder"
+            )
+        return find(located(path, next(iter(having), None)))
 
 
-def look_beside(loaded: Loaded) -> None:
-    """Have modules found where the specifications of what was loaded say that theirs are."""
-    for encoded in loaded.specs.values():
-        if (folder := msgspec.json.decode(encoded, type=_Placed).folder) is not None:
-            look_in(folder)
+def within(lifecycles: Lifecycles, folder: str | None) -> Lifecycles:
+    """The lifecycles, for a specification of that folder: its modules come first."""
+    return lifecycles.within(lambda path: located(path, folder))
 
 
 def named(spec: Workstream, lifecycles: Lifecycles) -> Workstream:
     """The workstream, checked already, with names in place of its lifecycles."""
     changed: dict[str, object] = {}
-    if any(_given(task.lifecycle) for task in spec.tasks):
+    if any(task.lifecycle is not None for task in spec.tasks):
         changed["tasks"] = [by_name(task, lifecycles) for task in spec.tasks]
-    if any(tool.breaker is not None and _given(tool.breaker.lifecycle) for tool in spec.tools.values()):
+    if any(tool.breaker is not None and tool.breaker.lifecycle is not None for tool in spec.tools.values()):
         changed["tools"] = {name: _tool(tool, lifecycles) for name, tool in spec.tools.items()}
     spec = by_name(spec, lifecycles)
     return msgspec.structs.replace(spec, **changed) if changed else spec
@@ -64,26 +82,32 @@ def named(spec: Workstream, lifecycles: Lifecycles) -> Workstream:
 
 def by_name(said: Said, lifecycles: Lifecycles) -> Said:
     """The same, with a name in place of its lifecycle."""
-    if not _given(said.lifecycle):
+    if said.lifecycle is None:
         return said
-    return msgspec.structs.replace(said, lifecycle=lifecycles.find(said.lifecycle)[0])
+    name = lifecycles.find(said.lifecycle)[0]
+    return said if name == said.lifecycle else msgspec.structs.replace(said, lifecycle=name)
+
+
+def by_place(said: Said, folder: str) -> Said:
+    """The same, of a file in that folder, with its lifecycle's module found there."""
+    path = said.lifecycle
+    if not isinstance(path, str) or path in LIFECYCLES:
+        return said
+    kept = located(path, folder, program=False)
+    return said if kept == path else msgspec.structs.replace(said, lifecycle=kept)
 
 
 def _tool(tool: Tool, lifecycles: Lifecycles) -> Tool:
     breaker = tool.breaker
-    if breaker is None or not _given(breaker.lifecycle):
+    if breaker is None or breaker.lifecycle is None:
         return tool
     name = lifecycles.find(breaker.lifecycle)[0]
     return msgspec.structs.replace(tool, breaker=msgspec.structs.replace(breaker, lifecycle=name))
 
 
-def _given(said: object) -> bool:
-    return said is not None and not isinstance(said, str)
-
-
 def known_by(said: object, more: Iterable[object], resolve: Callable[[str], object]) -> Lifecycles:
     """The lifecycles of a runtime. Raises SpecificationError for those that cannot be."""
-    lifecycles = Lifecycles(resolve=resolve)
+    lifecycles = within(Lifecycles(resolve=resolve), None)
     try:
         for one in more:
             lifecycles.find(one)

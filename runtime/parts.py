@@ -40,7 +40,7 @@ from ..actors.strategy import Supervision
 from ..actors.times import Duration, seconds
 from ..actors.tools import RUNTIME
 from ..machines.lifecycle import Lifecycle
-from .bodies import Bodies, look_in, prepare
+from .bodies import Bodies, prepare
 from .calls import Caller
 from .children import Children
 from .clock import Clock, Ids, SystemClock, TimeOrderedIds
@@ -69,7 +69,7 @@ from .journal.cluster import LeaseLost, lease_of
 from .journal.contract import Entry, Journal
 from .leftovers import kill_leftovers
 from .machines import Machines
-from .naming import Finder, by_name, check_loaded, known_by, look_beside
+from .naming import Finder, by_name, check_loaded, known_by
 from .observe import Hub
 from .outcomes import outcome_of
 from .outputs import Outputs
@@ -247,7 +247,7 @@ class RuntimeParts(ABC):
     def _be_seated(self, seat: Seat) -> None:
         """Be one of the nodes of the journal. It is left once nothing runs any more, and all is durable."""
         self.seat = self._host.seat = seat
-        member = self._membership = Membership(seat, self._host, self.adopt, self.bodies)
+        member = self._membership = Membership(seat, self._host, self.adopt, self.bodies, self._find.look_beside)
         seat.lost = self._fenced
         self._host.on_health = member.look_now
         self._closing.push_async_callback(member.close)
@@ -285,7 +285,6 @@ class RuntimeParts(ABC):
         """
         await self._end_leftovers(loaded, set())
         loaded.awaited = await self._taker.awaited()
-        look_beside(loaded)
         self._archiving |= loaded.archiving
         self._arriving = {job.id: loaded.last_seq for job in loaded.jobs}
         self._host.tell(Adopt(loaded=loaded))
@@ -415,7 +414,7 @@ class RuntimeParts(ABC):
     def _begin(self, loaded: Loaded) -> None:
         host = self._host
         outputs = self._new_outputs()
-        self._find.loaded = loaded
+        self._find.look_beside(loaded)
         check_loaded(loaded, self.lifecycles)
         check_workers(self._workers, self.lifecycles)
         self._workers = tuple(by_name(worker, self.lifecycles) for worker in self._workers)
@@ -528,8 +527,6 @@ class RuntimeParts(ABC):
             for handle in self.seat.handles_of(actor.record.id):
                 handle.come_home(actor)
                 self._handles.setdefault(handle.id, WeakSet()).add(handle)
-        if (beside := actor.spec.folder) is not None:
-            look_in(beside)
 
     def _job_over(self, actor: JobActor) -> None:
         self._archiving |= actor.record.archive

@@ -20,7 +20,7 @@ from ..actors.schema import did_you_mean
 from ..actors.spec import Workstream
 from ..actors.submissions import no_next_run
 from ..actors.task_record import TaskRecord
-from .bodies import look_in
+from .bodies import placed
 from .cluster.ids import adopt
 
 if TYPE_CHECKING:
@@ -47,9 +47,7 @@ async def load(runtime: Runtime, record: JobRecord) -> Loaded:
     encoded = await runtime.read(journal.spec, record.stream)
     if encoded is None:
         raise LookupError(f"the journal no longer has the specification of job {record.id!r}")
-    spec = msgspec.json.decode(encoded, type=Workstream)
-    if spec.folder is not None:
-        look_in(spec.folder)
+    spec = placed(msgspec.json.decode(encoded, type=Workstream))
     runs = await runtime.read(journal.workstreams, record.id)
     tasks: list[TaskRecord] = await runtime.read(journal.tasks, runs[-1].key) if runs else []
     return Loaded(record, encoded, spec, runs[-1] if runs else None, tasks)

@@ -12,8 +12,7 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from hashlib import blake2b
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Unpack, overload
 
@@ -31,7 +30,7 @@ from ..actors.task import TaskActor
 from ..actors.transitions import Transitioned
 from .approvals import PendingApproval, pending_of, with_teams
 from .attribution import name_of, reason_of
-from .bodies import prepared
+from .bodies import fingerprints_of, prepared
 from .breakers import BreakerHandle
 from .cluster.ids import reserve
 from .cluster.remote import EVERYTHING, RemoteJob, look, pending_elsewhere
@@ -76,18 +75,30 @@ class Runtime(RuntimeLife):
 
     # -- jobs ----------------------------------------------------------------------------------------------------------
 
-    def task(self, func: F) -> F:
-        """Register a function under its name, so that specifications and restarts find it. A decorator.
+    @overload
+    def task(self, func: F, *, name: str | None = None, aliases: Iterable[str] = ()) -> F: ...
+    @overload
+    def task(self, func: None = None, *, name: str | None = None, aliases: Iterable[str] = ()) -> Callable[[F], F]: ...
+    def task(
+        self, func: F | None = None, *, name: str | None = None, aliases: Iterable[str] = ()
+    ) -> F | Callable[[F], F]:
+        """Register a function, so that specifications and restarts find it by that name. A decorator.
 
-        Tasks of recovered jobs wait for functions that are not there (until their `unroutable_timeout`).
+        name: what journals and specifications call it, wherever it is moved; its own name unless said. aliases: what
+        they called it before: names that it had, or its import paths of that time. Tasks of recovered jobs wait for
+        functions that are not there (until their `unroutable_timeout`). Raises ValueError for a name that another
+        function has, or that cannot be.
         """
-        self.bodies.register(func)
+        if func is None:
+            return lambda given: self.task(given, name=name, aliases=aliases)
+        self.bodies.register(func, name, aliases)
         if self._open:  # in whatever thread that imports a module
             self._dispatcher.call_threadsafe(self._registered)
         return func
 
     def _registered(self) -> None:
         self._host.tell(Registered())
+        self._host.caller.look_again()
         if self._membership is not None:
             self._membership.registered()
 
@@ -113,33 +124,34 @@ class Runtime(RuntimeLife):
             name_of(by)
         durable = self.journal.durable_medium
         ready, encoded = await prepared(workstream, self.bodies, durable=durable, lifecycles=self.lifecycles)
-        if id is None:
-            return await self._submit(self._ids.new(), False, ready, encoded, "", by)
-        fingerprint = blake2b(encoded, digest_size=16).hexdigest()
-        over, sent = await self._submitting.enter(id), False
+        over, sent = (None if id is None else await self._submitting.enter(id)), False
         try:
-            known = await reserve(self.seat, "job", id, lambda: self._known(id, fingerprint))
-            if known is not None:
-                return known
+            if id is None:
+                fingerprint = ""
+            else:
+                fingerprint, *older = fingerprints_of(encoded, ready.folder)
+                known = await reserve(self.seat, "job", id, lambda: self._known(id, [fingerprint, *older]))
+                if known is not None:
+                    return known
             await self._host.gate()
             sent = True
-            return await self._submit(id, True, ready, encoded, fingerprint, by, over)
+            return await self._submit(id, ready, encoded, fingerprint, by, over)
         finally:
             if not sent:
-                over()
+                self.bodies.release(ready)
+                if over is not None:
+                    over()
 
     async def _submit(  # noqa: PLR0917 - the parts of a message
         self,
-        job_id: str,
-        given: bool,
+        job_id: str | None,
         spec: Workstream,
         encoded: bytes,
         fingerprint: str,
         by: str | None,
-        over: Callable[[], None] | None = None,
+        over: Callable[[], None] | None,
     ) -> JobHandle:
-        if over is None:
-            await self._host.gate()
+        job_id, given = (self._ids.new(), False) if job_id is None else (job_id, True)
 
         def make(reply: Reply) -> Message:
             return Submit(job_id, given, spec, encoded, fingerprint, reply, by)
@@ -157,7 +169,7 @@ class Runtime(RuntimeLife):
         context = self._host.caller.context_of(running, running.record.token)
         return (await self._children.submit(context, workstream, name)).job
 
-    async def _known(self, job_id: str, fingerprint: str) -> JobHandle | None:
+    async def _known(self, job_id: str, fingerprints: Sequence[str]) -> JobHandle | None:
         """The job that has this id already. Raises JobExists if it is another one."""
         actor = self._host.kernel.jobs.get(job_id)
         record = actor.record if actor is not None else await self.read(self.journal.job, job_id)
@@ -167,7 +179,7 @@ class Runtime(RuntimeLife):
                     f"there was a job {job_id!r} ({archived.state}), archived in {archived.file}. Use another id."
                 )
             return None
-        if record.fingerprint != fingerprint:
+        if record.fingerprint not in fingerprints:
             raise JobExists(
                 f"there is a job {job_id!r} already, submitted with another workstream ({record.state} now). "
                 "Use another id, or submit exactly what was submitted under this one."

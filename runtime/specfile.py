@@ -30,8 +30,8 @@ from ..actors.schema import MOST_FINDINGS, Finding, around, beside, read, short,
 from ..actors.spec import Worker, Workstream
 from ..actors.validate import SpecificationError, findings, worker_findings
 from . import speclines, specyaml
-from .bodies import look_in
-from .functions import find
+from .functions import find, located
+from .naming import by_place, within
 from .specwords import Sections, Words
 
 __all__ = ["RunFile", "load"]
@@ -81,23 +81,28 @@ def load(path: str | Path, *, functions: Functions | None = None, lifecycle: str
         raise SpecificationError(with_lines(found, lines), str(path))
     words = Words(layout, given)
     workstream = words.workstream
-    if functions is not None:
-        look_in(str(path.absolute().parent / (workstream.folder or "")))
-    known = Lifecycles(resolve=None if functions is None else find)
+    folder = str(path.absolute().parent / (workstream.folder or ""))
+    known = within(Lifecycles(resolve=None if functions is None else find), folder)
     if lifecycle is not None:
         wrong = _not_there(lifecycle, known)
         found += wrong
         workstream = msgspec.structs.replace(workstream, lifecycle=None if wrong else lifecycle)
     if isinstance(workstream.lifecycle, str) and not _not_there(workstream.lifecycle, known):
         known.default = workstream.lifecycle
-    more = words.findings + words.renamed(findings(workstream, bodies=functions, lifecycles=known))
+    more = words.findings + words.renamed(findings(workstream, bodies=_looking_in(folder, functions), lifecycles=known))
     more += worker_findings(workers, lifecycles=known) if workers else []
     if not workstream.tasks:
         more.append(Finding("tasks", "there are no tasks", "`callboard init` writes an example"))
     found += beside(found, more)
     if found:
         raise SpecificationError(with_lines(found, lines), str(path))
-    return RunFile(_placed(workstream, path.absolute().parent), workers, path)
+    workers = None if workers is None else [by_place(worker, folder) for worker in workers]
+    return RunFile(by_place(_placed(workstream, path.absolute().parent), folder), workers, path)
+
+
+def _looking_in(folder: str, functions: Functions | None) -> Functions | None:
+    """The same, which looks in a folder first."""
+    return None if functions is None else lambda name: functions(located(name, folder, program=False))
 
 
 def _not_there(lifecycle: str, known: Lifecycles) -> list[Finding]:

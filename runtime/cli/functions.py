@@ -92,11 +92,10 @@ def _missing(reader: Stored) -> Iterator[str]:
 
 def _missing_of(run: WorkstreamRecord, spec: Workstream, tasks: list[TaskRecord]) -> Iterator[str]:
     from ...actors.validate import findings  # noqa: PLC0415
-    from ..bodies import BodyNotFound, look_in  # noqa: PLC0415
+    from ..bodies import BodyNotFound, placed  # noqa: PLC0415
     from .words import ENDED  # noqa: PLC0415
 
-    if spec.folder is not None:
-        look_in(spec.folder)
+    spec = placed(spec)
     told: set[str] = set()
 
     def look(name: str) -> Callable[..., Any]:

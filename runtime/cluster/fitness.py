@@ -16,8 +16,7 @@ import msgspec
 
 from ...actors.spec import Workstream
 from ...actors.validate import findings
-from ..bodies import BodyNotFound
-from ..naming import look_beside
+from ..bodies import BodyNotFound, placed
 
 if TYPE_CHECKING:
     from ...actors.lifecycles import Lifecycles
@@ -31,7 +30,6 @@ _ENDED = frozenset({"completed", "failed", "cancelled", "skipped"})
 
 def unfit(loaded: Loaded, bodies: Bodies, lifecycles: Lifecycles) -> dict[int, str]:
     """The keys of the jobs that cannot be run here, with those of their trees; each with what is missing."""
-    look_beside(loaded)
     look = _Look(loaded, bodies, lifecycles)
     above = {job.key: job.parent for job in loaded.jobs}
     missing: dict[int, str] = {}
@@ -103,7 +101,7 @@ class _Look:
 
     def _missing_in(self, encoded: bytes) -> Iterator[tuple[str, str]]:
         try:
-            spec = msgspec.json.decode(encoded, type=Workstream)
+            spec = placed(msgspec.json.decode(encoded, type=Workstream))
         except (msgspec.MsgspecError, ValueError) as error:
             yield "", f"its specification cannot be read: {error}"
             return

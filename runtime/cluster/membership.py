@@ -68,7 +68,14 @@ def next_look(lease: float, pulse: Pulse, random: Random) -> float:
 class Membership:
     """See the module. adopt: has the runtime go on with what was taken over."""
 
-    def __init__(self, seat: Seat, host: Host, adopt: Callable[[Loaded], Awaitable[None]], bodies: Bodies) -> None:
+    def __init__(
+        self,
+        seat: Seat,
+        host: Host,
+        adopt: Callable[[Loaded], Awaitable[None]],
+        bodies: Bodies,
+        look_beside: Callable[[Loaded], None],
+    ) -> None:
         self.seat = seat
         self.jobs_taken = 0
         self.nodes_fenced = 0  # as this one has seen them: by whomever
@@ -77,6 +84,7 @@ class Membership:
         self._host = host
         self._adopt = adopt
         self._bodies = bodies
+        self._look_beside = look_beside
         self._takes = False
         self._turn_at = host.monotonic()  # when it may take again beside others
         self._in_hand: tuple[Loaded, list[int]] | None = None  # taken, and what of it is to be given back first
@@ -247,6 +255,7 @@ class Membership:
             if loaded is None:
                 return False
             missing: dict[int, str] = {}
+            self._look_beside(loaded)
             if not alone and loaded.jobs:
                 missing = await self.seat.read(unfit, loaded, self._bodies, self._host.kernel.lifecycles)
             if missing:

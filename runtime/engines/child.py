@@ -32,15 +32,16 @@ from typing import Any
 import msgspec
 
 from ...actors.errors import TaskCancelled
-from ...actors.theirs import is_a, said, text_of
-from ..functions import BodyNotFound, follow, look_in, wants_too_much
+from ...actors.theirs import is_a, text_of
+from ..functions import BodyNotFound
+from ..program import be_told_of
 from ..secrets import Mask
 from .away import Away
 from .bodies import bind, bind_logging
 from .context import Saved, TaskContext
 from .contract import Call, ErrorInfo
 from .failures import describe
-from .main_module import load_main
+from .main_module import function_of
 from .processes import START_PATH, TOKEN, WORKER
 from .shortage import NOT_NOW, is_shortage
 from .values import NotSerialisable, checked
@@ -73,8 +74,6 @@ class Child:
         self._line = line
         self._sending = threading.Lock()
         self._todo: SimpleQueue[Begin | None] = SimpleQueue()
-        self._main: tuple[str, str] | None = None
-        self._main_loaded = False
         self._halted: set[int] = set()  # tokens that are to end
         self._context: TaskContext | None = None  # of the body that runs, if it takes one
         self._away: Away | None = None  # what that one asks of the runtime
@@ -115,7 +114,7 @@ class Child:
             case Hello():
                 sys.path[:] = frame.path
                 sys.argv[:] = frame.argv
-                self._main = frame.main
+                be_told_of(frame.main)
             case Begin():
                 self._todo.put(frame)
             case Halt(token=token):
@@ -160,7 +159,7 @@ class Child:
         return self._returned(begin.token, value, duration) if error is None else self._raised(begin, error, duration)
 
     def _call(self, begin: Begin) -> Any:
-        func = self._function(begin)
+        func = function_of(begin.function)
         context = None
         logging = contextvars.copy_context()
         if (facts := begin.facts) is not None:
@@ -189,21 +188,6 @@ class Child:
             value.close()
             raise TypeError("the function returned a coroutine, which a process cannot run; declare it `async def`")
         return value
-
-    def _function(self, begin: Begin) -> Any:  # a callable of any type
-        if begin.folder is not None:
-            look_in(begin.folder)
-        if begin.function.startswith("__main__:") and not self._main_loaded:
-            try:
-                load_main(self._main)
-            except BaseException as error:  # the program may do whatever it likes
-                text = f"{begin.function!r}: the program cannot be loaded here: {said(error)}"
-                raise BodyNotFound(text) from error
-            self._main_loaded = True
-        func = follow(begin.function)
-        if problem := wants_too_much(func):
-            raise BodyNotFound(problem)
-        return func
 
     def _beat(self, token: int, details: Any) -> None:
         saved = isinstance(details, Saved)

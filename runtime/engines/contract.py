@@ -63,16 +63,16 @@ class CommandCall(msgspec.Struct, frozen=True, kw_only=True):
 class ProcessCall(msgspec.Struct, frozen=True, kw_only=True):
     """A function to run in a worker's process. The call's context is given if the function takes one.
 
-    function: its import path "module:qualified.name". folder: where modules are looked for first. What it prints goes
-    to `output_path`, as a command's does, if it prints anything. recycle_after: bodies that one process runs at most.
+    function: its import path (`functions.py`). What it prints goes to `output_path`, as a command's does, if it prints
+    anything. recycle_after: bodies that one process runs at most.
     secrets: the values that it is handed, by their names. Elsewhere (on Ray): on_loop: the function is async. Beside a
-    command it says where that runs, and its function is empty; results: the JSON of what its dependencies returned.
+    command it says where that runs, and its function is empty; results: the JSON of what its dependencies returned;
+    text: what tells the text of the function's module (`functions.source_of`).
     """
 
     function: str
     worker: str
     incarnation: int
-    folder: str | None = None
     output_path: Path | None = None
     output_root: Path | None = None
     output_limit: int = 1_048_576
@@ -80,6 +80,7 @@ class ProcessCall(msgspec.Struct, frozen=True, kw_only=True):
     secrets: dict[str, str] = {}
     on_loop: bool = False
     results: bytes | None = None
+    text: str | None = None
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):

@@ -23,9 +23,11 @@ from typing import Any, cast
 from ...actors import times
 from ...actors.errors import Permanent, RetryAfter
 from ...actors.theirs import class_name, contained, is_a, kind_name, members, said
+from ..beside import place_of
 from ..secrets import Mask
 from .contract import Category, ErrorInfo
 
+_MODULE: Any = type.__dict__["__module__"]  # what a metaclass may say otherwise
 _LONGEST_MESSAGE = 2_000  # characters
 _LONGEST_TRACEBACK = 8_000  # characters: its head and tail
 _MOST_FRAMES = 40
@@ -71,6 +73,9 @@ def describe(error: BaseException, mask: Mask | None = None) -> ErrorInfo:
 
 def type_name(error: BaseException) -> str:
     """The exception's name, with its module unless it is Python's or ours."""
+    module = _MODULE.__get__(type(error))
+    if is_a(module, str) and (place := place_of(module)) is not None:
+        return f"{place[0]}.{kind_name(error)}"
     name = class_name(type(error))
     known = name.startswith("builtins.") or name.partition(".")[0] == __name__.partition(".")[0]
     return kind_name(error) if known else name

@@ -28,10 +28,10 @@ from pathlib import Path
 
 import msgspec
 
+from ..program import own_main
 from .context import Saved
 from .contract import ProcessInfo
 from .lookout import Lookout
-from .main_module import own_main
 from .processes import START_PATH, WORKER, Look, signal_group, start_time
 from .seats import Job, Listener, Seat
 from .shortage import NOT_NOW, is_shortage

@@ -106,7 +106,7 @@ class ProcessEngine(BaseEngine[_ProcessRun]):
         if what is None or ":" not in what.function:
             raise ValueError(f"call {call.token}: the process engine needs a function by its import path")
         job = Job(
-            Begin(call.token, what.function, what.folder, facts_of(call), what.secrets, call.bound or {}),
+            Begin(call.token, what.function, facts_of(call), what.secrets, call.bound or {}),
             seat=self._seat(what), grace=call.grace, output_path=what.output_path, output_root=what.output_root,
             output_limit=what.output_limit,
             recycle_after=what.recycle_after, mask=call.mask,

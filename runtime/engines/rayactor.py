@@ -24,7 +24,7 @@ import sys
 import tempfile
 import threading
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,8 @@ from typing import Any
 import anyio
 import msgspec
 
-from ..functions import BodyNotFound, follow, look_in, wants_too_much
+from ..functions import BodyNotFound, on_another_machine
+from ..program import be_told_of
 from ..runners import RunnerPool
 from ..secrets import Mask
 from .away import Away
@@ -42,7 +43,7 @@ from .context import Saved, TaskContext
 from .contract import Call, CommandCall, ErrorInfo, Outcome, ProcessCall
 from .failures import describe
 from .loop import LoopEngine
-from .main_module import be_told_of, load_main, own_main
+from .main_module import function_of
 from .process import ProcessEngine
 from .raylines import LoopThread
 from .rayoutbox import PrintedFile, RayOutbox
@@ -83,7 +84,6 @@ class RayWorker:
         self._held: dict[int, Held] = {}
         self._free: list[int] = []  # processes that run nothing, by their numbers
         self._lives: dict[int, int] = {}  # which process it is that has the number now
-        self._main_loaded = False
         self._begun: anyio.Event | None = None  # set when something runs again whose output is looked at
         self._pushing = threading.Lock()
         self._taken = 0  # batches
@@ -155,6 +155,9 @@ class RayWorker:
                     self._answer(token, frame)
 
     def _begin(self, order: Order) -> None:
+        if (begin := order.begin) is not None:
+            found = on_another_machine(begin.function, begin.text)
+            order = msgspec.structs.replace(order, begin=msgspec.structs.replace(begin, function=found))
         printed = PrintedFile(order.token, self._folder / f"{order.token}.out", order.output_limit)
         held = self._held[order.token] = Held(order, printed, Beats())
         if self._begun is not None and not order.on_loop:
@@ -189,7 +192,7 @@ class RayWorker:
         assert begin is not None  # noqa: S101 - the other kind of order
         seat = held.seat = heapq.heappop(self._free) if self._free else len(self._lives)
         process = ProcessCall(
-            function=begin.function, worker=str(seat), incarnation=self._lives.setdefault(seat, 1), folder=begin.folder,
+            function=begin.function, worker=str(seat), incarnation=self._lives.setdefault(seat, 1),
             output_path=held.printed.path, output_limit=order.output_limit, recycle_after=order.recycle_after,
             secrets=begin.secrets,
         )  # fmt: skip
@@ -253,7 +256,7 @@ class RayWorker:
     def _begin_on_loop(self, held: Held, begin: Begin) -> None:
         order = held.order
         try:
-            func = self._function(begin)
+            func = function_of(begin.function)
             bodies = self._bodies
             assert bodies is not None  # noqa: S101 - this is its loop
             if begin.facts is not None:
@@ -271,21 +274,6 @@ class RayWorker:
 
     def _over_on_loop(self, outcome: Outcome) -> None:
         self._work.post(self._over, outcome)
-
-    def _function(self, begin: Begin) -> Callable[..., Any]:
-        if begin.folder is not None:
-            look_in(begin.folder)
-        if begin.function.startswith("__main__:") and not self._main_loaded:
-            try:
-                load_main(own_main())
-            except (Exception, SystemExit) as error:  # the program may do whatever it likes
-                text = f"{begin.function!r}: the program cannot be loaded here: {type(error).__name__}: {error}"
-                raise BodyNotFound(text) from error
-            self._main_loaded = True
-        func = follow(begin.function)
-        if problem := wants_too_much(func):
-            raise BodyNotFound(problem)
-        return func
 
 
 def _context(begin: Begin, away: Away | None) -> TaskContext | None:

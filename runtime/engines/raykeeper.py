@@ -22,9 +22,9 @@ from typing import Any
 
 import msgspec
 
+from ..program import own_main
 from .context import Saved
 from .contract import Outcome
-from .main_module import own_main
 from .raycluster import Cluster, RayTrouble, ray_thread
 from .rayseats import RayJob, RayListener, RaySeat
 from .raywire import FromActor, Here, Over, Printed, Stop, Welcome

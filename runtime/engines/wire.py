@@ -30,7 +30,7 @@ class Frame(msgspec.Struct, frozen=True, tag=True, omit_defaults=True, gc=False)
 
 
 class Hello(Frame, frozen=True):
-    """How the program that started the process finds its modules, and what its `__main__` is (`main_module.py`)."""
+    """How the program that started the process finds its modules, and what its `__main__` is (`program.py`)."""
 
     path: list[str]
     argv: list[str]
@@ -53,15 +53,16 @@ class Facts(msgspec.Struct, frozen=True, omit_defaults=True):
 class Begin(Frame, frozen=True):
     """Run the function of that import path. `facts` are for one that takes the context, `secrets` by their names.
 
-    bound: the fields that log lines of the body carry.
+    bound: the fields that log lines of the body carry. text: what tells the text of a module that lies in a folder,
+    which another machine may not have.
     """
 
     token: int
     function: str
-    folder: str | None = None
     facts: Facts | None = None
     secrets: dict[str, str] = {}
     bound: dict[str, Any] = {}
+    text: str | None = None
 
 
 class Halt(Frame, frozen=True):

@@ -28,6 +28,8 @@ from ...actors.names import name_problem
 from ...actors.schema import Finding, beside, read, where
 from ...actors.spec import MOST_SLOTS, EngineName, Task, Worker, Workstream
 from ...actors.validate import SpecificationError, findings
+from ..bodies import finder_in
+from ..naming import within
 from ..outcomes import JobExists
 from ..requests import RequestIdReused
 from ..runtime import check_job_id
@@ -207,13 +209,19 @@ def _workstream_of(board: Board, said: NewJob) -> Workstream:
     words = Words(sections, given)
     workstream, more = words.workstream, words.findings
     if not found:
-        more += words.renamed(findings(workstream, bodies=runtime.bodies.finder, lifecycles=runtime.lifecycles))
+        more += words.renamed(_findings(runtime, workstream))
     if not workstream.tasks:
         more.append(Finding("tasks", "there are no tasks"))
     wrong = [_placed(one) for one in [*mistyped, *beside(mistyped, more)]]
     if wrong := [*found, *wrong]:
         raise unfit(wrong)
     return workstream
+
+
+def _findings(runtime: Runtime, workstream: Workstream) -> list[Finding]:
+    folder = workstream.folder
+    lifecycles = within(runtime.lifecycles, folder)
+    return findings(workstream, bodies=finder_in(runtime.bodies, folder), lifecycles=lifecycles)
 
 
 def _placed(one: Finding) -> FoundWrong:

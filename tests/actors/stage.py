@@ -266,6 +266,15 @@ class Stage:
     def engine_of(self, task: Task) -> str:
         return task.engine or ("command" if task.command is not None else "loop")
 
+    def placed(self, spec: Workstream) -> Workstream:
+        return spec
+
+    def located(self, path: str, folder: str) -> str:
+        return path
+
+    def missing(self, task: Task) -> str:
+        return f"there is no {task.run!r}"
+
     def resolve(self, name: str) -> Any:
         return self.find(name)
 

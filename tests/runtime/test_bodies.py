@@ -218,7 +218,7 @@ async def test_a_wait_may_be_any_function_that_a_body_may_be(anyio_backend: Any)
 def test_modules_beside_the_file_are_found(folder: Path) -> None:
     (folder / "beside_it.py").write_text("def go(): ...")
     stream = Workstream("w", tasks=[Task("a", run="beside_it:go")], folder=str(folder))
-    assert prepare(stream, Bodies(), durable=True).tasks[0].run == "beside_it:go"
+    assert prepare(stream, Bodies(), durable=True).tasks[0].run == f"beside_it@{folder}:go"
 
 
 def test_functions_of_the_program_itself(tmp_path: Path) -> None:
@@ -226,12 +226,12 @@ def test_functions_of_the_program_itself(tmp_path: Path) -> None:
     script.write_text(
         "from callboard.runtime.bodies import LARGE, Bodies, path_of\n"
         "def go(): return 'here'\n"
-        "print(path_of(go), Bodies().resolve('__main__:go')())\n"
+        "print(path_of(go), Bodies().resolve(path_of(go))())\n"
     )
     done = subprocess.run(
         [sys.executable, str(script)], capture_output=True, text=True, check=True, env={"PYTHONPATH": "src"}
     )
-    assert done.stdout == "__main__:go here\n"
+    assert done.stdout == f"__main__@{script}:go here\n"
 
 
 @pytest.mark.anyio

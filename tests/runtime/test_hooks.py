@@ -15,6 +15,7 @@ import pytest
 
 from callboard import Fire, Hook, MachineActor, Notice, Runtime, Task, TaskContext, VirtualClock, Workstream
 from callboard.machines.lifecycles.execution import EXECUTION
+from callboard.runtime.beside import module_in
 
 pytestmark = pytest.mark.anyio
 
@@ -177,7 +178,6 @@ async def test_a_restart_finds_a_hook_in_the_folder_of_its_workstream(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "hook_of_a_folder.py").write_text(MODULE)
-    monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     found: list[str] = []
     for module in ("life", "parts"):  # leaving waits for no hook: it is run again
@@ -185,8 +185,8 @@ async def test_a_restart_finds_a_hook_in_the_folder_of_its_workstream(
     with anyio.fail_after(60):
         for start in range(2):
             # As in a new process: the job is over, and nothing else leads to its folder.
-            monkeypatch.delitem(sys.modules, "hook_of_a_folder", raising=False)
-            sys.path[:] = [folder for folder in sys.path if folder != str(tmp_path)]
+            for name in [name for name in sys.modules if name.endswith(".hook_of_a_folder")]:
+                monkeypatch.delitem(sys.modules, name)
             async with Runtime(tmp_path / "state.db", drain_deadline=0.0) as runtime:
                 runtime.on_trouble = lambda notice: found.append(notice.text)
                 if start == 0:
@@ -197,10 +197,9 @@ async def test_a_restart_finds_a_hook_in_the_folder_of_its_workstream(
                         on_completed=[Hook(run="hook_of_a_folder:hook")],
                     )
                     await (await runtime.submit(spec)).wait()
-                module: Any = sys.modules["hook_of_a_folder"]
+                module: Any = module_in(str(tmp_path), "hook_of_a_folder")
                 await module.began.wait()
                 assert runtime.failed_hooks == 0
-    monkeypatch.delitem(sys.modules, "hook_of_a_folder")
     assert found == []
 
 

@@ -1,0 +1,136 @@
+"""The program's own module: what tells the `__main__` of one program from that of another.
+
+| the program was begun as | its functions are named | and found by |
+| --- | --- | --- |
+| `python -m shop.jobs` | `shop.jobs:work` | whoever can import that module |
+| `python jobs.py`, `python folder`, `python -m shop` | `__main__@/path/of/jobs.py:work` | programs of that file |
+| `python -`, `python -c`, a notebook, the prompt | `__main__@#3f1c...:work` | this process |
+
+Rules
+-----
+- A file is the same under whatever path leads to it, also by a link, and however it was changed. A file that was moved
+  is another program; a link where it was makes it the same again.
+- A program that has imported that file as a module has its functions as well. No program is ever imported to find them:
+  it might do at once whatever it does.
+- `__main__:work`, without a file, is of a journal that an older version wrote: nobody can know whose it is. Who knows
+  says so (`@runtime.task(aliases=["__main__:work"])`).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import uuid
+from types import ModuleType
+from typing import Any
+
+from .beside import same_file
+
+MAIN = "__main__"
+AGAIN = "__mp_main__"
+"""What a program is called that a worker process has loaded once more (`engines/main_module.py`)."""
+NOT_OF_A_FILE = f"{MAIN}@#"
+"""How the names of functions begin whose program was not read from a file."""
+_MARK = f"#{uuid.uuid4().hex[:16]}"  # of this process
+
+_told: tuple[str, str] | None = None
+_seen: tuple[Any, tuple[str, str] | None] = None, None  # a main module, and how it is found: a path is taken once
+
+
+def be_told_of(main: tuple[str, str] | None) -> None:
+    """Know the module of another process's program as that of this one: it works for that."""
+    global _told  # noqa: PLW0603 - a process has one program
+    _told = main
+
+
+def own_main() -> tuple[str, str] | None:
+    """How another process finds this program's module: by ("module", name) or ("file", path). None: not at all."""
+    global _seen  # noqa: PLW0603 - as above
+    if _told is not None:
+        return _told
+    main = sys.modules.get(MAIN)
+    if _seen[0] is not main:
+        _seen = main, _found(main)
+    return _seen[1]
+
+
+def _found(main: Any) -> tuple[str, str] | None:
+    spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+    name = getattr(spec, "name", None)
+    if isinstance(name, str) and name.rpartition(".")[2] not in {MAIN, AGAIN}:
+        return "module", name
+    if not isinstance(file, str) or (file.startswith("<") and file.endswith(">")):  # as "<stdin>"
+        return None
+    return "file", os.path.abspath(file)  # noqa: PTH100 - no link is followed
+
+
+def own_name() -> str:
+    """What stands before the colon in the names of this program's own functions."""
+    how, where = own_main() or ("process", _MARK)
+    return where if how == "module" else f"{MAIN}@{where}"
+
+
+def module_of(where: str) -> ModuleType | None:
+    """The module of the program that was kept as `__main__@WHERE`, if it is this one, or this one has it imported."""
+    main, own = _main(), own_main()
+    if where.startswith("#"):
+        return main if own is None and where == _MARK else None
+    if main is not None and same_file(_file(main) if own is None or own[0] == "module" else own[1], where):
+        return main
+    for module in list(sys.modules.values()):
+        file = _file(module)
+        if file is not None and os.path.basename(file) == os.path.basename(where) and same_file(file, where):  # noqa: PTH119
+            return module
+    return None
+
+
+def own_module(name: str) -> ModuleType | None:
+    """This program's own module, if that dotted name is another name for it."""
+    main, own = _main(), own_main()
+    if main is None or own is None:
+        return None
+    how, where = own
+    return main if how == "module" and where == name else None
+
+
+def is_own_file(file: str | None) -> bool:
+    """Whether that file is this program's own."""
+    own, main = own_main(), _main()
+    return main is not None and same_file(own[1] if own is not None and own[0] == "file" else _file(main), file)
+
+
+def main_module() -> ModuleType | None:
+    """The program's module; None in a process that works for a program, and has not loaded it."""
+    return _main()
+
+
+def why_not(where: str, names: str) -> str:
+    """Why what is kept as `__main__@WHERE:NAMES` is not found here, and what to do."""
+    own = own_main()
+    here = "this one was not read from a file" if own is None else f"this one is {own[1]}"
+    if not where:
+        return (
+            "is in the main module of a program that is not known: an older version kept no more of it. If it is this "
+            f'program, say so: @runtime.task(aliases=["{MAIN}:{names}"])'
+        )
+    if where.startswith("#"):
+        return (
+            "is in the main module of another program, which was not read from a file (python -, python -c, a "
+            "notebook): it is found in that process only. Put it in a module, or register it: @runtime.task(name=...)"
+        )
+    return (
+        f"is in the main module of another program, {where}, and {here}. Start that one: it goes on. What several are "
+        "to run, put in a module, or register it in each by one name: @runtime.task(name=...)"
+    )
+
+
+def _main() -> ModuleType | None:
+    main = sys.modules.get(MAIN)
+    if _told is not None and getattr(main, "__name__", None) != AGAIN:
+        return None
+    return main
+
+
+def _file(module: object) -> str | None:
+    file = getattr(module, "__file__", None)
+    return file if isinstance(file, str) else None

@@ -1,0 +1,346 @@
+"""Functions of `__main__`: run by the program whose they are, and by no other."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import anyio
+import pytest
+
+from callboard import Check, Condition, Runtime, SpecificationError, Task, VirtualClock, Workstream
+from callboard.runtime.bodies import Bodies, BodyNotFound, fingerprints_of
+
+PROGRAM = """
+import os, sys, anyio
+from pathlib import Path
+import msgspec
+from callboard import (
+    Check, Condition, Fire, Hook, Machine, MachineActor, Runtime, State, Task, Transition, Workstream,
+)
+
+JOURNAL = os.environ.get("JOURNAL", "j.db")
+
+def work():
+    return "WHO"
+
+async def a_work():
+    return "WHO"
+
+def note(task=None):
+    with open("noted", "a") as notes:
+        notes.write("WHO ")
+    return True
+
+class Facts(msgspec.Struct):
+    n: int = 0
+
+def count(facts, fire):
+    return Facts(facts.n + 1)
+
+STATES = [State("on", bounded_by="us"), State("off", terminal=True)]
+MACHINE = Machine("lamp", "on", STATES, [Transition("on", "press", "on"), Transition("on", "break", "off")])
+
+async def main():
+    async with Runtime(JOURNAL) as runtime:
+        match sys.argv[1] if len(sys.argv) > 1 else "":
+            case "submit":
+                run = {"loop": a_work}.get(sys.argv[2], work)
+                task = Task("t", run=run, engine=sys.argv[2], wait="0.3s")
+                await runtime.submit(Workstream("w", tasks=[task]), id="j")
+                os._exit(9)
+            case "parts":
+                first = Task("first", command=["true"], wait="0.3s")
+                asked = Task(
+                    "t", command=["true"], depends_on=["first"], condition=Condition(run=note), checks=[Check(run=note)]
+                )
+                said = Workstream("w", tasks=[first, asked], checks=[Check(run=note)], on_completed=[Hook(run=note)])
+                await runtime.submit(said, id="j")
+                os._exit(9)
+            case "machine":
+                runtime.spawn(MachineActor(MACHINE, Facts(), on_event=count, on_enter={"*": note}), name="lamp")
+                await runtime.machine("lamp").ask(Fire("press"))
+                os._exit(9)
+            case "fire":
+                try:
+                    await runtime.machine("lamp").ask(Fire("press"))
+                    print("pressed", runtime.machine("lamp").facts)
+                except Exception as error:
+                    print(type(error).__name__)
+                return
+        job = await runtime.job("j")
+        with anyio.move_on_after(float(os.environ.get("PATIENCE", "60"))):
+            while job.task("t").record.routable or os.environ.get("STAY"):
+                with anyio.move_on_after(0.05):
+                    print((await job.wait()).results["t"])
+                    return
+        print("waits:", job.task("t").record.reason)
+
+if __name__ == "__main__":
+    anyio.run(main)
+"""
+
+
+def write(folder: Path, name: str, who: str | None = None) -> Path:
+    path = folder / f"{name}.py"
+    path.write_text(PROGRAM.replace("WHO", who or name))
+    return path
+
+
+def run(*words: object, cwd: Path, check: bool = False, **variables: str) -> str:
+    """What the program printed."""
+    environment = {"PATH": "/usr/bin:/bin", "JOURNAL": str(cwd / "j.db"), **variables}
+    done = subprocess.run(
+        [sys.executable, *map(str, words)], cwd=cwd, env=environment, capture_output=True, text=True, timeout=60,
+        check=check,
+    )  # fmt: skip
+    return done.stdout.strip() or done.stderr.strip()
+
+
+@pytest.mark.parametrize("engine", ["thread", "loop", "process"])
+def test_another_program_with_such_a_function_leaves_it_waiting(tmp_path: Path, engine: str) -> None:
+    mine = write(tmp_path, "invoices")
+    (tmp_path / "elsewhere").mkdir()
+    run(mine, "submit", engine, cwd=tmp_path)
+    for other in (write(tmp_path, "reminders"), write(tmp_path / "elsewhere", "invoices", "another")):
+        told = run(other, cwd=tmp_path)
+        assert told.startswith("waits: unroutable: its function cannot be found here: '__main__:"), told
+        assert str(mine) in told
+        assert str(other) in told
+        assert "@runtime.task(name=...)" in told
+    assert run(mine, cwd=tmp_path) == "invoices"
+
+
+@pytest.mark.parametrize("engine", ["thread", "process"])
+def test_the_same_file_is_the_same_program_however_it_is_called(tmp_path: Path, engine: str) -> None:
+    real = tmp_path / "real"
+    real.mkdir()
+    mine = write(real, "crates")
+    (tmp_path / "link.py").symlink_to(mine)
+    (tmp_path / "folder").symlink_to(real)
+    for first, then in (
+        ("real/crates.py", "link.py"),
+        ("link.py", "./real/../folder/crates.py"),
+        ("folder/crates.py", mine),
+    ):
+        run(first, "submit", engine, cwd=tmp_path)
+        write(real, "crates", "edited")
+        assert run(then, cwd=tmp_path) == "edited"
+        (tmp_path / "j.db").unlink()
+
+
+def test_a_file_behind_a_link_that_was_turned_is_the_same_program(tmp_path: Path) -> None:
+    for release in ("one", "two"):
+        (tmp_path / release).mkdir()
+        write(tmp_path / release, "crates", release)
+    current = tmp_path / "current"
+    current.symlink_to("one")
+    run("current/crates.py", "submit", "thread", cwd=tmp_path)
+    current.unlink()
+    current.symlink_to("two")
+    assert run("current/crates.py", cwd=tmp_path) == "two"
+
+
+def test_a_file_that_was_moved_is_another_program_unless_a_link_stays(tmp_path: Path) -> None:
+    mine = write(tmp_path, "crates")
+    run(mine, "submit", "thread", cwd=tmp_path)
+    moved = mine.rename(tmp_path / "boxes.py")
+    assert str(mine) in run(moved, cwd=tmp_path)
+    mine.symlink_to(moved)
+    assert run(moved, cwd=tmp_path) == "crates"
+
+
+@pytest.mark.parametrize("engine", ["thread", "process"])
+def test_a_module_that_is_run_keeps_its_real_name(tmp_path: Path, engine: str) -> None:
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "shop" / "__init__.py").touch()
+    write(tmp_path / "shop", "jobs")
+    run("-m", "shop.jobs", "submit", engine, cwd=tmp_path)
+    other = write(tmp_path, "others")
+    assert run(other, cwd=tmp_path) == "jobs"  # it can be imported: its own code runs
+    (tmp_path / "j.db").unlink()
+    run("-m", "shop.jobs", "submit", engine, cwd=tmp_path)
+    assert run("-m", "shop.jobs", cwd=tmp_path) == "jobs"
+    (tmp_path / "j.db").unlink()
+    run(tmp_path / "shop" / "jobs.py", "submit", engine, cwd=tmp_path)
+    assert run("-m", "shop.jobs", cwd=tmp_path) == "jobs"
+    (tmp_path / "j.db").unlink()
+    run("-m", "shop.jobs", "submit", engine, cwd=tmp_path)
+    assert run(tmp_path / "shop" / "jobs.py", cwd=tmp_path, PYTHONPATH=str(tmp_path)) == "jobs"
+
+
+def test_a_program_that_has_imported_the_file_has_its_functions(tmp_path: Path) -> None:
+    mine = write(tmp_path, "crates")
+    (tmp_path / "worker.py").write_text("import crates\n" + PROGRAM.replace("WHO", "worker"))
+    run(mine, "submit", "thread", cwd=tmp_path)
+    assert run("worker.py", cwd=tmp_path) == "crates"
+
+
+def test_a_program_without_a_file_is_its_process(tmp_path: Path) -> None:
+    text = PROGRAM.replace("WHO", "typed")
+    run("-c", text, "submit", "thread", cwd=tmp_path)
+    told = run("-c", text, cwd=tmp_path)
+    assert "which was not read from a file (python -, python -c, a notebook)" in told
+    (tmp_path / "j.db").unlink()
+    stays = text.replace("os._exit(9)", "pass")
+    assert run("-c", stays, "submit", "thread", cwd=tmp_path) == "typed"
+    done = subprocess.run(
+        [sys.executable, "-", "submit", "process"], input=stays, cwd=tmp_path, capture_output=True, text=True,
+        timeout=60, check=False, env={"JOURNAL": str(tmp_path / "k.db"), "STAY": "1"},
+    )  # fmt: skip
+    assert "cannot be found by a worker process" in done.stderr
+
+
+def test_conditions_checks_and_hooks_wait_for_their_program_too(tmp_path: Path) -> None:
+    mine, other = write(tmp_path, "invoices"), write(tmp_path, "reminders")
+    run(mine, "parts", cwd=tmp_path)
+    told = run(other, cwd=tmp_path, STAY="1", PATIENCE="3")
+    assert "waits:" in told
+    assert not (tmp_path / "noted").exists()
+    run(mine, cwd=tmp_path, check=True)
+    assert set((tmp_path / "noted").read_text().split()) == {"invoices"}
+    assert len((tmp_path / "noted").read_text().split()) in {3, 4}  # leaving waits for no hook
+
+
+def test_machines_wait_for_their_program_too(tmp_path: Path) -> None:
+    mine, other = write(tmp_path, "invoices"), write(tmp_path, "reminders")
+    run(mine, "machine", cwd=tmp_path)
+    before = (tmp_path / "noted").read_text() if (tmp_path / "noted").exists() else ""
+    assert run(other, "fire", cwd=tmp_path) == "MachineNotFound"
+    assert "reminders" not in before
+    assert not (tmp_path / "noted").exists() or "reminders" not in (tmp_path / "noted").read_text()
+    assert run(mine, "fire", cwd=tmp_path) == "pressed Facts(n=2)"
+
+
+def test_the_command_line_names_the_program_to_start(tmp_path: Path) -> None:
+    mine = write(tmp_path, "crates")
+    run(mine, "submit", "thread", cwd=tmp_path)
+    resume = "from callboard.runtime.cli import main; main()"
+    told = run("-c", resume, "resume", "--journal", "j.db", cwd=tmp_path, PYTHONPATH=str(tmp_path))
+    assert f"'__main__:work' is in the main module of another program, {mine}" in told
+
+
+# -- what older versions kept ------------------------------------------------------------------------------------------
+
+
+def work() -> str:
+    return "here"
+
+
+pytest_anyio = pytest.mark.anyio
+
+
+@pytest_anyio
+async def test_what_an_older_version_kept_of_a_program_waits_until_one_says_that_it_is_its_own(tmp_path: Path) -> None:
+    def older(bodies: Bodies) -> None:
+        bodies._registered["__main__:work"] = work
+        bodies._names[id(work)] = "__main__:work"
+
+    clock = VirtualClock()
+    async with Runtime(tmp_path / "j.db", clock=clock) as runtime:
+        older(runtime.bodies)
+        await runtime.submit(Workstream("w", tasks=[Task("t", run=work, wait="1h")]), id="j")
+    clock.advance(3600)
+    async with Runtime(tmp_path / "j.db", clock=clock) as runtime:
+        job = await runtime.job("j")
+        with anyio.fail_after(30):
+            while job.task("t").record.routable:
+                await anyio.lowlevel.checkpoint()
+            reason = job.task("t").record.reason or ""
+            assert '@runtime.task(aliases=["__main__:work"])' in reason
+            runtime.task(work, name="anything", aliases=["__main__:work"])
+            assert (await job.wait()).results == {"t": "here"}
+
+
+def test_a_workstream_that_an_older_version_took_is_known_again() -> None:
+    from callboard.runtime.program import own_name
+
+    now = f'{{"run":"{own_name()}:work"}}'.encode()
+    then = b'{"run":"__main__:work"}'
+    assert fingerprints_of(then, None)[0] in fingerprints_of(now, None)[1:]
+    assert fingerprints_of(b'{"run":"steps@/left:go"}', "/left") == fingerprints_of(b'{"run":"steps:go"}', "/left")
+
+
+# -- stable names ------------------------------------------------------------------------------------------------------
+
+
+def charge() -> str:
+    return "charged"
+
+
+def judge(task: object = None) -> bool:
+    return True
+
+
+@pytest_anyio
+@pytest.mark.parametrize("engine", ["thread", "process"])
+async def test_a_stable_name_is_found_wherever_its_function_is_now(tmp_path: Path, engine: str) -> None:
+    clock = VirtualClock()
+    said = Workstream(
+        "w", checks=[Check(run="billing.judge")],
+        tasks=[
+            Task("a", run="billing.charge", engine=engine, wait="1h", condition=Condition(run="billing.judge")),
+            Task("b", run="shop.old:charge", engine=engine, wait="1h"), Task("c", run=charge, wait="1h"),
+        ],
+    )  # fmt: skip
+    async with Runtime(tmp_path / "j.db", clock=clock) as runtime:
+        runtime.task(name="billing.charge", aliases=["charge", "shop.old:charge"])(charge)
+        runtime.task(judge, name="billing.judge")
+        job = await runtime.submit(said, id="j")
+        spec = runtime.journal.spec(job.record.stream) or b""
+        assert spec.count(b'"run":"billing.charge"') == 2
+        assert b'"run":"shop.old:charge"' in spec
+
+    def moved() -> str:
+        return "moved"
+
+    clock.advance(3600)
+    found = moved if engine == "thread" else charge
+    async with Runtime(tmp_path / "j.db", clock=clock) as runtime:
+        runtime.task(found, name="payments.charge", aliases=["billing.charge", "shop.old:charge"])
+        runtime.task(judge, name="billing.judge")
+        with anyio.fail_after(60):
+            outcome = await (await runtime.job("j")).wait()
+    assert set(outcome.results.values()) == {found()}
+    assert outcome.state == "completed"
+
+
+@pytest_anyio
+async def test_a_name_that_nobody_registered_is_waited_for_and_told(tmp_path: Path) -> None:
+    clock = VirtualClock()
+    async with Runtime(tmp_path / "j.db", clock=clock) as runtime:
+        runtime.task(charge, name="billing.charge")
+        await runtime.submit(Workstream("w", tasks=[Task("t", run=charge, wait="1h")]), id="j")
+        with pytest.raises(SpecificationError, match=r"no function is registered as 'billing.refund'"):
+            await runtime.submit(Workstream("w", tasks=[Task("t", run="billing.refund")]))
+    resume = "from callboard.runtime.cli import main; main()"
+    told = run("-c", resume, "resume", "--journal", "j.db", cwd=tmp_path)
+    assert "no function is registered as 'billing.charge'; register it, @runtime.task(name='billing.charge')" in told
+    clock.advance(3600)
+    async with Runtime(tmp_path / "j.db", clock=clock) as runtime:
+        task = (await runtime.job("j")).task("t")
+        with anyio.fail_after(30):
+            while task.record.routable:
+                await anyio.lowlevel.checkpoint()
+        assert "no function is registered as 'billing.charge'" in (task.record.reason or "")
+
+
+def test_two_functions_are_never_one_name() -> None:
+    bodies = Bodies()
+    bodies.register(charge, "billing.charge", ["billing.pay"])
+    assert bodies.register(charge, "billing.charge") is charge
+    for name, aliases in (
+        ("billing.charge", []), ("billing.pay", []), ("other", ["billing.charge"]), ("other", [f"{__name__}:charge"]),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match="another function is"):
+            bodies.register(work, name, aliases)
+    for wrong in ("", " a", "a:b", "a#1", "a\n"):
+        with pytest.raises(ValueError, match="cannot be a body's name"):
+            bodies.register(work, wrong)
+    with pytest.raises(ValueError, match="cannot be a name that a function had"):
+        bodies.register(work, "w", [""])
+    with pytest.raises(TypeError, match="aliases is a list"):
+        bodies.register(work, "w", "old")
+    with pytest.raises(BodyNotFound):
+        bodies.resolve("w")
