@@ -26,6 +26,7 @@ import msgspec
 from ..actors.transitions import Transitioned
 from ..machines import TransitionEvent, event_type
 from .journal.contract import History, JournalError, JournalUnwritable
+from .places import in_words
 
 BLOCK = 1 << 16
 LONGEST_LINE = 32 << 20
@@ -158,7 +159,7 @@ class JsonlLog:
             problem = f"the {'file' if self.path.exists() else 'folder'} is read-only to this user. Name another file"
         else:
             return
-        raise JournalUnwritable(f"Cannot write the log {str(self.path)!r}: {problem}.")
+        raise JournalUnwritable(f"Cannot write the log {in_words(self.path)!r}: {problem}.")
 
     def open(self, reader: History) -> int:
         """Cut off a torn end, and fill in what the journal has beyond the last line. Blocks. Returns how many lines.

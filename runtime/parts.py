@@ -73,7 +73,7 @@ from .naming import Finder, by_name, check_loaded, known_by
 from .observe import Hub
 from .outcomes import outcome_of
 from .outputs import Outputs
-from .places import is_address
+from .places import file_of, is_address
 from .requests import KEEP_REQUESTS, Requests
 from .runners import RunnerPool
 from .secrets import Secrets, Source
@@ -138,7 +138,7 @@ class RuntimeParts(ABC):
                 "node and lease are settings of a journal that several runtimes share, which is named by its address, "
                 f"as postgresql://HOST/DATABASE; {'this one' if journal is None else repr(str(journal))} has one owner"
             )
-        self._target = journal
+        self._target = _taken_once(journal)
         self._node = node
         self._lease = None if lease is None else lease_of(span("lease", lease))
         self._workers = tuple(workers) if workers is not None else default_workers()
@@ -146,9 +146,9 @@ class RuntimeParts(ABC):
         self._tools = dict(tools or {})
         self._alerts = list(alerts)
         self._health_checks = health_checks or HealthChecks()
-        self._jsonl_path = jsonl
+        self._jsonl_path = None if jsonl is None else file_of(jsonl)
         self._log: JsonlLog | None = None
-        self._outputs = outputs
+        self._outputs = _outputs_of(self._target, outputs)
         self._secrets = Secrets(secrets)
         self._drain_deadline = span("drain_deadline", drain_deadline)
         self._keep_requests = span("keep_requests", keep_requests)
@@ -333,7 +333,7 @@ class RuntimeParts(ABC):
         if self._jsonl_path is not None:
             from .jsonl import JsonlLog  # noqa: PLC0415 - most runtimes keep no such log
 
-            log = JsonlLog(Path(self._jsonl_path), trouble=self._log_unwritable)
+            log = JsonlLog(self._jsonl_path, trouble=self._log_unwritable)
             log.check_place()
             self._closing.callback(log.close)
 
@@ -451,12 +451,7 @@ class RuntimeParts(ABC):
 
     def _new_outputs(self) -> Outputs:
         if self._outputs is not None:
-            return Outputs(Path(self._outputs))
-        if is_address(self._target):
-            return Outputs(Path(DATABASE_OUTPUTS), root=Path())
-        if isinstance(self._target, str | Path):
-            folder = Path(f"{self._target}.output")
-            return Outputs(folder, root=folder.parent)
+            return self._outputs
         return Outputs(Path(self._closing.enter_context(tempfile.TemporaryDirectory(prefix="callboard-"))))
 
     def _worker_alive(self, worker: str, incarnation: int, tokens: tuple[int, ...], busy: bool = False) -> None:
@@ -543,6 +538,23 @@ class RuntimeParts(ABC):
     def _settle(handle: JobHandle, actor: JobActor) -> None:
         tasks = [] if actor.stream is None else [task.record for task in actor.stream.tasks]
         handle.settle(outcome_of(actor.record, tasks))
+
+
+def _taken_once(journal: str | Path | Journal | None) -> str | Path | Journal | None:
+    """What is the journal, wherever the program goes: a file's path is taken now."""
+    return file_of(journal) if isinstance(journal, str | Path) and not is_address(journal) else journal
+
+
+def _outputs_of(target: str | Path | Journal | None, outputs: str | Path | None) -> Outputs | None:
+    """Where outputs go; None where nobody keeps them longer than the runtime."""
+    if outputs is not None:
+        return Outputs(file_of(outputs))
+    if isinstance(target, Path):
+        return Outputs(target.with_name(f"{target.name}.output"), root=target.parent)
+    if isinstance(target, str):
+        here = file_of("")
+        return Outputs(here / DATABASE_OUTPUTS, root=here)
+    return None
 
 
 def _of_node(node: str, copy: str) -> str:

@@ -5,12 +5,16 @@ Rules
 - A `Database` is told from a path by how its address begins. Shown to people, it has no password.
 - What looks like an address and is none of ours is refused, and never a file of that name: each machine would have its
   own. It is not repeated, since it may hold a password. `./NAME`, or a `Path`, is a file whatever its name.
+- A file is its path as it stands when it is first named: absolute, with all links followed (`file_of`). So one file has
+  one path, whatever folder the program is in later; and what lies beside it lies beside the file, not beside a link.
 - What each of them needs is imported when it is first needed: most commands are about a file.
 """
 # ruff: noqa: PLC0415 - see above
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -64,10 +68,37 @@ def looks_like_address(text: str) -> bool:
     return bool(_WITH_SCHEME.match(text) or _OF_WORDS.match(text))
 
 
+def file_of(path: str | Path) -> Path:
+    """The path of a file, taken once: absolute, with `~` and all links followed, whether it is there or not.
+
+    Raises JournalMissing for a text that other programs take for something else than a path.
+    """
+    text = os.fspath(path)
+    if path is text and text.lower().startswith(("file:", ":memory:")):
+        from .journal.contract import JournalMissing
+
+        kind = "a URL" if text[0] != ":" else "SQLite's word for a database in memory"
+        raise JournalMissing(
+            f"{text!r:.80} is {kind}, and no path. Give the path of a file, or None to `Runtime` for a journal in "
+            "memory; a file of that name is ./NAME."
+        )
+    return Path(os.path.realpath(os.path.expanduser(text)))  # noqa: PTH111 - of an unknown user's it stays as it is
+
+
+def in_words(place: object) -> str:
+    """A place, for people: a file below the present folder without that in front."""
+    if isinstance(place, Path):
+        with contextlib.suppress(OSError):
+            here = Path.cwd()
+            if place.is_relative_to(here):
+                return str(place.relative_to(here))
+    return str(place)
+
+
 def store_of(text: str) -> Store:
-    """The place that somebody has typed. Raises JournalMissing for an address that cannot be read, or is not ours."""
+    """The place that somebody has typed. Raises JournalMissing for what cannot be read as one, or is not ours."""
     if not is_address(text):
-        return Path(text)
+        return file_of(text)
     from .journal.postgres.address import parse
 
     return Database(text, str(parse(text)))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..places import in_words
 from .boards import Board
 from .options import LONGEST, finite
 from .terminal import echo, echo_json
@@ -157,7 +158,7 @@ class JournalAct(Act):
                 self._tell(kind, shown, before, told)
                 return
             when = "the next start" if kind != "machine" else "the next start of a program that has its machine"
-            self.later(f"{self.verb} {shown}: nobody runs {self.journal} now. It will take effect at {when}.")
+            self.later(f"{self.verb} {shown}: nobody runs {in_words(self.journal)} now. It will take effect at {when}.")
         answered = command(self.journal, self._row(kind, target, arguments), self.timeout)
         if answered is None:
             if owner_of(self.journal) is None:
@@ -216,7 +217,7 @@ class JournalAct(Act):
 
         verb = VERBS[row.verb]
         if not verb.stopped:
-            raise Trouble(f"{shown}: nobody runs {self.journal} now, so it has no living worker.", FAILED)
+            raise Trouble(f"{shown}: nobody runs {in_words(self.journal)} now, so it has no living worker.", FAILED)
         with reading(self.journal) as reader:
             before = known(reader, row)
             if before:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ..places import Database, store_of
+from ..places import Database, in_words, store_of
 from .options import DEFAULT, Journal
 from .terminal import echo
 from .trouble import Trouble
@@ -25,7 +25,7 @@ def backup(to: To, journal: Journal = DEFAULT) -> None:
 
     source = _file(journal, "pg_dump")
     back_up(source, to)
-    echo(f"{source} was copied to {to} ({to.stat().st_size:,} bytes)")
+    echo(f"{in_words(source)} was copied to {in_words(to)} ({to.stat().st_size:,} bytes)")
 
 
 def restore(copy: Copy, journal: Journal = DEFAULT) -> None:
@@ -36,9 +36,10 @@ def restore(copy: Copy, journal: Journal = DEFAULT) -> None:
     """
     from ..journal.copies import restore as make  # noqa: PLC0415 - sqlite3
 
-    to = _file(journal, "pg_restore")
+    _file(journal, "pg_restore")
+    to = Path(journal).absolute()  # a new file of that name: a link that is there is left as it is
     make(copy, to)
-    echo(f"{to} was made of {copy}: `callboard resume` goes on with what is unfinished in it")
+    echo(f"{in_words(to)} was made of {copy}: `callboard resume` goes on with what is unfinished in it")
 
 
 def _file(journal: str, instead: str) -> Path:

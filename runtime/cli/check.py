@@ -12,7 +12,7 @@ from .trouble import FAILED
 def check(journal: Journal = DEFAULT, lifecycle: Lifecycles = None) -> None:
     """Hold a journal's transitions against the machines and the invariants, and its records against both."""
     from ..consistency import examine  # noqa: PLC0415
-    from ..places import store_of  # noqa: PLC0415
+    from ..places import in_words, store_of  # noqa: PLC0415
     from .findings import report  # noqa: PLC0415
     from .functions import own_lifecycles  # noqa: PLC0415
     from .reading import reading  # noqa: PLC0415
@@ -22,6 +22,6 @@ def check(journal: Journal = DEFAULT, lifecycle: Lifecycles = None) -> None:
     with reading(store) as reader:
         reader.check_pages()
         seen = examine(reader, lifecycles=own)
-    echo(f"{store}: {seen.transitions:,} transitions, {seen.records:,} records: {report(seen.found)}")
+    echo(f"{in_words(store)}: {seen.transitions:,} transitions, {seen.records:,} records: {report(seen.found)}")
     if any(finding.severity == "error" for finding in seen.found):
         raise typer.Exit(FAILED)

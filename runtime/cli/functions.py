@@ -59,7 +59,7 @@ def refuse_unless_found(reader: Stored, journal: Store) -> None:
 
     Those of a database are other nodes' affair, as long as there are any.
     """
-    from ..places import Database, owner_of  # noqa: PLC0415
+    from ..places import Database, in_words, owner_of  # noqa: PLC0415
 
     if isinstance(journal, Database) and owner_of(journal) is not None:
         return
@@ -68,7 +68,9 @@ def refuse_unless_found(reader: Stored, journal: Store) -> None:
         return
     more = [f"… and {len(missing) - _MOST:,} more"] if len(missing) > _MOST else []
     raise Trouble(
-        "\n  ".join([f"Unfinished jobs in {journal} ask for functions that cannot be found:", *missing[:_MOST], *more])
+        "\n  ".join(
+            [f"Unfinished jobs in {in_words(journal)} ask for functions that cannot be found:", *missing[:_MOST], *more]
+        )
         + "\nNothing was changed. Start the program that submitted them: it goes on with them when it opens this "
         "journal. Or install the modules, or name their folder in PYTHONPATH. `callboard cancel JOB` gives a job up; "
         "for something else, use another journal (--journal FILE)."

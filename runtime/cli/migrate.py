@@ -11,7 +11,7 @@ def migrate(journal: Journal = DEFAULT) -> None:
 
     For a database in which programs may make no tables themselves: run it once, by whoever may, before they start.
     """
-    from ..places import Database, store_of  # noqa: PLC0415
+    from ..places import Database, in_words, store_of  # noqa: PLC0415
 
     store = store_of(journal)
     if isinstance(store, Database):
@@ -25,6 +25,6 @@ def migrate(journal: Journal = DEFAULT) -> None:
         check_place(store)
         before, after = prepare(store)
     if before == after:
-        echo(f"{store} is of version {after}: nothing was to be done.")
+        echo(f"{in_words(store)} is of version {after}: nothing was to be done.")
     else:
-        echo(f"{store} was {f'of version {before}' if before else 'new'}, and is of version {after} now.")
+        echo(f"{in_words(store)} was {f'of version {before}' if before else 'new'}, and is of version {after} now.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from ..places import Database
+from ..places import Database, in_words
 from .acting import AsJson
 from .options import DEFAULT, Journal
 from .terminal import echo
@@ -30,7 +30,8 @@ def seat(store: Store, node: str | None, lease: str | None) -> dict[str, Any]:
             raise Trouble(f"--lease {lease}: {error}.") from None
     if given and not isinstance(store, Database):
         raise Trouble(
-            f"--node and --lease are for a database, which nodes share: {store} is a file, of one runtime alone."
+            f"--node and --lease are for a database, which nodes share: {in_words(store)} is a file, of one runtime "
+            "alone."
         )
     return given
 
@@ -45,7 +46,7 @@ def nodes(journal: Journal = DEFAULT, as_json: AsJson = False) -> None:
     store = store_of(journal)
     if not isinstance(store, Database):
         raise Trouble(
-            f"{store} is a file, which one runtime has alone. Nodes share a database: --journal postgresql://…"
+            f"{in_words(store)} is a file, which one runtime has alone. Nodes share a database: --journal postgresql://…"
         )
     from ..journal.postgres.nodes import nodes_of  # noqa: PLC0415 - an extra
 
@@ -61,7 +62,7 @@ def nodes(journal: Journal = DEFAULT, as_json: AsJson = False) -> None:
         as_lines(rows)
         return
     if not known:
-        echo(f"No runtime has used {store} lately.")
+        echo(f"No runtime has used {in_words(store)} lately.")
         return
     now = time.time()
     table(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..places import Store, target_of
+from ..places import Store, in_words, target_of
 from .acting import TIMEOUT, Act, By, JournalAct, Reason, RequestId, Timeout, acting, address, find, states_of
 from .boards import Board, Place
 from .control import job_or_task
@@ -103,8 +103,8 @@ def _see_all(
             reader.check_pages()  # what is damaged may be what was unfinished
     if not unfinished:
         if not as_json:
-            unused = f"{journal} is empty: no runtime has kept anything in it."
-            echo(unused if reader is None else f"Nothing is unfinished in {journal}.")
+            unused = f"{in_words(journal)} is empty: no runtime has kept anything in it."
+            echo(unused if reader is None else f"Nothing is unfinished in {in_words(journal)}.")
         return
 
     async def begin(runtime: Runtime) -> list[JobHandle]:

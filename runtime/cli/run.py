@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..places import Store, target_of
+from ..places import Store, in_words, target_of
 from .boards import Board, Place
 from .nodes import seat
 from .onray import Address, Engine, cluster_at, on_ray
@@ -113,7 +113,8 @@ def _refuse_a_second(asked: RunFile, journal: Store, job_id: str | None) -> None
         for job in reader.jobs(states=LIVING, limit=10_000):
             if job.name == asked.workstream.name and job.id != job_id:
                 raise Trouble(
-                    f"{asked.workstream.name!r} is unfinished in {journal}, as job {job.id}. Finish it with `callboard "
-                    f"resume`, give it up with `callboard cancel {job.id}`, or use another journal (--journal FILE)."
+                    f"{asked.workstream.name!r} is unfinished in {in_words(journal)}, as job {job.id}. Finish it with "
+                    f"`callboard resume`, give it up with `callboard cancel {job.id}`, or use another journal "
+                    "(--journal FILE)."
                 )
         refuse_unless_found(reader, journal)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..places import Database, store_of, target_of
+from ..places import Database, in_words, store_of, target_of
 from .nodes import seat
 from .onray import Address
 from .options import DEFAULT, DRAIN, DrainDeadline, Journal, JsonLog, Lease, Node
@@ -105,7 +105,7 @@ def serve(
             """Serve until it is stopped."""
             del jobs
             async with serving(made[runtime], listener, self.say):
-                echo(f"serving {store} at {url_of(listener)}")
+                echo(f"serving {in_words(store)} at {url_of(listener)}")
                 await anyio.sleep_forever()
 
     made: dict[Runtime, Application] = {}

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..places import file_of, in_words
 from .boards import Board, Place
 from .options import JOURNAL, AsJson
 from .terminal import echo, echo_json
@@ -85,7 +87,7 @@ def stuck(older_than: OlderThan = "1h", journal: Place = JOURNAL, as_json: AsJso
     owner = owner_of(journal)
     if owner is None:
         for one in found:
-            one["waits_for"] = f"somebody to run {journal}"
+            one["waits_for"] = f"somebody to run {in_words(journal)}"
             one["command"] = "" if one["kind"] == "machine" else "callboard resume"
     for one in found:
         one["command"] += _at(journal) if one["command"] else ""
@@ -101,9 +103,9 @@ def _at(place: Place) -> str:
     """What tells a command of the place that was asked; nothing where it is the usual one."""
     from shlex import quote  # noqa: PLC0415
 
-    if place == JOURNAL:
+    if isinstance(place, Path) and place == file_of(JOURNAL):
         return ""
-    return f" {'--url' if isinstance(place, Board) else '--journal'} {quote(str(place))}"
+    return f" {'--url' if isinstance(place, Board) else '--journal'} {quote(in_words(place))}"
 
 
 def _json(found: list[dict[str, Any]]) -> None:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..places import in_words
 from ..printable import printable
 from .boards import Place
 from .options import JOURNAL, LONGEST, finite
@@ -134,7 +135,7 @@ def _lines(reader: Asked, journal: Place, now: float) -> list[str]:
     from .reading import LIVING, node_of, nodes_by_job, owner_of, tasks_of  # noqa: PLC0415
 
     owner = owner_of(journal)
-    lines = [f"{journal}  {words.clock(now)}  {f'run by {owner}' if owner else 'nobody runs it'}", ""]
+    lines = [f"{in_words(journal)}  {words.clock(now)}  {f'run by {owner}' if owner else 'nobody runs it'}", ""]
     living = reader.jobs(states=LIVING, limit=1000)
     shown = living[:_JOBS] or reader.jobs(limit=3)
     tasks = {job.id: tasks_of(reader, job) for job in shown}

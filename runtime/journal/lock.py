@@ -31,14 +31,14 @@ _owned: dict[str, int] = {}  # the handles of the locks of the journals that thi
 
 
 class Lock:
-    """The right to write one journal file, from its making until `release`.
+    """The right to write one journal file, by its path with all links followed, from its making until `release`.
 
     Raises JournalLocked if another runtime has it, in this process or another, and JournalUnwritable if the lock
     file cannot be made.
     """
 
     def __init__(self, path: Path) -> None:
-        self._name = os.path.realpath(path)
+        self._name = str(path)
         if self._name in _owned:
             raise JournalLocked(
                 f"{path} is already open in this process (process {os.getpid()}). "

@@ -10,12 +10,14 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
+import stat
 from collections.abc import Generator
 from pathlib import Path
 from typing import NamedTuple
 
 from ..engines.processes import this_process
 from ..identity import Origin
+from ..places import in_words
 from .contract import JournalCorrupt, JournalError, JournalLocked, JournalMissing, JournalTooNew, JournalUnwritable
 from .schema import BATCH, MIGRATIONS
 
@@ -61,11 +63,14 @@ def connect_writer(path: Path) -> sqlite3.Connection:
 
 def check_place(path: Path) -> None:
     """Refuse a place where no journal can be, before anything is made there. Raises JournalError."""
+    refuse_second_name(path)
     folder = path.absolute().parent
     if not folder.is_dir():
-        raise JournalUnwritable(f"Cannot keep a journal in {path}: there is no folder {folder}. Make it first.")
+        raise JournalUnwritable(
+            f"Cannot keep a journal in {in_words(path)}: there is no folder {folder}. Make it first."
+        )
     if path.is_dir():
-        raise JournalUnwritable(f"Cannot keep a journal in {str(path)!r}: it is a folder. Name a file in it.")
+        raise JournalUnwritable(f"Cannot keep a journal in {in_words(path)!r}: it is a folder. Name a file in it.")
     if not os.access(folder, os.W_OK):
         raise JournalUnwritable(f"Cannot write the journal {path}: the folder {folder} is read-only to this user.")
     if path.exists():
@@ -84,6 +89,21 @@ def check_place(path: Path) -> None:
                 except sqlite3.Error as error:
                     if code_of(error) != sqlite3.SQLITE_READONLY:  # a half-made file that only a writer can mend
                         raise
+
+
+def refuse_second_name(path: Path) -> None:
+    """Refuse a file that has several names (hard links), for readers too: its lock and its log go by one of them.
+
+    Raises JournalUnwritable.
+    """
+    with contextlib.suppress(OSError):
+        found = path.stat()
+        if stat.S_ISREG(found.st_mode) and found.st_nlink > 1:
+            raise JournalUnwritable(
+                f"{path} has {found.st_nlink} names (hard links), and a journal has one: by another name nobody finds "
+                f"its owner, and what it has in {path.name}-wal. Remove the others (`find DIR -samefile FILE` lists "
+                "them)."
+            )
 
 
 def no_file(path: Path) -> str:

@@ -33,6 +33,7 @@ from ...actors.records import (
 )
 from ...actors.task_record import AttemptRecord, TaskRecord
 from ...actors.transitions import Transitioned
+from ..places import file_of, in_words
 from .contract import ArchivedJob, InboxRow, JournalCorrupt, JournalMissing, Wanted
 from .decoding import (
     APPROVAL,
@@ -51,7 +52,18 @@ from .decoding import (
     ordered,
     transitions_of,
 )  # fmt: skip
-from .opening import SMALLEST, check_pages, code_of, connect, damage, is_half_made, no_file, refusing, version_of
+from .opening import (
+    SMALLEST,
+    check_pages,
+    code_of,
+    connect,
+    damage,
+    is_half_made,
+    no_file,
+    refuse_second_name,
+    refusing,
+    version_of,
+)
 
 PAGE = 64
 """Chunks of transitions read at a time."""
@@ -67,20 +79,21 @@ class SqliteReader:
     """The journal at `path`, read-only. Raises JournalMissing, JournalCorrupt, JournalTooNew, JournalUnwritable."""
 
     def __init__(self, path: str | Path) -> None:
-        self._path = Path(path)
+        self._path = file_of(path)
         self._is_aside = False  # the file was replaced or mended: it must be opened anew
         self._one_at_a_time = threading.Lock()  # a connection keeps statements: two threads must not use one at once
         if not self._path.exists():
-            raise JournalMissing(f"There is no journal {self._path}. Check the path.")
+            raise JournalMissing(f"There is no journal {in_words(self._path)}. Check the path.")
         if not self._path.is_file():
-            raise JournalCorrupt(f"{str(self._path)!r} is {no_file(self._path)}, and no journal. Name a file.")
+            raise JournalCorrupt(f"{in_words(self._path)!r} is {no_file(self._path)}, and no journal. Name a file.")
         if 0 < self._path.stat().st_size < SMALLEST:
-            raise JournalCorrupt(f"{self._path} is no journal. It was not touched: check the path.")
+            raise JournalCorrupt(f"{in_words(self._path)} is no journal. It was not touched: check the path.")
+        refuse_second_name(self._path)
         with refusing(self._path), contextlib.ExitStack() as undo:
             self._connection = self._connect()
             undo.callback(self._connection.close)
             if version_of(self._connection, self._path) == 0:
-                raise JournalMissing(f"{self._path} is empty: no runtime has used it as its journal yet.")
+                raise JournalMissing(f"{in_words(self._path)} is empty: no runtime has used it as its journal yet.")
             undo.pop_all()
 
     def _connect(self) -> sqlite3.Connection:

@@ -16,6 +16,7 @@ from typing import Self
 
 from ...actors.loading import Loaded
 from ..control.bell import Bell
+from ..places import file_of
 from .contract import Identity, JournalError
 from .lock import Lock
 from .opening import check_place, claim, connect_writer, prepare, refuse_held
@@ -43,7 +44,7 @@ class SqliteJournal(WrittenJournal[SqliteReader]):
         pause: Callable[[float], object] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.path = Path(path)
+        self.path = file_of(path)
         super().__init__(str(self.path), self.path.name, pause=pause, clock=clock)
         self._connect = connect
 

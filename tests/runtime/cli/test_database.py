@@ -224,7 +224,7 @@ def test_a_scheme_is_ours_in_capitals_too_and_a_file_may_be_called_as_it_likes(t
     store = store_of("POSTGRESQL://app:geheim@h/d")
     assert str(store) == "postgresql://app@h/d?schema=callboard"
     for name in ("./host=a", "./a://b", "/tmp/a password=b", "state.db", "a=b"):
-        assert store_of(name) == Path(name)
+        assert store_of(name) == Path(name).absolute()
     assert not is_address(Path("host=a"))
 
 
