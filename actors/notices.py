@@ -19,6 +19,8 @@
 | team_unknown | warning | who is in a team could not be found out: whoever approves counts as not in it | team, by |
 | tool_settings_differ | warning | a job asks for other settings of a tool than those which held | job |
 | stray_body | warning | a body ran under a fencing token that is over, and is killed | token |
+| cluster_away | error | the connection to the Ray cluster was lost; it is looked for | reason |
+| cluster_back | info | it is there again | |
 | start_delayed | warning | there is too little of something to start what is to run; it is tried again | reason |
 | worker_busy | warning | a worker cannot answer, but is seen to work: it is left alone | assigned |
 | worker_given_up | critical | a worker died too often, and is not replaced any more | reason, runs |

@@ -106,6 +106,7 @@ class RuntimeParts(ABC):
     _questions: Lane
     _own_questions: Lane
     _lease_questions: Lane
+    _cluster_away: str | None = None  # why the Ray cluster is not connected, where it was
 
     def __init__(
         self,
@@ -407,7 +408,7 @@ class RuntimeParts(ABC):
             RayCluster(address=ray) if isinstance(ray, str) else ray, spec_of=self._worker_spec,
             journal=f"{self.journal.identity.id} {self._copy}" if self.journal.durable_medium else None, at_once=True,
             alive=self._worker_alive, died=self._worker_died, unfit=self._worker_unfit, fits=self._worker_fits,
-            asked=partial(self._asked, "ray"), environment=self._marks,
+            asked=partial(self._asked, "ray"), away=self._cluster_is_away, environment=self._marks,
             lease=max(_SHORTEST_LEASE, seconds(health.interval) * (health.misses + 1)), clock=self._clock.monotonic,
         )  # fmt: skip
 
@@ -468,6 +469,15 @@ class RuntimeParts(ABC):
 
     def _worker_fits(self, worker: str, incarnation: int) -> None:
         self._host.tell(WorkerFits(worker, incarnation))
+
+    def _cluster_is_away(self, reason: str | None) -> None:
+        """The Ray cluster is lost, or (None) is back."""
+        if reason is None:
+            self._host.notice("cluster_back", "info", "the Ray cluster is connected again; its workers start anew")
+        else:
+            text = f"{reason}. What ran there is lost, and runs again once the cluster is back, which is looked for"
+            self._host.notice("cluster_away", "error", text, reason=reason)
+        self._cluster_away = reason
 
     def _worker_spec(self, name: str) -> Worker:
         return self._host.kernel.named[name].spec

@@ -490,6 +490,8 @@ class Runtime(RuntimeLife):
         health, shortages = self.journal.health, self._host.caller.shortages
         if health.ok and shortages.reason is not None:
             return Health(reason=shortages.reason, since=shortages.since)
+        if health.ok and self._cluster_away is not None:
+            return Health(reason=self._cluster_away)
         return health
 
     @property

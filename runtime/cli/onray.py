@@ -58,9 +58,10 @@ def on_ray(asked: RunFile, engine: str | None, address: str | None, *, here: boo
 def _workers(address: str | None) -> Worker:
     """One worker for each node. Raises Trouble where there is no cluster."""
     from ...actors.spec import Worker  # noqa: PLC0415 - heavy
-    from ..engines.raycluster import Cluster, RayCluster, ray_thread  # noqa: PLC0415
+    from ..engines.rayclient import Connection  # noqa: PLC0415
+    from ..engines.raycluster import RayCluster, ray_thread  # noqa: PLC0415
 
-    cluster, done = Cluster(RayCluster(address=address), None), threading.Event()
+    cluster, done = Connection(RayCluster(address=address), None), threading.Event()
     sizes: list[int] = []
     errors: list[Exception] = []
 

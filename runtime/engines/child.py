@@ -307,6 +307,13 @@ def main() -> None:
 
 
 def _ready() -> Child:
+    child = Child(be_a_child())
+    child.listen()
+    return child
+
+
+def be_a_child() -> socket.socket:
+    """Be a process of ours, which dies with its parent. Returns its line to that."""
     descriptor, parent = int(sys.argv[1]), int(sys.argv[2])
     _die_with(parent)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # whatever the application has blocked
@@ -316,9 +323,7 @@ def _ready() -> Child:
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(line_buffering=True)
     _clean_environment()
-    child = Child(socket.socket(fileno=descriptor))
-    child.listen()
-    return child
+    return socket.socket(fileno=descriptor)
 
 
 if __name__ == "__main__":

@@ -209,7 +209,7 @@ class Keeper(Lookout[Seat]):
                 stdin=subprocess.DEVNULL,
                 stdout=write_end,
                 stderr=write_end,
-                env=_environment({**self._environment, WORKER: f"{seat.worker}#{seat.incarnation}"}),
+                env=environment_of_ours({**self._environment, WORKER: f"{seat.worker}#{seat.incarnation}"}),
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,
             )
@@ -470,8 +470,10 @@ class Keeper(Lookout[Seat]):
             seat.pipe = -1
 
 
-def _environment(marks: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a worker process. It finds this package as this process did, whatever its own path is."""
+def environment_of_ours(marks: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a process that runs a module of this package, which it finds as this process did, whatever
+    its own path is.
+    """
     environment = {**os.environ, **marks}
     if (path := environment.get("PYTHONPATH")) is not None:
         environment[START_PATH] = path

@@ -14,6 +14,8 @@ Rules:
 - A stop is what it is beside a runtime. An async function that does not end within its grace is forced by this engine.
 - `alive` is told by the actor itself, in a thread that no body can hold up. `died` is told when Ray says it is gone.
 - What a body asks of the runtime is told by `asked`, and answered by `answer`.
+- The connection is lost where the head of the cluster is away for longer than Ray waits for it: then all actors are
+  gone, that is told (`away`), and their workers start again once the cluster is there again (`rayclient.py`).
 - Results come with their tokens, once. Output comes in pieces of at most 64 KiB, and only what is kept of it.
 - An actor that does not hear of its runtime for `lease` seconds ends itself: before what it ran is run elsewhere.
 """
@@ -36,7 +38,8 @@ from .contract import Beat, Call, Ended, Outcome, ProcessCall
 from .crossing import LoopLine
 from .main_module import refuse_while_loading
 from .process import facts_of
-from .raycluster import Cluster, RayCluster, RayUnavailable, check_installed, ray_thread
+from .rayclient import Connection
+from .raycluster import RayCluster, RayUnavailable, check_installed, ray_thread
 from .raykeeper import RayKeeper
 from .rayseats import RayJob, RaySeat
 from .raywire import Line, Order
@@ -62,7 +65,8 @@ class RayEngine(BaseEngine[_RayRun]):
     left are known; None: by nothing. at_once: whether to connect when it is opened, or with the first worker. alive: a
     worker (name, incarnation) answered, and runs these tokens. died: its actor is gone, and nobody had asked for it.
     unfit: no node could hold it, and why. fits: now one could. asked: a body wants something of the runtime, or does
-    not wait for it any more. environment is added to the actors' own. lease: see above.
+    not wait for it any more. away: the cluster is lost, and why; None: it is connected again. environment is added to
+    the actors' own. lease: see above.
     """
 
     name = "ray"
@@ -79,12 +83,14 @@ class RayEngine(BaseEngine[_RayRun]):
         unfit: Callable[[str, int, str], None] | None = None,
         fits: Callable[[str, int], None] | None = None,
         asked: Callable[[TaskContext, Want | Unwanted], None] | None = None,
+        away: Callable[[str | None], None] | None = None,
         environment: Mapping[str, str] | None = None,
         lease: float = LEASE,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(clock=clock)
-        self._cluster = Cluster(cluster or RayCluster(), journal)
+        self._cluster = Connection(cluster or RayCluster(), journal)
+        self._tell_away = away
         self._spec_of = spec_of
         self._at_once = at_once
         self._tell_alive = alive
@@ -104,6 +110,9 @@ class RayEngine(BaseEngine[_RayRun]):
         """Get ready; connect, if that is wanted now. Raises RayUnavailable, and RuntimeError in a worker process."""
         refuse_while_loading()
         await super().open()
+        line, tell_away = self._line, self._tell_away
+        if line is not None and tell_away is not None:
+            self._cluster.lost = lambda reason: line.post(tell_away, reason)
         if self._at_once:
             await self._connect()
 

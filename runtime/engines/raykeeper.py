@@ -25,7 +25,8 @@ import msgspec
 from ..program import own_main
 from .context import Saved
 from .contract import Outcome
-from .raycluster import Cluster, RayTrouble, ray_thread
+from .rayclient import Connection
+from .raycluster import RayTrouble, RayUnavailable, ray_thread
 from .rayseats import RayJob, RayListener, RaySeat
 from .raywire import FromActor, Here, Over, Printed, Stop, Welcome
 from .shortage import is_shortage
@@ -45,7 +46,7 @@ class RayKeeper:
     def __init__(
         self,
         listener: RayListener,
-        cluster: Cluster,
+        cluster: Connection,
         *,
         environment: Mapping[str, str],
         path: list[str],
@@ -160,7 +161,10 @@ class RayKeeper:
         """In Ray's thread: look for a place, and have the actor made."""
         if seat.dead or self._closing:
             return
-        self._cluster.connect()
+        try:
+            self._cluster.connect()
+        except RayUnavailable as error:  # it is away: who waits for it is told, and it is looked for again
+            raise _Unfit(str(error)) from error
         if (reason := self._cluster.unfit(seat.resources, seat.labels)) is not None:
             raise _Unfit(reason)
         if seat.stage == "looked_for":

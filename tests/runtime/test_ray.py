@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from importlib import util
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Self
 
 import anyio
@@ -324,3 +327,57 @@ async def test_a_node_that_is_cut_off_ends_what_it_runs_before_that_is_run_elsew
                 outcome = await job.wait()
             assert outcome.results["a"] == "attempt 2"
             assert len(await first_run(tmp_path, 2)) == 2
+
+
+@contextmanager
+def head_at(port: int, folder: Path) -> Iterator[None]:
+    """The head of a Ray cluster of its own, until it is killed."""
+    place = folder / str(time.monotonic_ns())
+    line = [
+        str(Path(sys.executable).with_name("ray")), "start", "--head", f"--port={port}", "--num-cpus=2",
+        "--include-dashboard=false", "--object-store-memory=80000000", f"--temp-dir={place}", "--block",
+    ]  # fmt: skip
+    log = Path(f"{place}.log")
+    with log.open("wb") as file, subprocess.Popen(line, stdout=file, stderr=file, start_new_session=True) as head:
+        try:
+            end = time.monotonic() + 180
+            while "Ray runtime started" not in log.read_text():
+                assert time.monotonic() < end
+                assert head.poll() is None, log.read_text()
+                time.sleep(0.1)
+            yield
+        finally:
+            os.killpg(head.pid, signal.SIGKILL)  # its own session
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+@cluster
+async def test_a_head_that_goes_away_ends_nothing_here_and_its_workers_are_there_again_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In a program of its own: this one is connected to Ray itself where another test has needed that."""
+    pytest.importorskip("ray")
+    for name, value in {
+        "RAY_gcs_rpc_server_reconnect_timeout_s": "3", "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_raylet_start_wait_time_s": "150", "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+    }.items():  # fmt: skip
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    with TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True) as name, ExitStack() as stack:
+        folder, port = Path(name), free_port()
+        with head_at(port, folder):
+            program = [sys.executable, "-m", "tests.runtime.ray_survivor", f"127.0.0.1:{port}"]
+            said = folder / "said"
+            file = stack.enter_context(said.open("wb"))
+            child = stack.enter_context(subprocess.Popen(program, stdout=file, cwd=Path(__file__).parents[2]))
+            stack.callback(child.kill)
+            await until(lambda: said.read_text() == "far completed\n" or child.poll() is not None)
+        expected = "far completed\naway: failed\nhere completed\n"
+        await until(lambda: said.read_text() == expected or child.poll() is not None)
+        with head_at(port, folder):
+            await until(lambda: child.poll() is not None)
+        assert (said.read_text(), child.returncode) == (f"{expected}back\nfar completed\n", 0)
