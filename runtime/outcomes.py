@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -10,6 +10,7 @@ import msgspec
 from ..actors.records import JobRecord
 from ..actors.task_record import TaskRecord
 from .journal.cluster import LeaseLost
+from .journal.contract import ArchivedJob
 
 
 class JobFailed(Exception):  # noqa: N818 - the published name
@@ -66,6 +67,21 @@ class RuntimeClosed(RuntimeError):  # noqa: N818 - a state, as in the standard l
 
     One that broke says by what, in its text and as its `__cause__`.
     """
+
+
+def taken(
+    job_id: str, record: JobRecord | None, archived: Sequence[ArchivedJob], fingerprints: Collection[str]
+) -> JobExists | None:
+    """Why a workstream of these fingerprints cannot be submitted under an id, by what the journal has of that."""
+    if record is not None and record.fingerprint not in fingerprints:
+        return JobExists(
+            f"there is a job {job_id!r} already, submitted with another workstream ({record.state} now). Use another "
+            "id, or submit exactly what was submitted under this one."
+        )
+    if record is None and archived:
+        was = archived[0]
+        return JobExists(f"there was a job {job_id!r} ({was.state}), archived in {was.file}. Use another id.")
+    return None
 
 
 def goes_on(*, shared: bool) -> str:

@@ -220,13 +220,13 @@ class RuntimeParts(ABC):
             self._machines.abroad = MachinesAbroad(self.seat, self._machines)
         self._children = Children(self._whole, self._host, runners)
         asking = await self._open_engines(runners)
-        await self._end_leftovers(loaded, {self._copy})
         taker = self._taker = Taker(self._whole, self._host, self._requests, self.read_own, start)
         self._machines.on_spawn = taker.spawned
         taker.on_ring = self._rung
         if loaded.jobs:
             loaded.awaited = await taker.awaited()
         self._begin(loaded)
+        await self._end_leftovers(loaded, {self._copy})  # once nothing refuses any more: who is refused kills nothing
         desk = self._host.caller.desk
         self._errands = {one.name: Errands(self._whole, self._children, desk, runners, one) for one in asking}
         return taker

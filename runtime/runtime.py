@@ -43,7 +43,7 @@ from .machines import MachineRef
 from .metrics import Metrics, snapshot
 from .naming import by_name
 from .observe import BUFFER, Hub, Past, Subscription
-from .outcomes import JobExists, closed, outcome_of
+from .outcomes import closed, outcome_of, taken
 from .reruns import run_again
 from .workers import WorkerHandle, check_worker, not_there, start
 
@@ -173,17 +173,11 @@ class Runtime(RuntimeLife):
         """The job that has this id already. Raises JobExists if it is another one."""
         actor = self._host.kernel.jobs.get(job_id)
         record = actor.record if actor is not None else await self.read(self.journal.job, job_id)
+        archived = [] if record is not None else await self.read(self.journal.archived, job_id)
+        if (refused := taken(job_id, record, archived, fingerprints)) is not None:
+            raise refused
         if record is None:
-            for archived in await self.read(self.journal.archived, job_id):
-                raise JobExists(
-                    f"there was a job {job_id!r} ({archived.state}), archived in {archived.file}. Use another id."
-                )
             return None
-        if record.fingerprint not in fingerprints:
-            raise JobExists(
-                f"there is a job {job_id!r} already, submitted with another workstream ({record.state} now). "
-                "Use another id, or submit exactly what was submitted under this one."
-            )
         return self._handle(actor) if actor is not None else await self.job(job_id)
 
     async def job(self, job_id: str) -> JobHandle:

@@ -20,10 +20,16 @@ def migrate(journal: Journal = DEFAULT) -> None:
 
         before, after = bring(parse(store.address))
     else:
-        from ..journal.opening import check_place, prepare  # noqa: PLC0415 - sqlite3
+        from ..journal.lock import Lock  # noqa: PLC0415
+        from ..journal.opening import check_place, prepare, refuse_held  # noqa: PLC0415 - sqlite3
 
         check_place(store)
-        before, after = prepare(store)
+        lock = Lock(store)  # an older Callboard that has it would not know its tables any more
+        try:
+            refuse_held(store)
+            before, after = prepare(store)
+        finally:
+            lock.release()
     if before == after:
         echo(f"{in_words(store)} is of version {after}: nothing was to be done.")
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +16,7 @@ from .options import DRAIN, JOURNAL, AsJson, DrainDeadline, JsonLog, Lease, Node
 from .trouble import Trouble
 
 if TYPE_CHECKING:
+    from ...actors.spec import Workstream
     from ..handles import JobHandle
     from ..runtime import Runtime
     from ..specfile import RunFile
@@ -81,7 +83,6 @@ def run(
         raise typer.Exit(see_there(journal, asked, job_id, as_json=as_json, plain=plain))
     asked, draining = load(file, functions=function, lifecycle=lifecycle), span(drain_deadline)
     seated = seat(journal, node, lease)
-    _refuse_a_second(asked, journal, job_id)
     asked, ray = on_ray(asked, engine, address), cluster_at(address)
 
     def opened() -> Runtime:
@@ -89,6 +90,8 @@ def run(
             target_of(journal), workers=asked.workers, jsonl=jsonl, lifecycle=asked.workstream.lifecycle, ray=ray,
             drain_deadline=draining, **seated,
         )  # fmt: skip
+
+    _refuse_a_second(asked, journal, job_id, opened)
 
     async def begin(runtime: Runtime) -> list[JobHandle]:
         try:
@@ -99,17 +102,24 @@ def run(
     raise typer.Exit(see_through(opened, begin, Session(view(as_json=as_json, plain=plain), draining)))
 
 
-def _refuse_a_second(asked: RunFile, journal: Store, job_id: str | None) -> None:
+def _refuse_a_second(asked: RunFile, journal: Store, job_id: str | None, opened: Callable[[], Runtime]) -> None:
     """Do not run a workstream beside an unfinished run of itself: they would work in the same folder.
 
-    Nor beside jobs that this program cannot run: opening the journal goes on with all that is unfinished in it.
+    Nor under the id of another one; nor beside jobs that this program cannot run. It is found out before the journal is
+    opened, since that goes on with all that is unfinished in it.
     """
+    from ..outcomes import taken  # noqa: PLC0415 - heavy
     from .functions import refuse_unless_found  # noqa: PLC0415
     from .reading import LIVING, reading_if_used  # noqa: PLC0415
 
     with reading_if_used(journal) as reader:
         if reader is None:
             return
+        found = _fingerprints(opened(), asked.workstream)
+        if job_id is not None:
+            refused = taken(job_id, reader.job(job_id), reader.archived(job_id), found)
+            if refused is not None:
+                raise Trouble(str(refused))
         for job in reader.jobs(states=LIVING, limit=10_000):
             if job.name == asked.workstream.name and job.id != job_id:
                 raise Trouble(
@@ -118,3 +128,13 @@ def _refuse_a_second(asked: RunFile, journal: Store, job_id: str | None) -> None
                     "(--journal FILE)."
                 )
         refuse_unless_found(reader, journal)
+
+
+def _fingerprints(runtime: Runtime, workstream: Workstream) -> list[str]:
+    """Those that a runtime which nobody has entered would submit it by. Raises SpecificationError."""
+    import msgspec  # noqa: PLC0415
+
+    from ..bodies import fingerprints_of, prepare  # noqa: PLC0415
+
+    ready = prepare(workstream, runtime.bodies, durable=True, lifecycles=runtime.lifecycles)
+    return fingerprints_of(msgspec.json.encode(ready), ready.folder)

@@ -23,8 +23,8 @@ from callboard.runtime import observe
 from callboard.runtime.engines.context import TaskContext
 from callboard.runtime.journal.contract import JournalLocked
 from callboard.runtime.observe import Dropped
-from callboard.runtime.outcomes import JobFailed, RuntimeClosed
-from callboard.runtime.runtime import JobExists, Runtime
+from callboard.runtime.outcomes import JobExists, JobFailed, RuntimeClosed
+from callboard.runtime.runtime import Runtime
 
 pytestmark = pytest.mark.anyio
 NO_WAIT = Retry(max_attempts=3, base_delay=0, max_delay=0)

@@ -23,7 +23,8 @@ from callboard.runtime.cli import stuck as stucks
 from callboard.runtime.handles import JobHandle
 from callboard.runtime.journal.lock import Lock
 from callboard.runtime.journal.reader import SqliteReader
-from callboard.runtime.runtime import JobExists, Runtime
+from callboard.runtime.outcomes import JobExists
+from callboard.runtime.runtime import Runtime
 
 from .conftest import Terminal, Told
 

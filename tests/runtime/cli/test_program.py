@@ -245,6 +245,29 @@ def test_modules_beside_the_file_are_found_from_anywhere(
     assert results["b"] == str(folder)  # a function runs in the program's own folder
 
 
+def test_a_run_that_is_refused_starts_and_kills_nothing(cli: Cli, gated: Path, program: Program) -> None:
+    running = program("run", "gated.toml", "--id", "j1")
+    _wait_for(running, "first started")
+    pid_file = gated / "pid"
+    while not (pid_file.exists() and pid_file.read_text()):
+        time.sleep(0.001)
+    running.kill()
+    running.communicate()
+    pid = int(pid_file.read_text())  # of what outlived the kill
+    other = (gated / "gated.toml").read_text().replace('"second"', '"another"')
+    assert 'name = "another"' in other
+    (gated / "other.toml").write_text(other)
+    before = cli("history", "j1").out
+    told = cli("run", "other.toml", "--id", "j1")
+    assert told.code == 2
+    assert "there is a job 'j1' already, submitted with another workstream (running now)" in told.err
+    assert cli("history", "j1").out == before
+    try:
+        assert runs(pid)
+    finally:
+        os.kill(pid, signal.SIGKILL)
+
+
 def test_cancel_what_nobody_runs(cli: Cli, gated: Path, program: Program) -> None:
     running = program("run", "gated.toml", "--id", "j1")
     _wait_for(running, "first started")

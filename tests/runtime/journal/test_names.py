@@ -9,6 +9,7 @@ import anyio
 import pytest
 
 from callboard import Runtime, Task, Workstream
+from callboard.runtime.cli.migrate import migrate
 from callboard.runtime.control.client import put
 from callboard.runtime.journal.contract import InboxRow, JournalLocked, JournalMissing, JournalUnwritable
 from callboard.runtime.journal.reader import SqliteReader
@@ -51,6 +52,15 @@ def test_however_it_is_spelled_it_has_one_owner(place: Path, spelled: str, kind:
     assert [row.request_id for row in owner.inbox()] == ["r1"]
     assert owner.shut(30)
     assert not (place.parent / "link.db.lock").exists()
+
+
+def test_a_journal_that_is_owned_is_not_migrated_under_its_owner(place: Path) -> None:
+    owner = SqliteJournal(place / "state.db")
+    Loop().open(owner)
+    with pytest.raises(JournalLocked):
+        migrate(journal="link.db")
+    assert owner.shut(30)
+    migrate(journal="link.db")
 
 
 def test_a_link_to_a_file_that_is_not_there_yet_makes_it_there(place: Path) -> None:
