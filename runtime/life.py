@@ -34,7 +34,7 @@ from .detached import has_ended, pass_on_interrupt, present_task, start_detached
 from .draining import idle, quiesce
 from .journal.cluster import LeaseLost
 from .outcomes import RuntimeClosed, closed
-from .parts import CLOSING, DRAIN_DEADLINE, RuntimeParts, span
+from .parts import DRAIN_DEADLINE, RuntimeParts, span
 from .runners import RunnerPool
 from .waker import Home
 
@@ -345,7 +345,7 @@ class RuntimeLife(RuntimeParts):
             await self.drain(0.0)
         with anyio.CancelScope() as self._stopping:
             await self._dispatcher.stop_all()
-        with anyio.move_on_after(CLOSING):
+        with anyio.move_on_after(self._patience):
             self._host.tell(StopWorkers())
             await self._host.barrier()
             self._settled = True
@@ -370,7 +370,7 @@ class RuntimeLife(RuntimeParts):
             self._raise_closed()
         self._host.tell(Drain(stop=False))
         task_status.started()
-        with anyio.move_on_after(limit + CLOSING):
+        with anyio.move_on_after(limit + self._patience):
             await quiesce(self._host, limit)
             self._drained = True
             await idle(self._host)

@@ -97,6 +97,8 @@ OWN_QUESTIONS = 4
 """How many questions to the journal may be asked at a time, by the application, and by the runtime itself."""
 CLOSING = 5.0
 """Seconds that each step of closing may take once nothing is waited for any more."""
+HOPELESS = 0.5
+"""The same, where the journal could not be written for as long before."""
 
 
 class RuntimeParts(ABC):
@@ -364,8 +366,18 @@ class RuntimeParts(ABC):
         notice = partial(self._host.notice, "log_unwritable", "warning", text, path=str(path))
         self._dispatcher.call_threadsafe(notice)
 
+    @property
+    def _patience(self) -> float:
+        """Seconds that a step of closing may take: less where it is for a journal that cannot be written for long."""
+        health = self.journal.health
+        if health.ok or health.since is None:
+            return CLOSING
+        return min(CLOSING, max(HOPELESS, CLOSING - (self._host.now() - health.since)))
+
     async def _shut_journal(self) -> None:
         deadline = self._drain_deadline
+        if not self.journal.health.ok:
+            deadline = min(deadline, self._patience)
         if isinstance(self._broken, LeaseLost):
             deadline = 0.0  # nothing is taken from it any more
         if self._archiving and self._settled and (shared := self.journal.shared) is not None:

@@ -471,7 +471,8 @@ class Runtime(RuntimeLife):
 
     @property
     def health(self) -> Health:
-        """Whether the journal can write, and if not, why not; or why nothing can be started for now.
+        """Whether the journal can write, and as a node of several holds its lease; if not, why not. Or why nothing can be
+        started for now.
 
         Raises RuntimeClosed before it was entered.
         """
@@ -482,6 +483,8 @@ class Runtime(RuntimeLife):
                 ok=False, reason=str(self._broken if lost else closed("the runtime has closed", self._broken))
             )
         health, shortages = self.journal.health, self._host.caller.shortages
+        if health.ok and self._membership is not None:
+            health = self._membership.health
         if health.ok and shortages.reason is not None:
             return Health(reason=shortages.reason, since=shortages.since)
         if health.ok and self._cluster_away is not None:

@@ -25,6 +25,7 @@ from ...actors.transitions import Transitioned
 from ..engines.lookout import kill_all
 from ..filters import Event, wanted_by
 from ..handles import JobHandle
+from ..journal.contract import JournalError
 from ..observe import Dropped, Subscription
 from ..outcomes import Outcome, RuntimeClosed
 from ..runtime import Runtime
@@ -210,7 +211,11 @@ class Session(Showing):
         """Something happened that no transition tells, or is wrong with the runtime: the journal has what it needs."""
         if notice.event in _UNSAID:
             return
-        self.say(notice.text if notice.error is None else f"{notice.text}; {kept(notice.error)}")
+        error = notice.error
+        if error is None or isinstance(error, JournalError):  # which says what is wrong, and what to do
+            self.say(notice.text)
+        else:
+            self.say(f"{notice.text}; {kept(error)}")
 
     async def _watch_signals(self, taken: Signals) -> None:
         while True:

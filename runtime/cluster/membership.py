@@ -26,7 +26,7 @@ import anyio
 from anyio.abc import TaskStatus
 
 from ..journal.cluster import LeaseLost
-from ..journal.contract import JournalError
+from ..journal.contract import Health, JournalError
 from ..outcomes import RuntimeClosed
 from .fitness import unfit, without
 from .seat import Delays
@@ -105,6 +105,21 @@ class Membership:
     def lease_left(self) -> float:
         """Seconds until its lease runs out by this machine's clock, if it is not renewed: less than nothing after."""
         return self._renewed + self.seat.cluster.lease - self._host.monotonic()
+
+    @property
+    def health(self) -> Health:
+        """Whether its lease holds. It is overdue when it has run out, and when it could not be renewed in the last
+        third.
+        """
+        lease, left = self.seat.cluster.lease, self.lease_left
+        if left > (lease / RENEWALS if self._silent else 0.0):
+            return Health()
+        since = lease - left
+        text = (
+            f"node {self.seat.name!r} has not renewed its lease of {lease:g} s for {since:.1f} s: "
+            f"{'others may have taken over what it runs' if left <= 0 else 'others take over when it has run out'}"
+        )
+        return Health(ok=False, reason=text, since=self._host.now() - since)
 
     # -- its life ------------------------------------------------------------------------------------------------------
 
@@ -186,7 +201,8 @@ class Membership:
         except JournalError as error:
             if not self._silent:
                 self._silent = True
-                text = f"the lease of node {self.seat.name!r} could not be renewed: {error}. It is tried again"
+                said = str(error).rstrip(".")
+                text = f"the lease of node {self.seat.name!r} could not be renewed: {said}. It is tried again"
                 self._host.notice("lease_not_renewed", "warning", text, raised=error, left=round(self.lease_left, 3))
             return self._retry()
         finally:

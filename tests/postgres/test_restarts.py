@@ -87,7 +87,7 @@ async def test_a_server_that_restarts_under_load_loses_nothing_and_does_nothing_
                     held = ran.total()
                     await until(lambda: not first.health.ok and not second.health.ok)
                     reason = first.health.reason or ""
-                    assert "cannot be reached" in reason, reason
+                    assert "cannot be reached" in reason or "takes no connections just now" in reason, reason
                     await anyio.sleep(0.02)
                     assert ran.total() <= held + len(jobs) * WIDTH  # what was committed before; nothing else begins
             for job in jobs:

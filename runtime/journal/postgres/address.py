@@ -6,7 +6,8 @@ of the environment (`PGHOST`, `PGPASSFILE`, ...).
 
 Rules
 -----
-- `schema` is ours, and is taken out before PostgreSQL's client sees the address. It is `callboard` unless given.
+- `schema` is ours, and is taken out before PostgreSQL's client sees the address. It is `callboard` unless given. So are
+  the server's own settings for how long something may take (`limits.py`), which the client does not know.
 - No password is ever in a text for people: they are shown `shown`, also where a program prints the address. An address
   that cannot be read is not repeated, since nobody knows where in it the password is.
 """
@@ -18,7 +19,9 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 import msgspec
 
+from ..cluster import LEASE
 from ..contract import JournalMissing
+from .limits import OF_SERVER, Limits, limits_of
 
 SCHEMA = "callboard"
 _SCHEMA_NAME = re.compile(r"(?!pg_)[a-z_][a-z0-9_]{0,47}")
@@ -26,7 +29,10 @@ _SCHEMA_NAME = re.compile(r"(?!pg_)[a-z_][a-z0-9_]{0,47}")
 _PARTS = re.compile(
     r"(?i:postgres(?:ql)?)://(?:(?P<who>[^@/?#]*)@)?(?P<where>[^@/?#]*)(?:/(?P<database>[^@?#]*))?(?:\?(?P<given>[^#]*))?"
 )
-_SHOWN = ("host", "hostaddr", "port", "dbname", "user", "service", "passfile", "sslmode", "target_session_attrs")
+_SHOWN = (
+    "host", "hostaddr", "port", "dbname", "user", "service", "passfile", "sslmode", "target_session_attrs",
+    "connect_timeout", *OF_SERVER,
+)  # fmt: skip
 """What else in an address is no secret."""
 
 
@@ -36,6 +42,17 @@ class Address(msgspec.Struct, frozen=True):
     url: str  # as PostgreSQL's client takes it, with its password
     schema: str
     shown: str  # the same for people
+    lease: float = LEASE  # seconds: of the node that asks there
+    said: tuple[tuple[str, str], ...] = ()  # settings of the server's that it names
+
+    @property
+    def limits(self) -> Limits:
+        """How long questions may take, unless `said` or the address say otherwise."""
+        return limits_of(self.lease)
+
+    def within(self, lease: float) -> Address:
+        """The same, for a node with that lease."""
+        return msgspec.structs.replace(self, lease=lease)
 
     @property
     def channel(self) -> str:
@@ -71,13 +88,14 @@ def parse(text: str) -> Address:
         )
     scheme, _, rest = text.partition("?")[0].partition("://")
     base = f"{scheme.lower()}://{rest}"  # that client knows it in small letters only
-    passed = [(name, value) for name, value in given if name != "schema"]
+    passed = [(name, value) for name, value in given if name not in {"schema", *OF_SERVER}]
     who = (found["who"] or "").partition(":")[0]
-    shown = [(name, value) for name, value in passed if name in _SHOWN] + [("schema", schema)]
+    shown = [(name, value) for name, value in given if name in _SHOWN] + [("schema", schema)]
     return Address(
         base + (f"?{urlencode(passed, quote_via=quote)}" if passed else ""),
         schema,
         f"postgresql://{f'{unquote(who)}@' if who else ''}{found['where']}"
         f"{'' if found['database'] is None else '/' + unquote(found['database'])}"
         f"?{urlencode(shown, quote_via=quote, safe='/')}",
+        said=tuple((name, value) for name, value in given if name in OF_SERVER),
     )

@@ -44,7 +44,7 @@ class PostgresJournal(WrittenJournal[PostgresReader]):
         pause: Callable[[float], object] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.address = parse(address) if isinstance(address, str) else address
+        self.address = (parse(address) if isinstance(address, str) else address).within(lease)
         super().__init__(str(self.address), self.address.schema, pause=pause, clock=clock)
         self._node = node
         self._lease = seconds(lease)
@@ -76,7 +76,7 @@ class PostgresJournal(WrittenJournal[PostgresReader]):
 
     def again(self) -> PostgresReader:
         """What reads it on its own account, also after it was shut. Raises JournalError."""
-        return PostgresReader(self.address)
+        return PostgresReader(self.address, anywhere=False)
 
     def bell(self) -> PostgresBell:
         """What rings when there may be something new in the inbox, or among the nodes."""
@@ -88,7 +88,7 @@ class PostgresJournal(WrittenJournal[PostgresReader]):
 
     def _begin(self) -> tuple[PostgresReader, Loaded, Medium]:
         prepare(self.address)
-        reader = PostgresReader(self.address)
+        reader = PostgresReader(self.address, anywhere=False)
         try:
             self._identity = Identity(reader.id(), self.address.place)
             cluster = self._cluster = PostgresCluster(self.address, reader.load, name=self._node, lease=self._lease)

@@ -19,15 +19,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..cluster import LeaseLost
-from ..contract import JournalUnwritable
+from .opening import refuse_standby
 
 if TYPE_CHECKING:
     from .address import Address
     from .opening import Connection
 
 STATE = """
-SELECT pg_is_in_recovery(), nodes.session, coalesce(nodes.epoch, 0), coalesce(commits.entry, 0),
-  coalesce(acts.number, 0)
+SELECT nodes.session, coalesce(nodes.epoch, 0), coalesce(commits.entry, 0), coalesce(acts.number, 0)
 FROM (SELECT %(me)s::bigint AS node) AS me
   LEFT JOIN nodes USING (node) LEFT JOIN commits USING (node) LEFT JOIN acts USING (node)
 """
@@ -73,15 +72,11 @@ class Known:
 
     def check(self, connection: Connection) -> None:
         """Compare what a new connection leads to. Raises WentBack, JournalUnwritable for a standby."""
+        refuse_standby(connection, self._address)
         before = self.numbers
         row = connection.execute(STATE, {"me": self.node}).fetchone()
         assert row is not None  # noqa: S101 - it is a join from one row
-        standby, session, *numbers = row
-        if standby:
-            raise JournalUnwritable(
-                f"Cannot use {self._address}: it is a standby, which is read-only. Wait for the primary, or use its "
-                "address."
-            )
+        session, *numbers = row
         system = system_of(connection)
         if None not in {system, self._system} and system != self._system:
             raise self._another()

@@ -4,6 +4,7 @@ Rules
 -----
 - One thread uses it at a time; others wait.
 - What was asked when it broke is asked once more on the new one. So whatever is asked must bear to be done twice.
+- A session that turns out to be read-only counts as broken: the next one may be with the primary.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from .opening import Connection
 
 T = TypeVar("T")
+_READ_ONLY = "25006"
 
 
 class Link:
@@ -42,7 +44,7 @@ class Link:
                 try:
                     return question(self._connection)
                 except driver().Error as error:
-                    if not is_lost(error):
+                    if not (is_lost(error) or error.sqlstate == _READ_ONLY):
                         raise
                     self._drop()
             if self._closed:
@@ -52,7 +54,7 @@ class Link:
             try:
                 return question(self._connection)
             except driver().Error as error:
-                if is_lost(error):
+                if is_lost(error) or error.sqlstate == _READ_ONLY:
                     self._drop()
                 raise
 

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     from .opening import Connection
 
-STATEMENT_TIMEOUT = 300.0
-"""Seconds that a commit may take at the server: a batch of many megabytes takes some."""
 _DURABLE = (
     "SELECT set_config('synchronous_commit', 'on', false)"
     " WHERE current_setting('synchronous_commit') IN ('off', 'local')"  # what is stricter stays
@@ -42,7 +40,7 @@ _STATEMENT = b"commit"
 
 def connect_writer(address: Address) -> Connection:
     """Connect for commits. Raises JournalError."""
-    connection = connect(address, "writer", statement_timeout=STATEMENT_TIMEOUT)
+    connection = connect(address, "writer", statement_timeout=address.limits.commit)
     try:
         connection.execute(_DURABLE)
         connection.execute(_BY_INDEX)
@@ -98,7 +96,7 @@ class PostgresMedium:
         """Say why. The connection is not used any more: the next one may be to another server."""
         self._close()
         told = refusal(self._address, cast("Error", error)) if isinstance(error, driver().Error) else error
-        return str(told).removeprefix(f"Cannot use {self._address}: ") or type(error).__name__
+        return str(told).removeprefix(f"Cannot use {self._address}: ").rstrip(".") or type(error).__name__
 
     def close(self) -> None:
         """Let go of the connection."""

@@ -2,8 +2,8 @@
 
 Rules
 -----
-- Every connection has our schema as its only search path, and limits for everything that can hang: connecting, a dead
-  peer, a statement, a lock, a transaction that its client has forgotten.
+- Every connection has our schema as its only search path, and limits for everything that can hang (`limits.py`). They
+  are set for its session, so it must have one: a pooler whose sessions change hands is refused before (`pooled.py`).
 - A schema is ours if it has a table `callboard` with its version. One that holds anything else is left alone.
 - All migrations of one call run in one transaction, under an advisory lock: of two that come at once, the second finds
   nothing to do. A journal that nodes are using is not migrated under their feet: a node joins under the same lock.
@@ -13,33 +13,31 @@ Rules
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Sequence
+import os
+from collections.abc import Callable, Generator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..contract import JournalCorrupt, JournalError, JournalLocked, JournalMissing, JournalTooNew, JournalUnwritable
 from .address import Address
+from .limits import OF_SERVER
+from .pooled import refuse_shared
 
 if TYPE_CHECKING:
     import psycopg
 
     Connection = psycopg.Connection[tuple[Any, ...]]  # Any: columns of all types
 
-STATEMENT_TIMEOUT = 30.0
-LOCK_TIMEOUT = 10.0
-FORGOTTEN_TIMEOUT = 30.0
-"""Seconds that a statement, a wait for a lock, and a transaction in which nothing happens may take."""
 MIGRATION_LOCK_TIMEOUT = 60.0
-_USUAL: dict[str, Any] = {
-    "connect_timeout": 3,
-    # a peer that is gone without a word is noticed after about 10 s
-    "keepalives": 1, "keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3, "tcp_user_timeout": 10_000,
-}  # fmt: skip
-"""What a connection has unless the address says otherwise."""
-_LIMITS = (
-    "SELECT set_config('search_path', %s, false), set_config('statement_timeout', %s, false),"
-    " set_config('lock_timeout', %s, false), set_config('idle_in_transaction_session_timeout', %s, false),"
-    " set_config('client_min_messages', 'warning', false)"
-)
+"""Seconds that a migration waits for a lock."""
+# Nothing is set where the process is another than the one that the connection was told of: then it is a pooler's.
+_SET_UP = """
+SELECT process, CASE WHEN process = %s OR %s THEN
+  set_config('search_path', %s, false) || set_config('statement_timeout', %s, false)
+  || set_config('lock_timeout', %s, false) || set_config('idle_in_transaction_session_timeout', %s, false)
+  || set_config('client_min_messages', 'warning', false) IS NOT NULL END
+FROM pg_backend_pid() AS process
+"""
 HOLD_STILL = "SELECT pg_advisory_xact_lock_shared(hashtextextended('callboard ' || %s, 0))"
 """Keeps the journal's version as it is until the transaction ends. Takes the schema's name."""
 _ALONE = "SELECT pg_advisory_xact_lock(hashtextextended('callboard ' || %s, 0))"
@@ -67,29 +65,63 @@ def connect(
     address: Address,
     purpose: str,
     *,
-    statement_timeout: float = STATEMENT_TIMEOUT,
-    lock_timeout: float = LOCK_TIMEOUT,
+    statement_timeout: float | None = None,
+    lock_timeout: float | None = None,
     writes: bool = True,
 ) -> Connection:
-    """Connect, each statement a transaction of its own unless one is begun. Timeouts are seconds, 0 for none.
+    """Connect, each statement a transaction of its own unless one is begun. Timeouts are seconds, 0 for none; unless
+    given, and where the address says nothing, those of its limits.
 
     purpose: what the server shows of it (`application_name`). writes: of several hosts, only one that can be written.
     Raises JournalError.
     """
-    psycopg = driver()
+    psycopg, limits = driver(), address.limits
     with refusing(address):
         given = psycopg.conninfo.conninfo_to_dict(address.url)
-        usual = _USUAL | {"application_name": f"callboard {purpose}"}
-        if writes and "," in f"{given.get('host') or ''}{given.get('hostaddr') or ''}":
+        usual: dict[str, Any] = {**limits.of_client, "application_name": f"callboard {purpose}"}  # Any: texts, numbers
+        if writes and names_several(address):
             usual["target_session_attrs"] = "read-write"
-        connection: Connection = psycopg.connect(**(usual | given), autocommit=True)
+        connect = partial(psycopg.connect, **(usual | given), autocommit=True)
+        connection: Connection = connect()
         try:
-            limits = [f"{round(limit * 1000)}" for limit in (statement_timeout, lock_timeout, FORGOTTEN_TIMEOUT)]
-            connection.execute(_LIMITS, [address.schema, *limits])
+            said = dict(address.said)
+            asked = (
+                limits.statement if statement_timeout is None else statement_timeout,
+                limits.lock if lock_timeout is None else lock_timeout,
+                limits.idle,
+            )
+            values = [f"{round(limit * 1000)}" for limit in asked]
+            if statement_timeout != 0:  # what may take as long as it needs does, whatever the address says
+                values = [said.get(name, value) for name, value in zip(OF_SERVER, values, strict=True)]
+            _set_up(address, connection, values, connect)
         except BaseException:
             connection.close()
             raise
         return connection
+
+
+def _set_up(address: Address, connection: Connection, limits: list[str], another: Callable[[], Connection]) -> None:
+    told = connection.info.backend_pid
+    row = connection.execute(_SET_UP, [told, False, address.schema, *limits]).fetchone()
+    if row is not None and row[0] != told:
+        refuse_shared(address, connection, another)
+        connection.execute(_SET_UP, [told, True, address.schema, *limits])
+
+
+def names_several(address: Address) -> bool:
+    """Whether the address, or PostgreSQL's variables, name several hosts."""
+    given: Mapping[str, str | None] = driver().conninfo.conninfo_to_dict(address.url)
+    host = given.get("hostaddr") or given.get("host") or os.environ.get("PGHOSTADDR") or os.environ.get("PGHOST") or ""
+    return "," in host
+
+
+def refuse_standby(connection: Connection, address: Address) -> None:
+    """Raises JournalUnwritable where that is no primary: it cannot be written, and may be behind."""
+    row = connection.execute("SELECT pg_is_in_recovery()").fetchone()
+    if row and row[0]:
+        raise JournalUnwritable(
+            f"Cannot use {address}: it is a standby, which is read-only. Wait for the primary, or use its address."
+        )
 
 
 @contextlib.contextmanager
@@ -204,44 +236,86 @@ def refusing(address: Address) -> Generator[None, None, None]:
 
 
 _BY_STATE: dict[str, tuple[type[JournalError], str]] = {
+    "22023": (JournalMissing, "it does not understand a setting that the address says. Check each part of it"),
     "42501": (JournalUnwritable, "this role may not do that. Let the owner of the schema grant it (docs/postgres.md)"),
     "42P01": (JournalMissing, "there is no journal. Make it: `callboard migrate` with that address"),
     "25006": (JournalUnwritable, "it is read-only, as a standby is. Use the address of the primary"),
     "53100": (JournalUnwritable, "its disk is full. Make room"),
+    "53200": (JournalUnwritable, "it has no memory left. Give it more, or end what takes it"),
     "53300": (JournalUnwritable, "it has no connection left. Raise max_connections, or end what nobody uses"),
     "55P03": (JournalLocked, "another session holds what it needs locked. Let it finish, then try again"),
     "57014": (JournalLocked, "it took too long. Try again"),
+    "58030": (JournalUnwritable, "it cannot read or write its files. See to its disk"),
     "40001": (JournalError, "it met another transaction. Try again"),
     "40P01": (JournalError, "it met another transaction. Try again"),
 }
 """What an error of the server is, and what to do, by its SQLSTATE."""
+_NO_ROOM = (
+    JournalUnwritable,
+    "it has no connection left for this. Raise the limit (max_connections, the role's, ...), or end what nobody uses",
+)
+_NO_ENTRY = (
+    JournalUnwritable,
+    "it does not let this role, machine and database in. Have a line for them put into its pg_hba.conf",
+)
+_NOT_NOW = (JournalUnwritable, "it takes no connections just now. Wait until it has started, and try again")
+_FULL = (JournalUnwritable, "its disk is full. Make room")
+_NO_NAME = (JournalUnwritable, "its host is not found. Check the name in the address")
+_SILENT = (JournalUnwritable, "it does not answer in time. Check that it runs, the address, and what is between")
 _BY_WORDS: dict[str, tuple[type[JournalError], str]] = {
+    "too many clients": _NO_ROOM,
+    "too many connections": _NO_ROOM,
+    "remaining connection slots": _NO_ROOM,
+    "no more connections allowed": _NO_ROOM,
+    "pg_hba.conf": _NO_ENTRY,
+    "the database system is ": _NOT_NOW,  # starting up, shutting down, in recovery mode, not yet accepting connections
+    "No space left on device": _FULL,
     "no password supplied": (JournalUnwritable, "it wants a password. Give it in the address or in PGPASSFILE"),
-    "password authentication failed": (JournalUnwritable, "the role or its password is wrong. Check both"),
+    "authentication failed": (JournalUnwritable, "the role or its password is wrong. Check both"),
+    "permission denied for database": (
+        JournalUnwritable,
+        "this role may not enter the database. Let its owner grant CONNECT",
+    ),
     "FATAL: role ": (JournalUnwritable, "the role is not there, or may not log in. Check the address"),
     "FATAL: database ": (
         JournalMissing,
         "there is no such database, or this role may not enter it. Make it (`createdb`)",
     ),
     "read-only": (JournalUnwritable, "none of its servers can be written. Wait for the primary"),
+    "certificate": (JournalUnwritable, "its certificate, or ours, is not accepted. Check sslmode and the certificates"),
+    "not support SSL": (JournalUnwritable, "it speaks no TLS. Set it up there, or give another sslmode"),
+    "resolve host": _NO_NAME,
+    "translate host name": _NO_NAME,
+    "Connection refused": (
+        JournalUnwritable,
+        "it cannot be reached: nothing answers. Start it, or mend the address",
+    ),
+    "timeout expired": _SILENT,
+    "FATAL:": (JournalUnwritable, "it refuses the connection. What it says tells why"),
 }
 """The same for one that refuses a connection: there is no code then, only words, in English unless it is set up
-otherwise."""
+otherwise. Of several the first one counts."""
+_DAMAGED = ("42", "XX", "0A")
+"""Classes of states that a journal's statements cannot meet, unless it is another or damaged."""
 
 
 def refusal(address: Address, error: psycopg.Error) -> JournalError:
     """Say what an error of PostgreSQL means, and what to do."""
-    said = " ".join(str(error).split())
+    told = ": ".join(filter(None, (error.diag.message_primary, error.diag.message_detail)))
+    said = " ".join((told or str(error)).split())  # without where in our functions it was
     if isinstance(error, driver().ProgrammingError) and error.sqlstate is None:  # it repeats what it could not read
         return JournalMissing(
             f"Cannot use {address}: PostgreSQL does not understand the address. Check each part of it."
         )
-    kind, advice = _BY_STATE.get(error.sqlstate or "", (None, ""))
+    state = error.sqlstate or ""
+    kind, advice = _BY_STATE.get(state, (None, ""))
     if kind is None and is_lost(error):
         kind, advice = next(
             (told for words, told in _BY_WORDS.items() if words in said),
             (JournalUnwritable, "it cannot be reached. Check that it runs, and the address"),
         )
+    if kind is None and state and not state.startswith(_DAMAGED):
+        kind, advice = JournalUnwritable, "it refuses what was asked. What it says tells why"
     if kind is None:
         return JournalCorrupt(f"{address} is damaged, or is no journal ({said}). Nothing was changed: keep it.")
     return kind(f"Cannot use {address}: {advice} ({said}).")

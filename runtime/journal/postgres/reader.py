@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -32,7 +33,7 @@ from ....actors.records import (
 )
 from ....actors.task_record import AttemptRecord, TaskRecord
 from ....actors.transitions import Transitioned
-from ..contract import ArchivedJob, InboxRow, JournalCorrupt, Wanted
+from ..contract import ArchivedJob, InboxRow, JournalCorrupt, JournalUnwritable, Wanted
 from ..decoding import (
     APPROVAL,
     ATTEMPT,
@@ -52,7 +53,7 @@ from ..decoding import (
 )  # fmt: skip
 from .address import Address, parse
 from .link import Link
-from .opening import check_version, connect
+from .opening import check_version, connect, names_several, refuse_standby
 from .rows import plain
 
 if TYPE_CHECKING:
@@ -97,11 +98,14 @@ class Part(msgspec.Struct):
 
 
 class PostgresReader:
-    """The journal at an address. Raises JournalError, where there is none, or it cannot be reached or read."""
+    """The journal at an address. Raises JournalError, where there is none, or it cannot be reached or read.
 
-    def __init__(self, address: Address | str, purpose: str = "reader") -> None:
+    anywhere: whether a standby will do, which may be behind: not for a node, which goes by what it reads.
+    """
+
+    def __init__(self, address: Address | str, purpose: str = "reader", *, anywhere: bool = True) -> None:
         self._address = parse(address) if isinstance(address, str) else address
-        self._link = Link(self._address, purpose, _connect)
+        self._link = Link(self._address, purpose, partial(_connect, anywhere=anywhere))
         try:
             self._link.ask(lambda connection: check_version(connection, self._address))
         except BaseException:
@@ -388,9 +392,23 @@ class PostgresReader:
             first = page[-1][0] + 1
 
 
-def _connect(address: Address, purpose: str) -> Connection:
-    connection = connect(address, purpose, writes=False)
-    connection.execute("SET default_transaction_read_only = on")
+def _connect(address: Address, purpose: str, *, anywhere: bool = True) -> Connection:
+    """Of several servers the one that can be written, since others may be behind; any, where there is none, if that
+    will do.
+    """
+    try:
+        connection = connect(address, purpose, statement_timeout=address.limits.read)
+    except JournalUnwritable:
+        if not (anywhere and names_several(address)):
+            raise
+        connection = connect(address, purpose, statement_timeout=address.limits.read, writes=False)
+    try:
+        if not anywhere:
+            refuse_standby(connection, address)
+        connection.execute("SET default_transaction_read_only = on")
+    except BaseException:
+        connection.close()
+        raise
     return connection
 
 
