@@ -61,6 +61,12 @@ class Barrier(Message, frozen=True):
     reply: Reply
 
 
+class HandOver(Message, frozen=True):
+    """For a node that drains: forget the jobs of which nothing runs. Answered with their keys, once all is durable."""
+
+    reply: Reply
+
+
 # -- jobs and their tasks ----------------------------------------------------------------------------------------------
 
 

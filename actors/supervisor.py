@@ -20,8 +20,9 @@ from msgspec.structs import replace
 from ..machines import WorkerState
 from . import machine_actor, tools
 from .arrivals import Arrived, take_in
-from .commands import Barrier, Cancel, Lend, NextRun, Regain, SpawnMachine, StartWorkers, Submit
+from .commands import Barrier, Cancel, HandOver, Lend, NextRun, Regain, SpawnMachine, StartWorkers, Submit
 from .errors import AttemptOver
+from .handing import hand_over
 from .health import HealthWatch
 from .kernel import Kernel
 from .lending import lend, regain
@@ -104,6 +105,8 @@ class SupervisorActor:
                 self.kernel.effect(Answer(message.reply))
             case Drain():
                 self._drain(message)
+            case HandOver(reply=reply):
+                self.kernel.effect(Answer(reply, hand_over(self.kernel)))
             case Adopt(loaded=loaded):
                 self._adopt(loaded)
             case Recover():

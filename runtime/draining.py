@@ -1,12 +1,14 @@
-"""Draining: nothing is claimed any more, what runs may end within a deadline, the rest is stopped. Then archiving: what
-has ended and says so is moved out of the journal.
+"""Draining: nothing is claimed any more, what runs may end within a deadline, the rest is stopped; where other nodes
+live, they get each job as soon as nothing of it runs here. Then archiving: what has ended and says so is moved out of
+the journal.
 """
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 import anyio
 
@@ -18,21 +20,34 @@ if TYPE_CHECKING:
     from .host import Host
 
 
-async def quiesce(host: Host, deadline: float) -> None:
+LetGo: TypeAlias = Callable[[], Awaitable[bool]]
+"""Hands over to other nodes what may go; says whether there was something."""
+
+
+async def quiesce(host: Host, deadline: float, let_go: LetGo) -> None:
     """Let what runs end within `deadline` seconds, and have the rest stopped; a drain has begun before."""
     await host.barrier()
     if deadline > 0:
         with anyio.move_on_after(deadline):
+            await _until_nothing_goes(let_go)
             while host.kernel.calls and not _in_vain(host):
                 await host.moved()
+                await _until_nothing_goes(let_go)
     host.tell(Drain(stop=True))
     await host.barrier()
 
 
-async def idle(host: Host) -> None:
+async def idle(host: Host, let_go: LetGo) -> None:
     """Wait until no call runs."""
     while host.kernel.calls:
         await host.moved()
+        await _until_nothing_goes(let_go)
+
+
+async def _until_nothing_goes(let_go: LetGo) -> None:
+    """Also what has become free while something was handed over: nobody would wake us for that."""
+    while await let_go():
+        pass
 
 
 async def archive_ended(host: Host, journal: Path, limit: float) -> None:

@@ -245,9 +245,12 @@ class JobHandle:
         try:
             return await self._runtime.command(key, message, request_id=request_id, said=said, refuse=ended)
         except LookupError:
-            if (error := ended()) is None:
+            if (error := ended()) is not None:
+                raise error from None  # it was let go meanwhile
+            if not self._runtime.handed_over(self.id):
                 raise
-            raise error from None  # it was let go meanwhile
+            job = await self._runtime.job(self.id)
+            return await job.command(task, message, event, request_id)
 
     def _refusal(self, task: str | None, event: str) -> InvalidTransitionError:
         """What a command gets when it has ended: its actors are gone, and cannot say so themselves."""

@@ -375,6 +375,11 @@ class Host:
             case KillWorker():
                 engine.kill_worker(worker, incarnation)
 
+    def look_again(self) -> None:
+        """Have whoever waits for something to become durable look: something else has changed."""
+        if self._moved is not None:
+            self._moved.set()
+
     async def moved(self) -> None:
         """Wait until something has become durable, or the host is closed. Raises RuntimeClosed if it is already."""
         if self._closed:

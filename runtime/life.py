@@ -371,9 +371,9 @@ class RuntimeLife(RuntimeParts):
         self._host.tell(Drain(stop=False))
         task_status.started()
         with anyio.move_on_after(limit + self._patience):
-            await quiesce(self._host, limit)
+            await quiesce(self._host, limit, self._hand_over)
             self._drained = True
-            await idle(self._host)
+            await idle(self._host, self._hand_over)
 
     def _check_open_here(self) -> None:
         self.check_here("a runtime")

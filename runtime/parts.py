@@ -44,6 +44,7 @@ from .bodies import Bodies, prepare
 from .calls import Caller
 from .children import Children
 from .clock import Clock, Ids, SystemClock, TimeOrderedIds
+from .cluster.handing import HandingOver
 from .cluster.machines import MachinesAbroad
 from .cluster.membership import Membership
 from .cluster.seat import Ask, Seat
@@ -109,6 +110,7 @@ class RuntimeParts(ABC):
     _own_questions: Lane
     _lease_questions: Lane
     _cluster_away: str | None = None  # why the Ray cluster is not connected, where it was
+    _handing: HandingOver | None = None
 
     def __init__(
         self,
@@ -251,12 +253,17 @@ class RuntimeParts(ABC):
         """Be one of the nodes of the journal. It is left once nothing runs any more, and all is durable."""
         self.seat = self._host.seat = seat
         member = self._membership = Membership(seat, self._host, self.adopt, self.bodies, self._find.look_beside)
+        self._handing = HandingOver(seat, self._host)
         seat.lost = self._fenced
         self._host.on_health = member.look_now
         self._closing.push_async_callback(member.close)
         tools = self._shared_tools = ToolsService(seat, self._host)
         member.also.append(tools.renew)
         self._closing.push_async_callback(tools.close)
+
+    async def _hand_over(self) -> bool:
+        """While it drains: hand over to other nodes what may go. Returns whether there was something."""
+        return self._handing is not None and await self._handing.look()
 
     def _rung(self) -> None:
         """The bell of the journal was rung."""

@@ -203,6 +203,10 @@ class Runtime(RuntimeLife):
         tasks = await self.read(self.journal.tasks, record.stream)  # of its last run; none if it never began
         return JobHandle(self, record, None, outcome_of(record, tasks))
 
+    def handed_over(self, job_id: str) -> bool:
+        """For the handles: whether a job that ran here is another node's by now, since this one drains."""
+        return self.seat is not None and self.draining and job_id not in self._host.kernel.jobs
+
     def living(self, job_id: str) -> JobActor | None:
         """The actor of a job that has not ended, or not durably yet."""
         actor = self._host.kernel.jobs.get(job_id)
@@ -236,7 +240,7 @@ class Runtime(RuntimeLife):
     @property
     def draining(self) -> bool:
         """For the board: whether it has been told to drain."""
-        return self._host.kernel.draining
+        return self._host.kernel.drain_began is not None
 
     def output_of(self, task: TaskActor) -> Path:
         """For the board: the file for the output of a task's present attempt, which may not be there yet."""
@@ -471,8 +475,8 @@ class Runtime(RuntimeLife):
 
     @property
     def health(self) -> Health:
-        """Whether the journal can write, and as a node of several holds its lease; if not, why not. Or why nothing can be
-        started for now.
+        """Whether the journal can write, and as a node of several holds its lease; if not, why not. Or why nothing can
+        be started for now.
 
         Raises RuntimeClosed before it was entered.
         """

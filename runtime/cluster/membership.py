@@ -5,6 +5,7 @@ Rules
 - It renews the lease at least every third of it, and looks sooner where the lease of another node is about to run out,
   where there is something that nobody owns, or when the bell was rung: at most once a second for that. No two nodes do
   so in step for long: looks are spread (`tests/reliability/simulation/growth.py` has what a thousand do).
+- What a node that drains hands over is taken at once by those whom it favours: so nothing stands still meanwhile.
 - What it takes is an input of the kernel (`Adopt`), which goes on with it beside what runs already. What lay in the
   inbox for it comes right after it, as at a start.
 - Who has taken something takes no more for a second while others live: so each has its turn, and gets its share.
@@ -95,6 +96,7 @@ class Membership:
         self._known: dict[str, str] = {}  # nodes, and their states
         self._lost: LeaseLost | None = None
         self._rung = False
+        self._called = False  # this node may have at once what another one hands over
         self._awake = anyio.Event()
         self._looking = anyio.Lock()
         self._looked_at = host.monotonic()
@@ -167,8 +169,11 @@ class Membership:
             self.look_now()
 
     def rung(self) -> None:
-        """The bell was rung: there may be something that nobody owns."""
-        if not self._rung:
+        """The bell was rung: there may be something that nobody owns, or was just handed over to this node."""
+        if self.seat.cluster.called():
+            self._called = True
+            self.look_now()
+        elif not self._rung:
             self._rung = True
             self._host.dispatcher.timers.arm(self._looked_at + RINGS, self.look_now)
 
@@ -222,15 +227,18 @@ class Membership:
         return pulse
 
     async def _act_on(self, pulse: Pulse, *, first: bool = False) -> float:
+        if pulse.living > 1 and self._host.kernel.drain_began is not None:
+            self._host.look_again()  # there may be somebody now to whom jobs can be handed over
         if first or pulse.living != self.nodes_living:
             await self._count(first=first)
         self.nodes_living = pulse.living
         expired = pulse.due_in is not None and pulse.due_in <= 0
-        alone, took = pulse.living <= 1, False
-        waits = 0.0 if alone or first else max(0.0, self._turn_at - self._host.monotonic())
+        alone, took, called = pulse.living <= 1, False, self._called
+        self._called = False
+        waits = 0.0 if alone or first or called else max(0.0, self._turn_at - self._host.monotonic())
         if not pulse.orphans or alone:
             self._leaving = None
-        if self._takes and not self._host.kernel.draining and (first or pulse.orphans or expired) and not waits:
+        if self._takes and self._host.kernel.drain_began is None and (first or pulse.orphans or expired) and not waits:
             took = await self._take(first=first, alone=alone)
         for do in self.also:
             await do(pulse)

@@ -12,6 +12,8 @@ Rules (DESIGN section 8, "Journals")
 - A process that is known to be dead (same machine, and no such process) is fenced at once.
 - What a fenced node owned belongs to nobody until the living take it, each its share, each thing once. A share is by
   what there was and who lived when that was first looked at; what others do not fetch is had by asking again, later.
+- A node that drains gives back what runs nothing, and steps aside. Those that have begun much later than it may have
+  that first, since they stay the longest: as in a deployment, where the older ones leave next.
 - A node that cannot run a job which it has taken gives it back while others live, and leaves it to them.
 - Each taking is a new *epoch* of the node that takes: all numbers it gives from then on (keys, fencing tokens,
   transitions) are above every number that anybody gave before. So in each job's history numbers rise, whoever ran it.
@@ -147,6 +149,16 @@ class Cluster(Protocol):
         """Own these living jobs, and their children, no more, and ring: others take them.
 
         This node does not take them again, unless it is the only one, or after `want_again`. May be repeated.
+        """
+        ...
+
+    def step_aside(self) -> int:
+        """Take nothing any more, though it lives: others share among themselves. Returns how many others take."""
+        ...
+
+    def called(self) -> bool:
+        """Whether another node has said, since this was asked last, that this one may have at once what it has given
+        back. Does not block.
         """
         ...
 

@@ -106,8 +106,7 @@ async def test_a_full_disk_holds_everything_and_loses_nothing(tmp_path: Path) ->
 async def test_leaving_while_the_disk_is_full_ends_in_time_and_the_next_start_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("life", "parts"):
-        monkeypatch.setattr(f"callboard.runtime.{module}.CLOSING", 0.2)
+    monkeypatch.setattr("callboard.runtime.parts.CLOSING", 0.2)
     ran.clear()
     release["started"], release["go on"] = anyio.Event(), anyio.Event()
     disk = Disk()

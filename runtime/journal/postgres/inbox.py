@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -131,6 +131,8 @@ def who_runs(address: str) -> str | None:
 class PostgresBell:
     """Hears when anybody rings, from its making until `close`; where it cannot, it has its owner look each second.
 
+    given: told of the nodes that may have at once what another one has given back.
+
     It has a connection of its own, which it makes, and makes anew, in a thread.
     """
 
@@ -139,8 +141,10 @@ class PostgresBell:
         address: Address,
         connect: Callable[[Address, str], Connection] = connect,
         clock: Callable[[], float] = time.monotonic,
+        given: Callable[[Sequence[int]], object] = lambda _: None,
     ) -> None:
         self._address = address
+        self._given = given
         self._connect = connect
         self._clock = clock
         self._changing = threading.Lock()
@@ -177,8 +181,11 @@ class PostgresBell:
         while True:
             connection.pgconn.consume_input()
             rung = False
-            while connection.pgconn.notifies() is not None:
+            while (notice := connection.pgconn.notifies()) is not None:
                 rung = True
+                word, *nodes = notice.extra.decode(errors="replace").split()
+                if word == "given":
+                    self._given([int(node) for node in nodes if node.isdecimal()])
             if rung:
                 return
             await anyio.wait_readable(connection.fileno())

@@ -80,7 +80,8 @@ class PostgresJournal(WrittenJournal[PostgresReader]):
 
     def bell(self) -> PostgresBell:
         """What rings when there may be something new in the inbox, or among the nodes."""
-        return PostgresBell(self.address)
+        cluster = self._cluster
+        return PostgresBell(self.address) if cluster is None else PostgresBell(self.address, given=cluster.call)
 
     def inbox(self) -> list[InboxRow]:
         """The commands that this node has to do, oldest first."""

@@ -83,6 +83,7 @@ class PostgresCluster:
         self._attempt: taking.Taken | None = None  # it is not known whether this was taken
         self._owed: taking.Taken | None = None  # taken, and not handed out yet
         self._left: frozenset[int] = frozenset()  # jobs that were given back, and are others' to take
+        self._called = False
         self._renewed_on = 0  # the connection, of those that it has had, on which the lease was last renewed
         self._pruned = clock()
         self._connect = connect
@@ -282,6 +283,19 @@ class PostgresCluster:
             self.known.acted(acted)
 
         self._ask(give)
+
+    def step_aside(self) -> int:
+        """Take nothing any more: others share without this node. Returns how many others take."""
+        return int(self._row(statements.STEP_ASIDE, {"me": self.node})[0])
+
+    def called(self) -> bool:
+        """Whether this node may have something at once that another one has given back."""
+        called, self._called = self._called, False
+        return called
+
+    def call(self, favoured: Sequence[int]) -> None:
+        """For the bell: these nodes may have something at once, all of them where there are none."""
+        self._called |= not favoured or self.node in favoured
 
     def want_again(self) -> None:
         """Take also what was given back."""

@@ -290,9 +290,18 @@ DROP FUNCTION commit_batch;
     + _COMMIT_AFTER
 )
 
+# Who takes what a node gives back that drains (`taking.py`).
+_HANDED = """
+ALTER TABLE nodes
+  ADD COLUMN leaving boolean NOT NULL DEFAULT false,  -- it lives, and takes nothing any more
+  ADD COLUMN favours bigint[],            -- the nodes that may take what it owned before others do,
+  ADD COLUMN favours_until timestamptz;   -- until then
+"""
+
 MIGRATIONS = (
     NODES + INBOX + _RECORDS + _COMMIT + _PRINTED + views(Postgres()) + document_views(Postgres()),
     _NAMED,
     _COMPARED,
+    _HANDED,
 )
 """What brings a database from version n to n + 1."""

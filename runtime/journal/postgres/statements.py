@@ -41,7 +41,7 @@ WHERE node = %(me)s AND session = %(session)s AND NOT fenced RETURNING awake_at,
 PULSE = """
 WITH gone AS (SELECT coalesce(array_agg(node), '{}') AS nodes FROM nodes WHERE fenced AND owes),
 others AS (
-  SELECT seen_at + lease >= clock_timestamp() AS living, greatest(
+  SELECT seen_at + lease >= clock_timestamp() AND NOT leaving AS living, greatest(
     seen_at + lease, %(awake)s + greatest(lease, make_interval(secs => %(lease)s))) AS due
   FROM nodes WHERE NOT fenced AND node <> %(me)s
 )
@@ -56,7 +56,7 @@ SELECT DISTINCT ON (name) name, epoch,
   CASE WHEN fenced THEN ended_as WHEN seen_at + lease < clock_timestamp() THEN 'silent' ELSE 'living' END, place,
   extract(epoch FROM started_at)::double precision, extract(epoch FROM seen_at)::double precision,
   (SELECT count(*) FROM job_records WHERE living AND job_records.node = nodes.node)
-FROM nodes ORDER BY name, node DESC
+FROM nodes ORDER BY name, fenced, node DESC
 """
 ACTED = """acted AS (
   UPDATE acts SET number = number + 1 WHERE node = %(me)s AND EXISTS (SELECT FROM done) RETURNING number
@@ -105,6 +105,10 @@ WITH done AS (
   UPDATE nodes SET fenced = true, ended_as = 'left', ended_at = clock_timestamp()
   WHERE node = %(me)s AND session = %(session)s AND NOT fenced RETURNING node
 ) SELECT pg_notify(%(channel)s, 'nodes') FROM done
+"""
+STEP_ASIDE = """
+WITH done AS (UPDATE nodes SET leaving = true WHERE node = %(me)s AND NOT fenced AND NOT leaving)
+SELECT count(*) FROM nodes WHERE NOT fenced AND NOT leaving AND node <> %(me)s AND seen_at + lease >= clock_timestamp()
 """
 TAKEN = "SELECT taken FROM nodes WHERE node = %(me)s"
 FATE = "SELECT ended_by, extract(epoch FROM ended_at - seen_at) FROM nodes WHERE node = %(me)s"

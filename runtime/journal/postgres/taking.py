@@ -10,6 +10,9 @@ Rules
   not get more. What is given back is shared out anew, among the others.
 - The second takes: this node's share of the trees of jobs (a job with all that its tasks have submitted stays whole),
   of machines, and what is left of the outbox. Rows that another node is taking at this moment are passed over.
+- What is given back is for those first who are less than half as old as who gives it: they stay the longest, where the
+  older ones are about to be replaced. Where there are none, or they do not take it in time, it is for all.
+- A node that steps aside counts in no share.
 - What is given back is a gone node's again, in one transaction. That node's row is locked before it is moved, and also
   before it is looked whether such a node still owes anything: so that is never answered in between.
 - The epoch is given last: so it is above every number of those who owned what is taken.
@@ -25,12 +28,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ..cluster import LeaseLost
-from ..contract import JournalError
 from .place import Place
 
 if TYPE_CHECKING:
     from .opening import Connection
 
+FAVOURED = 2.0
+"""Seconds for which only those take what was given back that have begun much later than who gave it."""
 _PLACES = (
     "SELECT node, kernel, pid, process_started FROM nodes WHERE NOT fenced AND node <> %(me)s AND kernel = %(kernel)s"
 )
@@ -51,9 +55,15 @@ WITH me AS (
 )
 SELECT array_agg(node), pg_notify(%(channel)s, 'nodes') FROM done HAVING count(*) > 0
 """
-_GONE = "SELECT array_agg(node) FROM nodes WHERE fenced AND owes AND share IS NOT NULL"
+_GONE = """
+SELECT array_agg(node) FROM nodes WHERE fenced AND owes AND share IS NOT NULL
+  AND (favours IS NULL OR %(me)s = ANY (favours) OR favours_until < clock_timestamp())
+"""
 _UNSHARED = "SELECT array_agg(node) FROM nodes WHERE fenced AND owes AND share IS NULL"
-_LIVING = "SELECT count(*) FROM nodes WHERE NOT fenced AND (node = %(me)s OR seen_at + lease >= clock_timestamp())"
+_LIVING = """
+SELECT count(*) FROM nodes
+WHERE NOT fenced AND (node = %(me)s OR NOT leaving AND seen_at + lease >= clock_timestamp())
+"""
 # Only a job that a task has submitted has a parent in its record: in a text of JSON, these quotes can be nothing else.
 _IS_CHILD = """strpos(record, '"parent":') > 0"""
 _ROOT = f"""(NOT {_IS_CHILD} OR NOT EXISTS (
@@ -118,6 +128,22 @@ _OWES_NOTHING = """
 _EMPTY = f"SELECT node FROM nodes WHERE node = ANY (%(gone)s) AND {_OWES_NOTHING} FOR UPDATE SKIP LOCKED"
 _SETTLED = f"UPDATE nodes SET owes = false WHERE node = ANY (%(empty)s) AND {_OWES_NOTHING}"
 _HEIR = "SELECT node FROM nodes WHERE fenced ORDER BY ended_at DESC, node DESC LIMIT 1 FOR UPDATE"
+# Who has left itself nothing yet, where nobody else has: its row is another one, which is fenced from its making.
+_BE_GONE = """
+INSERT INTO nodes (name, epoch, fenced, ended_as, ended_at, lease, place, kernel, pid, process_started)
+SELECT name, epoch, true, 'left', clock_timestamp(), lease, place, '', pid, process_started FROM nodes
+WHERE node = %(me)s RETURNING node
+"""
+_FAVOURED = """
+SELECT coalesce(array_agg(other.node), '{}') FROM nodes AS me, nodes AS other
+WHERE me.node = %(me)s AND other.node <> me.node AND NOT other.fenced AND NOT other.leaving
+  AND other.seen_at + other.lease >= clock_timestamp()
+  AND clock_timestamp() - other.started_at < (clock_timestamp() - me.started_at) / 2
+"""
+_UNCLAIM = """
+UPDATE inbox_rows SET taken_by = NULL FROM names
+WHERE inbox_rows.answer IS NULL AND taken_by = %(me)s AND names.name = inbox_rows.about AND names.key = ANY (%(jobs)s)
+"""
 _GIVE = """
 UPDATE job_records SET node = %(heir)s WHERE key = ANY (%(jobs)s) AND living AND node = %(me)s RETURNING key
 """
@@ -127,8 +153,11 @@ WHERE living AND node = %(me)s AND {_IS_CHILD} AND (as_json(record)->>'parent'):
 RETURNING key
 """
 _GIVEN = """
-WITH done AS (UPDATE nodes SET owes = true, share = NULL, machine_share = NULL WHERE node = %(heir)s RETURNING node)
-SELECT pg_notify(%(channel)s, 'nodes') FROM done
+WITH done AS (
+  UPDATE nodes SET owes = true, share = NULL, machine_share = NULL, favours = nullif(%(favoured)s::bigint[], '{}'),
+    favours_until = clock_timestamp() + make_interval(secs => %(favoured_for)s)
+  WHERE node = %(heir)s RETURNING node
+) SELECT pg_notify(%(channel)s, 'given ' || array_to_string(%(favoured)s::bigint[], ' ')) FROM done
 """
 _RISE = """
 UPDATE nodes SET epoch = new.epoch, taken = new.epoch FROM (SELECT nextval('epochs') AS epoch) AS new
@@ -207,17 +236,17 @@ def give_back(connection: Connection, me: int, jobs: Iterable[int], channel: str
     values: dict[str, Any] = {"me": me, "jobs": list(jobs)}  # Any: numbers, and lists of them
     if connection.execute(_CHECK, values).fetchone() is None:
         raise LeaseLost
-    heir = _one(connection, _HEIR, values)
-    if heir is None:
-        raise JournalError("there is no node that has gone, whose jobs these could be again")
-    values["heir"] = heir
+    values["heir"] = heir = _one(connection, _HEIR, values) or _one(connection, _BE_GONE, values)
     found = given = _column(connection, _GIVE, values)
     while found:
         found = _column(connection, _GIVE_CHILDREN, values | {"parents": found})
         given = given + found
     if given:
-        connection.execute(_GIVEN, values | {"channel": channel})
-        others = max(1, _one(connection, _LIVING, values) - 1)
+        connection.execute(_UNCLAIM, values | {"jobs": given})
+        favoured = _one(connection, _FAVOURED, values)
+        told = {"channel": channel, "favoured": favoured, "favoured_for": FAVOURED}
+        connection.execute(_GIVEN, values | told)
+        others = len(favoured) or max(1, _one(connection, _LIVING, values) - 1)
         connection.execute(_SHARE, {"gone": [heir], "living": others})
     return given
 

@@ -51,6 +51,14 @@ class MemoryCluster:
         """Own these jobs no more: here all nodes have the same functions."""
         raise NotImplementedError
 
+    def step_aside(self) -> int:
+        """Take nothing any more."""
+        raise NotImplementedError
+
+    def called(self) -> bool:
+        """Nobody gives anything back here."""
+        return False
+
     def want_again(self) -> None:
         """Take also what was given back."""
         raise NotImplementedError

@@ -264,6 +264,13 @@ class MemoryNode:
         self.base.portions.clear()
         self.base.ring()
 
+    def step_aside(self) -> int:
+        self._check()
+        return 0
+
+    def called(self) -> bool:
+        return False
+
     def want_again(self) -> None:
         self.left.clear()
 

@@ -1,0 +1,65 @@
+"""A node of a deployment, in a process of its own: it runs until SIGTERM, and leaves in good order.
+
+`python -m tests.postgres.rolling ADDRESS NAME FOLDER LONG STEPS` says "ready" once it is open. Where STEPS is not 0 it
+submits jobs: three of so many short steps, and one whose first body takes LONG seconds, as its only other one. When a
+body begins and ends is written into a file of the folder.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from pathlib import Path
+
+import anyio
+
+from callboard import Runtime, Task, TaskContext, Worker, Workstream
+
+STEP = 0.3
+"""Seconds of a short body."""
+LEASE = 15.0
+DRAIN = 120.0
+
+
+async def works(task: TaskContext) -> None:
+    """Work for so many seconds."""
+    note(task, "began")
+    await anyio.sleep(task.args["seconds"])
+    note(task, "ended")
+
+
+def note(task: TaskContext, what: str) -> None:
+    with Path(task.args["log"]).open("a") as log:
+        log.write(f"{what} {task.job_id} {task.task} {time.time()}\n")
+
+
+def chain(name: str, log: Path, *seconds: float) -> Workstream:
+    """Bodies one after another."""
+    tasks = [
+        Task(f"s{n}", run=works, args={"seconds": each, "log": str(log)}, depends_on=[f"s{n - 1}"] if n else [])
+        for n, each in enumerate(seconds)
+    ]
+    return Workstream(name, tasks=tasks)
+
+
+async def main(address: str, name: str, folder: Path, long: float, steps: int) -> None:
+    """Be a node."""
+    worker = Worker("loop", engine="loop", capacity=50)
+    async with Runtime(
+        address, node=name, lease=LEASE, workers=[worker], outputs=folder, drain_deadline=DRAIN
+    ) as runtime:
+        if steps:
+            for number in range(3):
+                await runtime.submit(chain("short", folder / "log", *[STEP] * steps), id=f"{name}-{number}")
+            await runtime.submit(chain("long", folder / "log", long, STEP), id=f"{name}-long")
+        with anyio.open_signal_receiver(signal.SIGTERM) as signals:
+            print("ready", flush=True)
+            async for _ in signals:
+                break
+
+
+if __name__ == "__main__":
+    from tests.postgres.rolling import main as of_module  # by whose name others find its bodies
+
+    anyio.run(of_module, sys.argv[1], sys.argv[2], Path(sys.argv[3]), float(sys.argv[4]), int(sys.argv[5]))

@@ -1,0 +1,155 @@
+"""A node that drains hands its jobs over at once: what stands still meanwhile, and for how long, in real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import anyio
+import pytest
+
+from callboard import Approval, Runtime, Task, TaskContext, Workstream
+from callboard.runtime.consistency import examine
+from callboard.runtime.journal.postgres.reader import PostgresReader
+
+pytestmark = [pytest.mark.anyio, pytest.mark.postgres]
+ON_BOTH = pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
+ROOT = Path(__file__).parents[2]
+PATIENCE = 120.0
+LONG = float(os.environ.get("CALLBOARD_LONG_BODY", "6"))
+"""Seconds of the longest body. 40 is what the figure in docs/cluster.md was measured with."""
+STALL = 1.0
+"""Seconds that a job may stand still between two bodies while its node leaves."""
+gates: dict[str, anyio.Event] = {}
+ran: Counter[str] = Counter()
+
+
+class Process:
+    def __init__(self, address: str, name: str, folder: Path, steps: int) -> None:
+        command = [sys.executable, "-m", "tests.postgres.rolling", address, name, str(folder), str(LONG), str(steps)]
+        self.process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+
+    def ready(self) -> None:
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == "ready\n"
+
+    def leave(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+
+    def end(self) -> None:
+        assert self.process.wait(PATIENCE) == 0
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+def notes(folder: Path) -> list[tuple[str, str, str, float]]:
+    lines = (folder / "log").read_text().splitlines()
+    return [(what, job, task, float(at)) for what, job, task, at in map(str.split, lines)]
+
+
+def stalls(noted: list[tuple[str, str, str, float]]) -> dict[str, float]:
+    """How long each job stood still at most, between the end of a body and the beginning of the next."""
+    longest: dict[str, float] = {}
+    ended: dict[str, float] = {}
+    for what, job, _, at in noted:
+        if what == "ended":
+            ended[job] = at
+        elif job in ended:
+            longest[job] = max(longest.get(job, 0.0), at - ended.pop(job))
+    return longest
+
+
+def test_a_rolling_deployment_stalls_no_job_and_begins_no_body_again(postgres: str, tmp_path: Path) -> None:
+    steps = int((3 * LONG + 20) / 0.35)
+    nodes = [Process(postgres, f"old-{n}", tmp_path, steps) for n in range(3)]
+    try:
+        for node in nodes:
+            node.ready()
+        for n in range(3):
+            nodes.append(Process(postgres, f"new-{n}", tmp_path, 0))
+            nodes[-1].ready()
+            nodes[n].leave()
+            nodes[n].end()
+        noted = notes(tmp_path)
+        moved = {job for what, job, task, _ in noted if what == "began" and task != "s0"}
+        longest = stalls(noted)
+        print(f"longest stall of {len(longest)} jobs: {max(longest.values()):.3f} s")
+        assert moved == {f"old-{n}-{what}" for n in range(3) for what in (0, 1, 2, "long")}
+        assert max(longest.values()) < STALL, sorted(longest.items())
+        began = Counter((job, task) for what, job, task, _ in noted if what == "began")
+        assert set(began.values()) == {1}
+    finally:
+        for node in nodes:
+            node.kill()
+    reader = PostgresReader(postgres)
+    assert [finding for finding in examine(reader).found if finding.severity == "error"] == []
+    owners = set(reader.owners([job.key for job in reader.jobs()]).values())
+    assert not any(owner.startswith("old") for owner in owners)
+    reader.close()
+
+
+async def passes(task: TaskContext) -> None:
+    ran[f"{task.job_id}/{task.task}"] += 1
+
+
+async def waits(task: TaskContext) -> None:
+    ran[f"{task.job_id}/{task.task}"] += 1
+    await gates[task.job_id].wait()
+
+
+async def until(holds: Callable[[], object]) -> None:
+    with anyio.fail_after(PATIENCE):
+        while not holds():
+            await anyio.sleep(0.01)
+
+
+@ON_BOTH
+async def test_what_runs_no_body_goes_at_once_and_the_rest_when_its_body_has_ended(postgres: str) -> None:
+    ran.clear()
+    gates["busy"] = anyio.Event()
+    two = [Task("a", run=waits), Task("b", run=passes, depends_on=["a"])]
+    held = Workstream("held", tasks=[Task("x", run=passes, hold=Approval())])
+    async with Runtime(postgres, node="old") as old, Runtime(postgres, node="new") as new:
+        assert new.node == "new"
+        busy = await old.submit(Workstream("busy", tasks=two), id="busy")
+        idle = await old.submit(held, id="idle")
+        await until(lambda: ran["busy/a"])
+        async with anyio.create_task_group() as group:
+            await group.start(old.drain, 60)
+            await until(lambda: [job.id for job in new.recovered] == ["idle"])
+            assert old.draining
+            await idle.task("x").approve(by="ana")  # on the node that ran it before: it is told where it is now
+            job = await new.job("idle")
+            assert (await job.wait()).state == "completed"
+            assert ran["busy/b"] == 0
+            gates["busy"].set()
+            await until(lambda: len(new.recovered) == 2)
+        assert busy.id == "busy"
+        outcome = await (await new.job("busy")).wait()
+        assert outcome.state == "completed"
+        assert ran == {"busy/a": 1, "busy/b": 1, "idle/x": 1}
+    reader = PostgresReader(postgres)
+    assert [finding for finding in examine(reader).found if finding.severity == "error"] == []
+    reader.close()
+
+
+@ON_BOTH
+async def test_where_nobody_else_takes_it_a_job_stays_until_its_node_leaves(postgres: str) -> None:
+    ran.clear()
+    gates["alone"] = anyio.Event()
+    async with Runtime(postgres, node="only") as runtime:
+        held = await runtime.submit(Workstream("h", tasks=[Task("x", run=passes, hold=Approval())]), id="held")
+        await runtime.drain(0.2)
+        assert held.state == "running"
+        reader = PostgresReader(postgres)
+        assert set(reader.owners([held.record.key]).values()) == {"only"}
+        reader.close()
+    async with Runtime(postgres, node="next") as after:
+        assert [job.id for job in after.recovered] == ["held"]
