@@ -26,6 +26,9 @@ __all__ = ["main"]
 
 def main() -> None:
     """Run the command line, and leave with its exit code."""
+    from .first import be_first  # noqa: PLC0415 - as below
+
+    be_first()
     from .trouble import answer  # noqa: PLC0415 - it must not keep `import callboard.runtime` from being light
 
     sys.exit(answer(_app))
