@@ -73,7 +73,7 @@ from .machines import Machines
 from .naming import Finder, by_name, check_loaded, known_by
 from .observe import Hub
 from .outcomes import outcome_of
-from .outputs import Outputs
+from .outputs import Outputs, beside
 from .places import file_of, is_address
 from .requests import KEEP_REQUESTS, Requests
 from .runners import RunnerPool
@@ -579,7 +579,7 @@ def _outputs_of(target: str | Path | Journal | None, outputs: str | Path | None)
     if outputs is not None:
         return Outputs(file_of(outputs))
     if isinstance(target, Path):
-        return Outputs(target.with_name(f"{target.name}.output"), root=target.parent)
+        return Outputs(*beside(target))
     if isinstance(target, str):
         here = file_of("")
         return Outputs(here / DATABASE_OUTPUTS, root=here)

@@ -13,7 +13,6 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from pathlib import Path
 from typing import Any, Literal, TypeVar, Unpack, overload
 
 from ..actors.actor import Actor
@@ -44,6 +43,7 @@ from .metrics import Metrics, snapshot
 from .naming import by_name
 from .observe import BUFFER, Hub, Past, Subscription
 from .outcomes import closed, outcome_of, taken
+from .outputs import Found
 from .reruns import run_again
 from .workers import WorkerHandle, check_worker, not_there, start
 
@@ -242,9 +242,14 @@ class Runtime(RuntimeLife):
         """For the board: whether it has been told to drain."""
         return self._host.kernel.drain_began is not None
 
-    def output_of(self, task: TaskActor) -> Path:
+    def output_of(self, task: TaskActor) -> Found:
         """For the board: the file for the output of a task's present attempt, which may not be there yet."""
-        return self._host.caller.outputs.place(task)
+        outputs = self._host.caller.outputs
+        return Found(outputs.place(task), outputs.root)
+
+    def output_at(self, kept: str) -> Found:
+        """For the board: where the output is whose path is in a record."""
+        return self._host.caller.outputs.found(kept)
 
     async def run_again(self, job_id: str, word: str, **asked: Any) -> JobHandle:
         """For the handles: have an ended job run again (`reruns.run_again`). Returns the handle of that run."""

@@ -9,7 +9,9 @@ from typing import Protocol
 
 from ...actors.records import JobRecord
 from ...actors.task_record import TaskRecord
+from ..engines.files import open_file
 from ..outcomes import Outcome
+from ..outputs import as_kept
 from . import words
 
 _MOST = 20  # tasks that are explained
@@ -76,7 +78,7 @@ def _explained(task: TaskRecord) -> Iterator[str]:
 
 def _last_lines(path: Path) -> list[str]:
     try:
-        with path.open("rb") as file:
+        with open(open_file(*as_kept(path)), "rb") as file:  # noqa: PTH123 - a handle
             size = file.seek(0, 2)
             file.seek(max(0, size - _LAST_BYTES))
             text = file.read().decode(errors="replace")

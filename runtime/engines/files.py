@@ -1,11 +1,12 @@
-"""Files that the runtime makes for others to read: never through a link, and never over what is there.
+"""Files that the runtime makes for others to read, and opens for them: never through a link, and never over what is
+there.
 
 Rules:
 - Below `root` a file is made anew: what stands there under its name is taken away, not written into. So a link to
   another file, a second name of one, a pipe or a device loses its name here, and nothing is written to what it stands
   for.
 - Below `root` no folder may be a link. The way there is gone step by step, from one open folder into the next, so that
-  nobody can put a link in between. What `root` itself is, is its owner's affair.
+  nobody can put a link in between. What `root` itself is, is its owner's affair. Files are read in the same way.
 - Without a `root` the path is the caller's own choice, and what stands there is written, whatever it is. So it is, too,
   where the system has no such calls (Windows).
 """
@@ -15,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 from pathlib import Path
 
 _STEPS = os.open in os.supports_dir_fd and os.mkdir in os.supports_dir_fd and os.unlink in os.supports_dir_fd
@@ -39,6 +41,28 @@ def make_file(path: Path, root: Path | None = None, mode: int = 0o644) -> int:
         return os.open(name, _FLAGS | os.O_EXCL, mode, dir_fd=here)
     finally:
         os.close(here)
+
+
+def open_file(path: Path, root: Path) -> int:
+    """Open a plain file below `root` for reading. Returns its handle. Raises OSError, for a link on the way too."""
+    if not _STEPS:
+        return os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+    *folders, name = path.relative_to(root).parts
+    if ".." in folders:
+        raise OSError(errno.ENOENT, "it leads out of its folder", str(path))
+    here = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for folder in folders:
+            below = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=here)
+            os.close(here)
+            here = below
+        handle = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=here)
+    finally:
+        os.close(here)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):  # what is none may never end, or never begin
+        os.close(handle)
+        raise OSError(errno.ENOENT, "it is no plain file", str(path))
+    return handle
 
 
 def _enter(folder: str, here: int, path: Path) -> int:

@@ -7,8 +7,8 @@ Rules
   end is a 416 that says how long it is; the last bytes of nothing are nothing, which is no mistake.
 - Who follows an output asks again with its ETag (`If-None-Match`) and for the last byte that they have: 304 while
   nothing is new, else a 206.
-- A file is opened where the runtime made it, and not through a link. Reading happens in a thread, `MOST` bytes at once:
-  what is longer, and not asked for in parts, is cut there with a 206.
+- A file is opened where the runtime made it, or beside the journal that was moved, and through no link. Reading
+  happens in a thread, `MOST` bytes at once: what is longer, and not asked for in parts, is cut there with a 206.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ import errno
 import os
 import re
 from collections.abc import Mapping
-from pathlib import Path
 
 import msgspec
 from litestar import Response
 
+from ..engines.files import open_file
+from ..outputs import Found
 from ..threads import in_lane
 from .problems import Problem, not_found
 
@@ -34,7 +35,7 @@ _LINK = frozenset({errno.ELOOP, errno.ENOENT, errno.ENOTDIR})
 class Output(msgspec.Struct, frozen=True):
     """The output of an attempt. size: bytes that were written, None while it runs; name: what its ETag begins with."""
 
-    path: str | Path
+    at: Found
     size: int | None
     name: str
     live: bool
@@ -47,7 +48,7 @@ async def read_part(output: Output, headers: Mapping[str, str]) -> Response[byte
 
 def _read(output: Output, wanted: str | None, headers: Mapping[str, str]) -> Response[bytes]:
     try:
-        handle = os.open(output.path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0))
+        handle = open_file(*output.at)
     except OSError as error:
         if output.live and error.errno == errno.ENOENT:
             return _answer(b"", 200, 0, f'"{output.name}-0"', None, output)  # it has written nothing yet

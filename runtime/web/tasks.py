@@ -159,7 +159,7 @@ async def _output(board: Board, task: TaskRecord, number: int) -> Output:
         raise not_found("output", f"attempt {number}", f"task {task.id!r}, which is no command")
     for one in await _attempts(board, task):
         if one.attempt == number and one.output_path is not None:
-            return Output(one.output_path, one.output_size, f"{task.key}-{number}", live=False)
+            return Output(board.runtime.output_at(one.output_path), one.output_size, f"{task.key}-{number}", live=False)
     raise not_found("output", f"attempt {number}", f"task {task.id!r}")
 
 
