@@ -32,6 +32,7 @@ class Port:
 
     def __init__(self) -> None:
         self.random = Random(1)
+        self.set_back = 0.0
         self.inputs: deque[Message] = deque()
         self.done = 0
         self.transitions = 0
@@ -44,7 +45,7 @@ class Port:
     def monotonic(self) -> float:
         return 1_000.0
 
-    def arm(self, due: float, fire: TimerFired, *, by_utc: bool) -> object:
+    def arm(self, due: float, fire: TimerFired, *, by_utc: bool, named: bool = False) -> object:
         return fire
 
     def disarm(self, timer: object) -> None:
