@@ -106,6 +106,11 @@ class BreakerActor(Entity[BreakerRecord]):
         """How many tasks wait for it."""
         return len(self.left) + sum(entry[3].parked_at_tool or entry[3].put_off for entry in self.parked)
 
+    @property
+    def says_nothing(self) -> bool:
+        """Whether it is closed, counts nothing, and nobody waits for it."""
+        return self.record.state == CLOSED and not self.record.failures and not self.parked and not self.left
+
     def retry_in(self) -> float:
         """Seconds until the cooldown is over."""
         return max(0.0, (self.record.due_at or 0.0) - self.kernel.at)

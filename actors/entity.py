@@ -13,7 +13,7 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from msgspec.structs import replace
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 observe_transition: Callable[[Machine, Transition], None] | None = None
 """Called with each row that an actor takes, where set: how the tests record which rows they took."""
+
+WORDS = frozenset({"retry", "skip", "resume", "start"})
+"""What users try that is no event of a machine, and is refused as one."""
 
 RecordT = TypeVar("RecordT", bound=Record)
 
@@ -52,6 +55,7 @@ class Entity(Generic[RecordT]):
     _receive: ClassVar[dict[type[Message], Callable[[Any, Any], None]]]
     _entered: ClassVar[dict[str, Callable[[Any], None]]]
     _terminal: ClassVar[frozenset[str]]
+    _events: ClassVar[frozenset[str]]
 
     def __init_subclass__(cls) -> None:
         """Find the methods once: a message then costs one look-up."""
@@ -61,6 +65,7 @@ class Entity(Generic[RecordT]):
         states = cls.machine.states
         cls._entered = {state: method for state in states if (method := getattr(cls, f"entered_{state}", None))}
         cls._terminal = frozenset(state for state in states if cls.machine.is_terminal(state))
+        cls._events = frozenset(str(row.event) for row in cls.machine.transitions) | WORDS
 
     def __init__(self, kernel: Kernel, record: RecordT) -> None:
         self.kernel = kernel
@@ -184,6 +189,11 @@ class Entity(Generic[RecordT]):
     def ended(self) -> bool:
         """Whether it is terminal."""
         return self.record.state in self._terminal
+
+    @property
+    def known_events(self) -> Container[str]:
+        """The events that its machine has."""
+        return self._events
 
     def knows(self, event: str) -> bool:
         """Whether the present state has a row for `event`."""

@@ -45,7 +45,7 @@ from .requests import keep_request
 from .spec import Defaults, Tool
 from .staging import Staging
 from .theirs import called, contained, kind_name, said, shown
-from .turn import Answer, Port, Receiver, StopCall, Turn
+from .turn import Answer, LetGo, Port, Receiver, StopCall, Turn
 
 if TYPE_CHECKING:
     from .alerts import Alerter
@@ -64,6 +64,12 @@ ASKED = frozenset({"condition", "check", "cancel_hook"})
 
 RERUNS = 100
 """Of so many jobs that were run again, and have ended, it is known that what was loaded before comes too late."""
+OTHER = "(other)"
+"""What is counted under one name: it may be anything that somebody made up."""
+KINDS_COUNTED = 1_000
+"""Kinds of refusals that are counted apart."""
+WORKERS_KEPT = 200
+"""Workers that have ended which are still at hand, by their names."""
 LEAVING = 500
 """Actors of an ended run that are let go in one turn."""
 
@@ -91,8 +97,10 @@ class Kernel(Staging):
         self.retired: dict[str, None] = {}  # those that have ended durably, oldest first
         self.reruns: dict[str, JobRecord] = {}  # the last of the jobs that were run again and have been let go, by id
         self.kinds: dict[int, int] = {}  # under which key what they run by is kept, by its digest
+        self.gone: dict[str, None] = {}  # names of workers that have ended, oldest first
         self.incarnations: dict[str, int] = {}
         self.program = 0  # the key of the first worker of this start
+        self.let_go_run = 0  # no incarnation of a worker that was let go has a higher number
         self.awaited: dict[str, float] = {}  # as `Loaded.awaited`, until the inbox has been taken
         self.put_off: set[int] = set()  # keys of what would have expired, but for those
         self.drain_began: float | None = None  # UTC epoch seconds: when it was told to claim nothing more
@@ -240,12 +248,21 @@ class Kernel(Staging):
         except InvalidTransitionError as refusal:
             if self.turn.before or self.turn.queue:  # half of it is done already
                 raise
-            self.rejected[refusal.machine, str(refusal.state), str(refusal.event)] += 1
+            self._count_refusal(entity, refusal)
             self.effect(Answer(reply, None, refusal))
         except (FireFailed, MachineNotFound) as refusal:
             self.effect(Answer(reply, None, refusal))
         else:
             self.done(reply, entity, entity.answer())
+
+    def _count_refusal(self, entity: Entity[Any], refusal: InvalidTransitionError) -> None:
+        """Count what a state did not allow. What no machine knows, or knows too much of, counts as one."""
+        machine, state, event = refusal.machine, str(refusal.state), str(refusal.event)
+        if event not in entity.known_events:
+            event = OTHER
+        if (machine, state, event) not in self.rejected and len(self.rejected) >= KINDS_COUNTED:
+            machine = state = event = OTHER
+        self.rejected[machine, state, event] += 1
 
     def done(self, reply: Reply, entity: Entity[Any], value: object = None) -> None:
         """Answer a command about `entity` that has taken effect; the key it was given commits with it."""
@@ -402,6 +419,24 @@ class Kernel(Staging):
                 self.forget(approval)
         if end < len(tasks):
             self.port.later(Leave(tasks, end))
+
+    def gone_worker(self, name: str) -> None:
+        """A worker has ended. Of those there are always more: the oldest are let go."""
+        self.gone.pop(name, None)
+        self.gone[name] = None
+        while len(self.gone) > WORKERS_KEPT:
+            oldest = next(iter(self.gone))
+            del self.gone[oldest]
+            worker = self.named.get(oldest)
+            if worker is None or not worker.ended or oldest in self.supervisor.health.coming:
+                continue
+            del self.named[oldest]
+            self.let_go_run = max(self.let_go_run, self.incarnations.pop(oldest, 0))
+            self.supervisor.health.forgive(oldest)
+            if worker.before is not None:
+                self.forget(worker.before)
+            self.forget(worker)
+            self.effect(LetGo(worker.record.id))
 
     def forget(self, entity: Entity[Any]) -> None:
         """Let an entity go: it is terminal and durable, or was never committed."""

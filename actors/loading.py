@@ -9,7 +9,7 @@ import msgspec
 from .alerts import Alerter
 from .arrivals import take_in
 from .checks import CANCELLING, MAY_ASK
-from .kernel import Kernel
+from .kernel import WORKERS_KEPT, Kernel
 from .lifecycles import Lifecycles
 from .limits import NO_TOOLS
 from .records import ApprovalRecord, BreakerRecord, JobRecord, MachineRecord, OutboxRow, WorkerRecord, WorkstreamRecord
@@ -77,6 +77,8 @@ def make_kernel(
     kernel.key = loaded.last_key
     kernel.seq = loaded.last_seq
     kernel.incarnations = dict(loaded.incarnations)
+    if len(kernel.incarnations) >= WORKERS_KEPT:  # the journal may have let others go
+        kernel.let_go_run = max(kernel.incarnations.values())
     kernel.supervisor.paused = loaded.paused
     kernel.awaited = loaded.awaited
     kernel.supervisor.arrived = take_in(kernel, loaded)

@@ -33,7 +33,7 @@ from .transitions import MachineTransition, Transitioned
 from .turn import MachineOver
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Container, Iterable
 
     from .kernel import Kernel
 
@@ -68,6 +68,11 @@ class MachineEntity(Entity[MachineRecord]):
         """Run by this kind from now on."""
         self.kind, self.missing = kind, ""
         self._facts_of = None  # they are read anew, by its Struct
+
+    @property
+    def known_events(self) -> Container[str]:
+        """The events that its machine has."""
+        return () if self.kind is None else {str(row.event) for row in self.kind.machine.transitions}
 
     @property
     def ended(self) -> bool:

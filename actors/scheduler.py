@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from .task import TaskActor
     from .worker import WorkerActor
 
+POOLS_KEPT = 500
+"""Kinds of tasks for which it is kept who could run them, though none waits."""
 IN_QUEUE = frozenset({TaskState.QUEUED, TaskState.HALF_OPEN})
 
 
@@ -83,12 +85,27 @@ class SchedulerActor:
     def forget(self, stream: int) -> None:
         """Let go of what is kept for a workstream that has ended."""
         self.streams.pop(stream, None)
+        if len(self.pools) > POOLS_KEPT:
+            self._drop_pools()
         for lane in self.lanes.pop(stream, {}).values():
             at, lane.at = lane.at, None
             lane.reserved = ()
             lane.heap.clear()
             while at and at[0][2].at is not at:  # behind a gate that never opens, nobody else would
                 heappop(at)
+
+    def forget_tool(self, tool: str) -> None:
+        """Let go of what is kept for a tool that nothing uses; unless an attempt that has lost its job still does."""
+        gate = self.tools.get(tool)
+        if gate is not None and not gate.used:
+            del self.tools[tool]
+
+    def _drop_pools(self) -> None:
+        """Let the pools go in which nobody waits: what tasks ask for may be anything that somebody made up."""
+        used = {id(lane.pool) for lane in self._lanes()}
+        for key, pool in list(self.pools.items()):
+            if id(pool) not in used and not pool.workers:
+                del self.pools[key]
 
     def pause(self, stream: int) -> None:
         """Pass over the tasks of a workstream, until `resume`."""

@@ -193,7 +193,8 @@ class SupervisorActor:
     def _start_worker(self, spec: Worker, pause: str | None, told: Mapping[str, str]) -> None:
         kernel = self.kernel
         before = kernel.named.get(spec.name)
-        run = kernel.incarnations.get(spec.name, 0) + 1
+        kernel.gone.pop(spec.name, None)
+        run = kernel.incarnations.get(spec.name, kernel.let_go_run) + 1
         kernel.incarnations[spec.name] = run
         capacity = spec.capacity or 1
         key = kernel.number()

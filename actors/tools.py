@@ -11,7 +11,9 @@ Rules
   one than what holds, that is told once, when it is submitted: nothing is refused.
 - The last workstream decides, and not the first: breakers outlive jobs and restarts, and who changes a setting wants
   it to hold. Who does not want to be overruled says it on the runtime.
-- A breaker is there once a workstream with a task of its tool was submitted, or the runtime named the tool; for good.
+- A breaker is there once a workstream with a task of its tool was submitted, or the runtime named the tool. It stays,
+  unless there are very many (`BREAKERS_KEPT`): then those are let go that are closed and count nothing, and whose tools
+  nothing that lives here uses. Where nodes share tools none is.
 """
 
 from __future__ import annotations
@@ -27,10 +29,13 @@ from .messages import ToolHeard
 from .records import BreakerRecord
 from .spec import Breaker, Tool, Workstream
 from .times import seconds
+from .turn import LetGo
 
 if TYPE_CHECKING:
     from .kernel import Kernel
 
+BREAKERS_KEPT = 1_000
+"""Breakers that are at hand though nothing uses their tools, and they say nothing."""
 RUNTIME = "runtime"
 """What `BreakerRecord.said_by` holds where the settings are the runtime's."""
 
@@ -85,7 +90,20 @@ def _new(kernel: Kernel, name: str, said: Tool | None) -> BreakerActor:
     )  # fmt: skip
     made = kernel.breakers[name] = BreakerActor(kernel, record)
     made.born()
+    if len(kernel.breakers) > BREAKERS_KEPT and not kernel.node:
+        _let_go(kernel, name)
     return made
+
+
+def _let_go(kernel: Kernel, but: str) -> None:
+    """Let the older half of the breakers go that say nothing, and whose tools nothing uses."""
+    used = {task.tool for job in kernel.jobs.values() for task in job.spec.tasks} | {but, *kernel.tools}
+    idle = [one for name, one in kernel.breakers.items() if name not in used and one.says_nothing]
+    for breaker in idle[: BREAKERS_KEPT // 2]:
+        del kernel.breakers[breaker.record.name]
+        kernel.scheduler.forget_tool(breaker.record.name)
+        kernel.forget(breaker)
+        kernel.effect(LetGo(breaker.record.id))
 
 
 def _say(known: BreakerActor, said: Breaker, job_id: str, overruled: bool) -> None:

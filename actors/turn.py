@@ -136,6 +136,12 @@ class TakenOver(Effect, frozen=True):
     seq: int
 
 
+class LetGo(Effect, frozen=True):
+    """A worker that ended long ago, or a breaker that nothing uses, is known here no more. id: which."""
+
+    id: str
+
+
 class MachineOver(Effect, frozen=True):
     """A `MachineActor` of that name has ended."""
 

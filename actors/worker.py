@@ -408,6 +408,8 @@ class WorkerActor(Entity[WorkerRecord]):
         self.kernel.scheduler.retire(self)
         self.kernel.workers.pop(self.record.key, None)
         self.kernel.supervisor.health.unwatch(self)
+        if not self.foreign:
+            self.kernel.gone_worker(self.record.name)
 
     def _leave(self) -> None:
         """Tell the queued tasks that nobody else could run."""

@@ -10,6 +10,7 @@ Rules
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 import anyio
@@ -18,7 +19,7 @@ from ..actors.commands import Approve, Cancel, Pause, Reject, ResetTask, Resume,
 from ..actors.errors import CircuitOpen
 from ..actors.messages import Message
 from ..actors.protection import refusal
-from ..actors.records import JobRecord
+from ..actors.records import JobRecord, WorkstreamRecord
 from ..actors.task_record import TaskRecord
 from ..actors.transitions import Transitioned
 from ..machines import InvalidTransitionError
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 _ENDED = ("completed", "failed", "cancelled")
 _NOT_PARKED = "A task of a job that has not ended is tried again only where it is parked."
 _NOT_PENDING = "A task of a job that has not ended is skipped only while it is pending."
+RECOVERED_KEPT = 100
+"""Of the jobs that were recovered, so many that have ended are still told of (`Runtime.recovered`)."""
 _SHOWN = 20  # names of tasks, at most, in an error
 
 
@@ -59,6 +62,7 @@ class JobHandle:
         self._runtime = runtime
         self._last = record  # the one that counts where it had ended before, and its actor is gone
         self._actor: JobActor | None = actor
+        self._stream: WorkstreamRecord | None = None  # of its last run, once it has ended
         self._outcome = outcome
         self._over = anyio.Event()
         self._cause: BaseException | None = None  # what the runtime broke by
@@ -258,8 +262,8 @@ class JobHandle:
         if event in {"approve", "reject"}:
             if task is not None:
                 return refusal(TASK, self.task_record(task), event)
-            if stream is not None:
-                return refusal(WORKSTREAM, stream.record, event)
+            if (record := self._stream if stream is None else stream.record) is not None:
+                return refusal(WORKSTREAM, record, event)
         machine, state = (JOB, self.state) if task is None else (TASK, str(self.task_record(task).state))
         return InvalidTransitionError(machine.name, state, event, frozenset())
 
@@ -320,12 +324,43 @@ class JobHandle:
         ends = isinstance(event, Transitioned) and event.kind == "job" and event.phase in _ENDED
         return ends and event.entity_id == self.id
 
+    def _let_go(self) -> None:
+        """Keep what it still shows, and not the actors of all that was in it."""
+        if self._actor is not None:
+            self._last = self._actor.record
+            if self._actor.stream is not None:
+                self._stream = self._actor.stream.record
+            self._actor = None
+
     def settle(self, outcome: Outcome | None, cause: BaseException | None = None) -> None:
         """For the runtime: it has ended (or the runtime closes: None, and what it broke by)."""
         if outcome is not None:
             self._outcome = outcome
+            self._let_go()
         self._cause = cause
         self._over.set()
+
+
+class Recovered:
+    """The handles of jobs that were found unfinished; of those that have ended since, only the last ones."""
+
+    def __init__(self) -> None:
+        self.handles: dict[str, JobHandle] = {}  # by their ids
+        self._ended: deque[str] = deque()  # oldest first
+
+    def add(self, handle: JobHandle) -> None:
+        """One more was found."""
+        self.handles[handle.id] = handle
+
+    def over(self, job_id: str) -> None:
+        """A job has ended."""
+        if job_id not in self.handles:
+            return
+        self._ended.append(job_id)
+        if len(self._ended) > RECOVERED_KEPT:
+            oldest = self.handles.get(self._ended.popleft())
+            if oldest is not None and oldest.ended:  # and was not found again
+                del self.handles[oldest.id]
 
 
 class TaskHandle:

@@ -37,6 +37,7 @@ from ..actors.turn import (
     Effect,
     JobOver,
     KillWorker,
+    LetGo,
     MachineOver,
     ReleaseResources,
     RunHook,
@@ -68,6 +69,10 @@ MAX_BACKLOG = 50_000
 """Transitions that may wait for the disk before the gate closes."""
 EFFECTS_AT_ONCE = 500
 """So many effects are released in a row, at least those of one turn, before the dispatcher looks at its clock."""
+ENGINES_KEPT = 10_000
+"""Names of functions of which it is kept what engine runs them."""
+LET_GO_AT_ONCE = 500
+"""After so many workers and breakers have been let go, their records are taken out of the journal."""
 SLOW_COMMIT = 1.0
 """Seconds: a journal that wants to be asked so late only has been writing for about twice as long."""
 
@@ -94,6 +99,7 @@ class Host:
         self._tell_control = self._inbox.tell_control  # bound once: thousands of timers hold it
         self._pending: deque[tuple[int, list[Effect], Sequence[Transitioned]]] = deque()
         self._engine_of: dict[str, str] = {}
+        self._let_go = 0  # workers and breakers that are known no more
         self._over: list[str] = []  # machines that have ended, still to be counted
         self._moved: anyio.Event | None = None
         self.on_trouble: Callable[[Notice], None] | None = None
@@ -196,6 +202,8 @@ class Host:
                 engine = called(lambda: kind_of(self._bodies.resolve(name)))
             except Exception:  # it is not there, or cannot be looked at
                 return NO_ENGINE
+            if len(self._engine_of) >= ENGINES_KEPT:  # those of local functions have names of their own each time
+                self._engine_of.clear()
             self._engine_of[name] = engine
         return task.engine or engine
 
@@ -345,13 +353,23 @@ class Host:
             case Tell(notice=notice):
                 self.caller.failed_hooks += notice.event == "hook_failed"
                 self.tell_notice(notice)
-            case MachineOver(name=name):
-                self._over.append(name)
-                retire(self.kernel, name)
+            case LetGo() | MachineOver():
+                self._forget(effect)
             case JobOver() | TakenOver():
                 self._about_jobs(effect)
             case _:
                 raise TypeError(f"{effect!r} is no effect of ours")
+
+    def _forget(self, effect: LetGo | MachineOver) -> None:
+        """Something is over for good. Of many workers and breakers, their records go as well."""
+        if isinstance(effect, MachineOver):
+            self._over.append(effect.name)
+            retire(self.kernel, effect.name)
+            return
+        self.counting.let_go(effect.id)
+        self._let_go += 1
+        if self._let_go % LET_GO_AT_ONCE == 0:
+            self.journal.append(Entry([], [], tidy=True))
 
     def _about_jobs(self, effect: JobOver | TakenOver) -> None:
         match effect:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ..actors.kernel import OTHER
 from ..actors.transitions import MachineTransition, Transitioned
 from ..machines.own import MACHINES
 
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 
 BOUNDS = (0.001, 0.01, 0.1, 1.0, 10.0, 60.0, 300.0, 1_800.0, 3_600.0, 86_400.0)
 """Upper bounds of the classes of time in a state, in seconds; what is longer is in one more."""
+KINDS_COUNTED = 5_000
+"""Kinds of transitions that are counted apart; those of further machines are counted as `OTHER_MACHINES`."""
+OTHER_MACHINES = f"machine:{OTHER}"
 Pair = tuple[str, str | None, str, str]
 """A transition's kind of entity (of a `MachineActor` `machine:NAME`), from where, to where, and its severity."""
 
@@ -142,7 +146,7 @@ class Counting:
             try:
                 count = counts[pair]
             except KeyError:
-                count = counts[pair] = _Count(pair, row.phase)
+                count = self._new(pair, row.phase)
             count.number += 1
             if not count.moves:
                 continue
@@ -158,9 +162,19 @@ class Counting:
             if not count.terminal:
                 since[entity] = at
 
+    def _new(self, pair: Pair, phase: str) -> _Count:
+        """A kind of transition that comes for the first time. Of those of applications there may be any number."""
+        if len(self._counts) >= KINDS_COUNTED and pair[0].startswith("machine:"):
+            pair = (OTHER_MACHINES, OTHER, OTHER, pair[3])
+        return self._counts.setdefault(pair, _Count(pair, phase))
+
     def forget(self, machine: str) -> None:
         """A `MachineActor` of that name has ended, which its kind does not say by which states."""
         self._since.pop(_key(machine), None)
+
+    def let_go(self, entity: str) -> None:
+        """An entity is known no more, which had not ended."""
+        self._since.pop(entity, None)
 
     @property
     def pairs(self) -> dict[Pair, int]:

@@ -61,7 +61,7 @@ from .engines.processes import ASKED_BY
 from .engines.thread import ThreadEngine
 from .engines.wire import Unwanted, Want
 from .errands import Asking, Errands
-from .handles import JobHandle
+from .handles import JobHandle, Recovered
 from .host import Host
 from .identity import Origin
 from .inflight import InFlight
@@ -185,7 +185,7 @@ class RuntimeParts(ABC):
         self._requests: Requests
         self._machines: Machines
         self._hub = Hub()
-        self.recovered: list[JobHandle] = []
+        self._recovered = Recovered()
         """The jobs that were found living when the runtime was entered, and those that it has taken over since."""
         self.on_trouble: Callable[[Notice], None] | None = None
         """Set before entering: who is told of trouble, that is every `Notice` of a severity above info. Where nobody
@@ -244,8 +244,9 @@ class RuntimeParts(ABC):
             await self._membership.join()
         await taker.take(unheard=True)  # what was put into the inbox while nobody ran it comes before anything runs
         self._host.tell(InboxTaken())
-        known = {job.id for job in self.recovered}
-        self.recovered += [self._handle(job) for name, job in self._host.kernel.jobs.items() if name not in known]
+        for name, job in self._host.kernel.jobs.items():
+            if name not in self._recovered.handles:
+                self._recovered.add(self._handle(job))
         self._host.tell(StartWorkers(self._workers))
         await self._host.barrier()
 
@@ -456,7 +457,7 @@ class RuntimeParts(ABC):
         for job in host.kernel.jobs.values():
             self._job_here(job)
         host.tell(RECOVER)
-        self.journal.append(Entry([], [], pruned_at=host.now()))  # with what the recovery writes
+        self.journal.append(Entry([], [], pruned_at=host.now(), tidy=True))  # with what the recovery writes
 
     @property
     def _marks(self) -> dict[str, str]:
@@ -546,7 +547,7 @@ class RuntimeParts(ABC):
 
     def _job_here(self, actor: JobActor) -> None:
         """It was found living, or taken over."""
-        self.recovered.append(self._handle(actor))
+        self._recovered.add(self._handle(actor))
         if self.seat is not None:
             for handle in self.seat.handles_of(actor.record.id):
                 handle.come_home(actor)
@@ -556,6 +557,14 @@ class RuntimeParts(ABC):
         self._archiving |= actor.record.archive
         for handle in list(self._handles.pop(actor.record.id, ())):
             self._settle(handle, actor)
+        self._recovered.over(actor.record.id)
+
+    @property
+    def recovered(self) -> list[JobHandle]:
+        """The jobs that an earlier process, or another node, left unfinished, and that go on here. Of those that have
+        ended meanwhile, the last hundred.
+        """
+        return list(self._recovered.handles.values())
 
     def _let_go(self, cause: BaseException | None) -> None:
         """Tell whoever waits for a job that nothing comes any more; `cause` is what the runtime broke by."""

@@ -27,6 +27,7 @@ from ..machines import InvalidTransitionError
 from .attribution import words
 
 if TYPE_CHECKING:
+    from ..actors.worker import WorkerActor
     from .host import Host
     from .runtime import Runtime
 
@@ -40,6 +41,15 @@ class WorkerHandle:
         self._runtime = runtime
         self._host = host
         self.name = name
+        self._seen = host.kernel.named.get(name)  # what is shown once it is let go
+
+    @property
+    def _actor(self) -> WorkerActor:
+        """Its last incarnation. Raises LookupError where there never was one."""
+        actor = self._host.kernel.named.get(self.name) or self._seen
+        if actor is None:
+            raise not_there(self.name, self._host)
+        return actor
 
     def __repr__(self) -> str:
         return f"<WorkerHandle {self.record.id} {self.state}>"
@@ -47,7 +57,7 @@ class WorkerHandle:
     @property
     def record(self) -> WorkerRecord:
         """The present record of its last incarnation."""
-        return self._host.kernel.named[self.name].record
+        return self._actor.record
 
     @property
     def state(self) -> str:
@@ -82,7 +92,7 @@ class WorkerHandle:
     @property
     def last_seen(self) -> float:
         """When it last gave a sign of life (UTC epoch seconds): now, where it is part of this process and lives."""
-        actor = self._host.kernel.named[self.name]
+        actor = self._actor
         return self._host.now() if actor.in_process and not actor.ended else actor.seen
 
     async def pause(

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from functools import partial
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 import anyio
 from msgspec.structs import replace
@@ -38,7 +39,7 @@ class MachinesAbroad:
     def __init__(self, seat: Seat, machines: Machines) -> None:
         self._seat = seat
         self._machines = machines
-        self._looked_at: dict[str, float] = {}  # by their names, of those that are being read, or were lately
+        self._looked_at: WeakKeyDictionary[MachineRef, float] = WeakKeyDictionary()  # when each was read last
 
     # -- whose a machine is --------------------------------------------------------------------------------------------
 
@@ -107,9 +108,9 @@ class MachinesAbroad:
         now = self._seat.host.monotonic()
         if not self._machines.runtime.is_open:
             return
-        if not at_once and now - self._looked_at.get(ref.name, -STALE) < STALE:
+        if not at_once and now - self._looked_at.get(ref, -STALE) < STALE:
             return
-        self._looked_at[ref.name] = now
+        self._looked_at[ref] = now
         self._seat.start(partial(self._look, ref))
 
     async def _look(self, ref: MachineRef) -> None:
@@ -118,6 +119,6 @@ class MachinesAbroad:
         except (JournalError, RuntimeClosed):
             return  # whoever fires at it is told
         finally:
-            self._looked_at[ref.name] = self._seat.host.monotonic()
+            self._looked_at[ref] = self._seat.host.monotonic()
         if found is not None:
             ref.show(found)

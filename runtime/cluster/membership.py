@@ -254,8 +254,9 @@ class Membership:
     async def _count(self, *, first: bool) -> None:
         """See which nodes have come and gone, and tell of them."""
         nodes: list[Node] = await self.seat.read_own(self.seat.cluster.nodes)
+        known, self._known = self._known, {node.name: node.state for node in nodes}
         for node in nodes:
-            before, self._known[node.name] = self._known.get(node.name), node.state
+            before = known.get(node.name)
             if first or node.state == before or node.name == self.seat.name:
                 continue
             if node.state == "living" and before != "silent":

@@ -121,6 +121,7 @@ class Left:
         self.outbox_done: list[int] = []
         self.answers: list[tuple[int, str, float]] = []  # row, answer, at
         self.pruned_at = 0.0
+        self.tidy = False
         records = self.records
         outbox = records[OutboxRow]
         for entry in entries:
@@ -131,6 +132,7 @@ class Left:
             if entry.answers or entry.pruned_at:
                 self.answers += [(answer.row, answer.answer, answer.at) for answer in entry.answers]
                 self.pruned_at = max(self.pruned_at, entry.pruned_at)
+            self.tidy |= entry.tidy
             for key in entry.outbox_done:
                 outbox.pop(key, None)
                 self.outbox_done.append(key)
@@ -193,9 +195,11 @@ class _Encoding:
         self.outbox_done: list[int] = []
         self.answers: list[tuple[int, str, float]] = []
         self.pruned_at = 0.0
+        self.tidy = False
 
     def run(self, left: Left, transitions: list[Transitioned]) -> list[Parameters]:
-        self.outbox_done, self.answers, self.pruned_at = left.outbox_done, left.answers, left.pruned_at
+        self.outbox_done, self.answers = left.outbox_done, left.answers
+        self.pruned_at, self.tidy = left.pruned_at, left.tidy
         self.last_key = max(self.outbox_done, default=0)
         created = self.add_transitions(transitions)
         self.names = dict(left.names(created))
@@ -254,6 +258,8 @@ class _Encoding:
         )
         if self.pruned_at:
             values["pruned_at"] = self.pruned_at
+        if self.tidy:
+            values["tidy"] = 1
         for column, value in lists:
             if value:
                 values[column] = encode_readable(value).decode()

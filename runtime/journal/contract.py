@@ -87,6 +87,7 @@ class Entry(msgspec.Struct, gc=False):
     specs: list[tuple[int, bytes]] = []  # (workstream key, its encoded Workstream)
     outbox_done: list[int] = []
     answers: list[InboxAnswer] = []
+    tidy: bool = False  # forget records of workers and breakers of which there are newer ones, or that say nothing
     pruned_at: float = 0.0  # forget what was kept only until then (UTC epoch seconds): keys of requests, answers
 
 

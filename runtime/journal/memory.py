@@ -35,6 +35,7 @@ HISTORY = 100_000
 ENDED_JOBS = 1_000
 ENDED_TASKS = 100_000
 ENDED_WORKERS = 1_000
+IDLE_BREAKERS = 1_000
 ENDED_MACHINES = 10_000
 
 
@@ -144,6 +145,8 @@ class MemoryJournal:
             self._outbox.pop(key, None)
         if entry.pruned_at:
             self._prune(entry.pruned_at)
+        if entry.tidy:
+            self._tidy()
         self.tail = self.durable = self.tail + 1
         if self._after_commit is not None:
             self._after_commit(transitions)
@@ -192,7 +195,18 @@ class MemoryJournal:
             self._ended_workers[record.key] = None
             if len(self._ended_workers) > ENDED_WORKERS:
                 key = next(iter(self._ended_workers))
-                del self._ended_workers[key], self._workers[key]
+                del self._ended_workers[key]
+                self._forget_worker(self._workers.pop(key))
+
+    def _forget_worker(self, record: WorkerRecord) -> None:
+        if self._incarnations.get(record.name) == record.run:
+            del self._incarnations[record.name], self._paused[record.name]
+
+    def _tidy(self) -> None:
+        """Forget the older ones of the breakers that say nothing."""
+        idle = [one for one in self._breakers.values() if one.state == "closed" and not one.failures]
+        for breaker in sorted(idle, key=lambda one: one.updated_at)[: max(0, len(self._breakers) - IDLE_BREAKERS)]:
+            del self._breakers[breaker.key]
 
     def _keep_machine(self, record: MachineRecord) -> None:
         name = record.name

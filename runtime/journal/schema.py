@@ -25,6 +25,12 @@ ANSWERS_KEPT = 3600
 """Seconds that an answer stays in the inbox, for the process that waits for it."""
 
 
+INCARNATIONS_KEPT = 2
+"""Records of each worker that has ended, and was started again since."""
+WORKERS_KEPT = 1_000
+BREAKERS_KEPT = 1_000
+"""Records of workers that have ended, and of breakers that say nothing: the newest of each."""
+
 _FIRST = (
     """
 CREATE TABLE meta (
@@ -166,6 +172,16 @@ _WRITES = {
     answered_at = (SELECT json_extract(value, '$[2]') FROM json_each(new.answers)
       WHERE json_extract(value, '$[0]') = inbox_rows.key)
     WHERE answer IS NULL AND key IN (SELECT json_extract(value, '$[0]') FROM json_each(new.answers));""",
+    "tidy": f"""
+  DELETE FROM worker_records WHERE NOT living AND run <=
+    (SELECT max(run) FROM worker_records AS last WHERE last.name = worker_records.name) - {INCARNATIONS_KEPT};
+  DELETE FROM worker_records WHERE NOT living
+    AND key NOT IN (SELECT key FROM worker_records ORDER BY key DESC LIMIT {WORKERS_KEPT})
+    AND key <> (SELECT key FROM worker_records ORDER BY run DESC, key DESC LIMIT 1);
+  DELETE FROM breaker_records WHERE json_extract(record, '$.state') = 'closed' AND {_get("failures", "0")} = 0
+    AND key NOT IN (
+      SELECT key FROM breaker_records ORDER BY json_extract(record, '$.updated_at') DESC LIMIT {BREAKERS_KEPT}
+    );""",
     "pruned_at": f"""
   DELETE FROM request_records WHERE expires_at <= new.pruned_at
     AND NOT EXISTS (SELECT 1 FROM job_records WHERE job_records.key = request_records.owner AND living)

@@ -85,7 +85,7 @@ class PostgresCluster:
         self._left: frozenset[int] = frozenset()  # jobs that were given back, and are others' to take
         self._called = False
         self._renewed_on = 0  # the connection, of those that it has had, on which the lease was last renewed
-        self._pruned = clock()
+        self._pruned = clock() - PRUNE_EVERY  # a program that is started often is never old
         self._connect = connect
         self._lease_link = Link(address, "lease", self._connect_known)
         self._link = Link(address, "node", self._connect_known)

@@ -113,7 +113,13 @@ SELECT count(*) FROM nodes WHERE NOT fenced AND NOT leaving AND node <> %(me)s A
 TAKEN = "SELECT taken FROM nodes WHERE node = %(me)s"
 FATE = "SELECT ended_by, extract(epoch FROM ended_at - seen_at) FROM nodes WHERE node = %(me)s"
 _OLD = "node FROM nodes WHERE fenced AND NOT owes AND ended_at < clock_timestamp() - interval '1 day'"
+_INCARNATIONS_KEPT = 20  # of each worker, over all nodes that have one of that name
 PRUNE = (
+    f"""
+DELETE FROM worker_records WHERE key IN (
+  SELECT key FROM worker_records AS old WHERE NOT living
+    AND run <= (SELECT max(run) FROM worker_records AS last WHERE last.name = old.name) - {_INCARNATIONS_KEPT}
+  FOR UPDATE SKIP LOCKED)""",
     f"DELETE FROM names WHERE key = 0 AND node IN (SELECT {_OLD})",
     f"DELETE FROM tool_claims WHERE node IN (SELECT {_OLD})",
     f"UPDATE inbox_rows SET taken_by = NULL WHERE answer IS NULL AND taken_by IN (SELECT {_OLD})",

@@ -1,0 +1,269 @@
+"""Nothing only grows: ten thousand things begin and end, and what the runtime holds stays as it was."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from tests.runtime.census import held_by, rows_of
+
+from callboard import (
+    Actor,
+    Approval,
+    Fire,
+    Hook,
+    InvalidTransitionError,
+    Machine,
+    MachineActor,
+    Runtime,
+    State,
+    Task,
+    TaskContext,
+    Tool,
+    Transition,
+    Worker,
+    Workstream,
+)
+from callboard.actors import kernel, machine_actor, scheduler
+from callboard.actors import tools as breakers
+from callboard.actors.task import TaskActor
+from callboard.runtime import handles, host
+
+pytestmark = pytest.mark.anyio
+
+DOOR = Machine(
+    "door", "shut", states=[State("shut", bounded_by="whoever opens it"), State("gone", terminal=True)],
+    transitions=[Transition("shut", "remove", "gone")],
+)  # fmt: skip
+
+
+async def works() -> int:
+    return 1
+
+
+held = threading.Event()
+
+
+async def works_later() -> int:
+    while not held.is_set():
+        await anyio.sleep_forever()
+    return 1
+
+
+async def breaks() -> None:
+    raise ValueError("no")
+
+
+async def spawns(task: TaskContext) -> None:
+    child = await task.submit(flow(Task("t", run=works)), name="child")
+    await child.wait()
+
+
+async def asks(task: TaskContext) -> None:
+    await task.approval("go", people=1)
+
+
+class Once(Actor):
+    def receive(self, message: object, ctx: Any) -> None:
+        ctx.stop()
+
+
+def flow(*tasks: Task, **more: Any) -> Workstream:
+    return Workstream("w", tasks=list(tasks), **more)
+
+
+async def run(runtime: Runtime, spec: Workstream) -> None:
+    await (await runtime.submit(spec)).wait()
+
+
+async def jobs(runtime: Runtime, n: int) -> None:
+    await run(runtime, flow(Task("t", run=works), Task("u", run=works, depends_on=["t"])))
+
+
+async def jobs_that_are_run_again(runtime: Runtime, n: int) -> None:
+    job = await runtime.submit(flow(Task("t", run=breaks)))
+    await job.wait()
+    await (await job.retry()).wait()
+
+
+async def functions_of_functions(runtime: Runtime, n: int) -> None:
+    async def local() -> int:
+        return n
+
+    await run(runtime, flow(Task("t", run=local)))
+
+
+async def reserved_slots_and_hooks(runtime: Runtime, n: int) -> None:
+    await run(runtime, flow(Task("t", run=works, on_completed=[Hook(run=works)]), worker_count=1))
+
+
+async def children(runtime: Runtime, n: int) -> None:
+    await run(runtime, flow(Task("t", run=spawns)))
+
+
+async def approvals(runtime: Runtime, n: int) -> None:
+    job = await runtime.submit(flow(Task("t", run=works, hold=Approval(people=1))))
+    await job.task("t").approve(by=f"person {n}")
+    await job.wait()
+
+
+async def approvals_of_bodies(runtime: Runtime, n: int) -> None:
+    job = await runtime.submit(flow(Task("t", run=asks)))
+    while not job.approvals():
+        await anyio.lowlevel.checkpoint()
+    await job.task("t").approve(by=f"person {n}")
+    await job.wait()
+
+
+async def tools(runtime: Runtime, n: int) -> None:
+    name = f"tool {n}"
+    await run(runtime, flow(Task("t", run=works, tool=name), tools={name: Tool(max_parallel=1)}))
+
+
+async def capabilities(runtime: Runtime, n: int) -> None:
+    job = await runtime.submit(flow(Task("t", run=works, capabilities=[f"c{n}"])))
+    await job.cancel()
+    await job.wait()
+
+
+async def workers(runtime: Runtime, n: int) -> None:
+    (worker,) = await runtime.start_worker(Worker(f"w{n}", engine="loop", capacity=1))
+    await worker.terminate()
+
+
+async def incarnations(runtime: Runtime, n: int) -> None:
+    name = f"again {n % 50}"
+    (worker,) = await runtime.start_worker(Worker(name, engine="loop", capacity=1))
+    await worker.terminate()
+
+
+async def machines(runtime: Runtime, n: int) -> None:
+    await runtime.spawn(MachineActor(DOOR), name=f"door {n}").ask(Fire("remove"))
+
+
+async def refusals(runtime: Runtime, n: int) -> None:
+    with pytest.raises(InvalidTransitionError):
+        await runtime.machine("front").ask(Fire(f"made up {n}"))
+    with pytest.raises(InvalidTransitionError):
+        await runtime.worker("stays").resume(request_id=f"refused {n}")
+
+
+async def made_up_names(runtime: Runtime, n: int) -> None:
+    for look in (runtime.worker, runtime.breaker, runtime.machine):
+        with pytest.raises(LookupError):
+            look(f"nothing {n}")
+    with pytest.raises(LookupError):
+        await runtime.job(f"nothing{n}")
+
+
+async def actors(runtime: Runtime, n: int) -> None:
+    runtime.spawn(Once, name=f"actor {n}").tell(n)
+
+
+async def subscriptions(runtime: Runtime, n: int) -> None:
+    runtime.events(job=f"j{n}").close()
+
+
+KINDS: list[Callable[[Runtime, int], Awaitable[None]]] = [
+    jobs, jobs_that_are_run_again, functions_of_functions, reserved_slots_and_hooks, children, approvals,
+    approvals_of_bodies, tools, capabilities, workers, incarnations, machines, refusals, made_up_names, actors,
+    subscriptions,
+]  # fmt: skip
+MANY = 320
+"""Of each kind, twice: ten thousand things in all."""
+FEW = 50
+"""So many of some kinds are kept here, instead of hundreds."""
+AT_ONCE = 50
+
+
+async def many(runtime: Runtime, kind: Callable[[Runtime, int], Awaitable[None]], first: int, count: int) -> None:
+    for begin in range(first, first + count, AT_ONCE):
+        async with anyio.create_task_group() as group:
+            for n in range(begin, min(begin + AT_ONCE, first + count)):
+                group.start_soon(kind, runtime, n)
+    await run(runtime, flow(Task("last", run=works)))  # whose turn is the one that is still looked at
+    gc.collect()
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"  # what is held is the same on each
+
+
+@pytest.fixture(autouse=True)
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module, name in (
+        (kernel, "WORKERS_KEPT"), (breakers, "BREAKERS_KEPT"), (machine_actor, "KEPT"), (scheduler, "POOLS_KEPT"),
+        (kernel, "RERUNS"), (host, "ENGINES_KEPT"),
+    ):  # fmt: skip
+        monkeypatch.setattr(module, name, FEW)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_what_a_runtime_holds_does_not_grow_with_what_has_ended(
+    kind: Callable[[Runtime, int], Awaitable[None]],
+) -> None:
+    stays = Worker("stays", engine="loop", capacity=100)
+    async with Runtime(workers=(stays, Worker("commands", engine="command", capacity=1))) as runtime:
+        runtime.on_trouble = lambda _: None
+        runtime.spawn(MachineActor(DOOR), name="front")
+        await many(runtime, kind, 0, MANY)
+        before = held_by(runtime, runtime.journal)
+        await many(runtime, kind, MANY, MANY)
+        after = held_by(runtime, runtime.journal)
+        grown = {name: (before[name], number) for name, number in after.items() if number > before[name] + MANY / 2}
+        grown.pop("Timers.heap", None)  # those that were cancelled, up to a thousand
+        assert grown == {}
+    gc.collect()
+    assert sum(isinstance(one, TaskActor) for one in gc.get_objects()) < 10
+
+
+async def test_handles_of_jobs_that_have_ended_hold_no_actors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handles, "RECOVERED_KEPT", 5)
+    held.clear()
+    async with Runtime(tmp_path / "j.db", drain_deadline=0) as runtime:
+        for n in range(20):
+            await runtime.submit(flow(*(Task(f"t{each}", run=works_later) for each in range(10))), id=f"job{n}")
+    held.set()
+    async with Runtime(tmp_path / "j.db") as runtime:
+        kept = [await runtime.job(f"job{n}") for n in range(20)]
+        for job in runtime.recovered:
+            assert (await job.wait()).ok
+        await run(runtime, flow(Task("last", run=works)))
+        gc.collect()
+        assert sum(isinstance(one, TaskActor) for one in gc.get_objects()) < 10
+        assert [job.record.state for job in kept] == ["completed"] * 20  # they still show all of it
+        assert len(kept[0].tasks()) == 10
+        assert len(runtime.recovered) == 5
+        with pytest.raises(InvalidTransitionError, match="nothing leaves it"):
+            await kept[0].cancel()
+
+
+async def test_the_records_of_workers_and_breakers_do_not_grow(tmp_path: Path) -> None:
+    path = tmp_path / "j.db"
+    counted: list[dict[str, int]] = []
+    for n in range(12):
+        async with Runtime(path, workers=(Worker("stays", engine="loop", capacity=100),)) as runtime:
+            await many(runtime, incarnations, 100 * n, 60)
+            await run(runtime, flow(Task("t", run=works, tool="press")))
+        counted.append(rows_of(path))
+    for table in ("worker_records", "breaker_records", "request_records", "outbox_rows"):
+        assert counted[-1][table] <= counted[2][table], table
+
+
+async def test_an_id_of_a_worker_is_never_given_twice(tmp_path: Path) -> None:
+    path, ids = tmp_path / "j.db", set[str]()
+    for _ in range(3):
+        async with Runtime(path, workers=(Worker("stays", engine="loop", capacity=100),)) as runtime:
+            for n in range(FEW + 20):
+                (worker,) = await runtime.start_worker(Worker(f"w{n}", engine="loop", capacity=1))
+                assert worker.record.id not in ids
+                ids.add(worker.record.id)
+                await worker.terminate()
+            assert worker.state == "terminated"
+            assert len(runtime.workers()) <= FEW + 1
