@@ -40,6 +40,7 @@ T = TypeVar("T")
 
 LOOK_AT_HOLDER = 0.25
 """Seconds between two looks whether the node that has our name still renews its lease."""
+FIRST_PRUNE = 5.0
 PRUNE_EVERY = 600.0
 """Seconds between two looks for rows that nobody needs any more."""
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -85,7 +86,7 @@ class PostgresCluster:
         self._left: frozenset[int] = frozenset()  # jobs that were given back, and are others' to take
         self._called = False
         self._renewed_on = 0  # the connection, of those that it has had, on which the lease was last renewed
-        self._pruned = clock() - PRUNE_EVERY  # a program that is started often is never old
+        self._pruned = clock() - PRUNE_EVERY + FIRST_PRUNE
         self._connect = connect
         self._lease_link = Link(address, "lease", self._connect_known)
         self._link = Link(address, "node", self._connect_known)
