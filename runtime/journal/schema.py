@@ -29,7 +29,7 @@ INCARNATIONS_KEPT = 2
 """Records of each worker that has ended, and was started again since."""
 WORKERS_KEPT = 1_000
 BREAKERS_KEPT = 1_000
-"""Records of workers that have ended, and of breakers that say nothing: the newest of each."""
+"""Records of workers that an operator has ended, and of breakers that say nothing: the newest of each."""
 
 _FIRST = (
     """
@@ -175,7 +175,7 @@ _WRITES = {
     "tidy": f"""
   DELETE FROM worker_records WHERE NOT living AND run <=
     (SELECT max(run) FROM worker_records AS last WHERE last.name = worker_records.name) - {INCARNATIONS_KEPT};
-  DELETE FROM worker_records WHERE NOT living
+  DELETE FROM worker_records WHERE NOT living AND {_get("retired", "0")}
     AND key NOT IN (SELECT key FROM worker_records ORDER BY key DESC LIMIT {WORKERS_KEPT})
     AND key <> (SELECT key FROM worker_records ORDER BY run DESC, key DESC LIMIT 1);
   DELETE FROM breaker_records WHERE json_extract(record, '$.state') = 'closed' AND {_get("failures", "0")} = 0

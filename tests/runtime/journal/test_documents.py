@@ -13,7 +13,6 @@ import anyio
 import pytest
 
 from callboard import Lifecycle, Machine, Runtime, State, Task, TaskContext, Tool, Transition, Workstream
-from callboard.actors.errors import Permanent
 from callboard.actors.spec import Breaker, Condition, Retry
 from callboard.machines import TASK
 from callboard.machines.lifecycles import LIFECYCLES, fleet, guarded, pipeline
@@ -84,7 +83,7 @@ async def works() -> int:
 
 async def fails_at_first(task: TaskContext) -> int:
     if task.workstream_id.endswith("@1"):
-        raise Permanent("not yet")
+        raise ValueError("not yet")
     return 2
 
 
