@@ -475,7 +475,7 @@ class RuntimeParts(ABC):
             return self._outputs
         return Outputs(Path(self._closing.enter_context(tempfile.TemporaryDirectory(prefix="callboard-"))))
 
-    def _worker_alive(self, worker: str, incarnation: int, tokens: tuple[int, ...], busy: bool = False) -> None:
+    def _worker_alive(self, worker: str, incarnation: int, tokens: tuple[int, ...], busy: bool) -> None:
         self._host.later(WorkerBeat(worker, incarnation, tokens, busy))
 
     def _worker_died(self, worker: str, incarnation: int, reason: str) -> None:

@@ -12,7 +12,9 @@ Rules:
   asks for; if no node of the cluster could ever hold it, that is told (`unfit`), and once one could, that too (`fits`).
 - Ray starts nothing again and calls nothing twice: what becomes of lost work is decided by its task.
 - A stop is what it is beside a runtime. An async function that does not end within its grace is forced by this engine.
-- `alive` is told by the actor itself, in a thread that no body can hold up. `died` is told when Ray says it is gone.
+- `alive` is told by the actor itself, in a thread that only what holds Python's lock can hold up: an actor that has not
+  answered when it is asked again is looked at, by a task of Ray's beside it. One that works is told as busy.
+- `died` is told when Ray says it is gone.
 - What a body asks of the runtime is told by `asked`, and answered by `answer`.
 - The connection is lost where the head of the cluster is away for longer than Ray waits for it: then all actors are
   gone, that is told (`away`), and their workers start again once the cluster is there again (`rayclient.py`).
@@ -63,7 +65,8 @@ class RayEngine(BaseEngine[_RayRun]):
 
     cluster: where. spec_of: what a worker was started as, by its name. journal: by which actors that a killed runtime
     left are known; None: by nothing. at_once: whether to connect when it is opened, or with the first worker. alive: a
-    worker (name, incarnation) answered, and runs these tokens. died: its actor is gone, and nobody had asked for it.
+    worker (name, incarnation) lives, and runs these tokens; whether it could not answer, and works. died: its actor is
+    gone, and nobody had asked for it.
     unfit: no node could hold it, and why. fits: now one could. asked: a body wants something of the runtime, or does
     not wait for it any more. away: the cluster is lost, and why; None: it is connected again. environment is added to
     the actors' own. lease: see above.
@@ -78,7 +81,7 @@ class RayEngine(BaseEngine[_RayRun]):
         spec_of: Callable[[str], Worker | None] | None = None,
         journal: str | None = None,
         at_once: bool = False,
-        alive: Callable[[str, int, tuple[int, ...]], None] | None = None,
+        alive: Callable[[str, int, tuple[int, ...], bool], None] | None = None,
         died: Callable[[str, int, str], None] | None = None,
         unfit: Callable[[str, int, str], None] | None = None,
         fits: Callable[[str, int], None] | None = None,
@@ -102,7 +105,7 @@ class RayEngine(BaseEngine[_RayRun]):
         self._lease = lease
         self._seats: dict[str, RaySeat] = {}  # by worker: the latest actor of its latest incarnation
         self._aside: dict[str, list[RaySeat]] = {}  # by worker: earlier actors of that which run something still
-        self._heard: dict[str, dict[RaySeat, tuple[int, ...]]] = {}  # by worker: what its actors have answered so far
+        self._heard: dict[str, dict[RaySeat, tuple[tuple[int, ...], bool]]] = {}  # by worker: what is known of them
         self._keeper: RayKeeper | None = None  # made with the first worker
         self._keeper_closed: anyio.Event | None = None
 
@@ -298,16 +301,17 @@ class RayEngine(BaseEngine[_RayRun]):
         if seat in self._aside.get(seat.worker, ()):
             self._aside[seat.worker].remove(seat)
 
-    def worker_alive(self, seat: RaySeat, tokens: tuple[int, ...]) -> None:
-        """An actor of a worker answered: the worker lives when all of them have."""
+    def worker_alive(self, seat: RaySeat, tokens: tuple[int, ...], *, busy: bool) -> None:
+        """An actor of a worker lives: the worker does when all of them do."""
         latest = self._seats.get(seat.worker)
         if latest is None or latest.incarnation != seat.incarnation or self._tell_alive is None:
             return
         heard = self._heard.setdefault(seat.worker, {})
-        heard[seat] = tokens
+        heard[seat] = tokens, busy
         seats = self._seats_of(latest)
         if all(one in heard for one in seats):
-            self._tell_alive(seat.worker, seat.incarnation, tuple(token for one in seats for token in heard[one]))
+            running = tuple(token for one in seats for token in heard[one][0])
+            self._tell_alive(seat.worker, seat.incarnation, running, any(heard[one][1] for one in seats))
 
     def worker_died(self, seat: RaySeat, reason: str) -> None:
         """A worker's actor is gone, unasked."""
@@ -353,8 +357,8 @@ class _Hearing:
     def seat_over(self, seat: RaySeat) -> None:
         self._post(self._engine.seat_over, seat)
 
-    def worker_alive(self, seat: RaySeat, tokens: tuple[int, ...]) -> None:
-        self._post(self._engine.worker_alive, seat, tokens)
+    def worker_alive(self, seat: RaySeat, tokens: tuple[int, ...], *, busy: bool) -> None:
+        self._post(partial(self._engine.worker_alive, busy=busy), seat, tokens)
 
     def worker_died(self, seat: RaySeat, reason: str) -> None:
         self._post(self._engine.worker_died, seat, reason)

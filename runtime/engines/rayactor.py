@@ -5,11 +5,13 @@ command in a process group (`command.py`): so each has the rules that it has bes
 
 Rules:
 - Nothing here knows of Ray: it calls `push`, `poll` and `probe`, each in a thread of its own, so that none holds up
-  another. `probe` waits for nothing: it answers as long as the process turns.
+  another. `probe` waits for nothing: it answers as long as Python's lock can be had.
 - Bodies on the loop have that loop for themselves (`callboard-bodies`): one that blocks it blocks no command, no
   process and no answer.
 - There is a process for each plain body that runs at once. One that dies takes its body along and nothing else.
 - What is said waits in `RayOutbox`, until it is asked for. What was said last is said again if it is asked for again.
+- A body on the loop that holds Python's lock holds up all of it. Then its runtime has somebody look at it from beside
+  (`raycluster.py`), who also tells the warden that the runtime is there.
 - Nobody outlives this process, nor does it outlive its runtime: `raywarden.py`.
 """
 
@@ -94,7 +96,7 @@ class RayWorker:
         self._work = LoopThread("callboard-work", self._open)
         self._bodies: LoopThread | None = None  # made with the first async function
         self._loop: LoopEngine
-        self._out.put(packed(Here(socket.gethostname(), os.getpid())))
+        self._out.put(packed(Here(socket.gethostname(), os.getpid(), str(self._folder))))
 
     # -- what Ray calls ------------------------------------------------------------------------------------------------
 

@@ -19,15 +19,18 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import Future
 from hashlib import blake2b
+from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Literal, cast
 
 import msgspec
 
 from ..imported import imported
+from .processes import Look
 
 NAMESPACE = "callboard"
 """Ray's namespace of our actors."""
@@ -36,6 +39,8 @@ _OWN_OPTIONS = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}
 _UNWANTED = ("SIGTERM handler is not set", "Token authentication is enabled")
 _CAUSE = 600  # characters
 _ANSWER = 5.0  # seconds in which the head of a cluster must be reached
+_LOOKING = 10.0  # seconds that somebody may take to look at an actor
+_LOOK = 0.5  # seconds for which it is looked at
 _SIGACTION = 512  # bytes, and more than any system's struct of that name has
 _SIGNALS = (
     signal.SIGTERM, signal.SIGINT, signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV,
@@ -233,6 +238,22 @@ class Cluster:
     def _nodes() -> list[dict[str, Any]]:
         return [node for node in cast("list[dict[str, Any]]", _ray().nodes()) if node["Alive"]]
 
+    def look(self, host: str, pid: int, folder: str) -> bool:
+        """Whether the process of an actor works, which does not answer: somebody beside it looks, and tells its warden
+        that its runtime is there. False also where nobody can look.
+        """
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: PLC0415
+
+        ray = _ray()
+        node = next((one for one in self._nodes() if one["NodeManagerHostname"] == host), None)
+        if node is None:
+            return False
+        there = NodeAffinitySchedulingStrategy(node_id=cast("str", node["NodeID"]), soft=False)
+        looker = ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=there)(look_beside)
+        with contextlib.suppress(ray.exceptions.RayError):
+            return bool(ray.get(looker.remote(pid, folder), timeout=_LOOKING))
+        return False
+
     def start(self, name: str, welcome: bytes, resources: Mapping[str, float], labels: Mapping[str, str]) -> Actor:
         """Have an actor made. Ray does not start it again, nor does it do any call twice."""
         self._count += 1
@@ -256,6 +277,20 @@ class Cluster:
 
         made = _ray().remote(concurrency_groups=_GROUPS)(RayWorker)
         return Actor(made.options(**options).remote(welcome))
+
+
+def look_beside(pid: int, folder: str) -> bool:
+    """On the actor's machine, in a process of Ray's: whether that process works; its warden hears of us."""
+    before = Look(pid)
+    time.sleep(_LOOK)
+    if not before.works():
+        return False
+    pipe = os.open(Path(folder) / "word", os.O_WRONLY | os.O_NONBLOCK)
+    try:
+        os.write(pipe, b".")
+    finally:
+        os.close(pipe)
+    return True
 
 
 def _check_answers(address: str) -> None:

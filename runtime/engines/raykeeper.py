@@ -368,7 +368,20 @@ class RayKeeper:
 
     def _probe(self, seat: RaySeat) -> None:
         seat.wanted = True
+        if seat.probed and seat.stage == "up" and not seat.looking:
+            self._look(seat)
         self._ask(seat)
+
+    def _look(self, seat: RaySeat) -> None:
+        """It has not answered the last one: see whether it works."""
+        seat.looking = True
+        look = partial(self._cluster.look, seat.host, seat.pid, seat.folder)
+        self._calls.do(look, lambda works, _: self._order(self._looked, seat, works))
+
+    def _looked(self, seat: RaySeat, works: bool | None) -> None:
+        seat.looking = False
+        if works and seat.probed and seat.stage == "up":
+            self._listener.worker_alive(seat, tuple(seat.jobs), busy=True)
 
     def _ask(self, seat: RaySeat) -> None:
         actor = seat.actor
@@ -379,7 +392,7 @@ class RayKeeper:
     def _probed(self, seat: RaySeat, tokens: tuple[int, ...], trouble: RayTrouble | None) -> None:
         seat.probed = False
         if trouble is None:
-            self._listener.worker_alive(seat, tuple(tokens))
+            self._listener.worker_alive(seat, tuple(tokens), busy=False)
         elif trouble.kind == "gone":
             self._gone(seat, str(trouble))
 
@@ -406,6 +419,7 @@ class RayKeeper:
     def _heard(self, seat: RaySeat, frame: FromActor) -> None:
         if isinstance(frame, Here):
             seat.place, seat.pid = f"process {frame.pid} on {frame.host}", frame.pid
+            seat.host, seat.folder = frame.host, frame.folder
             if seat.stage == "placed":
                 seat.stage = "up"
             for halted in [one for one in seat.jobs.values() if one.halted]:

@@ -96,6 +96,8 @@ class RaySeat:
         self.actor: Actor | None = None
         self.place = ""  # where it is, for people
         self.pid = 0
+        self.host = self.folder = ""  # where that is looked for
+        self.looking = False  # somebody looks at it
         self.jobs: dict[int, RayJob] = {}
         self.waiting: deque[RayJob] = deque()  # not sent yet
         self.unsent = bytearray()
@@ -132,8 +134,8 @@ class RayListener(Protocol):
     def seat_over(self, seat: RaySeat) -> None:
         """Its actor is gone."""
 
-    def worker_alive(self, seat: RaySeat, tokens: tuple[int, ...]) -> None:
-        """The worker answered."""
+    def worker_alive(self, seat: RaySeat, tokens: tuple[int, ...], *, busy: bool) -> None:
+        """The worker answered; or (`busy`) it does not, and is seen to work."""
 
     def worker_died(self, seat: RaySeat, reason: str) -> None:
         """Its actor is gone, unasked. What ran there is told after this."""

@@ -2,6 +2,8 @@
 
     python raywarden.py MARK PID LEASE FOLDER          its standard input: a byte for each word of the runtime
 
+So is FOLDER/word, a pipe with a name: for who looks at the actor for the runtime, when that cannot hear it itself.
+
 Rules:
 - When its input ends, the actor is gone. Where nothing comes for LEASE seconds, the runtime is: the actor is killed.
   That also ends an actor that is frozen, or cut off from its runtime, before another one does the same work again.
@@ -25,14 +27,16 @@ _PROC = Path("/proc")
 _PATIENCE = 5.0  # seconds in which something new may still come up
 
 
-def watch(actor: int, lease: float) -> None:
+def watch(actor: int, lease: float, word: int) -> None:
     """Return when the actor is gone; kill it if nothing is heard for so long."""
     try:
         pidfd = os.pidfd_open(actor)
     except (OSError, AttributeError):
         pidfd = None
-    while select.select([0], [], [], lease)[0]:
-        if not os.read(0, 4096):
+    while said := select.select([0, word], [], [], lease)[0]:
+        if word in said:
+            os.read(word, 4096)
+        if 0 in said and not os.read(0, 4096):
             return
     if pidfd is not None:
         with contextlib.suppress(OSError):
@@ -71,10 +75,13 @@ def _dead(place: Path) -> bool:
 def main() -> None:
     """Be the warden."""
     mark, actor, lease, folder = sys.argv[1:]
+    pipe = Path(folder) / "word"
+    os.mkfifo(pipe, 0o600)
+    word = os.open(pipe, os.O_RDWR | os.O_NONBLOCK)  # for writing, too: so it has no end
     if os.fork():
         os._exit(0)
     os.setsid()
-    watch(int(actor), float(lease))
+    watch(int(actor), float(lease), word)
     sweep(mark.encode())
     shutil.rmtree(folder, ignore_errors=True)
 

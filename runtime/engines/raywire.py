@@ -71,10 +71,11 @@ class Stop(Frame, frozen=True):
 
 
 class Here(Frame, frozen=True):
-    """The actor is up: its host's name, and its process there."""
+    """The actor is up: its host's name, its process there, and the folder that its warden has."""
 
     host: str
     pid: int
+    folder: str = ""
 
 
 class Printed(Frame, frozen=True):

@@ -24,6 +24,11 @@ async def where_on_loop() -> int:
     return os.getpid()
 
 
+async def computes() -> int:
+    """Work for ever in one call of C, which lets no other thread have Python's lock."""
+    return sum(range(10**15))
+
+
 def noted(task: TaskContext) -> str:
     """Notes each of its runs, and waits until it may end."""
     folder = Path(task.args["folder"])

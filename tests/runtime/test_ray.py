@@ -21,7 +21,7 @@ from tests.processes import runs
 from tests.runtime import ray_bodies as bodies
 from tests.runtime.engines.helpers import until
 
-from callboard import Defaults, HealthChecks, Retry, Runtime, SpecificationError, Task, Worker, Workstream
+from callboard import Defaults, HealthChecks, Notice, Retry, Runtime, SpecificationError, Task, Worker, Workstream
 from callboard.runtime.engines.raycluster import RayUnavailable
 from callboard.runtime.handles import JobHandle
 from callboard.runtime.workers import check_workers
@@ -121,6 +121,24 @@ async def test_a_frozen_worker_misses_its_probes_and_what_it_ran_runs_elsewhere(
         told = [(event.kind, event.to_state) async for event in seen]
         assert ("worker", "unresponsive") in told
         assert ("task", "recovering") in told
+
+
+@cluster
+async def test_an_actor_that_cannot_answer_is_looked_at_and_one_that_works_is_left_alone(ray_here: Any) -> None:
+    told: list[Notice] = []
+    checks = HealthChecks(interval=2, misses=3)
+    runtime = Runtime(workers=(Worker("far", engine="ray"),), health_checks=checks)
+    runtime.on_trouble = told.append
+    async with runtime:
+        worker = runtime.worker("far")
+        job = await runtime.submit(Workstream("w", tasks=[Task("a", run=bodies.computes, engine="ray", timeout=600)]))
+        await until(lambda: "worker_busy" in [notice.event for notice in told])
+        seen = worker.last_seen
+        await until(lambda: worker.last_seen > seen + 15)  # its lease is 8 s, and three rounds are 6
+        assert (worker.state, worker.record.run) == ("busy", 1)
+        assert (job.task("a").record.state, job.task("a").record.attempt) == ("running", 1)
+        await job.cancel(force=True)
+    assert [notice.event for notice in told].count("worker_busy") == 1
 
 
 @cluster
