@@ -124,7 +124,7 @@ class Alerter:
         }  # fmt: skip
         kernel.run_hook(
             OutboxRow(
-                key=kernel.number(), owner=event.entity_id, event=EVENT, body=watch.hook,
+                key=kernel.number(), at=kernel.at, owner=event.entity_id, event=EVENT, body=watch.hook,
                 context=msgspec.Raw(msgspec.json.encode(told)), folder=None if spec is None else spec.folder,
                 cwd=None if spec is None else folder_of(spec, None), env={} if spec is None else spec.env,
                 secrets=[] if spec is None else spec.secrets,

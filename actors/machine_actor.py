@@ -163,7 +163,8 @@ class MachineEntity(Entity[MachineRecord]):
             }  # fmt: skip
             hook = Hook(run=name)
             row = OutboxRow(
-                key=kernel.number(), owner=record.id, event=event, body=msgspec.Raw(msgspec.json.encode(hook)),
+                key=kernel.number(), at=kernel.at, owner=record.id, event=event,
+                body=msgspec.Raw(msgspec.json.encode(hook)),
                 context=msgspec.Raw(msgspec.json.encode(told)), folder=definition.folder,
                 callback=f"{when} {state}",
             )  # fmt: skip

@@ -156,6 +156,7 @@ class OutboxRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     secrets: list[str] = []  # their names
     tries: int = 0
     callback: str | None = None  # of a machine: which one, as "on_enter running"; its owner is that machine
+    at: float | None = None  # since when it is owed; older rows do not say
 
 
 class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):

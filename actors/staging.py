@@ -179,7 +179,7 @@ class Staging:
             "reason": record.reason, "job_id": job_id, "workstream_id": workstream_id, "attempt": attempt,
         }  # fmt: skip
         row = OutboxRow(
-            key=self.number(), owner=record.id, event=event, body=msgspec.Raw(msgspec.json.encode(hook)),
+            key=self.number(), at=self.at, owner=record.id, event=event, body=msgspec.Raw(msgspec.json.encode(hook)),
             context=msgspec.Raw(msgspec.json.encode(context)), folder=stream.folder, cwd=folder_of(stream, task),
             env={**stream.env, **task.env} if task is not None else stream.env,
             secrets=[*stream.secrets, *task.secrets] if task is not None else stream.secrets,

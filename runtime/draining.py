@@ -50,6 +50,12 @@ async def _until_nothing_goes(let_go: LetGo) -> None:
         pass
 
 
+async def hooks_over(host: Host) -> None:
+    """Wait until no hook, alert or callback runs: each has its limit."""
+    while any(call.kind == "hook" for call in host.kernel.calls.values()):
+        await host.moved()
+
+
 async def archive_ended(host: Host, journal: Path, limit: float) -> None:
     """Move out of the journal what has ended and says so, as much as can be in `limit` seconds: nothing is taken any
     more, and the file is still ours.

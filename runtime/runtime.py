@@ -33,6 +33,7 @@ from .bodies import fingerprints_of, prepared
 from .breakers import BreakerHandle
 from .cluster.ids import reserve
 from .cluster.remote import EVERYTHING, RemoteJob, look, pending_elsewhere
+from .draining import hooks_over
 from .filters import Event, Filters, wanted_by
 from .handles import JobHandle
 from .journal.cluster import LeaseLost, Node
@@ -232,6 +233,11 @@ class Runtime(RuntimeLife):
         """
         self._check_open_here()
         return await self._host.settled(limit)
+
+    async def hooks_over(self) -> None:
+        """For the command line: wait until no hook, alert or callback runs; each has a limit. Raises RuntimeClosed."""
+        self._check_open_here()
+        await hooks_over(self._host)
 
     def now(self) -> float:
         """For the board: its clock's UTC epoch seconds."""

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         BreakerRecord,
         JobRecord,
         MachineRecord,
+        OutboxRow,
         WorkerRecord,
         WorkstreamRecord,
     )
@@ -120,6 +121,10 @@ class RemoteReader:
         """Every `MachineActor`, newest first; only those that have not ended, where asked for."""
         found = [views.machine_of(view) for view in self._list("machines", limit)]
         return [one for one in found if not living or one.finished_at is None]
+
+    def outbox(self) -> list[OutboxRow]:
+        """What is owed, as far as a board tells of it."""
+        return [views.outbox_of(view) for view in self._list("owed")]
 
     def transitions(
         self,

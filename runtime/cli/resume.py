@@ -91,11 +91,13 @@ def _see_all(
 ) -> None:
     from ..runtime import Runtime  # noqa: PLC0415 - heavy
     from .functions import refuse_unless_found  # noqa: PLC0415
+    from .owed import lines, owed  # noqa: PLC0415
     from .reading import LIVING, reading, reading_if_used  # noqa: PLC0415
     from .session import Session, see_through, view  # noqa: PLC0415
 
     with reading(journal) if _is_missing(journal) else reading_if_used(journal) as reader:
-        unfinished = reader is not None and bool(reader.jobs(states=LIVING, limit=1) or reader.inbox())
+        owing = [] if reader is None else owed(reader)
+        unfinished = reader is not None and bool(reader.jobs(states=LIVING, limit=1) or reader.inbox() or owing)
         workers = last_workers(reader.workers()) if reader is not None else None
         if reader is not None and unfinished:
             refuse_unless_found(reader, journal)
@@ -106,6 +108,10 @@ def _see_all(
             unused = f"{in_words(journal)} is empty: no runtime has kept anything in it."
             echo(unused if reader is None else f"Nothing is unfinished in {in_words(journal)}.")
         return
+
+    if not as_json:
+        for line in lines(owing):
+            echo(line)
 
     async def begin(runtime: Runtime) -> list[JobHandle]:
         return list(runtime.recovered)

@@ -197,9 +197,9 @@ class Session(Showing):
 
     async def wait(self, runtime: Runtime, jobs: Sequence[JobHandle]) -> None:
         """Wait until there is nothing more to do. Cancelled when the runtime has drained."""
-        del runtime
         for job in jobs:
             await job.wait()
+        await runtime.hooks_over()
         self._over.set()
 
     async def _watch_journal(self, told: Subscription[Event]) -> None:

@@ -32,6 +32,7 @@ Plan = Annotated[bool, typer.Option("--plan", help="Show in which order its task
 def status(job_id: MaybeJobId = None, *, journal: Place = JOURNAL, as_json: AsJson = False, plan: Plan = False) -> None:
     """Show the newest jobs and machines of a journal, or the tasks of one job, or one machine."""
     from . import machines  # noqa: PLC0415
+    from . import owed as owing  # noqa: PLC0415
     from .reading import approvals_of, find_job, nodes_by_job, reading, tasks_of  # noqa: PLC0415
 
     if plan and job_id is None:
@@ -41,17 +42,19 @@ def status(job_id: MaybeJobId = None, *, journal: Place = JOURNAL, as_json: AsJs
             jobs = reader.jobs(limit=_MOST)
             told = [(job, tasks_of(reader, job)) for job in jobs]
             nodes = nodes_by_job(journal, reader, jobs)
-            others = reader.machines(limit=_MOST)
+            others, owed = reader.machines(limit=_MOST), owing.owed(reader)
             if as_json:
                 left = machines.waiting(reader) if others else {}
                 shown = [machines.told(machine, left.get(machine.name, ())) for machine in others]
-                as_lines([*(_job(job, tasks, nodes) for job, tasks in told), *shown])
+                as_lines([*(_job(job, tasks, nodes) for job, tasks in told), *shown, *map(owing.told, owed)])
                 return
             if told or not others:
                 head = ("job", "workstream", "state", *(() if nodes is None else ("node",)), "done", "began", "took")
                 table((*head, "error"), [_row(*one, nodes) for one in told])
             if others:
                 machines.show(reader, others)
+            for line in owing.lines(owed):
+                echo(line)
             return
         if not plan and (machine := machines.named(reader, job_id)) is not None:
             machines.show_one(reader, machine, as_json=as_json)
@@ -63,16 +66,25 @@ def status(job_id: MaybeJobId = None, *, journal: Place = JOURNAL, as_json: AsJs
 
             show(reader, job, tasks, as_json=as_json)
             return
-        asked = approvals_of(reader, job)
+        asked, owed = approvals_of(reader, job), owing.owed(reader, job_id=job.id)
         nodes = nodes_by_job(journal, reader, [job])
         if as_json:
-            as_lines([_job(job, tasks, nodes), *(_task(task) for task in tasks), *map(_approval, asked)])
+            as_lines(
+                [
+                    _job(job, tasks, nodes),
+                    *(_task(task) for task in tasks),
+                    *map(_approval, asked),
+                    *map(owing.told, owed),
+                ]
+            )
             return
         _job_told(reader, job, nodes)
         table(("task", "state", "attempt", "took", "exit", "told"), [_task_row(task, job.id) for task in tasks])
         if asked:
             rows = [[f"{one.task_id.rpartition('/')[2]}/{one.name}", str(one.shown), one.reason or ""] for one in asked]
             table(("approval", "state", "told"), rows)
+        for line in owing.lines(owed):
+            echo(line)
 
 
 def _job_told(reader: Asked, job: JobRecord, nodes: Nodes) -> None:

@@ -5,6 +5,7 @@ Rules:
 - What is told is read from the records. Where nobody runs the journal, that is what everything waits for. A machine
   waits for the program that fires its events: which those are, and when which comes by itself, says its table.
 - A command is printed with the place that it is for, unless that is the usual one, and without any password.
+- What is owed is told, too: hooks of what has ended, alerts, callbacks of machines.
 - Exit code 0 where nothing is found, 1 where something is, so that a watch can use it.
 """
 
@@ -88,7 +89,7 @@ def stuck(older_than: OlderThan = "1h", journal: Place = JOURNAL, as_json: AsJso
     if owner is None:
         for one in found:
             one["waits_for"] = f"somebody to run {in_words(journal)}"
-            one["command"] = "" if one["kind"] == "machine" else "callboard resume"
+            one["command"] = "" if one["kind"] in _OF_PROGRAMS else "callboard resume"
     for one in found:
         one["command"] += _at(journal) if one["command"] else ""
     if as_json:
@@ -132,6 +133,7 @@ def _told(found: list[dict[str, Any]], now: float, owner: str | None) -> None:
 
 def _found(reader: Asked) -> Iterator[dict[str, Any]]:
     from .machines import listed, waiting  # noqa: PLC0415
+    from .owed import owed  # noqa: PLC0415
     from .reading import LIVING  # noqa: PLC0415
 
     for job in reversed(reader.jobs(states=LIVING, limit=2**31)):
@@ -157,6 +159,12 @@ def _found(reader: Asked) -> Iterator[dict[str, Any]]:
         else:
             what = (_machine(reader, machine), "callboard fire TARGET EVENT")
         yield _one(machine, machine.name, what)
+    for one in owed(reader):
+        yield {
+            "kind": one.kind, "target": one.owner, "state": "owed", "since": one.since or 0.0,
+            "waits_for": f"its end, or a program that has `{one.runs}`: {one.words}",
+            "command": "", "reason": None,
+        }  # fmt: skip
 
 
 def _machine(reader: Asked, record: MachineRecord) -> str:
@@ -260,6 +268,9 @@ def _one(
         "reason": record.reason,
     }
 
+
+_OF_PROGRAMS = frozenset({"machine", "callback"})
+"""What only a program that has their machines goes on with."""
 
 TABLES: tuple[dict[str, tuple[str, str]], ...] = (_TASK, _WORKSTREAM, _JOB, _WORKER, _BREAKER)
 """What the table covers, for the test that holds it against the machines and the commands."""

@@ -19,10 +19,11 @@ from ...actors.records import (
     BreakerRecord,
     JobRecord,
     MachineRecord,
+    OutboxRow,
     WorkerRecord,
     WorkstreamRecord,
 )
-from ...actors.spec import Approval
+from ...actors.spec import Approval, Hook
 from ...actors.task_record import TaskRecord
 from ...actors.transitions import MachineTransition, PublishedTransition, Transitioned
 from ...machines.lifecycles import LIFECYCLES
@@ -74,6 +75,16 @@ def breaker_of(view: View) -> BreakerRecord:
 def machine_of(view: View) -> MachineRecord:
     """The record of a `MachineActor`."""
     return _record({"definitions": [], **view}, MachineRecord)
+
+
+def outbox_of(view: View) -> OutboxRow:
+    """What is owed, as far as it is told."""
+    hook, context = Hook(run=view["runs"]), {"job_id": view["job_id"]}
+    return OutboxRow(
+        key=view["id"], owner=view["owner"], event=view["event"], body=msgspec.Raw(msgspec.json.encode(hook)),
+        context=msgspec.Raw(msgspec.json.encode(context)), tries=view["tries"], at=view["since"],
+        callback=view["event"] if view["kind"] == "callback" else None,
+    )  # fmt: skip
 
 
 def approval_of(view: View) -> ApprovalRecord:

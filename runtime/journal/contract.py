@@ -233,6 +233,10 @@ class Asked(Protocol):
         """The commands of other processes that are not answered yet, oldest first."""
         ...
 
+    def outbox(self) -> list[OutboxRow]:
+        """What is owed: hooks of what has ended, alerts and callbacks of machines, still to run, oldest first."""
+        ...
+
     def archived(self, job_id: str | None = None) -> list[ArchivedJob]:
         """The jobs that were moved out of it; only the one of that id, where given."""
         ...
@@ -308,10 +312,6 @@ class Stored(Reader, Protocol):
 
     def load(self) -> Loaded:
         """What the journal holds of the living, whoever runs it."""
-        ...
-
-    def outbox(self) -> list[OutboxRow]:
-        """The hooks of ended entities that are still to run."""
         ...
 
     def sent(self, request_id: str) -> list[tuple[InboxRow, bytes | None]]:

@@ -350,6 +350,10 @@ class MemoryJournal:
         found = (record for record in self._machines.values() if not (living and record.finished_at is not None))
         return list(islice(sorted(found, key=_newest), limit))
 
+    def outbox(self) -> list[OutboxRow]:
+        """What is still to run of hooks, alerts and callbacks, oldest first."""
+        return [self._outbox[key] for key in sorted(self._outbox)]
+
     def attempts(self, task_id: str) -> list[AttemptRecord]:
         """The attempts of a task, oldest first."""
         for tries in self._attempts.values():

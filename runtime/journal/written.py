@@ -17,6 +17,7 @@ from ...actors.records import (
     BreakerRecord,
     JobRecord,
     MachineRecord,
+    OutboxRow,
     RequestRecord,
     WorkerRecord,
     WorkstreamRecord,
@@ -229,6 +230,10 @@ class WrittenJournal(ABC, Generic[R]):
     def inbox(self) -> list[InboxRow]:
         """The commands of other processes that are not answered yet, oldest first."""
         return self.reader.inbox()
+
+    def outbox(self) -> list[OutboxRow]:
+        """What is still to run of hooks, alerts and callbacks, oldest first."""
+        return self.reader.outbox()
 
     def archived(self, job_id: str | None = None) -> list[ArchivedJob]:
         """The jobs that were moved out of it; only the one of that id, where given."""

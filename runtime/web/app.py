@@ -23,7 +23,21 @@ from litestar import Litestar, Request
 from litestar.di import Provide
 from litestar.exceptions import MissingDependencyException
 
-from . import approvals, breakers, creating, events, health, jobs, machines, me, posts, tasks, transitions, workers
+from . import (
+    approvals,
+    breakers,
+    creating,
+    events,
+    health,
+    jobs,
+    machines,
+    me,
+    owed,
+    posts,
+    tasks,
+    transitions,
+    workers,
+)
 from .access import Caller, Token, Tokens, caller_of, scope_needed
 from .assets import serving
 from .context import Board, board_of
@@ -41,7 +55,7 @@ LARGEST = 1_000_000
 with suppress(MissingDependencyException):
     # Where pydantic is installed, the making of an application imports it. That takes long, and a loop may be running.
     import_module("litestar.plugins.pydantic")
-_MODULES = (me, jobs, tasks, approvals, workers, breakers, machines, transitions, health, posts, creating, events)
+_MODULES = (me, jobs, tasks, approvals, workers, breakers, machines, owed, transitions, health, posts, creating, events)
 HANDLERS = [handler for module in _MODULES for handler in module.HANDLERS]
 
 

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import anyio.lowlevel
 import msgspec
@@ -110,11 +111,11 @@ class Live:
 
 
 @contextlib.contextmanager
-def running(**options: str) -> Iterator[Live]:
+def running(**options: Any) -> Iterator[Live]:
     with (
         start_blocking_portal() as portal,
         portal.wrap_async_context_manager(
-            Runtime("callboard.db", workers=(), drain_deadline=0, **options)  # type: ignore[arg-type]
+            Runtime("callboard.db", **{"workers": (), "drain_deadline": 0, **options})
         ) as runtime,
     ):
         yield Live(portal, runtime)

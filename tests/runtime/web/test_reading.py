@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from callboard import Approval, Clause, JobHandle, MachineActor, Runtime, Task, Workstream
+from callboard import Approval, Clause, Hook, JobHandle, MachineActor, Runtime, Task, Workstream
 from callboard.machines import JOB
 from callboard.web import Token
 
@@ -278,3 +278,17 @@ async def test_health_and_metrics_are_told(client: httpx.AsyncClient) -> None:
     prometheus = await client.get("/metrics")
     assert "callboard_workers{" in prometheus.text
     assert prometheus.headers["content-type"].startswith("text/plain")
+
+
+async def test_what_is_owed_is_told(tmp_path: Path) -> None:
+    async with Runtime(tmp_path / "state.db", drain_deadline=0.0) as runtime, client_of(runtime) as client:
+        waits = Hook(command=["sleep", "60"], timeout="10m")
+        spec = Workstream("w", tasks=[Task("a", command=["true"], on_completed=[waits])])
+        assert (await (await runtime.submit(spec, id="j1")).wait()).ok
+        await runtime.settled(60)
+        (one,) = (await get(client, "/api/owed"))["items"]
+        assert one.pop("since") <= runtime.now()
+        assert one.pop("id") > 0
+        assert one == {
+            "kind": "hook", "owner": "j1@1/a", "event": "on_completed", "runs": "sleep 60", "job_id": "j1", "tries": 0,
+        }  # fmt: skip
