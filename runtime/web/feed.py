@@ -96,6 +96,7 @@ class Reader:
         self.next: int | None = None  # the number of the chunk that it has next; None while it is behind the log
         self.notices = feed.notices  # of those, how many it has had or came after
         self.scope = anyio.CancelScope()
+        self.over: str | None = None  # why it is told nothing more
         self._sum = Sum()  # of all that it was sent, but for what it had of the log since `_joined`
         self._joined = self._had = feed.sum
         self._waits: anyio.Event | None = None  # its task waits for something to be there

@@ -82,6 +82,7 @@ class Feeds:
             self._beating = True
             self._runtime.after(self._heartbeat, self._beat)
         reader = Reader(feed, self.top if after is None else after, gzip=gzip, line=line)
+        reader.over = self.closed
         feed.enter(reader)
         return reader
 
@@ -200,9 +201,15 @@ class Feeds:
     def close(self, text: str) -> None:
         """End every stream, with what was told so far; what is not taken within `LINGER` is not told any more."""
         if self.closed is None:
-            self.flush()
+            self.end(text)
             self.closed = text
-            for feed in self._feeds.values():
-                for reader in feed.readers:
+
+    def end(self, text: str) -> None:
+        """End the streams that there are in the same way; others may follow."""
+        self.flush()
+        for feed in self._feeds.values():
+            for reader in feed.readers:
+                if reader.over is None:
+                    reader.over = text
                     reader.scope.deadline = min(reader.scope.deadline, anyio.current_time() + LINGER)
                     reader.wake()

@@ -23,6 +23,7 @@ import msgspec
 from .access import Tokens, came_as
 from .context import Board, asked_of
 from .problems import MEDIA_TYPE, Problem
+from .stopping import Underway
 
 Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
@@ -55,6 +56,14 @@ _ENDLESS = "/api/events"
 _BODIES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 
 
+_STOPS = Problem(
+    503, "closed",
+    "the server stops, and this was not done by then. It may take effect yet: with the same key, the same again is the "
+    "same command",
+    headers={"Retry-After": "10"},
+)  # fmt: skip
+
+
 class Gate:
     """Lets requests to `board` through to `app`. hosts: the names that it is asked by, beside this machine's own.
 
@@ -65,6 +74,7 @@ class Gate:
         self._app = app
         self._board = board
         self.stop = board.streams.close
+        self._underway = Underway(board.streams.end)
         self._tokens = tokens
         self._named = frozenset(host.lower() for host in hosts)
         self._hosts = LOCAL | self._named
@@ -75,14 +85,28 @@ class Gate:
             await self._app(scope, receive, send)
             return
 
+        begun = False
+
         async def answer(message: Message) -> None:
+            nonlocal begun
             if message["type"] == "http.response.start":
+                begun = True
                 sent = message.get("headers", ())
                 kept = any(name == b"cache-control" for name, _ in sent)
                 message = {**message, "headers": [*sent, *(_HEADERS if kept else _HEADERS_NOT_KEPT)]}
             await send(message)
 
         self._board.runtime.check_here("a board")
+        going = self._underway.enter(receive)
+        try:
+            with going.scope:
+                await self._answer(scope, receive, answer)
+        finally:
+            self._underway.leave(going)
+        if going.scope.cancelled_caught and not begun:
+            await _refuse(_STOPS, scope, answer)
+
+    async def _answer(self, scope: Any, receive: Receive, answer: Send) -> None:
         try:
             inner = {**scope, "path": _path(scope), "root_path": ""}
             self._let_in(inner)

@@ -36,6 +36,7 @@ from .feeds import Feeds
 from .frames import Gap, beginning, closing, frame, gap, missing, position
 from .packing import BEGINNING, packed, takes_gzip
 from .problems import FoundWrong, Problem
+from .stopping import told_to_stop
 
 if TYPE_CHECKING:
     from litestar.types import Receive, Scope, Send
@@ -56,6 +57,7 @@ LINE = "callboard.line"
 """The ASGI extension by which a server gives the connection of a request: a `Line`."""
 PATIENCE = 2.0
 """Seconds to wait for what is about to be told."""
+STOPS = "the server stops. Come back to go on where you were"
 LAST = 2**63 - 1
 """The greatest number that a transition could have."""
 
@@ -159,16 +161,20 @@ class Streams:
         filters, notices, after, found = _asked(query, last_event_id)
         if found:
             raise Problem(422, "specification", "; ".join(one.text for one in found), findings=found)
-        if not self.runtime.is_open or self.feeds.closed is not None:
+        if not self.runtime.is_open or self.feeds.closed is not None or told_to_stop():
             raise Problem(503, "closed", "the runtime has closed", headers={"Retry-After": str(COME_BACK)})
         if self.feeds.readers >= self._most:
             text = f"{self._most} streams are open already, and there may not be more. End one, or come back later"
             raise Problem(429, "too-many-streams", text, headers={"Retry-After": str(COME_BACK)})
         return Stream(self, filters, notices=notices, after=after)
 
-    def close(self, text: str = "the server stops. Come back to go on where you were") -> None:
+    def close(self, text: str = STOPS) -> None:
         """End all streams: what was told so far is sent, then `closing`."""
         self.feeds.close(text)
+
+    def end(self, text: str = STOPS) -> None:
+        """End the streams that there are, as `close` does; others may still be opened."""
+        self.feeds.end(text)
 
 
 def _asked(
@@ -230,26 +236,25 @@ class Stream:
         await _send(send, (BEGINNING if reader.gzip else b"") + reader.own(beginning(reader.seq)))
         try:
             await self._tell(reader, send)
-            text = self._feeds.closed or ""
+            text = reader.over or ""
         except OSError:
             raise
         except Exception as error:  # whatever it was, the client is told to come back: its place is in the journal
             logger("callboard").error("stream_ended", exc_info=error)
-            text = self._feeds.closed or "the journal cannot be read now. Come back later"
+            text = reader.over or "the journal cannot be read now. Come back later"
         await send({"type": "http.response.body", "body": reader.own(closing(text)) + reader.end(), "more_body": False})
 
     async def _tell(self, reader: Reader, send: Send) -> None:
         """Tell what there is, from the journal first, until all is closed."""
-        feeds = self._feeds
         while True:
             if reader.next is None:
-                if feeds.closed is not None:
+                if reader.over is not None:
                     return
                 await self._catch_up(reader, send)
             if data := reader.take():
                 await _send(send, data)
             elif reader.next is not None:
-                if feeds.closed is not None:
+                if reader.over is not None:
                     return
                 await reader.wait()
 
@@ -260,7 +265,7 @@ class Stream:
             await self._wait_for(reader, send)
         while (upto := reader.join()) is not None:
             page = await self._streams.past.page(reader.feed, reader.seq, upto)
-            if feeds.closed is not None:
+            if reader.over is not None:
                 return
             reader.seq = page.upto
             if page.data:

@@ -1,0 +1,192 @@
+"""A server that is told to stop ends, whoever looks at a board that is mounted in it, and whatever is asked of it."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+from anyio.from_thread import start_blocking_portal
+
+from callboard import Runtime
+from callboard.runtime.web import stopping
+from callboard.runtime.web.stopping import told_to_stop
+from callboard.web import board
+
+ENDS = 20.0
+"""Seconds in which it ends: what is not answered has three, and leaving a runtime some."""
+
+PROGRAM = """
+    from callboard import Runtime
+    from callboard.web import board
+
+    runtime = Runtime(JOURNAL, drain_deadline=1)
+    boarding = board(runtime, commands=True)
+
+    async def app(scope, receive, send):
+        if scope["type"] == "lifespan":
+            await receive()
+            await runtime.open()
+            await send({"type": "lifespan.startup.complete"})
+            await receive()
+            await runtime.close()
+            await send({"type": "lifespan.shutdown.complete"})
+        else:
+            await boarding(scope, receive, send)
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port: int = one.getsockname()[1]
+        return port
+
+
+class Server:
+    """A program of its own that uvicorn serves, with its defaults."""
+
+    def __init__(self, folder: Path, *options: str, journal: str = '"state.db"') -> None:
+        (folder / "app.py").write_text(textwrap.dedent(PROGRAM).replace("JOURNAL", journal))
+        self.port = free_port()
+        command = [sys.executable, "-m", "uvicorn", "app:app", "--port", str(self.port), *options]
+        self.process = subprocess.Popen(
+            command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        until = time.monotonic() + 60
+        while not self.answers():
+            assert time.monotonic() < until, self.told()
+            time.sleep(0.05)
+
+    def answers(self) -> bool:
+        try:
+            return b"200" in self.ask("GET /api/health HTTP/1.1", close=True).readline()
+        except OSError:
+            return False
+
+    def ask(self, line: str, *more: str, body: str = "", close: bool = False) -> Any:
+        """Ask something; returns the file that the answer is read from."""
+        connection = socket.create_connection(("127.0.0.1", self.port), timeout=30)
+        lines = [line, "Host: localhost", *more, *(["Connection: close"] if close else [])]
+        if body:
+            lines += ["Content-Type: application/json", f"Content-Length: {len(body)}"]
+        connection.sendall("\r\n".join([*lines, "", body]).encode())
+        file = connection.makefile("rb")
+        connection.close()  # the file keeps it
+        return file
+
+    def ends(self) -> str:
+        """Tell it to stop, and wait for its end. Returns what it said."""
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.communicate(timeout=ENDS)[0]
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"it has not ended:\n{self.told()}") from None
+
+    def told(self) -> str:
+        self.process.kill()
+        return self.process.communicate()[0]
+
+
+@contextmanager
+def served(folder: Path, *options: str, journal: str = '"state.db"') -> Iterator[Server]:
+    server = Server(folder, *options, journal=journal)
+    try:
+        yield server
+    finally:
+        if server.process.poll() is None:
+            server.process.kill()
+            server.process.wait()
+
+
+@pytest.mark.parametrize("http", ["h11", "httptools"])
+@pytest.mark.parametrize("asked", ["GET /api/events HTTP/1.1", "GET /api/events HTTP/1.0"])
+def test_a_stream_that_somebody_reads_ends_when_the_server_is_told_to_stop(
+    http: str, asked: str, tmp_path: Path
+) -> None:
+    if http == "httptools":
+        pytest.importorskip("httptools")
+    with served(tmp_path, "--http", http) as server:
+        stream = server.ask(asked)
+        while b"text/event-stream" not in stream.readline():
+            pass
+        said = server.ends()
+        assert b"event: closing" in stream.read()
+        assert "Traceback" not in said
+
+
+def test_a_stream_that_nobody_reads_does_not_keep_it(tmp_path: Path) -> None:
+    with served(tmp_path) as server:
+        streams = [server.ask("GET /api/events?after=0 HTTP/1.1") for _ in range(3)]
+        server.ends()
+        for stream in streams:
+            stream.close()
+
+
+def test_a_command_that_waits_for_a_journal_which_is_gone_is_answered(tmp_path: Path) -> None:
+    with served(tmp_path) as server:
+        for path in tmp_path.glob("state.db*"):
+            if path.is_file():
+                path.unlink()
+        stream = server.ask("GET /api/events HTTP/1.1")
+        body = '{"workstream": {"name": "w", "tasks": [{"name": "a", "command": ["true"]}]}, "id": "w"}'
+        answer = server.ask("POST /api/jobs HTTP/1.1", body=body)
+        server.ends()
+        stream.close()
+        assert answer.readline().split()[1] == b"503"
+
+
+def test_several_processes_of_a_server_end_too(tmp_path: Path) -> None:
+    with served(tmp_path, "--workers", "2", journal="None") as server:
+        streams = [server.ask("GET /api/events HTTP/1.1") for _ in range(6)]
+        for stream in streams:
+            assert b"200" in stream.readline()
+        server.ends()
+        for stream in streams:
+            assert b"event: closing" in stream.read()
+
+
+def test_a_server_in_a_thread_without_signals_ends_its_streams_and_another_one_goes_on() -> None:
+    """It is known by the connections, which it does not keep; and the board is of use to the next server."""
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(Runtime()) as runtime:
+        app = portal.call(board, runtime)
+        for _ in range(2):
+            port = free_port()
+            server = uvicorn.Server(uvicorn.Config(app, port=port, lifespan="off", log_level="critical"))
+            serving = portal.start_task_soon(server.serve)
+            until = time.monotonic() + 30
+            while not server.started:
+                assert time.monotonic() < until
+                time.sleep(0.01)
+            with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+                connection.sendall(b"GET /api/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                with connection.makefile("rb") as stream:
+                    assert b"200" in stream.readline()
+                    server.should_exit = True
+                    assert b"event: closing" in stream.read()
+            serving.result(ENDS)
+
+
+@pytest.mark.skipif(threading.current_thread() is not threading.main_thread(), reason="handlers are the main thread's")
+def test_a_server_is_known_by_its_handler_and_nothing_is_taken_from_it() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    server = uvicorn.Server(uvicorn.Config("nothing:nothing"))
+    assert not told_to_stop()
+    with server.capture_signals():
+        assert not told_to_stop()
+        server.should_exit = True
+        assert told_to_stop()
+        assert signal.getsignal(signal.SIGTERM) == server.handle_exit
+    assert not told_to_stop()
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert stopping.PATIENCE < 10  # containers are killed then
