@@ -20,13 +20,15 @@ if TYPE_CHECKING:
     from .host import Host
 
 
+LOOK = 1.0
+"""Seconds between two looks whether the journal can be written."""
 LetGo: TypeAlias = Callable[[], Awaitable[bool]]
 """Hands over to other nodes what may go; says whether there was something."""
 
 
 async def quiesce(host: Host, deadline: float, let_go: LetGo) -> None:
     """Let what runs end within `deadline` seconds, and have the rest stopped; a drain has begun before."""
-    await host.barrier()
+    await durable(host)
     if deadline > 0:
         with anyio.move_on_after(deadline):
             await _until_nothing_goes(let_go)
@@ -34,7 +36,19 @@ async def quiesce(host: Host, deadline: float, let_go: LetGo) -> None:
                 await host.moved()
                 await _until_nothing_goes(let_go)
     host.tell(Drain(stop=True))
-    await host.barrier()
+    await durable(host)
+
+
+async def durable(host: Host) -> bool:
+    """Wait until every input given so far has been run, and what it did is durable. False where the journal cannot be
+    written: then nobody waits for what may never come.
+    """
+    while True:
+        with anyio.move_on_after(LOOK):
+            await host.barrier()
+            return True
+        if not host.journal.health.ok:
+            return False
 
 
 async def idle(host: Host, let_go: LetGo) -> None:

@@ -31,7 +31,7 @@ from anyio.from_thread import BlockingPortal
 from ..actors.messages import Drain, StopWorkers
 from ..actors.times import Duration
 from .detached import has_ended, pass_on_interrupt, present_task, start_detached
-from .draining import idle, quiesce
+from .draining import durable, idle, quiesce
 from .journal.cluster import LeaseLost
 from .outcomes import RuntimeClosed, closed
 from .parts import DRAIN_DEADLINE, RuntimeParts, span
@@ -347,8 +347,7 @@ class RuntimeLife(RuntimeParts):
             await self._dispatcher.stop_all()
         with anyio.move_on_after(self._patience):
             self._host.tell(StopWorkers())
-            await self._host.barrier()
-            self._settled = True
+            self._settled = await durable(self._host)
         self._let_go(None)
         self._host.close()
 
