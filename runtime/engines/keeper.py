@@ -216,7 +216,8 @@ class Keeper(Lookout[Seat]):
         finally:
             os.close(write_end)
             theirs.close()
-        seat.stage, seat.due = "starting", time.monotonic() + self._start_limit
+        seat.stage = "starting"
+        self._limit_start(seat)
         seat.started = start_time(seat.group)
         self._watched.add(seat)
         for descriptor, step in ((seat.pipe, self._read_output), (ours.fileno(), self._serve_line)):
@@ -224,6 +225,9 @@ class Keeper(Lookout[Seat]):
             self._selector.register(descriptor, selectors.EVENT_READ, (step, seat))
         self._await_exit(seat)
         self._send(seat, Hello([str(one) for one in sys.path], list(sys.argv), own_main()))
+
+    def _limit_start(self, seat: Seat) -> None:
+        seat.due, seat.beginning = time.monotonic() + self._start_limit, Look(seat.group)
 
     def _dismiss(self, seat: Seat, limit: float) -> None:
         """Let the seat's process end by itself."""
@@ -276,6 +280,8 @@ class Keeper(Lookout[Seat]):
                 self._listener.job_stuck(job)
         elif seat.stage == "short":
             self._begin_again(seat)
+        elif seat.stage == "starting" and seat.beginning is not None and seat.beginning.works():
+            self._limit_start(seat)  # a busy machine is no fault of it
         elif seat.stage == "starting":
             self._lose(seat, f"the worker's process did not start within {self._start_limit:g} s")
         elif seat.stage == "busy":

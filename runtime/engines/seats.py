@@ -5,7 +5,7 @@ go while its seat stays; a seat whose process dies unasked is dead.
 
 | a process is | entered when | its due time |
 | --- | --- | --- |
-| starting | it was started, on the first need | after `start_limit` s: it is killed, and its seat is dead |
+| starting | it was started, on the first need | after `start_limit` s without work: killed, its seat is dead |
 | short | there was too little of something to start it | after a pause: it is started |
 | idle | it is up, or its body ended | (none) |
 | busy | it was given a body | (none) |
@@ -28,7 +28,7 @@ from ..secrets import Mask
 from .contract import ErrorInfo, ProcessInfo
 from .lookout import Watched
 from .output import Output, OutputUnwritable
-from .processes import signal_name
+from .processes import Look, signal_name
 from .shortage import Pauses
 from .wire import Begin, Done, Unpacker, Unwanted, Want
 
@@ -119,6 +119,7 @@ class Seat(Watched):
         self.unpacker = Unpacker()
         self.unsent = bytearray()
         self.pipe = -1
+        self.beginning: Look | None = None  # as it was when its start had its limit
         self.started = 0  # the kernel's start time
 
     def how_it_died(self) -> str:

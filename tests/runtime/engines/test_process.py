@@ -293,6 +293,23 @@ async def test_a_process_that_does_not_come_up_in_time_is_a_dead_worker(
     await engine.close(1)
 
 
+async def test_a_process_that_works_while_it_comes_up_has_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = tmp_path / "slow-python"
+    count = "i=0; while [ $i -lt 400000 ]; do i=$((i+1)); done"
+    slow.write_text(f'#!/bin/sh\n{count}\nexec {sys.executable} "$@"\n')
+    slow.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(slow))
+    record = Record()
+    engine = ProcessEngine(died=record.worker_died, start_limit=0.15)
+    await engine.open()
+    engine.start(Call(token=1, process=process_call("quick", 1)), record.ended, record.beat)
+    assert (await record.outcome(1)).status == "ok"
+    assert not record.died
+    await engine.close(1)
+
+
 async def test_a_worker_is_stopped_after_what_it_runs(tmp_path: Path) -> None:
     async with open_bench("process", tmp_path) as bench:
         bench.engine.stop_worker("w-0", 1, 1.0)  # nobody knows of it yet
