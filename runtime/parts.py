@@ -311,8 +311,8 @@ class RuntimeParts(ABC):
 
     async def _end_leftovers(self, loaded: Loaded, copies: set[str]) -> None:
         """Kill what outlived the process before: this one's, or on this machine another node's."""
-        if not loaded.last_key or not self.journal.durable_medium:
-            return  # nothing was ever run for it
+        if not (loaded.attempts or loaded.workers or loaded.hooks or loaded.asking):
+            return  # whoever ran it before has left it in order
         (journal, copy), alone = self.journal.identity, self.journal.cluster is None
         copies = copies | {_of_node(node, copy) for one in loaded.attempts if (node := node_of(one.worker_id))}
         stays: list[ProcessInfo] = []
