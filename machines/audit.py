@@ -8,6 +8,7 @@ Rules
 - A line that is cut off at the very end is what a crash leaves behind (warning); damage elsewhere is not
   (error).
 - A file that is no log is told once: after a few lines, none of which is a transition, nothing more is read.
+- Several logs are those of the nodes of one journal: they are taken together, in the order of their numbers.
 - A log of an archive begins with a line that says so, and holds its jobs only.
 
 Findings
@@ -22,6 +23,7 @@ no_log               error    none of the first lines is a transition: nothing m
 unknown_key          warning  a line has a key that no transition has; told at its first line
 gap, repeat          error    a number of the log, or of an entity, is missing or comes twice
 starts_late          warning  the log does not begin at its first line: earlier states are taken as given
+part                 warning  a job (machine, worker) was run by another node before, whose log is not here; told once
 time_backwards       warning  a line is older than the one before it
 unknown_transition   error    the machine has no such row
 does_not_follow      error    the line starts from a state that its entity is not in
@@ -42,8 +44,9 @@ Broken invariants, all errors: `alive_in_ended`, `completed_with_bad`, `derived_
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from heapq import merge
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -100,16 +103,7 @@ def audit_lines(
         if number == 1 and (promised := lines_of_archive(line)) is not None:
             auditor.begin_archive(promised)
             continue
-        try:
-            event: TransitionEvent | None = decode(line)
-        except msgspec.ValidationError as error:
-            event = _with_more(auditor, line, error)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            event = None
-            if last and not line.endswith(b"\n"):
-                auditor.find("torn", f"the last line is cut off after {len(line)} bytes")
-            else:
-                auditor.find("damaged", f"not a line of JSON: {error}")
+        event = _event(auditor, decode, line, last=last)
         if event is not None:
             auditor.take(event)
             continue
@@ -117,6 +111,65 @@ def audit_lines(
         if unreadable == number == UNREADABLE:
             return [auditor.no_log()]
     return auditor.finish()
+
+
+def audit_logs(
+    logs: Mapping[str, Iterable[bytes]],
+    machines: Mapping[str, Machine] = MACHINES,
+    *,
+    lifecycles: Iterable[Lifecycle] = (),
+    machine_of: MachineOf | None = None,
+) -> list[AuditFinding]:
+    """Return what is wrong with the logs of several nodes of one journal, by their names, which findings begin with."""
+    auditor = Auditor(machines, lifecycles=lifecycles, machine_of=machine_of)
+    read = [_numbered(auditor, name, lines) for name, lines in logs.items()]
+    for _, number, offset, name, event in merge(*read, key=_seq_of):
+        auditor.at(number, offset, name)
+        auditor.take(event)
+    return auditor.finish()
+
+
+_Numbered: TypeAlias = tuple[int, int, int, str, TransitionEvent]
+
+
+def _seq_of(one: _Numbered) -> int:
+    return one[0]
+
+
+def _numbered(auditor: Auditor, name: str, lines: Iterable[bytes]) -> Iterator[_Numbered]:
+    """The transitions of one log of several, each with its number and where it stands. What is none is told."""
+    decode = msgspec.json.Decoder(_Exactly).decode
+    offset = unreadable = 0
+    for number, (line, last) in enumerate(_with_last(lines), start=1):
+        auditor.at(number, offset, name)
+        if number == 1 and lines_of_archive(line) is not None:
+            auditor.find("no_log", "an archive holds jobs that have ended: it is audited alone")
+            return
+        event = _event(auditor, decode, line, last=last)
+        if event is not None:
+            yield event.seq, number, offset, name, event
+        else:
+            unreadable += 1
+            if unreadable == number == UNREADABLE:
+                auditor.find("no_log", f"none of its first {UNREADABLE} lines is a transition")
+                return
+        offset += len(line)
+
+
+def _event(
+    auditor: Auditor, decode: Callable[[bytes], TransitionEvent], line: bytes, *, last: bool
+) -> TransitionEvent | None:
+    """The transition of a line. None where it is none, which is told."""
+    try:
+        return decode(line)
+    except msgspec.ValidationError as error:
+        return _with_more(auditor, line, error)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        if last and not line.endswith(b"\n"):
+            auditor.find("torn", f"the last line is cut off after {len(line)} bytes")
+        else:
+            auditor.find("damaged", f"not a line of JSON: {error}")
+        return None
 
 
 def _with_more(auditor: Auditor, line: bytes, error: msgspec.ValidationError) -> TransitionEvent | None:

@@ -10,6 +10,9 @@ Rules
   which. Of workers and breakers, which serve all jobs, the older part is: those may begin late then.
 - A kind of entity without a machine here is asked for (`machine_of`: a `MachineActor` has one of its own); one that
   nobody knows is held against all that needs no table.
+- Of a journal that nodes share, a log is that of one node: what another one ran before stands in the log of that. A job
+  (or a machine, or a worker) that begins in the middle is a part, told as such once; its state is taken as given from
+  there. So is what comes back after lines elsewhere: then its numbers jump where an epoch begins, and nowhere else.
 - An entity whose creation names a lifecycle is held against the table of that, and against the invariants by the
   phases of its states. Where that lifecycle is not known, which is told once, or the creation is not there (the log
   begins later), it is held against neither. What a lifecycle is called is never imported: a log is no program.
@@ -33,7 +36,16 @@ from .refinement import Refinement
 MachineOf: TypeAlias = Callable[[TransitionEvent], Machine | None]
 
 _WARNINGS: Final = frozenset(
-    {"torn", "starts_late", "time_backwards", "wrong_severity", "not_derived", "unknown_key", "unknown_lifecycle"}
+    {
+        "torn",
+        "starts_late",
+        "part",
+        "time_backwards",
+        "wrong_severity",
+        "not_derived",
+        "unknown_key",
+        "unknown_lifecycle",
+    }
 )
 SHARED: Final = frozenset({"worker", "breaker"})
 UNREADABLE: Final = 5  # lines from the beginning, after which it is no log
@@ -80,24 +92,28 @@ class Auditor:
         self._keys: set[str] = set()  # what was told of unknown keys
         self._line: int | None = None
         self._offset: int | None = None
+        self._log: str | None = None
         self._seq = 0
         self._timestamp = ""
         self._promised: int | None = None  # lines of an archive
         self._taken = 0
         self._partial = False  # whether the log began before what is seen of it
+        self._parts: set[str] = set()  # what began, or went on, in the log of another node
 
-    def at(self, line: int, offset: int | None = None) -> None:
-        """Say where the next line stands."""
+    def at(self, line: int, offset: int | None = None, log: str | None = None) -> None:
+        """Say where the next line stands; log: in which one, of several."""
         self._line = line
         self._offset = offset
+        self._log = log
 
     def find(self, kind: str, text: str, event: TransitionEvent | None = None) -> None:
         """Note a finding about the present line."""
+        told = text if event is None else f"{event.kind} {event.entity_id}: {text}"
         self._findings.append(
             AuditFinding(
                 severity="warning" if kind in _WARNINGS else "error",
                 kind=kind,
-                text=text if event is None else f"{event.kind} {event.entity_id}: {text}",
+                text=told if self._log is None else f"{self._log}: {told}",
                 line=self._line,
                 offset=self._offset,
                 seq=None if event is None else event.seq,
@@ -140,12 +156,12 @@ class Auditor:
 
     def finish(self) -> list[AuditFinding]:
         """Check what only shows at the end. Returns all findings, in the order of the log."""
-        self._line = self._offset = None
+        self._line = self._offset = self._log = None
         if self._promised is not None and self._promised != self._taken:
             self.find("gap", f"the archive has {self._taken} transitions, of {self._promised} that were written")
         for entity in self._entities.values():
             self._about(entity, at_end(entity))
-            if not self._partial:
+            if not self._partial and not self._is_part(entity):
                 self._about(entity, at_rest(entity))
         return self._findings
 
@@ -162,7 +178,7 @@ class Auditor:
         if event.seq > EPOCH and event.seq % EPOCH == 1:  # another node's line may be before it, by another clock
             self._timestamp = ""
         elif event.seq > expected and not self._sparse:
-            if self._seq == 0:
+            if self._seq // EPOCH != event.seq // EPOCH or self._seq == 0:
                 self._partial = True
                 self.find("starts_late", f"the log begins with number {event.seq}", event)
             else:
@@ -186,8 +202,11 @@ class Auditor:
             self._parents[event.kind, event.entity_id] = entity
         self._broken(event, created(entity, event))
         self._owner(entity, event)
+        entity.epoch = event.seq // EPOCH
         if event.from_state is not None:
-            if not self._partial and not self._may_begin_late(event):
+            if event.seq > EPOCH:
+                self._note_part(event)
+            elif not self._partial and not self._may_begin_late(event):
                 self.find("not_created", f"its first line is {event.from_state} -> {event.to_state}", event)
             entity.seq -= 1
             self._next(entity, event)
@@ -204,7 +223,37 @@ class Auditor:
         """Whether the older part of its history may have been archived by itself."""
         return event.kind in SHARED and (self._sparse or bool(self._without))
 
+    def _is_part(self, entity: Entity) -> bool:
+        return (entity.job_id or entity.entity_id) in self._parts
+
+    def _note_part(self, event: TransitionEvent) -> None:
+        """Tell, once, that other lines about it are in the log of another node."""
+        about = event.job_id or event.entity_id
+        if about not in self._parts:
+            self._parts.add(about)
+            kind = event.kind if event.job_id is None else "job"
+            text = (
+                f"{kind} {about} was run by another node before, whose log has its lines up to here: it is held from "
+                "here on. Name that log, too, and all of it is"
+            )
+            self.find("part", text)
+
+    def _come_back(self, entity: Entity, event: TransitionEvent) -> None:
+        """Take as given what became of it meanwhile, elsewhere."""
+        self._note_part(event)
+        was_settled, parent = entity.settled, entity.parent
+        entity.enter(event.from_state or event.to_state)
+        entity.seq, entity.told = event.entity_seq - 1, False
+        if parent is not None and entity.settled != was_settled:
+            over = 1 if entity.settled else -1
+            parent.live -= over
+            parent.ended_children += over
+
     def _next(self, entity: Entity, event: TransitionEvent) -> None:
+        epoch = event.seq // EPOCH
+        if epoch != entity.epoch and event.entity_seq > entity.seq + 1:
+            self._come_back(entity, event)
+        entity.epoch = epoch
         if event.entity_seq != entity.seq + 1:
             kind = "repeat" if event.entity_seq <= entity.seq else "gap"
             text = f"its number {event.entity_seq} comes after its number {entity.seq}"

@@ -57,6 +57,7 @@ class Entity:
         "early",
         "ended_children",
         "entity_id",
+        "epoch",
         "job_id",
         "kind",
         "live",
@@ -90,6 +91,7 @@ class Entity:
         self.shown = ""  # its state, as the log says
         self.state = ""  # and what that means: in the runtime's own lifecycles it is the same
         self.seq = 0
+        self.epoch = 0  # of its last line: of which node's numbers that is
         self.job_id: str | None = None
         self.workstream_id: str | None = None
         # Of a parent.

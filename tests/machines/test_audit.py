@@ -10,8 +10,9 @@ import msgspec
 import pytest
 
 from callboard.machines import CREATE, Machine, State, Transition, TransitionEvent, event_type
-from callboard.machines.audit import audit, audit_lines
+from callboard.machines.audit import audit, audit_lines, audit_logs
 from callboard.machines.auditor import AuditFinding
+from callboard.machines.log import EPOCH
 
 
 class Log:
@@ -578,3 +579,57 @@ def test_memory_does_not_grow_with_the_lines() -> None:
 
     few, many = (peak(lambda n=n: audit_lines(Streamed(n))) for n in (200, 4_000))
     assert many < few + 20_000
+
+
+class TestLogsOfNodes:
+    """A log of one node of several: its numbers are above `EPOCH`, and what others ran stands in theirs."""
+
+    @staticmethod
+    def numbered(log: Log, *parts: tuple[int, int]) -> list[list[dict[str, Any]]]:
+        """The lines of a log in parts, each (its epoch, how many lines), with the numbers of their epochs."""
+        told, begin = [], 0
+        for epoch, count in parts:
+            lines = log.entries[begin : begin + count]
+            told.append([{**line, "seq": epoch * EPOCH + place} for place, line in enumerate(lines, start=1)])
+            begin += count
+        return told
+
+    def test_what_another_node_began_is_a_part_and_no_error(self) -> None:
+        first, second = self.numbered(completed(), (1, 8), (2, 100))
+        assert audit(first) == []
+        (part,) = audit(second)
+        assert (part.severity, part.kind) == ("warning", "part")
+        assert part.text.startswith("job job was run by another node before, whose log has its lines up to here")
+
+    def test_what_comes_back_after_another_node_ran_it_goes_on_as_a_part(self) -> None:
+        here, _, again = self.numbered(completed(), (1, 8), (2, 2), (3, 100))
+        assert [one.kind for one in audit([*here, *again])] == ["part"]
+        back = [{**line, "seq": EPOCH + place} for place, line in enumerate([*here, *again], start=1)]
+        kinds = {one.kind for one in audit(back)}  # with the numbers of one epoch it is a hole in one log
+        assert "gap" in kinds
+        assert "part" not in kinds
+
+    def test_all_logs_together_are_held_whole(self) -> None:
+        first, second, third = self.numbered(completed(), (1, 8), (2, 2), (3, 100))
+        logs = {name: _lines(part) for name, part in (("b", second), ("c", third), ("a", first))}
+        assert audit_logs(logs) == []
+        lost = {**logs, "c": logs["c"][1:]}
+        assert {one.kind for one in audit_logs(lost)} >= {"starts_late"}
+        wrong = [*second[:-1], {**second[-1], "to_state": "skipped"}]
+        found = audit_logs({**logs, "b": _lines(wrong)})
+        assert found[0].text.startswith("b: task t1: ")
+        assert found[0].line == 2
+
+    def test_a_file_that_is_no_log_is_told_by_its_name_and_the_others_are_read(self) -> None:
+        first, second = self.numbered(completed(), (1, 8), (2, 100))
+        found = audit_logs({"a": _lines(first), "x": [b"x\n"] * 9, "b": _lines(second)})
+        assert [one.kind for one in found] == ["damaged"] * 5 + ["no_log"]
+        assert all(one.text.startswith("x: ") for one in found)
+
+    def test_in_the_log_of_a_journal_of_one_runtime_it_stays_an_error(self) -> None:
+        late = [{**line, "seq": place} for place, line in enumerate(completed().entries[8:], start=1)]
+        assert "not_created" in {one.kind for one in audit(late)}
+
+
+def _lines(entries: list[dict[str, Any]]) -> list[bytes]:
+    return [msgspec.json.encode(entry) + b"\n" for entry in entries]
