@@ -27,6 +27,7 @@ from .outcomes import closed
 if TYPE_CHECKING:
     from ..actors.breaker import BreakerActor
     from .host import Host
+    from .requests import Known
     from .runtime import Runtime
 
 
@@ -111,7 +112,7 @@ class BreakerHandle:
         message = TripBreaker(*words(reason, by), None if cooldown is None else seconds(cooldown))
         await self._runtime.command(self.record.key, message, request_id=request_id)
 
-    async def _check(self, hook: Hook) -> None:
+    async def _check(self, hook: Hook, _: Known) -> None:
         if found := hook_findings(hook):
             raise SpecificationError(found, "this check")
         over, outcomes = anyio.Event(), list[Outcome]()

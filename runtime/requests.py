@@ -12,6 +12,7 @@ Rules (DESIGN section 8, "Idempotency")
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
     from .host import Host
     from .journal.contract import InboxRow, Journal
 
+Known = Callable[[], Awaitable["RequestRecord | None"]]
+"""Looks for what is kept under the key of a command that is on its way."""
+First = Callable[[Known], Awaitable["RequestRecord | None"]]
+"""What is done before a command. Returns what is kept of it where it has taken effect meanwhile, on another node."""
 KEEP_REQUESTS = 86_400.0
 """Seconds that the key of a command is kept, unless the runtime is told otherwise."""
 LONGEST_ID = 200
@@ -65,13 +70,14 @@ class Requests:
         make: Callable[[Reply], Message],
         *,
         refuse: Callable[[], Exception | None] | None = None,
-        first: Callable[[], Awaitable[None]] | None = None,
+        first: First | None = None,
         kept: Callable[[RequestRecord], Any] | None = None,
     ) -> Any:
         """Run a command, unless it has taken effect under this key before: then return None, as it did.
 
         payload: what the key is bound to beside the operation. make: makes the kernel's input. refuse: asked where
-        nothing is kept under the key; what it returns is raised. first: what must be done before, where nothing is.
+        nothing is kept under the key; what it returns is raised. first: what must be done before, where nothing is; it
+        may find that the command has taken effect meanwhile, on another node.
         kept: makes the answer of what is, where it has one.
         """
         check_request_id(request_id)
@@ -79,12 +85,15 @@ class Requests:
         sent = False
         try:
             fingerprint = fingerprint_of(operation, payload)
-            if (record := await self._known(request_id, operation, fingerprint)) is not None:
+            self.asked += 1
+            known = partial(self._known, request_id, operation, fingerprint)
+            record = await known()
+            if record is None:
+                if refuse is not None and (error := refuse()) is not None:
+                    raise error
+                record = None if first is None else await first(known)
+            if record is not None:
                 return None if kept is None else kept(record)
-            if refuse is not None and (error := refuse()) is not None:
-                raise error
-            if first is not None:
-                await first()
             await self._host.gate()
             row = self.rows.get(request_id)
             come = (0, 0.0) if row is None else (row.row, row.sent_at)
@@ -104,7 +113,6 @@ class Requests:
                 over()
 
     async def _known(self, request_id: str, operation: str, fingerprint: str) -> RequestRecord | None:
-        self.asked += 1
         record: RequestRecord | None = await self._read(self._journal.request, request_id)
         if record is None or not self._is_kept(record):
             return None

@@ -3,7 +3,8 @@
 Rules
 -----
 - A job that has ended is not in memory: its record, its specification and its last run's tasks come from the journal.
-- A command is judged by what the job is when it is given; two at once are one, and the other one is refused.
+- A command is judged by what the job is when it is given; of two at once one is refused. The same one, given to two
+  nodes under one key, is one: the key commits with the run, and whoever comes later gets the answer of the first.
 """
 
 from __future__ import annotations
@@ -15,16 +16,22 @@ import msgspec
 
 from ..actors.commands import NextRun, Reply
 from ..actors.messages import Message
-from ..actors.records import JobRecord, WorkstreamRecord
+from ..actors.records import JobRecord, RequestRecord, WorkstreamRecord
 from ..actors.schema import did_you_mean
 from ..actors.spec import Workstream
 from ..actors.submissions import no_next_run
 from ..actors.task_record import TaskRecord
 from .bodies import placed
 from .cluster.ids import adopt
+from .cluster.seat import Delays
+from .requests import Known
 
 if TYPE_CHECKING:
     from .runtime import Runtime
+
+
+UNDECIDED = 30.0
+"""Seconds for which a node may have taken a job, to run it again, without saying what it does."""
 
 
 class Loaded(msgspec.Struct):
@@ -81,14 +88,15 @@ async def run_again(
             return None
         return no_next_run(state, word)
 
-    async def own() -> None:
+    async def own(known: Known) -> RequestRecord | None:
         """Of several nodes, be the one that runs it again; and see what it has come to, if others did so before."""
         nonlocal loaded
-        if not await adopt(runtime.seat, "job", job_id):
-            raise no_next_run("running", word)
+        if (kept := await _be_the_one(runtime, job_id, word, request_id, known)) is not None:
+            return kept
         again_ended = await runtime.ended(job_id)
         if again_ended is not None:
             loaded = await load(runtime, again_ended)
+        return None
 
     def make(reply: Reply) -> Message:
         assert loaded is not None  # noqa: S101 - else it is refused
@@ -98,6 +106,26 @@ async def run_again(
     said = job_id, again or skip, (reason, by)  # as a living job is told it, so that the same key gets the same answer
     first = None if runtime.seat is None else own
     await runtime.input(word, said, asked, request_id=request_id, refuse=refuse, first=first)
+
+
+async def _be_the_one(
+    runtime: Runtime, job_id: str, word: str, request_id: str | None, known: Known
+) -> RequestRecord | None:
+    """Own an ended job, to run it again. Returns what is kept of the command where it was given to another node, too,
+    and has taken effect there. Raises InvalidTransitionError where another command was faster.
+    """
+    seat, delays = runtime.seat, Delays()
+    assert seat is not None  # noqa: S101 - else it is nobody else's
+    until = seat.host.monotonic() + UNDECIDED
+    while not await adopt(seat, "job", job_id, request_id):
+        record: JobRecord | None = await runtime.read(runtime.journal.job, job_id)  # its key is committed with it
+        if request_id is not None and (kept := await known()) is not None:
+            return kept
+        lives = record is None or record.finished_at is None
+        if request_id is None or lives or seat.host.monotonic() >= until:
+            raise no_next_run("running", word)
+        await seat.pause(delays())  # another node has it, and has not committed yet what it does
+    return None
 
 
 def _find(spec: Workstream, name: str | None) -> None:

@@ -12,7 +12,7 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, TypeVar, Unpack, overload
 
 from ..actors.actor import Actor
@@ -45,6 +45,7 @@ from .naming import by_name
 from .observe import BUFFER, Hub, Past, Subscription
 from .outcomes import closed, outcome_of, taken
 from .outputs import Found
+from .requests import First
 from .reruns import run_again
 from .workers import WorkerHandle, check_worker, not_there, start
 
@@ -276,7 +277,7 @@ class Runtime(RuntimeLife):
         request_id: str | None = None,
         said: tuple[str, object] | None = None,
         refuse: Callable[[], Exception | None] | None = None,
-        first: Callable[[], Awaitable[None]] | None = None,
+        first: First | None = None,
     ) -> Any:
         """Give an entity (by its key) a command; returns when it took effect, durably. Raises what it refuses with.
 
@@ -306,7 +307,7 @@ class Runtime(RuntimeLife):
         *,
         request_id: str | None = None,
         refuse: Callable[[], Exception | None] | None = None,
-        first: Callable[[], Awaitable[None]] | None = None,
+        first: First | None = None,
         kept: Callable[[RequestRecord], Any] | None = None,
     ) -> Any:
         """The same for a command that is an input of its own: `make(reply)` makes it, `payload` is what it says.
@@ -321,7 +322,7 @@ class Runtime(RuntimeLife):
         if refuse is not None and (error := refuse()) is not None:
             raise error
         if first is not None:
-            await first()
+            await first(_nothing_kept)
         await self._host.gate()
         return await self._host.ask(make)
 
@@ -564,6 +565,10 @@ class Runtime(RuntimeLife):
     def tail(self, token: int) -> str:
         """The last line of what the command under a fencing token has written."""
         return self._host.caller.tail(token)
+
+
+async def _nothing_kept() -> None:
+    """A command without a key leaves nothing under one."""
 
 
 def check_job_id(job_id: str) -> None:

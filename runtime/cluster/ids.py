@@ -38,13 +38,14 @@ async def reserve(seat: Seat | None, kind: str, name: str, known: Callable[[], A
     return None
 
 
-async def adopt(seat: Seat | None, kind: str, name: str) -> bool:
-    """Own an ended job, or machine, that is about to go on. False where another node was faster.
+async def adopt(seat: Seat | None, kind: str, name: str, request_id: str | None = None) -> bool:
+    """Own an ended job, or machine, that is about to go on. False where another node was faster, or the command with
+    that key has taken effect.
 
     What comes of it is numbered above all that its former owner has numbered.
     """
     if seat is None:
         return True
-    mine = await seat.patiently(seat.cluster.adopt, kind, name)
+    mine = await seat.patiently(seat.cluster.adopt, kind, name, request_id or "", seat.host.now())
     seat.count_on()
     return mine

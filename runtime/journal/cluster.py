@@ -178,9 +178,11 @@ class Cluster(Protocol):
         """The name of the node that owns a living job or machine; None where it has ended, or nobody does."""
         ...
 
-    def adopt(self, kind: str, name: str) -> bool:
+    def adopt(self, kind: str, name: str, request: str = "", now: float = 0.0) -> bool:
         """Own an ended job, or machine, that is about to go on here. False where another node has done so, or it lives.
 
+        request: the key of the command that it goes on by, at `now` (UTC epoch seconds). False, too, where that has
+        taken effect, and in the same look: what it began may have ended already.
         That is a taking, too: where it was another node's, `epoch` has risen, and numbers must before it goes on.
         """
         ...

@@ -14,7 +14,7 @@ from tests.postgres.seats import Seats
 from tests.runtime.journal.samples import job, raw, worker
 
 from callboard.actors.loading import Loaded
-from callboard.actors.records import MachineRecord, OutboxRow
+from callboard.actors.records import MachineRecord, OutboxRow, RequestRecord
 from callboard.runtime.journal.cluster import EPOCH, LeaseLost
 from callboard.runtime.journal.contract import JournalError, JournalLocked
 from callboard.runtime.journal.postgres.address import parse
@@ -764,6 +764,21 @@ def test_an_ended_job_is_adopted_by_one(seats: Seats) -> None:
     assert second.adopt("job", "job-1")
     assert not first.adopt("job", "job-1")
     assert not second.adopt("job", "unknown")
+
+
+def test_no_job_is_adopted_for_a_command_that_has_taken_effect(seats: Seats) -> None:
+    first, second = seats.node("web-1"), seats.node("web-2")
+    key = RequestRecord(
+        key=900, request_id="k", operation="retry", fingerprint="f", at=1.0, expires_at=100.0, owner=1,
+        answer=raw({}),
+    )  # fmt: skip
+    seats.commit(first, ended(1))
+    assert first.adopt("job", "job-1", "k", 2.0)
+    assert not second.adopt("job", "job-1", "k", 2.0)  # it is being done
+    seats.commit(first, job(1, run=2), key)
+    seats.commit(first, ended(1, run=2))
+    assert not second.adopt("job", "job-1", "k", 3.0)  # it was done, and what it began has ended
+    assert second.adopt("job", "job-1", "k", 101.0)  # a key past its time is as good as new
 
 
 def test_its_own_job_needs_no_new_epoch(seats: Seats) -> None:

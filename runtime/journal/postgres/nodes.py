@@ -322,9 +322,12 @@ class PostgresCluster:
         row = self._ask(lambda connection: connection.execute(sql.encode(), self._about(kind, name)).fetchone())
         return None if row is None else row[0]
 
-    def adopt(self, kind: str, name: str) -> bool:
-        """Own an ended job, or machine, which is about to go on here. False where it lives, or is another node's."""
-        living, moved, epoch, acts = self._row(statements.ADOPT[kind], self._about(kind, name))
+    def adopt(self, kind: str, name: str, request: str = "", now: float = 0.0) -> bool:
+        """Own an ended job, or machine, which is about to go on here. False where it lives, or is another node's, or
+        the command with that key has taken effect.
+        """
+        about = {**self._about(kind, name), "request": request, "now": now}
+        living, moved, epoch, acts = self._row(statements.ADOPT[kind], about)
         if not living:
             raise self._fenced()
         self.known.rise(epoch or 0)

@@ -78,7 +78,8 @@ WHERE names.name = %(name)s AND record.living AND NOT nodes.fenced
 """
     for kind in ("job", "machine")
 }
-# A name remembers by whom its entity was adopted, and after which run.
+# A name remembers by whom its entity was adopted, and after which run. It is not adopted for a command that has taken
+# effect already: whoever sees that what it began has ended sees its key as well, which was committed with it.
 ADOPT = {
     kind: f"""
 WITH me AS (SELECT node FROM nodes WHERE node = %(me)s AND NOT fenced FOR NO KEY UPDATE), ended AS (
@@ -88,6 +89,7 @@ WITH me AS (SELECT node FROM nodes WHERE node = %(me)s AND NOT fenced FOR NO KEY
   UPDATE names SET node = me.node, adopted = coalesce(ended.run, 1) FROM me, ended
   WHERE names.name = %(name)s AND (names.adopted IS DISTINCT FROM coalesce(ended.run, 1) OR names.node = me.node
     OR EXISTS (SELECT FROM nodes AS other WHERE other.node = names.node AND other.fenced))
+    AND NOT EXISTS (SELECT FROM request_records WHERE request_id = %(request)s AND expires_at > %(now)s)
   RETURNING ended.key, ended.node AS before
 ), done AS (
   UPDATE {kind}_records AS record SET node = %(me)s FROM won WHERE record.key = won.key AND NOT record.living

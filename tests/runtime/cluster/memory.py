@@ -289,8 +289,11 @@ class MemoryNode:
     def owner_of(self, kind: str, name: str) -> str | None:
         return self.base.owner_of(InboxRow("", kind, name, ""))
 
-    def adopt(self, kind: str, name: str) -> bool:
+    def adopt(self, kind: str, name: str, request: str = "", now: float = 0.0) -> bool:
         self._check()
+        known = self.base.request(request) if request else None
+        if known is not None and known.expires_at > now:
+            return False
         record: JobRecord | MachineRecord | None = self.base.job(name) if kind == "job" else self.base.machine(name)
         if record is None or record.finished_at is None:
             return False

@@ -1,0 +1,143 @@
+"""The same `retry`, `resume` or `skip`, given to two nodes under one key: one further run, and one answer."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import anyio
+import pytest
+
+from callboard import InvalidTransitionError, RequestIdReused, Runtime, Task, TaskContext, Workstream
+from callboard.runtime import reruns
+from callboard.runtime.handles import JobHandle
+
+from .scene import Scene, waits
+
+pytestmark = pytest.mark.anyio
+Verb = Callable[[JobHandle, "str | None"], Awaitable[JobHandle]]
+
+
+@pytest.fixture
+def scene() -> Scene:
+    return Scene()
+
+
+async def fails_first(task: TaskContext) -> str:
+    if task.workstream_id.endswith("@1"):
+        raise ValueError("not yet")
+    return "well"
+
+
+async def retry(job: JobHandle, key: str | None) -> JobHandle:
+    return await job.retry(by="ana", request_id=key)
+
+
+async def resume(job: JobHandle, key: str | None) -> JobHandle:
+    return await job.resume(by="ana", request_id=key)
+
+
+async def skip(job: JobHandle, key: str | None) -> JobHandle:
+    return await job.skip("x", by="ana", request_id=key)
+
+
+VERBS = pytest.mark.parametrize("verb", [retry, resume, skip])
+
+
+async def failed(a: Runtime) -> JobHandle:
+    """A job whose next run fails no more, and ends when the test lets it."""
+    tasks = [Task("x", run=fails_first), Task("z", run=waits, depends_on=["x"])]
+    job = await a.submit(Workstream("w", tasks=tasks), id="j")
+    await job.wait()
+    assert job.state == "failed"
+    return job
+
+
+class Turns:
+    """Has the second node take the job at a moment of the first one's command."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.first_has_it, self.first_goes_on = anyio.Event(), anyio.Event()
+        self.second_asks, self.second_goes_on = anyio.Event(), anyio.Event()
+        self._adopt = reruns.adopt
+        monkeypatch.setattr(reruns, "adopt", self.adopt)
+
+    async def adopt(self, seat: Any, *args: Any) -> bool:
+        if seat.name == "a":
+            mine = await self._adopt(seat, *args)
+            self.first_has_it.set()
+            await self.first_goes_on.wait()
+            return mine
+        self.second_asks.set()  # it has looked for the key, and found none
+        await self.second_goes_on.wait()
+        return await self._adopt(seat, *args)
+
+
+@VERBS
+@pytest.mark.parametrize("when", ["taken", "under way", "over"])
+async def test_it_is_one_however_far_the_first_one_is(
+    scene: Scene, verb: Verb, when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers: list[JobHandle] = []
+
+    async def ask(runtime: Runtime) -> None:
+        answers.append(await verb(await runtime.job("j"), "k"))
+
+    async with scene.runtime("a") as a, scene.runtime("b") as b, scene.ticking():
+        await failed(a)
+        turns = Turns(monkeypatch)
+        async with anyio.create_task_group() as group:
+            group.start_soon(ask, a)
+            await turns.first_has_it.wait()
+            group.start_soon(ask, b)
+            await turns.second_asks.wait()
+            if when == "taken":
+                turns.second_goes_on.set()
+                for _ in range(20):
+                    await anyio.lowlevel.checkpoint()
+                turns.first_goes_on.set()
+            else:
+                turns.first_goes_on.set()
+                await scene.until(lambda: len(answers) == 1)
+                if when == "over":
+                    scene.ran.go_on.set()
+                    await answers[0].wait()
+                turns.second_goes_on.set()
+        assert len(answers) == 2
+        scene.ran.go_on.set()
+        last = await (await b.job("j")).wait()
+        assert last.ok
+        assert (await a.job("j")).record.runs == 2
+        assert [one.id for one in scene.base.workstreams("j")] == ["j@1", "j@2"]
+        monkeypatch.undo()
+        with pytest.raises(RequestIdReused):
+            await (await b.job("j")).retry("x", "another", request_id="k")
+        again = await (await a.job("j")).retry("x", request_id="later")  # nothing of all that stands in its way
+        await again.wait()
+        assert (await b.job("j")).record.runs == 3
+
+
+async def test_another_command_is_refused_all_the_same(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    refused: list[BaseException] = []
+
+    async with scene.runtime("a") as a, scene.runtime("b") as b, scene.ticking():
+        await failed(a)
+        turns = Turns(monkeypatch)
+
+        async def ask(runtime: Runtime, key: str) -> None:
+            try:
+                await (await runtime.job("j")).retry(request_id=key)
+            except InvalidTransitionError as error:
+                refused.append(error)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(ask, a, "one")
+            await turns.first_has_it.wait()
+            group.start_soon(ask, b, "two")
+            await turns.second_asks.wait()
+            turns.second_goes_on.set()
+            turns.first_goes_on.set()
+        assert "'retry' is not possible in state 'running'" in str(refused[0])
+        scene.ran.go_on.set()
+        await (await a.job("j")).wait()
+        assert (await b.job("j")).record.runs == 2
