@@ -19,9 +19,13 @@ from ..engines.processes import this_process
 from ..identity import Origin
 from ..places import in_words
 from .contract import JournalCorrupt, JournalError, JournalLocked, JournalMissing, JournalTooNew, JournalUnwritable
-from .schema import BATCH, MIGRATIONS
+from .schema import BATCH, FIRST_COLUMNS, MIGRATIONS
 
 APPLICATION_ID = 0x43616C6C  # "Call"
+_COLUMNS = (
+    "SELECT found.name || '.' || listed.name FROM sqlite_master AS found JOIN pragma_table_info(found.name) AS listed"
+    " WHERE found.type = 'table'"
+)
 SMALLEST = 512
 """Bytes of the smallest database."""
 LARGEST_CHECKED = 64 * 1024 * 1024
@@ -132,7 +136,22 @@ def version_of(connection: sqlite3.Connection, path: Path) -> int:
             f"{path} was written by a newer Callboard (its version is {version}, this one knows {len(MIGRATIONS)}). "
             "Nothing was changed: upgrade Callboard, or use another file."
         )
+    if version:
+        _refuse_unsettled(connection, path)
     return int(version)
+
+
+def _refuse_unsettled(connection: sqlite3.Connection, path: Path) -> None:
+    """Raises JournalError for a journal of a Callboard from before the versions of its tables were told apart."""
+    there = {name for (name,) in connection.execute(_COLUMNS)}
+    lacks = [f"{table}.{name}" for table, names in FIRST_COLUMNS.items() for name in names.split()]
+    lacks = [name for name in lacks if name not in there]
+    if lacks:
+        raise JournalError(
+            f"{path} was written by an older Callboard, from before its tables were settled (it lacks {lacks[0]}), and "
+            "this one cannot read it. It is not damaged, and was not touched: let the Callboard that wrote it finish "
+            "what is in it, and use another file for this one."
+        )
 
 
 def check_pages(connection: sqlite3.Connection, path: Path) -> None:

@@ -98,6 +98,18 @@ CREATE INDEX chunks_of_owner ON transition_chunks (owner);
     + document_views(Sqlite())
 )
 
+FIRST_COLUMNS = {
+    "approval_records": "key workstream record", "archived_jobs": "id state archived_at file",
+    "archived_numbers": "first last", "attempt_records": "key task living record", "breaker_records": "key record",
+    "inbox_rows": "key command answer answered_at", "job_records": "key state living record",
+    "machine_records": "key living record", "meta": "one session owner entry last_key last_seq log",
+    "names": "name key", "outbox_rows": "key record",
+    "request_records": "key request_id expires_at owner record", "specs": "workstream spec",
+    "task_records": "key record", "transition_chunks": "seq base owner transitions",
+    "worker_records": "key name run living record", "workstream_records": "key job record",
+}  # fmt: skip
+"""The tables of version 1. Before it was settled its number was given to others, too, which lack some of them."""
+
 _NAMED = """
 ALTER TABLE meta ADD COLUMN id TEXT NOT NULL DEFAULT '';  -- random, of the journal's making: what is its names it
 UPDATE meta SET id = lower(hex(randomblob(16)));

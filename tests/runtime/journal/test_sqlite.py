@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -18,9 +19,12 @@ import pytest
 
 from callboard.actors.records import JobRecord, OutboxRow
 from callboard.actors.task_record import Produced, Trouble
+from callboard.runtime.cli.migrate import migrate
+from callboard.runtime.control.client import put
 from callboard.runtime.journal import open_journal
 from callboard.runtime.journal.contract import (
     Entry,
+    InboxRow,
     JournalCorrupt,
     JournalError,
     JournalLocked,
@@ -31,7 +35,7 @@ from callboard.runtime.journal.contract import (
 from callboard.runtime.journal.memory import MemoryJournal
 from callboard.runtime.journal.opening import connect_writer
 from callboard.runtime.journal.reader import SqliteReader
-from callboard.runtime.journal.schema import MIGRATIONS
+from callboard.runtime.journal.schema import FIRST_COLUMNS, MIGRATIONS
 from callboard.runtime.journal.sqlite import SqliteJournal
 
 from .samples import Loop, attempt, entry, job, moved, raw, task, worker, workstream
@@ -183,6 +187,76 @@ def test_another_applications_database_is_refused_and_not_touched(path: Path, mo
         with pytest.raises(JournalCorrupt, match="another application"):
             refused()
     assert path.read_bytes() == before
+
+
+def of_version_1(path: Path, *changes: str) -> None:
+    """A journal with one job, as it was before it had an id."""
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(MIGRATIONS[0])
+        connection.executescript(f"PRAGMA application_id = {0x43616C6C}; PRAGMA user_version = 1;")
+        text = msgspec.json.encode(job(1)).decode()
+        connection.execute("INSERT INTO job_records VALUES (1, 'running', 1, ?)", (text,))
+        connection.execute("INSERT INTO names VALUES ('job:job-1', 1)")
+        connection.execute("UPDATE meta SET last_key = 1")
+        connection.commit()
+        for change in changes:
+            connection.execute(change)
+        connection.commit()
+        connection.execute("PRAGMA journal_mode = WAL")
+
+
+def test_a_file_of_the_first_version_is_migrated_and_named(path: Path) -> None:
+    of_version_1(path)
+    with closing(SqliteReader(path)) as reader:  # which changes nothing
+        assert reader.job("job-1") == job(1)
+    row = InboxRow("cancel", "job", "job-1", "r1")
+    with pytest.raises(JournalError, match=r"written by an older Callboard. Open it once with this one"):
+        put(path, row)
+    with opened(path) as (journal, _):
+        first = journal.identity
+        assert re.fullmatch("[0-9a-f]{32}", first.id)
+        assert journal.job("job-1") == job(1)
+    with opened(path) as (journal, _):
+        assert journal.identity == first
+    with opened(path.with_name("other.db")) as (journal, _):
+        assert journal.identity.id != first.id
+
+
+@pytest.mark.parametrize(
+    ("change", "lacks"),
+    [
+        ("DROP TABLE archived_numbers", "archived_numbers.first"),
+        ("DROP TABLE machine_records", "machine_records.key"),
+        ("ALTER TABLE meta DROP COLUMN log", "meta.log"),
+    ],
+)
+def test_a_file_from_before_the_tables_were_settled_is_older_and_not_damaged(
+    path: Path, change: str, lacks: str
+) -> None:
+    of_version_1(path, change)
+    before = content(path.parent)
+    asked: list[Callable[[], object]] = [
+        lambda: SqliteReader(path),
+        lambda: Loop().open(SqliteJournal(path)),
+        lambda: put(path, InboxRow("cancel", "job", "job-1", "r1")),
+        lambda: migrate(journal=str(path)),
+    ]
+    for one in asked:
+        with pytest.raises(JournalError, match=rf"by an older Callboard.*it lacks {lacks}.*It is not damaged") as told:
+            one()
+        assert not isinstance(told.value, JournalCorrupt)
+    assert {name: data for name, data in content(path.parent).items() if not name.endswith(".lock")} == before
+
+
+def test_the_tables_of_the_first_version_are_those_that_it_makes() -> None:
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.executescript(MIGRATIONS[0])
+        tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite%'")
+        made = {
+            name: " ".join(column for (column,) in connection.execute("SELECT name FROM pragma_table_info(?)", (name,)))
+            for (name,) in tables
+        }
+    assert made == FIRST_COLUMNS
 
 
 def test_a_newer_file_is_refused_and_not_touched(path: Path) -> None:
