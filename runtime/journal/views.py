@@ -19,6 +19,12 @@ def views(sql: Dialect) -> str:
     return _Views(sql).all()
 
 
+def machines_view(sql: Dialect) -> str:
+    """What makes that of machines: their due times may be any number, in journals of older versions."""
+    made = _Views(sql)
+    return made.of("machines", "machine_records", made.machine)
+
+
 class _Views:
     """The views in one dialect. Each has the name of its table as that of its source."""
 

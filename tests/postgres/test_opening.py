@@ -105,6 +105,16 @@ def test_a_newer_journal_is_refused_and_left_alone(postgres: str) -> None:
     assert version(postgres) == len(MIGRATIONS) + 1
 
 
+@pytest.mark.parametrize("due", ["1e18", "-1e18", "1.7e12", "null"])
+def test_a_due_time_that_is_none_spoils_no_view(postgres: str, due: str) -> None:
+    migrate(parse(postgres))
+    record = f'{{"id": "run-7", "name": "run-7", "state": "open", "created_at": 1, "updated_at": 1, "due_at": {due}}}'
+    with connect(parse(postgres), "test") as connection:
+        connection.execute("INSERT INTO machine_records (key, living, record) VALUES (1, true, %s)", [record])
+        rows = connection.execute("SELECT id, due_at, created_at FROM machines").fetchall()
+    assert rows == [("run-7", None, "1970-01-01T00:00:01.000Z")]
+
+
 def test_an_older_or_missing_journal_is_not_read(postgres: str) -> None:
     address = parse(postgres)
     with connect(address, "test") as connection:

@@ -24,7 +24,7 @@ from __future__ import annotations
 from ..dialect import Postgres
 from ..documents import document_views
 from ..schema import ANSWERS_KEPT
-from ..views import views
+from ..views import machines_view, views
 from .tables import INBOX, NODES
 
 LEASE_LOST = "CB001"
@@ -298,10 +298,14 @@ ALTER TABLE nodes
   ADD COLUMN favours_until timestamptz;   -- until then
 """
 
+# A number that is no time was no reason to refuse the whole view.
+_SHOWN = machines_view(Postgres()).replace("CREATE", "CREATE OR REPLACE", 1)  # rights that were granted stay
+
 MIGRATIONS = (
     NODES + INBOX + _RECORDS + _COMMIT + _PRINTED + views(Postgres()) + document_views(Postgres()),
     _NAMED,
     _COMPARED,
     _HANDED,
+    _SHOWN,
 )
 """What brings a database from version n to n + 1."""

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { ago, counted, listed, safe, setting, span, ticking, timed } from "./text.js";
+import { ago, clock, counted, full, iso, listed, moment, safe, setting, span, ticking, timed } from "./text.js";
 
 test("characters that turn the direction of writing or hide are shown as what they are", () => {
   assert.equal(safe("a\u202eb\u0007c\u200bd\u{e0041}"), "a\\u202eb\\x07c\\u200bd\\ue0041");
@@ -18,6 +18,13 @@ test("how long something took is told in the two units that matter", () => {
 
 test("what somebody has set is told as they would say it", () => {
   assert.deepEqual([0.5, 90, 60, 7200, 259_200].map(setting), ["0.5 s", "90 s", "1 min", "2 h", "72 h"]);
+});
+
+test("a number that is no time is told as what it is, and throws nothing", () => {
+  for (const at of [1e18, -1e18, Infinity, NaN, null]) {
+    for (const told of [clock(at), moment(at, 1e9), full(at), iso(at)]) assert.equal(told, `no time: ${at}`);
+  }
+  assert.equal(iso(0), "1970-01-01T00:00:00.000Z");
 });
 
 test("how long ago is told coarsely", () => {
