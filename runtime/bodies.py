@@ -23,6 +23,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence, Sized
+from contextlib import suppress
 from hashlib import blake2b
 from threading import Lock
 from typing import Any, TypeVar, cast
@@ -49,7 +50,7 @@ from .functions import (
     wants_too_much,
 )
 from .naming import named, within
-from .program import NOT_OF_A_FILE, own_name
+from .program import NOT_OF_A_FILE
 from .threads import in_lane
 
 __all__ = [
@@ -159,6 +160,22 @@ class Bodies:
         """Let go of the local functions of an approval that nobody asks for any more."""
         if self._local:
             _with_members(rule, (), self._drop)
+
+    def meaning(self, workstream: Workstream) -> bytes:
+        """The JSON of a workstream with each function by one name, whatever it was called when it was submitted."""
+        names: dict[str, str] = {}
+        for name, func in self._registered.items():
+            names[name] = kept = self._names[id(func)]
+            with suppress(NoPath):
+                names[path_of(func)] = kept
+
+        def one(name: object, _: Path) -> object:
+            if not isinstance(name, str):
+                return name
+            now = located(name, None)  # an older version kept no more of a program than that it was one
+            return names.get(name) or names.get(now, now)
+
+        return _unplaced(msgspec.json.encode(_rewrite(workstream, one)), workstream.folder)
 
     def path_for(self, name: str, func: Body) -> str:
         """The import path by which another process of this program finds the function kept as `name`. Raises NoPath."""
@@ -317,20 +334,13 @@ def journalable(
     return _rewrite(workstream, name), found
 
 
-def fingerprints_of(encoded: bytes, folder: str | None) -> list[str]:
-    """What tells a workstream from others that are submitted under its id; the rest are what older versions made of it.
-
-    Where its modules were found tells nothing: it is one specification wherever its folder is.
-    """
-    if folder is not None:
-        encoded = encoded.replace(b"@" + _spelled(folder) + b":", b":")
-    of_program = _spelled(f"{own_name()}:")
-    older = [encoded.replace(b'"' + of_program, b'"__main__:')] if of_program in encoded else []
-    return [blake2b(one, digest_size=16).hexdigest() for one in (encoded, *older)]
+def fingerprint_of(encoded: bytes, folder: str | None) -> str:
+    """What tells a workstream from others that are submitted under its id. Where its modules lie tells nothing."""
+    return blake2b(_unplaced(encoded, folder), digest_size=16).hexdigest()
 
 
-def _spelled(text: str) -> bytes:
-    return msgspec.json.encode(text)[1:-1]
+def _unplaced(encoded: bytes, folder: str | None) -> bytes:
+    return encoded if folder is None else encoded.replace(b"@" + msgspec.json.encode(folder)[1:-1] + b":", b":")
 
 
 def placed(workstream: Workstream) -> Workstream:

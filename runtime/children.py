@@ -25,13 +25,13 @@ from ..actors.messages import Message
 from ..actors.names import name_problem
 from ..actors.records import JobRecord
 from ..actors.spec import Workstream
-from .bodies import fingerprints_of, prepared
+from .bodies import fingerprint_of, prepared
 from .cluster.ids import adopt, reserve
 from .engines.childjob import ChildJob
 from .handles import JobHandle
 from .inflight import InFlight
 from .outcomes import JobExists, Outcome
-from .reruns import load
+from .reruns import is_same, load
 from .runners import BodyCancelled, RunnerPool
 
 if TYPE_CHECKING:
@@ -99,9 +99,9 @@ class Children:
             said = msgspec.to_builtins(msgspec.structs.replace(spec, folder=None, cwd=None))
             context.keep_out_secrets(said, "the child job's specification")
         folder = spec.folder or self._host.kernel.folder_of(token)
-        fingerprint, *older = fingerprints_of(_LOCAL.sub(rb"\1", encoded), folder)
+        fingerprint = fingerprint_of(_plain(encoded), folder)
         known = await reserve(runtime.seat, "job", job_id, lambda: self._known(job_id))
-        if known is not None and known.fingerprint not in {fingerprint, *older}:
+        if known is not None and not await is_same(runtime, known, spec, fingerprint, _plain):
             raise JobExists(
                 f"there is a child job {job_id!r} already, with another workstream ({known.state} now). Use another "
                 "name, or submit under one name what does not change from attempt to attempt."
@@ -207,6 +207,10 @@ class Children:
                 raise TaskCancelled(f"the task {context.task!r} was cancelled")
             raise errors[0]
         return found[0]
+
+
+def _plain(encoded: bytes) -> bytes:
+    return _LOCAL.sub(rb"\1", encoded)
 
 
 def _unheard(value: Any, error: Exception | None) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -69,11 +69,9 @@ class RuntimeClosed(RuntimeError):  # noqa: N818 - a state, as in the standard l
     """
 
 
-def taken(
-    job_id: str, record: JobRecord | None, archived: Sequence[ArchivedJob], fingerprints: Collection[str]
-) -> JobExists | None:
-    """Why a workstream of these fingerprints cannot be submitted under an id, by what the journal has of that."""
-    if record is not None and record.fingerprint not in fingerprints:
+def taken(job_id: str, record: JobRecord | None, archived: Sequence[ArchivedJob], *, same: bool) -> JobExists | None:
+    """Why a workstream cannot be submitted under an id, by what the journal has of that. same: it is that job's."""
+    if record is not None and not same:
         return JobExists(
             f"there is a job {job_id!r} already, submitted with another workstream ({record.state} now). Use another "
             "id, or submit exactly what was submitted under this one."

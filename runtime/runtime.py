@@ -12,7 +12,7 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, Literal, TypeVar, Unpack, overload
 
 from ..actors.actor import Actor
@@ -29,7 +29,7 @@ from ..actors.task import TaskActor
 from ..actors.transitions import Transitioned
 from .approvals import PendingApproval, pending_of, with_teams
 from .attribution import name_of, reason_of
-from .bodies import fingerprints_of, prepared
+from .bodies import fingerprint_of, prepared
 from .breakers import BreakerHandle
 from .cluster.ids import reserve
 from .cluster.remote import EVERYTHING, RemoteJob, look, pending_elsewhere
@@ -46,7 +46,7 @@ from .observe import BUFFER, Hub, Past, Subscription
 from .outcomes import closed, outcome_of, taken
 from .outputs import Found
 from .requests import First
-from .reruns import run_again
+from .reruns import is_same, run_again
 from .workers import WorkerHandle, check_worker, not_there, start
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -131,8 +131,8 @@ class Runtime(RuntimeLife):
             if id is None:
                 fingerprint = ""
             else:
-                fingerprint, *older = fingerprints_of(encoded, ready.folder)
-                known = await reserve(self.seat, "job", id, lambda: self._known(id, [fingerprint, *older]))
+                fingerprint = fingerprint_of(encoded, ready.folder)
+                known = await reserve(self.seat, "job", id, lambda: self._known(id, ready, fingerprint))
                 if known is not None:
                     return known
             await self._host.gate()
@@ -171,12 +171,13 @@ class Runtime(RuntimeLife):
         context = self._host.caller.context_of(running, running.record.token)
         return (await self._children.submit(context, workstream, name)).job
 
-    async def _known(self, job_id: str, fingerprints: Sequence[str]) -> JobHandle | None:
+    async def _known(self, job_id: str, spec: Workstream, fingerprint: str) -> JobHandle | None:
         """The job that has this id already. Raises JobExists if it is another one."""
         actor = self._host.kernel.jobs.get(job_id)
         record = actor.record if actor is not None else await self.read(self.journal.job, job_id)
         archived = [] if record is not None else await self.read(self.journal.archived, job_id)
-        if (refused := taken(job_id, record, archived, fingerprints)) is not None:
+        same = record is None or await is_same(self, record, spec, fingerprint)
+        if (refused := taken(job_id, record, archived, same=same)) is not None:
             raise refused
         if record is None:
             return None

@@ -16,8 +16,10 @@ from .options import DRAIN, JOURNAL, AsJson, DrainDeadline, JsonLog, Lease, Node
 from .trouble import Trouble
 
 if TYPE_CHECKING:
+    from ...actors.records import JobRecord
     from ...actors.spec import Workstream
     from ..handles import JobHandle
+    from ..journal.contract import Reader
     from ..runtime import Runtime
     from ..specfile import RunFile
 
@@ -115,9 +117,10 @@ def _refuse_a_second(asked: RunFile, journal: Store, job_id: str | None, opened:
     with reading_if_used(journal) as reader:
         if reader is None:
             return
-        found = _fingerprints(opened(), asked.workstream)
+        same = _same(opened(), asked.workstream, reader)
         if job_id is not None:
-            refused = taken(job_id, reader.job(job_id), reader.archived(job_id), found)
+            record = reader.job(job_id)
+            refused = taken(job_id, record, reader.archived(job_id), same=record is None or same(record))
             if refused is not None:
                 raise Trouble(str(refused))
         for job in reader.jobs(states=LIVING, limit=10_000):
@@ -130,11 +133,16 @@ def _refuse_a_second(asked: RunFile, journal: Store, job_id: str | None, opened:
         refuse_unless_found(reader, journal)
 
 
-def _fingerprints(runtime: Runtime, workstream: Workstream) -> list[str]:
-    """Those that a runtime which nobody has entered would submit it by. Raises SpecificationError."""
+def _same(runtime: Runtime, workstream: Workstream, reader: Reader) -> Callable[[JobRecord], bool]:
+    """What tells whether a job was submitted with that workstream, by a runtime which nobody has entered.
+
+    Raises SpecificationError.
+    """
     import msgspec  # noqa: PLC0415
 
-    from ..bodies import fingerprints_of, prepare  # noqa: PLC0415
+    from ..bodies import fingerprint_of, prepare  # noqa: PLC0415
+    from ..reruns import means  # noqa: PLC0415
 
     ready = prepare(workstream, runtime.bodies, durable=True, lifecycles=runtime.lifecycles)
-    return fingerprints_of(msgspec.json.encode(ready), ready.folder)
+    fingerprint = fingerprint_of(msgspec.json.encode(ready), ready.folder)
+    return lambda job: job.fingerprint == fingerprint or means(runtime.bodies, reader.spec(job.stream), ready)

@@ -9,8 +9,9 @@ from pathlib import Path
 import anyio
 import pytest
 
-from callboard import Check, Condition, Runtime, SpecificationError, Task, VirtualClock, Workstream
-from callboard.runtime.bodies import Bodies, BodyNotFound, fingerprints_of
+from callboard import Check, Condition, JobExists, Runtime, SpecificationError, Task, VirtualClock, Workstream
+from callboard.runtime.bodies import Bodies, BodyNotFound
+from callboard.runtime.functions import find, located
 
 PROGRAM = """
 import os, sys, anyio
@@ -253,13 +254,25 @@ async def test_what_an_older_version_kept_of_a_program_waits_until_one_says_that
             assert (await job.wait()).results == {"t": "here"}
 
 
-def test_a_workstream_that_an_older_version_took_is_known_again() -> None:
-    from callboard.runtime.program import own_name
+@pytest_anyio
+async def test_what_was_submitted_under_an_id_is_known_again_by_other_names(tmp_path: Path) -> None:
+    def said(run: object) -> Workstream:
+        return Workstream("w", folder=str(tmp_path), tasks=[Task("t", run=run, wait="1h")], checks=[Check(run=run)])
 
-    now = f'{{"run":"{own_name()}:work"}}'.encode()
-    then = b'{"run":"__main__:work"}'
-    assert fingerprints_of(then, None)[0] in fingerprints_of(now, None)[1:]
-    assert fingerprints_of(b'{"run":"steps@/left:go"}', "/left") == fingerprints_of(b'{"run":"steps:go"}', "/left")
+    (tmp_path / "beside_this.py").write_text("def work(): ...")
+    async with Runtime(tmp_path / "j.db") as runtime:
+        runtime.task(work, name="first")
+        await runtime.submit(said("first"), id="j")
+        await runtime.submit(said("beside_this:work"), id="k")
+    async with Runtime(tmp_path / "j.db") as runtime:
+        runtime.task(work, name="second", aliases=["first"])
+        for run in ("second", work, "first", f"{__name__}:work"):
+            assert (await runtime.submit(said(run), id="j")).id == "j"
+        for other in (said(charge), said("beside_this:work")):
+            with pytest.raises(JobExists):
+                await runtime.submit(other, id="j")
+        runtime.task(find(located("beside_this:work", str(tmp_path))), name="third")
+        assert (await runtime.submit(said("third"), id="k")).id == "k"
 
 
 # -- stable names ------------------------------------------------------------------------------------------------------
