@@ -175,7 +175,7 @@ class _Beside:
 class MachineKind:
     """What entities run by: one for all that were declared alike."""
 
-    __slots__ = ("definition", "digest", "encoded", "facts", "machine", "on_event")
+    __slots__ = ("__weakref__", "definition", "digest", "encoded", "facts", "machine", "on_event")
 
     def __init__(
         self, definition: Definition, machine: Machine, facts: type[msgspec.Struct] | None, on_event: Reducer | None

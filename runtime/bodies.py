@@ -22,6 +22,7 @@ Rules:
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence, Sized
 from contextlib import suppress
 from hashlib import blake2b
@@ -82,6 +83,7 @@ class Bodies:
         self._local: dict[str, Body] = {}
         self._holds: dict[str, int] = {}  # how often a local name stands in workstreams that are alive
         self._names: dict[int, str] = {}  # by the id of each function that is registered or local
+        self._dropped: deque[Sequence[str]] = deque()  # local names that nobody uses any more
         self._made = 0
         self._lock = Lock()  # around what is counted: large workstreams are prepared in a thread
 
@@ -118,6 +120,8 @@ class Bodies:
 
         Without `durable` a function that has no path is kept, until `release` has dropped each use of it.
         """
+        while self._dropped:
+            self.let_go(self._dropped.popleft())
         if id(func) not in self._names:
             try:
                 return path_of(func)
@@ -181,6 +185,10 @@ class Bodies:
         """The import path by which another process of this program finds the function kept as `name`. Raises NoPath."""
         return path_of(func) if name in self._registered or ":" not in name or name.startswith("__main__") else name
 
+    def let_go_later(self, names: Sequence[str]) -> None:
+        """The same, from wherever the garbage collector happens to run."""
+        self._dropped.append(names)
+
     def let_go(self, names: Iterable[str]) -> None:
         """Let go of one use of each of these, if they are local."""
         for name in names:
@@ -216,7 +224,11 @@ async def prepared(
 
     def work() -> tuple[Workstream, bytes]:
         ready = prepare(workstream, bodies, durable=durable, lifecycles=lifecycles, folder=folder)
-        return ready, msgspec.json.encode(ready)
+        try:
+            return ready, msgspec.json.encode(ready)
+        except BaseException:
+            bodies.release(ready)
+            raise
 
     tasks = cast("object", workstream.tasks)
     if isinstance(tasks, Sized) and len(tasks) > LARGE:

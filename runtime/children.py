@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from ..actors.commands import Lend, Regain, Reply, Submit
-from ..actors.errors import AttemptOver, TaskCancelled
+from ..actors.errors import TaskCancelled
 from ..actors.messages import Message
 from ..actors.names import name_problem
 from ..actors.records import JobRecord
@@ -59,7 +59,7 @@ class Children:
             raise ValueError(f"{name!r:.80} cannot be the name of a child job: it {problem}")
         context.keep_out_secrets(name, "the child job's name")
         job_id = f"{context.job_id}/{context.task}/{name}"
-        over, sent = await self._submitting.enter(job_id), False
+        over, sent, taken = await self._submitting.enter(job_id), False, True
         try:
             spec, encoded = await self._prepared(context, workstream)
             try:
@@ -68,11 +68,11 @@ class Children:
                     await self._host.gate()
                     sent = True
                     await self._host.ask(make, over=over)
-            except AttemptOver:
-                self.runtime.bodies.release(spec)
+            except Exception:
+                taken = False
                 raise
             finally:
-                if not sent:
+                if not (sent and taken):  # one that was sent and is waited for no more may be taken all the same
                     self.runtime.bodies.release(spec)
         finally:
             if not sent:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
-from weakref import WeakValueDictionary
+from weakref import WeakValueDictionary, finalize
 
 import anyio
 import msgspec
@@ -385,12 +385,14 @@ def prepare(actor: MachineActor, runtime: Runtime) -> MachineKind:
     """What entities of an actor run by. Raises SpecificationError with all that is wrong with it."""
     machine = actor.machine
     found = [*_findings(actor)]
+    held: list[str] = []
     bodies, durable = runtime.bodies, runtime.journal.durable_medium
     path = path_of_value(machine)
 
     def named(place: str, function: Any) -> str:
         try:
-            return bodies.name_of(function, durable=durable)
+            held.append(bodies.name_of(function, durable=durable))
+            return held[-1]
         except NoPath as error:
             found.append(Finding(place, str(error)))
         except (TypeError, BodyNotFound) as error:
@@ -405,6 +407,7 @@ def prepare(actor: MachineActor, runtime: Runtime) -> MachineKind:
         for place, functions in (("on_enter", actor.on_enter), ("on_exit", actor.on_exit))
     ]
     if found:
+        bodies.let_go(held)
         raise SpecificationError(found, f"machine {machine.name!r}")
     machine = extended(machine, actor.timed)
     definition = Definition(
@@ -414,7 +417,10 @@ def prepare(actor: MachineActor, runtime: Runtime) -> MachineKind:
     )  # fmt: skip
     kind = MachineKind(definition, machine, _type(actor.facts), actor.on_event)
     # As a restart reads it: what states and events are called, not which enumeration they are members of.
-    return MachineKind(msgspec.json.decode(kind.encoded, type=Definition), machine, kind.facts, kind.on_event)
+    kind = MachineKind(msgspec.json.decode(kind.encoded, type=Definition), machine, kind.facts, kind.on_event)
+    if not all(":" in name for name in held):
+        finalize(kind, bodies.let_go_later, held).atexit = False
+    return kind
 
 
 def _findings(actor: MachineActor) -> Iterator[Finding]:

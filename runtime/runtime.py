@@ -126,11 +126,11 @@ class Runtime(RuntimeLife):
             name_of(by)
         durable = self.journal.durable_medium
         ready, encoded = await prepared(workstream, self.bodies, durable=durable, lifecycles=self.lifecycles)
-        over, sent = (None if id is None else await self._submitting.enter(id)), False
+        over: Callable[[], None] | None = None
+        sent, taken, fingerprint = False, True, ""
         try:
-            if id is None:
-                fingerprint = ""
-            else:
+            if id is not None:
+                over = await self._submitting.enter(id)
                 fingerprint = fingerprint_of(encoded, ready.folder)
                 known = await reserve(self.seat, "job", id, lambda: self._known(id, ready, fingerprint))
                 if known is not None:
@@ -138,11 +138,14 @@ class Runtime(RuntimeLife):
             await self._host.gate()
             sent = True
             return await self._submit(id, ready, encoded, fingerprint, by, over)
+        except Exception:
+            taken = False
+            raise
         finally:
-            if not sent:
+            if not (sent and taken):  # one that was sent and is waited for no more may be taken all the same
                 self.bodies.release(ready)
-                if over is not None:
-                    over()
+            if not sent and over is not None:
+                over()
 
     async def _submit(  # noqa: PLR0917 - the parts of a message
         self,

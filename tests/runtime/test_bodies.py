@@ -1,6 +1,7 @@
 """Functions by name: what is journaled for each kind of function, and what a restart makes of it."""
 
 import functools
+import gc
 import subprocess
 import sys
 import threading
@@ -8,11 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import anyio
 import msgspec
 import pytest
 import tenacity
 
-from callboard import Runtime, TaskContext
+from callboard import Clause, Fire, JobExists, Machine, MachineActor, Runtime, State, TaskContext, Transition
 from callboard.actors.lifecycles import Lifecycles
 from callboard.actors.spec import Check, Condition, Defaults, Hook, Retry, Task, Tool, Workstream
 from callboard.actors.validate import SpecificationError
@@ -257,3 +259,55 @@ async def test_what_is_wrong_with_a_large_workstream_is_told_as_of_a_small_one()
     many.tasks.append(Task("t0", run=f"{HERE}:build"))
     with pytest.raises(SpecificationError, match="t0"):
         await prepared(many, Bodies(), durable=True, lifecycles=Lifecycles())
+
+
+@pytest.mark.anyio
+async def test_in_memory_nothing_is_kept_of_what_was_refused_joined_or_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("callboard.actors.machine_actor.KEPT", 10)  # ended ones that stay at hand
+
+    def fresh() -> Any:
+        return lambda: 1
+
+    def workstream(run: Any, **more: Any) -> Workstream:
+        return Workstream("w", tasks=[Task("a", run=run)], on_completed=[Hook(run=fresh())], **more)
+
+    async def parent(task: TaskContext) -> None:
+        child = await task.submit(workstream(fresh()), name="child")
+        await child.wait()
+        await task.submit(workstream(fresh()), name="child")  # it has completed: the same
+        with pytest.raises(JobExists):
+            await task.submit(workstream(fresh(), checks=[Check(run=fresh())]), name="child")
+        with anyio.move_on_after(0):
+            await task.approval("a", clauses=[Clause(team="t", members=fresh())])
+        with pytest.raises(SpecificationError):
+            await task.approval("b", clauses=[Clause(team="t", members=fresh()), Clause()])
+
+    machine = Machine(
+        "lamp", "on", [State("on", bounded_by="us"), State("off", terminal=True)],
+        [Transition("on", "break", "off")],
+    )  # fmt: skip
+    with anyio.fail_after(60):
+        async with Runtime() as runtime:
+            same = workstream(fresh())
+            job = await runtime.submit(same, id="one")
+            await job.wait()
+            before = len(runtime.bodies._local)
+            for _ in range(20):
+                with pytest.raises(JobExists):
+                    await runtime.submit(workstream(fresh()), id="one")
+                with pytest.raises(SpecificationError):
+                    await runtime.submit(workstream(fresh(), max_parallel=0))
+                with pytest.raises(SpecificationError):
+                    runtime.spawn(MachineActor(machine, on_enter={"on": fresh(), "no": fresh()}), name="no")
+                await (await runtime.submit(workstream(fresh()))).wait()
+                assert (await (await runtime.submit(Workstream("p", tasks=[Task("p", run=parent)]))).wait()).results
+            for number in range(400):
+                lamp = runtime.spawn(MachineActor(machine, on_exit={"on": fresh()}), name=f"lamp-{number}")
+                await lamp.ask(Fire("break"))
+            gc.collect()
+            await (await runtime.submit(workstream(fresh()))).wait()
+            await anyio.lowlevel.checkpoint()
+            assert len(runtime.bodies._local) <= before + 256 + 20  # those of the machines that were spawned last
+            assert len(runtime.bodies._local) == len(runtime.bodies._holds) == len(runtime.bodies._names)
