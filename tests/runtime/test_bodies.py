@@ -294,7 +294,7 @@ async def test_in_memory_nothing_is_kept_of_what_was_refused_joined_or_has_ended
             job = await runtime.submit(same, id="one")
             await job.wait()
             before = len(runtime.bodies._local)
-            for _ in range(20):
+            for _ in range(10):
                 with pytest.raises(JobExists):
                     await runtime.submit(workstream(fresh()), id="one")
                 with pytest.raises(SpecificationError):
@@ -303,7 +303,7 @@ async def test_in_memory_nothing_is_kept_of_what_was_refused_joined_or_has_ended
                     runtime.spawn(MachineActor(machine, on_enter={"on": fresh(), "no": fresh()}), name="no")
                 await (await runtime.submit(workstream(fresh()))).wait()
                 assert (await (await runtime.submit(Workstream("p", tasks=[Task("p", run=parent)]))).wait()).results
-            for number in range(400):
+            for number in range(300):
                 lamp = runtime.spawn(MachineActor(machine, on_exit={"on": fresh()}), name=f"lamp-{number}")
                 await lamp.ask(Fire("break"))
             gc.collect()
