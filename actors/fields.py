@@ -13,7 +13,7 @@ from .schema import Finding, Path, clipped, note, short, where
 from .spec import Alert, Condition, EngineName, Hook, Task
 from .times import Duration, seconds
 
-_PATH = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*(?:\.[^\W\d]\w*)*")
+_PATH = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*(?:@[^\0]+)?:[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 
 Bodies = Callable[[str], Callable[..., Any]]
 

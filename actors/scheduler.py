@@ -167,7 +167,7 @@ class SchedulerActor:
         if somebody there has. A function needs a path for that by which another machine finds it.
         """
         own = self.kernel.port.engine_of(spec)
-        if spec.engine is not None or own == NO_ENGINE or (spec.run is not None and ":" not in spec.run):
+        if spec.engine is not None or own == NO_ENGINE or not self.kernel.port.travels(spec):
             return own
         here, there = (Pool(engine, frozenset(spec.capabilities)) for engine in (own, ON_CLUSTER))
         return ON_CLUSTER if not self._may_come(here) and self._may_come(there) else own

@@ -192,6 +192,10 @@ class Port(Protocol):
         """An import path of the journal that is said beside a file of that folder, as it is kept now."""
         ...
 
+    def travels(self, task: Task) -> bool:
+        """Whether another machine can find what a task runs: a command, or a function that has an import path."""
+        ...
+
     def missing(self, task: Task) -> str:
         """Why a task's function cannot be found, in words."""
         ...

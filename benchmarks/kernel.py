@@ -63,6 +63,9 @@ class Port:
     def located(self, path: str, folder: str) -> str:
         return path
 
+    def travels(self, task: Task) -> bool:
+        return True
+
     def missing(self, task: Task) -> str:
         return ""
 

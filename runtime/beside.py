@@ -20,9 +20,10 @@ import builtins
 import os
 import re
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from functools import partial
-from importlib import import_module
+from importlib import import_module, invalidate_caches
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from importlib.util import find_spec
@@ -36,12 +37,20 @@ if TYPE_CHECKING:
 
 __path__: list[str] = []  # a package, whose modules are found by `_Finder`
 _HEAD = f"{__name__}."
+_absent: dict[tuple[str, str], int] = {}  # by folder and name: when the folder was changed that does not have it
+_TICK = 2_000_000_000  # nanoseconds: two changes within less may leave a folder with one time
 _SPELLED = re.compile(rb"__|_([0-9a-f]{2})")
 
 
 def lies(folder: str, name: str) -> bool:
     """Whether the module of that dotted name lies in a folder. Imports nothing."""
     return _lying(folder, _top(name)) is not None
+
+
+def file_of(folder: str, name: str) -> str | None:
+    """The file of the module of that name in a folder."""
+    found = None if "." in name else _lying(folder, name)
+    return None if found is None else found.origin
 
 
 def module_in(folder: str, name: str) -> ModuleType:
@@ -90,6 +99,9 @@ def _lying(folder: str, top: str) -> ModuleSpec | None:
     if top in sys.builtin_module_names:
         return None
     found = PathFinder.find_spec(top, [folder])
+    if found is None and (Path(folder, f"{top}.py").exists() or Path(folder, top).exists()):  # since it was looked at
+        invalidate_caches()
+        found = PathFinder.find_spec(top, [folder])
     if found is not None and found.origin is None:  # a mere folder
         elsewhere = _elsewhere(top)
         if elsewhere is not None and elsewhere[0] is not None:
@@ -115,6 +127,22 @@ def _own(folder: str, top: str) -> str | None:
     return None if any(same_file(one, other) for one in places for other in mine) else own
 
 
+def _own_of(folder: str, top: str) -> str | None:
+    """The same, for `import`, which may stand in what runs often: what the folder did not have is not looked for again
+    before the folder has changed.
+    """
+    try:
+        changed = os.stat(folder).st_mtime_ns  # noqa: PTH116 - it is fast
+    except OSError:
+        changed = 0
+    if _absent.get((folder, top)) == changed:
+        return None
+    own = _own(folder, top)
+    if own is None and time.time_ns() - changed > _TICK and _lying(folder, top) is None:
+        _absent[folder, top] = changed
+    return own
+
+
 def _elsewhere(top: str) -> tuple[str | None, list[str]] | None:
     """The file and the folders of what Python finds under a plain name; None if it finds nothing."""
     module = sys.modules.get(top)
@@ -122,7 +150,7 @@ def _elsewhere(top: str) -> tuple[str | None, list[str]] | None:
         return getattr(module, "__file__", None), [*getattr(module, "__path__", ())]
     try:
         found = find_spec(top)
-    except (ImportError, ValueError):
+    except (ImportError, ValueError, AttributeError):  # of a finder of somebody's
         return None
     return None if found is None else (found.origin, [*(found.submodule_search_locations or ())])
 
@@ -186,7 +214,7 @@ def _import(  # noqa: PLR0917 - as `__import__` has them
 ) -> Any:
     """`__import__` in a module of that folder."""
     top = _top(name)
-    own = None if level else _own(folder, top)
+    own = None if level else _own_of(folder, top)
     if own is None:
         return builtins.__import__(name, globals, locals, fromlist or (), level)
     found = builtins.__import__(own + name[len(top) :], globals, locals, fromlist or (), 0)

@@ -181,6 +181,10 @@ class Bodies:
 
         return _unplaced(msgspec.json.encode(_rewrite(workstream, one)), workstream.folder)
 
+    def is_registered(self, name: str) -> bool:
+        """Whether the application has registered a function by that name."""
+        return name in self._registered
+
     def path_for(self, name: str, func: Body) -> str:
         """The import path by which another process of this program finds the function kept as `name`. Raises NoPath."""
         return path_of(func) if name in self._registered or ":" not in name or name.startswith("__main__") else name

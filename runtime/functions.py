@@ -26,7 +26,7 @@ from typing import Any, cast
 
 from ..actors.schema import did_you_mean
 from ..actors.theirs import called, said, shown, text_of
-from .beside import lies, module_in, place_of, plain
+from .beside import file_of, lies, module_in, place_of, plain
 from .engines.bodies import takes_context
 from .imported import imported
 from .program import AGAIN, MAIN, is_own_file, main_module, module_of, own_main, own_module, own_name, why_not
@@ -206,6 +206,8 @@ def _program(where: str, path: str) -> ModuleType:
 
 def _module(name: str, where: str, path: str) -> ModuleType:
     try:
+        if where and is_own_file(file_of(where, name)):
+            return sys.modules[MAIN]
         return called(module_in, where, name) if where else called(_plain_module, name)
     except ModuleNotFoundError as error:
         missing = error.name or ""

@@ -49,7 +49,7 @@ from ..actors.turn import (
     Tell,
     Turn,
 )
-from .bodies import Bodies, BodyNotFound, kind_of, located, placed
+from .bodies import Bodies, BodyNotFound, NoPath, kind_of, located, placed
 from .calls import Caller
 from .dispatcher import Dispatcher
 from .journal.contract import Entry, Journal
@@ -57,6 +57,7 @@ from .logs import masked_notice, say_notice
 from .metrics import Counting
 from .observe import Hub
 from .outcomes import closed
+from .program import NOT_OF_A_FILE
 from .secrets import Secrets
 from .timers import Timer
 from .utc import LONGEST_SLEEP, UtcTimer, UtcTimers
@@ -214,6 +215,16 @@ class Host:
     def located(self, path: str, folder: str) -> str:
         """An import path that an older version kept beside its folder, as it is kept now."""
         return located(path, folder, program=False)
+
+    def travels(self, task: Task) -> bool:
+        """Whether another machine can find what a task runs: a command, or a function that has an import path."""
+        name = task.run
+        if name is None or (":" in name and not self._bodies.is_registered(name)):
+            return name is None or not name.startswith(NOT_OF_A_FILE)
+        try:
+            return not self._bodies.path_for(name, self._bodies.resolve(name)).startswith(NOT_OF_A_FILE)
+        except (NoPath, BodyNotFound):
+            return False
 
     def missing(self, task: Task) -> str:
         """Why a task's function cannot be found, in words."""

@@ -59,6 +59,8 @@ def _found(main: Any) -> tuple[str, str] | None:
     name = getattr(spec, "name", None)
     if isinstance(name, str) and name.rpartition(".")[2] not in {MAIN, AGAIN}:
         return "module", name
+    if getattr(sys, "frozen", False):  # its modules may lie in another folder at each start
+        return "file", sys.executable
     if not isinstance(file, str) or (file.startswith("<") and file.endswith(">")):  # as "<stdin>"
         return None
     return "file", os.path.abspath(file)  # noqa: PTH100 - no link is followed

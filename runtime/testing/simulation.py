@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from inspect import signature
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast, overload
@@ -141,9 +141,11 @@ class Simulation(History):
         self.world.scripts.add(script)
         return script
 
-    def task(self, func: Callable[..., Any]) -> Callable[..., Any]:
-        """Register a function under its name, as `Runtime.task` does; it stays known over crashes."""
-        return self.runtime.task(func)
+    def task(
+        self, func: Callable[..., Any] | None = None, *, name: str | None = None, aliases: Iterable[str] = ()
+    ) -> Callable[..., Any]:
+        """Register a function, as `Runtime.task` does; it stays known over crashes."""
+        return self.runtime.task(func, name=name, aliases=aliases)
 
     # -- jobs ----------------------------------------------------------------------------------------------------------
 

@@ -272,6 +272,9 @@ class Stage:
     def located(self, path: str, folder: str) -> str:
         return path
 
+    def travels(self, task: Task) -> bool:
+        return task.run is None or ":" in task.run
+
     def missing(self, task: Task) -> str:
         return f"there is no {task.run!r}"
 

@@ -19,6 +19,10 @@ def where() -> dict[str, Any]:
     return {"pid": os.getpid(), "parent": os.getppid(), "host": socket.gethostname()}
 
 
+def host() -> str:
+    return socket.gethostname()
+
+
 async def where_on_loop() -> int:
     await anyio.lowlevel.checkpoint()
     return os.getpid()

@@ -56,11 +56,23 @@ async def routable(job: JobHandle, name: str, *, yes: bool) -> str | None:
 @cluster
 async def test_workers_here_and_there_are_chosen_by_capability(ray_here: Any, tmp_path: Path) -> None:
     async with Runtime(tmp_path / "j.db", workers=(*HERE, FAR), secrets={"KEY": "rosebud-7"}) as runtime:
+        runtime.task(bodies.host, name="named.host", aliases=["shop.old:host"])
+        for side in ("left", "right"):
+            (tmp_path / side).mkdir()
+            text = f"def go():\n    return {side!r}\nasync def a_go():\n    return go()\n"
+            (tmp_path / side / "steps.py").write_text(text)
         results = ["sh", "-c", 'cat "$CALLBOARD_RESULTS"; echo; echo "$CALLBOARD_TASK $KEY"; exit 3']
         tasks = [
             Task("here", run=bodies.where),
             Task("there", run=bodies.where, capabilities=["far"]),
             Task("loop", run=bodies.where_on_loop, capabilities=["far"]),
+            Task("named", run="named.host", capabilities=["far"]),
+            Task("named before", run="shop.old:host", engine="ray"),
+            *(
+                Task(f"{side}-{go}", run=f"steps@{tmp_path / side}:{go}", engine="ray")
+                for side in ("left", "right")
+                for go in ("go", "a_go")
+            ),
             Task("told", run=bodies.tells_secret, engine="ray", secrets=["KEY"]),
             Task("saved", run=bodies.saves, engine="ray", retry=Retry(max_attempts=2, base_delay=0.01)),
             Task(
@@ -74,6 +86,10 @@ async def test_workers_here_and_there_are_chosen_by_capability(ray_here: Any, tm
         assert found["here"]["pid"] == os.getpid()
         assert found["there"]["pid"] != os.getpid()
         assert found["there"]["parent"] == found["loop"]  # the actor: its process has the body
+        assert found["named"] == found["named before"] == found["there"]["host"]
+        assert [found[f"{side}-{go}"] for side in ("left", "right") for go in ("go", "a_go")] == [
+            "left", "left", "right", "right",
+        ]  # fmt: skip
         assert found["told"] == "key ***"
         assert found["saved"] == [{"row": 7}, "half"]
         assert found["command"]["exit_code"] == 3
