@@ -113,8 +113,7 @@ def test_another_program_with_such_a_function_leaves_it_waiting(tmp_path: Path, 
     assert run(mine, cwd=tmp_path) == "invoices"
 
 
-@pytest.mark.parametrize("engine", ["thread", "process"])
-def test_the_same_file_is_the_same_program_however_it_is_called(tmp_path: Path, engine: str) -> None:
+def test_the_same_file_is_the_same_program_however_it_is_called(tmp_path: Path) -> None:
     real = tmp_path / "real"
     real.mkdir()
     mine = write(real, "crates")
@@ -125,7 +124,7 @@ def test_the_same_file_is_the_same_program_however_it_is_called(tmp_path: Path, 
         ("link.py", "./real/../folder/crates.py"),
         ("folder/crates.py", mine),
     ):
-        run(first, "submit", engine, cwd=tmp_path)
+        run(first, "submit", "process", cwd=tmp_path)
         write(real, "crates", "edited")
         assert run(then, cwd=tmp_path) == "edited"
         (tmp_path / "j.db").unlink()
@@ -152,22 +151,21 @@ def test_a_file_that_was_moved_is_another_program_unless_a_link_stays(tmp_path: 
     assert run(moved, cwd=tmp_path) == "crates"
 
 
-@pytest.mark.parametrize("engine", ["thread", "process"])
-def test_a_module_that_is_run_keeps_its_real_name(tmp_path: Path, engine: str) -> None:
+def test_a_module_that_is_run_keeps_its_real_name(tmp_path: Path) -> None:
     (tmp_path / "shop").mkdir()
     (tmp_path / "shop" / "__init__.py").touch()
     write(tmp_path / "shop", "jobs")
-    run("-m", "shop.jobs", "submit", engine, cwd=tmp_path)
+    run("-m", "shop.jobs", "submit", "process", cwd=tmp_path)
     other = write(tmp_path, "others")
     assert run(other, cwd=tmp_path) == "jobs"  # it can be imported: its own code runs
     (tmp_path / "j.db").unlink()
-    run("-m", "shop.jobs", "submit", engine, cwd=tmp_path)
+    run("-m", "shop.jobs", "submit", "process", cwd=tmp_path)
     assert run("-m", "shop.jobs", cwd=tmp_path) == "jobs"
     (tmp_path / "j.db").unlink()
-    run(tmp_path / "shop" / "jobs.py", "submit", engine, cwd=tmp_path)
+    run(tmp_path / "shop" / "jobs.py", "submit", "process", cwd=tmp_path)
     assert run("-m", "shop.jobs", cwd=tmp_path) == "jobs"
     (tmp_path / "j.db").unlink()
-    run("-m", "shop.jobs", "submit", engine, cwd=tmp_path)
+    run("-m", "shop.jobs", "submit", "process", cwd=tmp_path)
     assert run(tmp_path / "shop" / "jobs.py", cwd=tmp_path, PYTHONPATH=str(tmp_path)) == "jobs"
 
 
