@@ -1,8 +1,8 @@
 """A node of a deployment, in a process of its own: it runs until SIGTERM, and leaves in good order.
 
 `python -m tests.postgres.rolling ADDRESS NAME FOLDER LONG STEPS` says "ready" once it is open. Where STEPS is not 0 it
-submits jobs: three of so many short steps, and one whose first body takes LONG seconds, as its only other one. When a
-body begins and ends is written into a file of the folder.
+submits jobs: three of so many short steps, and one in which a body of LONG seconds runs nearly always. When a body begins
+and ends is written into a file of the folder.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ async def main(address: str, name: str, folder: Path, long: float, steps: int) -
         if steps:
             for number in range(3):
                 await runtime.submit(chain("short", folder / "log", *[STEP] * steps), id=f"{name}-{number}")
-            await runtime.submit(chain("long", folder / "log", long, STEP), id=f"{name}-long")
+            bodies = [seconds for _ in range(4) for seconds in (long, STEP)]
+            await runtime.submit(chain("long", folder / "log", *bodies), id=f"{name}-long")
         with anyio.open_signal_receiver(signal.SIGTERM) as signals:
             print("ready", flush=True)
             async for _ in signals:

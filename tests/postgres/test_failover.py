@@ -198,3 +198,12 @@ def test_a_standby_is_not_taken_for_a_database_that_went_back(asynchronous: Pair
         node.known.check(connection)
     node.beat(0)
     seats.close()
+
+
+def test_another_server_at_the_same_address_is_another_database(seats: Seats) -> None:
+    node = seats.node("web-1")
+    node.beat(0)
+    node.known._system = 1  # as it was when it joined
+    node._lease_link._drop()
+    with pytest.raises(LeaseLost, match="its database is another"):
+        node.beat(0)
