@@ -58,12 +58,12 @@ def _tell(error: Exception) -> int:
     if isinstance(error, Trouble):
         tell(str(error))
         return error.code
-    if _is_bad_input(error):
-        tell(str(error))
-        return BAD_INPUT
     if _is_fencing(error):
         tell(str(error))
         return FAILED
+    if _is_bad_input(error):
+        tell(str(error))
+        return BAD_INPUT
     if isinstance(error, ValueError | TypeError) and (bad := [one for one in sys.argv[1:] if not _is_text(one)]):
         tell(f"the argument {bad[0]!r:.200} is no text: it has bytes that are not UTF-8")
         return BAD_INPUT
@@ -94,7 +94,7 @@ def _is_fencing(error: Exception) -> bool:
     from ..journal.cluster import LeaseLost  # noqa: PLC0415 - as above
     from ..outcomes import RuntimeClosed  # noqa: PLC0415
 
-    return isinstance(error, RuntimeClosed) and isinstance(error.__cause__, LeaseLost)
+    return isinstance(error, LeaseLost) or (isinstance(error, RuntimeClosed) and isinstance(error.__cause__, LeaseLost))
 
 
 def _is_of_ray(error: Exception) -> bool:
@@ -105,9 +105,18 @@ def _is_of_ray(error: Exception) -> bool:
 
 
 def _innermost(error: Exception) -> Exception:
-    """The one error that a group of one, of one, ... is about."""
+    """The error that a group is about: its only one, or the gravest, where none of them is a mistake of ours."""
+    found = _leaves(error)
+    if len(found) > 1:
+        if not all(isinstance(one, Trouble) or _is_bad_input(one) or _is_fencing(one) for one in found):
+            return error
+        found.sort(key=_is_fencing, reverse=True)
+    return found[0]
+
+
+def _leaves(error: Exception) -> list[Exception]:
     inner: Sequence[Exception] = getattr(error, "exceptions", ())
-    return _innermost(inner[0]) if len(inner) == 1 else error
+    return [leaf for one in inner for leaf in _leaves(one)] or [error]
 
 
 def kept(error: Exception) -> str:

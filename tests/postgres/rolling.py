@@ -1,8 +1,8 @@
 """A node of a deployment, in a process of its own: it runs until SIGTERM, and leaves in good order.
 
 `python -m tests.postgres.rolling ADDRESS NAME FOLDER LONG STEPS` says "ready" once it is open. Where STEPS is not 0 it
-submits jobs: three of so many short steps, and one in which a body of LONG seconds runs nearly always. When a body begins
-and ends is written into a file of the folder.
+submits jobs: three of so many short steps, and one in which a body of LONG seconds runs nearly always. When a body
+begins and ends is written into a file of the folder.
 """
 
 from __future__ import annotations

@@ -19,7 +19,8 @@ import anyio.to_thread
 import psycopg
 import pytest
 
-from callboard import Runtime, Task, Workstream
+from callboard import LeaseLost, Runtime, RuntimeClosed, Task, Workstream
+from callboard.runtime.cli.trouble import answer
 from callboard.runtime.journal.contract import JournalError, JournalLocked, JournalMissing, JournalUnwritable
 from callboard.runtime.journal.postgres.address import parse
 from callboard.runtime.journal.postgres.limits import limits_of
@@ -203,6 +204,23 @@ def test_a_wait_for_a_lock_is_no_damage(postgres: str) -> None:
     ):
         connection.execute("SELECT * FROM nodes")
     assert isinstance(refusal(parse(postgres), told.value), JournalLocked)
+
+
+def test_trouble_with_the_journal_is_told_as_that_however_it_is_wrapped(capsys: pytest.CaptureFixture[str]) -> None:
+    fenced = RuntimeClosed("the runtime has closed, since it was fenced")
+    fenced.__cause__ = LeaseLost("node 'a' was fenced")
+    for error, code in (
+        (ExceptionGroup("two", [JournalLocked("it is locked"), ExceptionGroup("one", [fenced])]), 1),
+        (ExceptionGroup("two", [JournalLocked("it is locked"), JournalUnwritable("it is full")]), 2),
+        (LeaseLost("node 'a' was fenced"), 1),
+        (ExceptionGroup("two", [JournalLocked("it is locked"), ZeroDivisionError("ours")]), 3),
+    ):
+
+        def fail(error: Exception = error) -> None:
+            raise error
+
+        assert answer(fail) == code
+        assert ("mistake in Callboard" in capsys.readouterr().err) is (code == 3)
 
 
 def _ready(port: int) -> int:

@@ -16,7 +16,7 @@ from tests.runtime.journal.samples import job, raw, worker
 from callboard.actors.loading import Loaded
 from callboard.actors.records import MachineRecord, OutboxRow, RequestRecord
 from callboard.runtime.journal.cluster import EPOCH, LeaseLost
-from callboard.runtime.journal.contract import JournalError, JournalLocked
+from callboard.runtime.journal.contract import InboxRow, JournalError, JournalLocked
 from callboard.runtime.journal.postgres.address import parse
 from callboard.runtime.journal.postgres.nodes import PostgresCluster
 from callboard.runtime.journal.postgres.opening import connect
@@ -889,3 +889,48 @@ def test_whatever_nodes_do_at_once_each_job_is_one_nodes_and_its_numbers_rise(se
     assert owners == dict.fromkeys(committed, 1)
     for key in committed:
         assert history[key] == sorted(set(history[key]))
+
+
+def test_what_is_given_back_is_taken_first_by_those_that_have_begun_much_later(seats: Seats) -> None:
+    old, peer, young = (seats.node(name) for name in ("old", "peer", "young"))
+    for node, hours in ((old, 24), (peer, 23)):
+        seats.run(
+            "UPDATE nodes SET started_at = started_at - make_interval(hours => %s) WHERE node = %s", hours, node.node
+        )
+    seats.commit(old, job(1), job(2))
+    assert old.step_aside() == 2
+    old.give_back([1, 2])  # though no node has gone yet, whose they could be
+    assert peer.take() is None
+    taken = young.take()
+    assert taken is not None
+    assert [one.key for one in taken.jobs] == [1, 2]
+    assert {node.name: node.state for node in peer.nodes()} == dict.fromkeys(("old", "peer", "young"), "living")
+
+
+def test_what_the_favoured_do_not_take_in_time_is_for_all_who_have_not_stepped_aside(seats: Seats) -> None:
+    old, peer, young = (seats.node(name) for name in ("old", "peer", "young"))
+    for node in (old, peer):
+        seats.run("UPDATE nodes SET started_at = started_at - interval '1 day' WHERE node = %s", node.node)
+    seats.commit(old, job(1))
+    assert old.step_aside() == 2
+    old.give_back([1])
+    assert young.step_aside() == 1
+    assert peer.take() is None
+    seats.run("UPDATE nodes SET favours_until = clock_timestamp()")
+    taken = peer.take()
+    assert taken is not None
+    assert [one.key for one in taken.jobs] == [1]
+
+
+def test_a_command_for_what_is_given_back_is_free_for_who_takes_it(seats: Seats) -> None:
+    old, new = seats.node("old"), seats.node("new")
+    seats.commit(old, job(1))
+    name = job(1).id
+    seats.run("INSERT INTO names VALUES (%s, 1) ON CONFLICT (name) DO UPDATE SET key = 1", f"job:{name}")
+    new.send(InboxRow("cancel", "job", name, "r"))
+    assert [row.target for row in old.inbox()] == [name]
+    old.step_aside()
+    old.give_back([1])
+    assert old.inbox() == []
+    new.take()
+    assert [row.target for row in new.inbox()] == [name]
