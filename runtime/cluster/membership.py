@@ -92,6 +92,7 @@ class Membership:
         self._leaving: Delays | None = None  # between looks, while there is something that it leaves to others
         self._renewed = host.monotonic()
         self._retry = Delays(SOON, seat.cluster.lease / RENEWALS)
+        self._pulse: Pulse | None = None  # of the last renewal
         self._silent = False  # the database was not reached the last time
         self._known: dict[str, str] = {}  # nodes, and their states
         self._lost: LeaseLost | None = None
@@ -122,6 +123,11 @@ class Membership:
             f"{'others may have taken over what it runs' if left <= 0 else 'others take over when it has run out'}"
         )
         return Health(ok=False, reason=text, since=self._host.now() - since)
+
+    @property
+    def _renewal_due(self) -> float:
+        """When it renews its lease at the latest, though it is called to take something at once."""
+        return self._renewed + self.seat.cluster.lease / RENEWALS / 2
 
     # -- its life ------------------------------------------------------------------------------------------------------
 
@@ -195,7 +201,9 @@ class Membership:
         if self._lost is not None:
             raise self._lost
         try:
-            pulse = await self._beat()
+            pulse = self._pulse
+            if pulse is None or not self._called or self._host.monotonic() >= self._renewal_due:
+                pulse = await self._beat()
             return await self._act_on(pulse)
         except LeaseLost as lost:
             self.seat.lost(lost)
@@ -219,7 +227,7 @@ class Membership:
         pulse: Pulse = await self.seat.read_lease(cluster.beat, max(kernel.key, kernel.seq))
         if (health := self._host.journal.health).lost:  # a commit has heard it; the lease was not asked about that
             raise LeaseLost(health.reason)
-        self._renewed = began
+        self._renewed, self._pulse = began, pulse
         if self._silent:
             self._silent, self._retry = False, Delays(SOON, cluster.lease / RENEWALS)
             self._host.notice("lease_renewed", "info", f"the lease of node {self.seat.name!r} was renewed")
@@ -238,8 +246,9 @@ class Membership:
         waits = 0.0 if alone or first or called else max(0.0, self._turn_at - self._host.monotonic())
         if not pulse.orphans or alone:
             self._leaving = None
-        if self._takes and self._host.kernel.drain_began is None and (first or pulse.orphans or expired) and not waits:
-            took = await self._take(first=first, alone=alone)
+        wanted = first or called or pulse.orphans or expired
+        if self._takes and self._host.kernel.drain_began is None and wanted and not waits:
+            took = await self._take(first=first, alone=alone, called=called)
         for do in self.also:
             await do(pulse)
         if took and not alone:
@@ -273,7 +282,7 @@ class Membership:
 
     # -- taking over ---------------------------------------------------------------------------------------------------
 
-    async def _take(self, *, first: bool, alone: bool) -> bool:
+    async def _take(self, *, first: bool, alone: bool, called: bool) -> bool:
         """Take this node's share of what nobody owns. Returns whether there was anything."""
         if self._in_hand is None:
             loaded: Loaded | None = await self.seat.read_own(self.seat.cluster.take)
@@ -296,7 +305,8 @@ class Membership:
         self._turn_at = self._host.monotonic() + TURN
         await self._adopt(rest)
         self._tell_taken(rest)
-        await self._count(first=first)
+        if not called:  # else nobody was fenced for it, and there may be more of it at once
+            await self._count(first=first)
         return True
 
     def _tell_left(self, loaded: Loaded, missing: dict[int, str]) -> None:
