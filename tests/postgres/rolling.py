@@ -7,6 +7,7 @@ begins and ends is written into a file of the folder.
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import time
@@ -31,7 +32,7 @@ async def works(task: TaskContext) -> None:
 
 def note(task: TaskContext, what: str) -> None:
     with Path(task.args["log"]).open("a") as log:
-        log.write(f"{what} {task.job_id} {task.task} {time.time()}\n")
+        log.write(f"{what} {task.job_id} {task.task} {os.getpid()} {time.time()}\n")
 
 
 def chain(name: str, log: Path, *seconds: float) -> Workstream:

@@ -9,6 +9,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import anyio
 import pytest
@@ -49,21 +50,31 @@ class Process:
         self.process.communicate()
 
 
-def notes(folder: Path) -> list[tuple[str, str, str, float]]:
+class Note(NamedTuple):
+    what: str
+    job: str
+    task: str
+    process: str
+    at: float
+
+
+def notes(folder: Path) -> list[Note]:
     lines = (folder / "log").read_text().splitlines()
-    return [(what, job, task, float(at)) for what, job, task, at in map(str.split, lines)]
+    return [Note(what, job, task, process, float(at)) for what, job, task, process, at in map(str.split, lines)]
 
 
-def stalls(noted: list[tuple[str, str, str, float]]) -> dict[str, float]:
-    """How long each job stood still at most, between the end of a body and the beginning of the next."""
-    longest: dict[str, float] = {}
-    ended: dict[str, float] = {}
-    for what, job, _, at in noted:
-        if what == "ended":
-            ended[job] = at
-        elif job in ended:
-            longest[job] = max(longest.get(job, 0.0), at - ended.pop(job))
-    return longest
+def stalls(noted: list[Note], *, moved: bool) -> list[float]:
+    """How long jobs stood still between the end of a body and the beginning of the next, longest first: where that was
+    in another process, or where it was in the same one.
+    """
+    found: list[float] = []
+    ended: dict[str, Note] = {}
+    for note in noted:
+        if note.what == "ended":
+            ended[note.job] = note
+        elif (before := ended.pop(note.job, None)) is not None and (before.process != note.process) is moved:
+            found.append(note.at - before.at)
+    return sorted(found, reverse=True)
 
 
 def test_a_rolling_deployment_stalls_no_job_and_begins_no_body_again(postgres: str, tmp_path: Path) -> None:
@@ -78,12 +89,14 @@ def test_a_rolling_deployment_stalls_no_job_and_begins_no_body_again(postgres: s
             nodes[n].leave()
             nodes[n].end()
         noted = notes(tmp_path)
-        moved = {job for what, job, task, _ in noted if what == "began" and task != "s0"}
-        longest = stalls(noted)
-        print(f"longest stall of {len(longest)} jobs: {max(longest.values()):.3f} s")
-        assert moved == {f"old-{n}-{what}" for n in range(3) for what in (0, 1, 2, "long")}
-        assert max(longest.values()) < STALL, sorted(longest.items())
-        began = Counter((job, task) for what, job, task, _ in noted if what == "began")
+        ran_in = {job: {note.process for note in noted if note.job == job} for job in {note.job for note in noted}}
+        assert ran_in.keys() == {f"old-{n}-{what}" for n in range(3) for what in (0, 1, 2, "long")}
+        assert {len(processes) for processes in ran_in.values()} == {2}  # each moved once, and to none that left next
+        moved, stayed = stalls(noted, moved=True), stalls(noted, moved=False)
+        print(f"longest stalls of {len(moved)} moves: {moved[:3]}; within a node, of {len(stayed)}: {stayed[:3]}")
+        busy = stayed[len(stayed) // 100]  # what the machine takes for other things, at times
+        assert moved[0] < STALL + busy, (moved, stayed[:10])
+        began = Counter((note.job, note.task) for note in noted if note.what == "began")
         assert set(began.values()) == {1}
     finally:
         for node in nodes:

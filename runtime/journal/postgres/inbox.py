@@ -167,7 +167,9 @@ class PostgresBell:
                     await self._rung(self._connection)
                 except (driver().Error, OSError):
                     self._drop()
-        elif not await self._made():  # else: somebody may have rung before
+        elif await self._made():  # somebody may have rung before, and handed something over
+            self._given([])
+        else:
             await anyio.sleep(LOOK_EVERY)
 
     async def _made(self) -> bool:
