@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import httpx
 import pytest
 from tests.runtime.census import held_by, rows_of
 
@@ -33,6 +34,7 @@ from callboard.actors import kernel, machine_actor, scheduler
 from callboard.actors import tools as breakers
 from callboard.actors.task import TaskActor
 from callboard.runtime import handles, host
+from callboard.web import board
 
 pytestmark = pytest.mark.anyio
 
@@ -221,6 +223,39 @@ async def test_what_a_runtime_holds_does_not_grow_with_what_has_ended(
         assert grown == {}
     gc.collect()
     assert sum(isinstance(one, TaskActor) for one in gc.get_objects()) < 10
+
+
+async def asks_the_board(client: httpx.AsyncClient, n: int) -> None:
+    """What somebody sends who makes names and paths up, and gives each of his commands a key."""
+    for path in (f"/api/jobs/nothing-{n}", f"/api/made/up/{n}", f"/{n}.js", f"/api/jobs?q={n}", f"/api/workers/w{n}"):
+        assert (await client.get(path)).status_code in {404, 422}, path
+    for path, said in (
+        (f"/api/jobs/nothing-{n}/cancel", {"request_id": f"k{n}"}),
+        ("/api/machines/front/fire", {"event": f"made up {n}", "request_id": f"f{n}"}),
+        (f"/api/machines/nothing-{n}/fire", {"event": "remove"}),
+        (f"/api/breakers/nothing-{n}/trip", {"by": f"person {n}"}),
+        ("/api/workers/stays/resume", {"by": f"person {n}", "request_id": f"w{n}"}),
+    ):
+        answer = await client.post(path, json=said, headers={"idempotency-key": f"{path}{n}"})
+        assert 400 <= answer.status_code < 500, (path, answer.text)
+
+
+async def test_what_a_board_holds_does_not_grow_with_what_it_is_asked() -> None:
+    async with Runtime(workers=(Worker("stays", engine="loop", capacity=100),)) as runtime:
+        runtime.spawn(MachineActor(DOOR), name="front")
+        app = board(runtime)
+        transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            counted = []
+            for begin in (0, 50):
+                for n in range(begin, begin + 50):
+                    await asks_the_board(client, n)
+                await run(runtime, flow(Task("last", run=works)))
+                gc.collect()
+                counted.append(held_by((app, runtime), runtime.journal))
+            before, after = counted
+        grown = {name: (before[name], number) for name, number in after.items() if number > before[name] + 25}
+        assert grown == {}
 
 
 async def test_handles_of_jobs_that_have_ended_hold_no_actors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

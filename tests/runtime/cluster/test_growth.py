@@ -1,0 +1,57 @@
+"""What a node holds of others does not grow with what it has looked at, nor with nodes that come and go."""
+
+from __future__ import annotations
+
+import gc
+
+import anyio
+import pytest
+from tests.runtime.census import held_by
+
+from callboard import Fire, Machine, MachineActor, Runtime, State, Task, Transition, Workstream
+from callboard.actors import machine_actor
+from callboard.runtime import requests
+
+from .scene import Scene, quick
+
+pytestmark = pytest.mark.anyio
+DOOR = Machine(
+    "door", "shut", states=[State("shut", bounded_by="whoever opens it"), State("gone", terminal=True)],
+    transitions=[Transition("shut", "remove", "gone")],
+)  # fmt: skip
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+async def look(a: Runtime, b: Runtime, n: int) -> None:
+    """Machines and a job of one node, as another one has them."""
+    here = a.spawn(MachineActor(DOOR), name=f"door {n}")
+    there = b.spawn(MachineActor(DOOR), name=f"door {n}")
+    await there.ask(Fire("remove"))
+    assert here.state == "gone"
+    job = await a.submit(Workstream("w", tasks=[Task("t", run=quick)]), id=f"j{n}")
+    await (await b.job(f"j{n}")).wait()
+    await job.wait()
+
+
+async def test_what_a_node_holds_does_not_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine_actor, "KEPT", 10)
+    monkeypatch.setattr(requests, "_REMEMBERED", 10)
+    scene = Scene()
+    counted = []
+    async with scene.runtime("a") as a, scene.runtime("b") as b, scene.ticking():
+        for begin in (0, 40):
+            for n in range(begin, begin + 40):
+                await look(a, b, n)
+                if n % 4 == 0:
+                    async with scene.runtime(f"guest-{n}"):
+                        await anyio.lowlevel.checkpoint()
+                    scene.base.seats[:] = scene.base.living()  # as the database forgets them after a day
+            gc.collect()
+            counted.append(held_by(b, b.journal, scene.base))
+    before, after = counted
+    after.pop("Timers.heap")  # those that were cancelled, up to a thousand
+    assert {name: (before[name], number) for name, number in after.items() if number > before[name] + 8} == {}
