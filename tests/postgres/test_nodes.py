@@ -832,6 +832,18 @@ def test_rows_of_nodes_are_forgotten_after_a_day(seats: Seats) -> None:
     assert seats.one("SELECT count(*) FROM names") == 0
 
 
+def test_of_each_worker_the_last_incarnations_are_kept(seats: Seats) -> None:
+    waiting = Waiting()
+    node = seats.node("web-1", clock=lambda: waiting.now)
+    ended = [worker(key, run=key, name="w", state="shutdown", finished_at=2.0) for key in range(1, 40)]
+    seats.commit(node, *ended, worker(40, run=1, name="other"))
+    waiting.now += 1000
+    node.beat(0)
+    assert seats.one("SELECT count(*) FROM worker_records WHERE name = 'w'") == 20
+    assert seats.one("SELECT max(run) FROM worker_records WHERE name = 'w'") == 39
+    assert seats.one("SELECT count(*) FROM worker_records WHERE name = 'other'") == 1
+
+
 # -- all at once
 
 
