@@ -17,7 +17,7 @@ import typer
 
 from ..places import in_words
 from .boards import Board
-from .options import LONGEST, finite
+from .options import LONGEST
 from .terminal import echo, echo_json
 from .trouble import BAD_INPUT, FAILED, INTERNAL, LATER, Trouble
 
@@ -48,7 +48,6 @@ Timeout = Annotated[
         metavar="SECONDS",
         min=0,
         max=LONGEST,
-        callback=finite,
         help="How long to wait for a running runtime.",
     ),
 ]

@@ -42,14 +42,7 @@ Lifecycles = Annotated[
     ),
 ]
 LONGEST = 86400.0 * 365
-"""Seconds that an option may say: a year."""
-
-
-def finite(value: float) -> float:
-    """For options that are numbers of seconds: `nan` lies within all bounds, as far as comparing goes."""
-    if value != value:  # noqa: PLR0124 - as only it is
-        raise typer.BadParameter("nan is no number of seconds")
-    return value
+"""Seconds that an option may say: a year. (What has a most refuses `nan`, too.)"""
 
 
 MaybeJobId = Annotated[

@@ -22,7 +22,7 @@ import typer
 from ..places import in_words
 from ..printable import printable
 from .boards import Place
-from .options import JOURNAL, LONGEST, finite
+from .options import JOURNAL, LONGEST
 from .terminal import echo
 
 if TYPE_CHECKING:
@@ -34,9 +34,7 @@ if TYPE_CHECKING:
 Once = Annotated[bool, typer.Option("--once", help="Print one picture, and end.")]
 Every = Annotated[
     float,
-    typer.Option(
-        "--every", metavar="SECONDS", min=0.1, max=LONGEST, callback=finite, help="Seconds between two looks."
-    ),
+    typer.Option("--every", metavar="SECONDS", min=0.1, max=LONGEST, help="Seconds between two looks."),
 ]
 _JOBS = 12
 _TASKS = 24

@@ -636,3 +636,14 @@ def test_status_shows_the_plan_of_a_job(cli: Cli) -> None:
     assert plan["waves"] == [["first"], ["draft", "review"], ["last"]]
     assert [(task["name"], task["wave"]) for task in tasks] == [("first", 1), ("draft", 2), ("review", 2), ("last", 3)]
     assert "--plan shows the plan of one job" in cli("status", "--plan").err
+
+
+@pytest.mark.parametrize("span", ["nan", "inf", "1e18", "-1", "9" * 400])
+@pytest.mark.parametrize(
+    "option",
+    ["approve j --timeout", "top --every", "stuck --older-than", "serve --lease", "resume --drain-deadline"],
+)
+def test_no_option_takes_a_senseless_span(cli: Cli, folder: Path, option: str, span: str) -> None:
+    told = cli(*option.split(), span)
+    assert told.code == 2
+    assert not (folder / "callboard.db").exists()
