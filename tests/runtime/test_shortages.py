@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -174,3 +176,43 @@ def test_pauses_grow_and_begin_anew() -> None:
     assert [pauses.next() for _ in range(8)] == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5, 5])
     pauses.over()
     assert pauses.next() == pytest.approx(0.1)
+
+
+@contextmanager
+def no_more_files(free: int) -> Generator[None]:
+    """All descriptors that this process may have are taken, but for so many."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 60, before[1]))  # noqa: PTH208
+    taken: list[int] = []
+    try:
+        with suppress(OSError):
+            while True:
+                taken.append(os.open("/dev/null", os.O_RDONLY))
+        for _ in range(free):
+            os.close(taken.pop())
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        for one in taken:
+            os.close(one)
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
+@pytest.mark.parametrize("free", [0, 5])
+async def test_a_program_without_descriptors_loses_nothing_with_any_worker(tmp_path: Path, free: int) -> None:
+    pool = [Worker(f"p{number}", engine="process") for number in range(3)]
+    pool += [Worker("c", engine="command", capacity=3), Worker("t", engine="thread", capacity=3)]
+    async with Runtime(tmp_path / "j.db", workers=pool) as runtime:
+        with no_more_files(free):
+            tasks = [Task(f"p{number}", run=bodies.quick, engine="process") for number in range(3)]
+            tasks += [Task(f"c{number}", command=["true"]) for number in range(3)]
+            tasks += [Task("reads", command=["sh", "-c", 'test -s "$CALLBOARD_RESULTS"'], depends_on=["t"])]
+            tasks += [Task("t", run=bodies.quick, engine="thread", on_completed=[Hook(command=["true"])])]
+            job = await runtime.submit(Workstream("w", tasks=tasks))
+            await until(lambda: runtime.health.reason is not None)
+        outcome = await job.wait()
+        assert outcome.state == "completed"
+        counts = {(one.attempt, one.lost_attempts, one.failed_attempts) for one in outcome.tasks.values()}
+        assert counts == {(1, 0, 0)}
+        assert {worker.record.run for worker in runtime.workers()} == {1}
+        assert runtime.failed_hooks == 0
