@@ -454,10 +454,10 @@ def test_what_a_body_asked_for_is_decided_while_nobody_runs_it(
 ) -> None:
     asks = "async def ask(task):\n    await task.approval('pour')\n    return 1\n"
     both = "async def both(task):\n    async with anyio.create_task_group() as group:\n        for name in 'xy':\n"
-    (folder / "asking.py").write_text(f"import anyio\n{asks}{both}            group.start_soon(task.approval, name)\n")
+    (folder / "pouring.py").write_text(f"import anyio\n{asks}{both}            group.start_soon(task.approval, name)\n")
     monkeypatch.syspath_prepend(str(folder))
     with running(Worker("loop", engine="loop", capacity=3)) as live:
-        live.submit("j", Task("gate", run="asking:ask"), Task("two", run="asking:both"))
+        live.submit("j", Task("gate", run="pouring:ask"), Task("two", run="pouring:both"))
         while cli("stuck", "--older-than", "0").out.count("--approval") < 3:  # until all have asked
             pass
     name = ("--approval", "pour") if by_name else ()
