@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 from tests.postgres.seats import Seats
-from tests.runtime.journal.samples import job, raw, worker
+from tests.runtime.journal.samples import attempt, job, raw, task, worker, workstream
 
 from callboard.actors.loading import Loaded
 from callboard.actors.records import MachineRecord, OutboxRow, RequestRecord
@@ -21,6 +21,7 @@ from callboard.runtime.journal.postgres.address import parse
 from callboard.runtime.journal.postgres.nodes import PostgresCluster
 from callboard.runtime.journal.postgres.opening import connect
 from callboard.runtime.journal.postgres.place import Place, here
+from callboard.runtime.journal.postgres.reader import Part, PostgresReader
 
 
 @pytest.fixture
@@ -743,8 +744,8 @@ def test_a_name_that_is_being_used_is_not_free_to_who_fences_its_node(seats: Sea
     assert reserving.result() is False
 
 
-def ended(key: int, run: int = 1) -> Any:
-    return job(key, run=run, state="failed", finished_at=2.0)
+def ended(key: int, run: int = 1, **more: object) -> Any:
+    return job(key, run=run, state="failed", finished_at=2.0, **more)
 
 
 def test_an_ended_job_is_adopted_by_one(seats: Seats) -> None:
@@ -779,6 +780,20 @@ def test_no_job_is_adopted_for_a_command_that_has_taken_effect(seats: Seats) -> 
     seats.commit(first, ended(1, run=2))
     assert not second.adopt("job", "job-1", "k", 3.0)  # it was done, and what it began has ended
     assert second.adopt("job", "job-1", "k", 101.0)  # a key past its time is as good as new
+
+
+def test_what_a_node_left_of_an_earlier_run_is_ended_though_the_job_lives_again_elsewhere(seats: Seats) -> None:
+    """Its body had still to go when the job ended; then the job was run again on another node."""
+    first, second = seats.node("web-1"), seats.node("web-2")
+    stream, later = workstream(10, 1, 1), workstream(30, 1, 1, run=2)
+    ran, runs = task(11, stream, state="cancelled"), task(31, later, state="running")
+    seats.commit(first, job(1, stream=10), stream, ran, attempt(20, ran), ended(1, stream=10))
+    assert second.adopt("job", "job-1")
+    seats.commit(second, job(1, run=2, stream=30), later, runs, attempt(40, runs))
+    with contextlib.closing(PostgresReader(seats.address)) as reader:
+        assert [one.key for one in reader.load(Part(nodes=[first.node])).attempts] == [20]
+        assert reader.load(Part(nodes=[second.node])).attempts == []  # that comes with its job
+        assert [one.key for one in reader.load(Part(jobs=[1], nodes=[second.node])).attempts] == [20, 40]  # all of it
 
 
 def test_its_own_job_needs_no_new_epoch(seats: Seats) -> None:

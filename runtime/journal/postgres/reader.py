@@ -81,9 +81,12 @@ SELECT record FROM attempt_records WHERE living AND node = ANY (%s::bigint[]) AN
   SELECT FROM task_records JOIN names ON name = 'job:' || (as_json(task_records.record)->>'job_id')
     JOIN job_records ON job_records.key = names.key
   WHERE task_records.key = task AND job_records.living
+    AND as_json(job_records.record)->>'stream' = as_json(task_records.record)->>'workstream'
 ) ORDER BY key
 """
-"""Those without an end whose jobs have ended: what runs is killed that outlived its node."""
+"""Those without an end whose jobs have ended, or are at a later run, perhaps on another node: what runs is killed that
+outlived its node.
+"""
 
 
 class Part(msgspec.Struct):
@@ -307,7 +310,8 @@ class PostgresReader:
         sql = "SELECT record FROM workstream_records WHERE job = ANY (%s::bigint[]) ORDER BY key"
         runs = self._records(WORKSTREAM, sql, [job.key for job in loaded.jobs])
         if runs and not all_attempts:
-            loaded.attempts += self._records(ATTEMPT, _ATTEMPTS_OF, *_ranges(runs))
+            more = self._records(ATTEMPT, _ATTEMPTS_OF, *_ranges(runs))
+            loaded.attempts = [*{attempt.key: attempt for attempt in (*loaded.attempts, *more)}.values()]
         loaded.workstreams = list({run.job: run for run in runs}.values())
         if loaded.workstreams:
             loaded.tasks = self._records(TASK, _TASKS_OF, *_ranges(loaded.workstreams))

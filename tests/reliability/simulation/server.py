@@ -63,6 +63,7 @@ class Server:
         self.sessions: list[Session] = []
         self.epochs = 0
         self.owners: dict[tuple[str, int], Session] = {}
+        self.claimed_by: dict[int, Session] = {}  # attempts
         self.reserved: dict[tuple[str, str], Session] = {}
         self.readopted: dict[tuple[str, str], tuple[int, Session]] = {}
         self.claims: dict[str, dict[str, Claim]] = {}
@@ -210,7 +211,8 @@ class Server:
         for one in dead:
             one.buried = True
         for _, job in claims:
-            self.owners["job", job] = session
+            if self._is_orphan("job", job):
+                self.owners["job", job] = session
         self.rise(session)
         loaded = self.load(mine, outbox, workers)
         loaded.attempts += [attempt for attempt, _ in claims]
@@ -229,12 +231,16 @@ class Server:
         return [row for row in self.disk.of(OutboxRow) if self._is_orphan("outbox", row.key)]
 
     def _claims_left(self) -> list[tuple[AttemptRecord, int]]:
-        """Attempts without an end, of jobs that have ended before their bodies had; with the keys of those jobs."""
+        """Attempts without an end of nodes that are gone, whose jobs have ended, or are at a later run; with the keys
+        of those jobs.
+        """
         found = []
         for attempt in self.disk.of(AttemptRecord):
+            if attempt.ended_at is not None or not self.claimed_by[attempt.key].ended_as:
+                continue
             task: Any = self.disk.records["task", attempt.task]
-            job = self.disk.journal.job(task.job_id) if attempt.ended_at is None else None
-            if job is not None and job.finished_at is not None and self._is_orphan("job", job.key):
+            job = self.disk.journal.job(task.job_id)
+            if job is not None and (job.finished_at is not None or job.stream != task.workstream):
                 found.append((attempt, job.key))
         return found
 
@@ -287,6 +293,8 @@ class Server:
             self.last[history] = row.seq
         for record in entry.records:
             key = record.kind, record.key
+            if record.kind == "attempt":
+                self.claimed_by.setdefault(record.key, session)
             if record.kind in OWNED:
                 owner = self.owners.setdefault(key, session)
                 if owner is not session:
