@@ -172,7 +172,7 @@ class WorkerActor(Entity[WorkerRecord]):
         if self.record.state == S.INITIALIZING:
             self._register()
         elif self.record.state == S.UNRESPONSIVE:
-            self._come_back(message.tokens)
+            self._come_back(message)
         self._kill_strays(message.tokens)
 
     def _tell_busy(self) -> None:
@@ -206,12 +206,13 @@ class WorkerActor(Entity[WorkerRecord]):
         for token, slot in self.slots():
             self.kernel.send(self.kernel.entities[slot.key], Silent(token, reason))
 
-    def _come_back(self, tokens: tuple[int, ...]) -> None:
+    def _come_back(self, message: WorkerBeat) -> None:
+        tokens = message.tokens
         record, now = self.record, self.kernel.at
         due = record.drain_until if record.draining else record.resume_at if record.paused else None
         self.fire(
             Event.RECOVER,
-            reason="it answers again",
+            reason="it is seen to work" if message.busy else "it answers again",
             metadata={"assigned": record.assigned},
             due_at=None if due is None else max(due, now),
         )

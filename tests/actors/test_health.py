@@ -116,6 +116,32 @@ def test_three_missed_checks_make_it_unresponsive_and_its_attempts_recovering() 
     assert stage.audit() == []
 
 
+def test_one_that_cannot_answer_and_works_is_told_as_busy_until_it_answers_itself() -> None:
+    stage = running()
+    stage.silent.add("p")
+    busy = WorkerBeat("p", 1, (stage.token("a"),), busy=True)
+
+    def told() -> int:
+        return [notice.event for notice in stage.notices].count("worker_busy")
+
+    stage.advance(25)
+    assert kept(stage, "p#1").missed == 2
+    stage.send(busy)
+    stage.send(busy)
+    assert (kept(stage, "p#1").missed, told()) == (0, 1)
+    stage.send(WorkerBeat("p", 1, (stage.token("a"),)))
+    stage.send(busy)
+    assert told() == 2
+    stage.advance(40)
+    assert stage.path("p#1")[-1] == "unresponsive"
+    stage.send(busy)
+    assert stage.path("p#1")[-1] == "busy"
+    assert (stage.task("a").state, stage.task("a").attempt) == ("running", 1)
+    (moved,) = [t for t in stage.kept.transitions if t.from_state == "unresponsive"]
+    assert moved.reason == "it is seen to work"
+    assert stage.audit() == []
+
+
 def test_it_is_known_within_the_intervals_and_the_patience() -> None:
     """However unlucky the moment: just after an answer."""
     stage = running()

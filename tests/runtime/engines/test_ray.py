@@ -325,6 +325,11 @@ class FakeCluster:
         self.actors: list[FakeActor] = []
         self.asked: list[tuple[dict[str, float], dict[str, str]]] = []
         self.closed = False
+        self.looked: list[tuple[str, int, str]] = []
+
+    def look(self, host: str, pid: int, folder: str) -> bool:
+        self.looked.append((host, pid, folder))
+        return True
 
     def connect(self) -> None: ...
 
@@ -390,6 +395,27 @@ async def test_a_worker_that_no_node_could_hold_is_told_of_and_told_again_when_o
     assert not kept.record.died
     await kept.engine.close(0.1)
     assert kept.cluster.closed
+
+
+async def test_an_actor_that_has_not_answered_when_it_is_asked_again_is_looked_at() -> None:
+    kept = Kept()
+    await kept.engine.open()
+    kept.engine.start(Call(token=1, process=process_call("quick", worker="w")), kept.record.ended, kept.record.beat)
+    actor = await kept.actor()
+    await kept.say(actor, Here("host", 7, "/folder"))
+    kept.engine.probe("w", 1)
+    await until(lambda: actor.probes)
+    assert not kept.cluster.looked
+    kept.engine.probe("w", 1)
+    await kept.record.until(lambda: ("w", 1, (1,)) in kept.record.alive)
+    assert kept.cluster.looked == [("host", 7, "/folder")]
+    assert len(actor.probes) == 1  # it still owes that answer
+    actor.probes[0]([1], None)
+    await kept.record.until(lambda: len(kept.record.alive) == 2)
+    kept.engine.probe("w", 1)
+    await until(lambda: len(actor.probes) == 2)
+    assert len(kept.cluster.looked) == 1
+    await kept.engine.close(0.1)
 
 
 async def test_a_call_that_could_not_be_delivered_is_made_again_under_its_number(
