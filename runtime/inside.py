@@ -54,8 +54,14 @@ async def _await(awaitable: Awaitable[T]) -> T:
 
 
 @types.coroutine
-def inside(context: contextvars.Context, func: Callable[[], Awaitable[T]]) -> Generator[Any, Any, T]:
-    """Await the body with every step of it run inside ``context``; the event loop sees no difference."""
+def inside(
+    context: contextvars.Context, func: Callable[[], Awaitable[T]], refused: Callable[[Any], bool] = bool
+) -> Generator[Any, Any, T]:
+    """Await the body with every step of it run inside ``context``; the event loop sees no difference.
+
+    refused: asked whenever something is to be raised in the body, with None, or with what is sent (trio sends outcomes,
+    which raise in the body). If it says so, the body is left where it waits, and that is raised here.
+    """
     awaitable = context.run(func)
     coroutine: Coroutine[Any, Any, T] = awaitable if iscoroutine(awaitable) else _await(awaitable)
     step: Callable[[Any], Any] = coroutine.send
@@ -66,17 +72,31 @@ def inside(context: contextvars.Context, func: Callable[[], Awaitable[T]]) -> Ge
                 waits_for = context.run(step, argument)
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return] # StopIteration is not generic
+            argument = None
             try:
                 argument = yield waits_for
                 step = coroutine.send
+                if argument is not None and refused(argument):  # under trio
+                    argument.unwrap()
             except GeneratorExit:
                 context.run(coroutine.close)
                 raise
             except BaseException as error:
+                if refused(argument):
+                    context.run(close, coroutine)
+                    raise
                 argument = error
                 step = coroutine.throw
     finally:
-        del argument  # an error's traceback holds this frame
+        del argument, awaitable, coroutine, step  # an error's traceback holds this frame
+
+
+def close(coroutine: Coroutine[Any, Any, Any]) -> None:
+    """End a coroutine where it waits. One that does not let itself be ended stays there, and is never gone on with."""
+    try:
+        coroutine.close()
+    except BaseException as error:
+        contained(error)
 
 
 async def awaited(func: Callable[..., Awaitable[T]], *args: Any) -> T:

@@ -34,7 +34,7 @@ from .detached import has_ended, pass_on_interrupt, present_task, start_detached
 from .draining import durable, idle, quiesce
 from .journal.cluster import LeaseLost
 from .outcomes import RuntimeClosed, closed
-from .parts import DRAIN_DEADLINE, RuntimeParts, span
+from .parts import CLOSING, DRAIN_DEADLINE, RuntimeParts, span
 from .runners import RunnerPool
 from .waker import Home
 
@@ -56,7 +56,8 @@ class RuntimeLife(RuntimeParts):
     _group: TaskGroup
     _ready: anyio.Event  # it was entered, or could not be
     _to_leave: anyio.Event
-    _over: anyio.Event  # it was left, and nothing of it runs
+    _emptied: anyio.Event  # it was left: what still runs was told to end, and abandoned
+    _over: anyio.Event  # nothing of it runs any more
     _entering: anyio.CancelScope
     _inside: TaskGroup | None = None
     _runners: RunnerPool | None = None
@@ -79,7 +80,8 @@ class RuntimeLife(RuntimeParts):
             )
         self._entered = True
         self._home = self._hub.home = Home()
-        self._ready, self._to_leave, self._over = anyio.Event(), anyio.Event(), anyio.Event()
+        self._ready, self._to_leave = anyio.Event(), anyio.Event()
+        self._emptied, self._over = anyio.Event(), anyio.Event()
         self._entering = anyio.CancelScope()
         self._portal = BlockingPortal()
         start_detached(self._hold, "callboard runtime")
@@ -182,7 +184,10 @@ class RuntimeLife(RuntimeParts):
         with anyio.CancelScope(shield=True):
             while not self._over.is_set():
                 try:
-                    await self._over.wait()
+                    await self._emptied.wait()
+                    with anyio.move_on_after(CLOSING):
+                        await self._over.wait()
+                    break  # what cannot even be interrupted, and was abandoned, is left to the event loop
                 except anyio.get_cancelled_exc_class() as error:
                     cancelled = error
         if cancelled is not None:
@@ -213,6 +218,7 @@ class RuntimeLife(RuntimeParts):
                 self._broken = self._fault or _strayed()
             self._end_around()
             self._ready.set()
+            self._emptied.set()
             self._over.set()
             if isinstance(self._broken, KeyboardInterrupt) and self._around is None:
                 pass_on_interrupt()
@@ -335,6 +341,7 @@ class RuntimeLife(RuntimeParts):
                 await self._closing.aclose()
         finally:
             self._left = True
+            self._emptied.set()
             if self._inside is not None:
                 self._inside.cancel_scope.cancel()
 

@@ -17,6 +17,11 @@ Rules:
   is left ends as cancelled.
 - Genuine is what a cancel scope around the runner says. asyncio lets anybody cancel a task, also a body its own: such a
   stray cancel ends that body as failed and that runner without a word, and others take its place.
+- A body may swallow its cancellation. It is delivered a few times at once, and then after pauses that grow, a bounded
+  number of times: such a body costs next to nothing, and its scope is none that is delivered anew in every turn.
+- A body that is abandoned is left where it waits: nothing of it is run any more, but what closing a coroutine runs, and
+  its runner is free. What it has shielded is not spared: its time is over. One that waits for what cannot be
+  interrupted (under trio a thread, or a nursery of its own) is left to the event loop.
 - Nothing here is for other threads.
 
 Who wakes whom: ``_coming`` counts the runners that will look at the queue without anybody's help: started or
@@ -31,14 +36,15 @@ from __future__ import annotations
 
 import contextvars
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import anyio
 from anyio.lowlevel import checkpoint
 
 from ..actors.theirs import from_terminal, is_a
-from .detached import present_task
+from .detached import present_task, start_detached
+from .engines.crossing import LoopLine
 from .imported import under_trio
 from .inside import asyncio_scope, being_cancelled, inside, sort_out, stray, trio_scope
 
@@ -49,6 +55,10 @@ T = TypeVar("T")
 
 _WAKE_AHEAD = 4  # runners on their way at once: bodies that wait start this many per turn of the loop
 _IN_A_ROW = 16  # bodies that one runner runs before it lets the loop turn
+_TURNS = 3  # of the loop, for a body that is abandoned to unwind
+_AT_ONCE = 5  # times that a cancellation is delivered to a body without a pause
+_DELIVERIES = 8  # times that it is delivered after a pause, each twice as long as the one before
+_PAUSE = 0.05  # seconds: the first one
 
 
 class BodyCancelled(Exception):  # noqa: N818 - it says what happened; nothing went wrong
@@ -62,7 +72,7 @@ class PoolClosed(RuntimeError):  # noqa: N818 - a state, as in the standard libr
 class Running(Generic[T]):
     """One submitted body: the handle by which it is cancelled."""
 
-    __slots__ = ("_context", "_done", "_func", "_runner", "cancelled", "ended")
+    __slots__ = ("_context", "_done", "_dropped", "_func", "_runner", "cancelled", "ended")
 
     def __init__(
         self,
@@ -74,6 +84,7 @@ class Running(Generic[T]):
         self._done = done
         self._context = context
         self._runner: _Runner | None = None  # set exactly while the body runs
+        self._dropped = False  # abandon() was called, and its turns are over
         self.cancelled = False  # cancel() was called before the end
         self.ended = False  # `done` was called
 
@@ -84,6 +95,30 @@ class Running(Generic[T]):
         self.cancelled = True
         if self._runner is not None:
             self._runner.scope.cancel()
+
+    def abandon(self, turns: int = _TURNS) -> None:
+        """Cancel the body, and leave it where it waits if it has not ended after so many turns of the loop."""
+        self.cancel()
+        if self.ended or self._runner is None:
+            return
+        if turns:
+            self._runner.pool.line.post(self.abandon, turns - 1)
+        elif not self._dropped:
+            self._dropped = True
+            self._runner.drop()
+
+    def _refused(self, sent: Any) -> bool:
+        """Something is to be raised in the body. Whether it gets nothing more, since it was abandoned.
+
+        sent: None, or an outcome of trio's, which only may be an error.
+        """
+        runner = self._runner
+        if runner is None or not self.cancelled or (sent is not None and not hasattr(sent, "error")):
+            return False
+        if self._dropped and runner.is_free():
+            return True
+        runner.count_delivery()
+        return False
 
     def _end(self, value: T | None, error: BaseException | None) -> None:
         self._runner = None
@@ -100,6 +135,7 @@ class RunnerPool:
     def __init__(self, task_group: TaskGroup, *, keep: int = 256) -> None:
         self._group = task_group
         self._keep = keep
+        self.line = LoopLine()
         self._base = contextvars.copy_context()
         self._queue: deque[Running[Any]] = deque()
         self._idle: list[_Runner] = []
@@ -198,11 +234,13 @@ class RunnerPool:
 class _Runner:
     """One task of the pool. How it parks differs by event loop; the rest is the same."""
 
-    __slots__ = ("_coming", "_innermost", "_innermost_scope", "_spent", "pool", "scope")
+    __slots__ = ("_coming", "_delivered", "_innermost", "_innermost_scope", "_spent", "brake", "pool", "scope")
 
     def __init__(self, pool: RunnerPool) -> None:
         self.pool = pool
         self.scope = anyio.CancelScope()
+        self.brake = anyio.CancelScope()  # around the body: shields it while a cancellation is not delivered
+        self._delivered = 0  # times that the cancellation of the present body was raised in it
         self._coming = True  # counted in the pool's `_coming`
         self._spent = False  # hit by a stray cancel: it runs no more bodies
         self._innermost_scope: Callable[[], Any]
@@ -235,7 +273,7 @@ class _Runner:
             await checkpoint()  # an eager task factory would otherwise run a body inside submit()
             self._arrive()
             while await self._use_scope() and not self._struck():
-                self.scope = anyio.CancelScope()
+                self.scope, self.brake = anyio.CancelScope(), anyio.CancelScope()
             if self._struck():
                 await self._absorb()
         except BaseException as error:
@@ -262,7 +300,7 @@ class _Runner:
         """Run bodies inside one scope until one was cancelled (True) or this runner is not needed (False)."""
         pool = self.pool
         in_a_row = 0
-        with self.scope:
+        with self.scope, self.brake:
             self._innermost_scope = pool._look_for_scopes()
             self._innermost = self._innermost_scope()
             while not self.scope.cancel_called:
@@ -299,9 +337,9 @@ class _Runner:
         value: T | None = None
         error: BaseException | None = None
         try:
-            value = await inside(context, running._func)
+            value = await inside(context, running._func, running._refused)
         except BaseException as raised:
-            self._close_what_was_left_open()
+            self._body_is_over()
             cancellation, error = sort_out(raised)
             if cancellation is not None:
                 self.pool._end(running, None, error or BodyCancelled("cancelled while it ran"))
@@ -315,7 +353,7 @@ class _Runner:
                 error = None
                 raise
         else:
-            self._close_what_was_left_open()
+            self._body_is_over()
         if self._struck():
             self._spent = True
             pending = await self._absorb()
@@ -326,7 +364,51 @@ class _Runner:
         finally:
             del error  # its traceback holds this frame
 
-    def _close_what_was_left_open(self) -> None:
+    # -- a body that does not end when it is cancelled ---------------------------------------------------------------
+
+    def is_free(self) -> bool:
+        """Whether the body can be left where it waits."""
+        return True
+
+    def later(self, seconds: float, func: Callable[[], None]) -> None:
+        """Call it on the loop, in so many seconds."""
+        raise NotImplementedError
+
+    def count_delivery(self) -> None:
+        """The cancellation of the body is raised in it, once more: if it goes on, it has its peace for a while."""
+        if self.brake.shield or any(scope.shield for scope in self._scopes_of_body()):
+            return  # that was another one, of a scope of its own: so trio ends what sleeps
+        self._delivered = delivered = self._delivered + 1
+        if delivered < _AT_ONCE:
+            return
+        self.brake.shield = True
+        if delivered < _AT_ONCE + _DELIVERIES:
+            brake = self.brake
+            self.later(_PAUSE * 2 ** (delivered - _AT_ONCE), lambda: self._deliver_again(brake))
+
+    def _deliver_again(self, brake: anyio.CancelScope) -> None:
+        if brake is self.brake:
+            brake.shield = False
+
+    def drop(self) -> None:
+        """Have the cancellation reach the body whatever it has shielded: it is left there."""
+        for scope in self._scopes_of_body():
+            scope.shield = False
+        self.brake.shield = False
+
+    def _scopes_of_body(self) -> Iterator[Any]:
+        """The scopes that the body is in, the innermost first."""
+        scope = self._innermost_scope()
+        while scope is not None and scope is not self._innermost:
+            yield scope
+            scope = self._scope_around(scope)
+
+    def _scope_around(self, scope: Any) -> Any:
+        """The scope around another one, as the event loop knows it; None where that is not to be found out."""
+        raise NotImplementedError
+
+    def _body_is_over(self) -> None:
+        self.brake.shield, self._delivered = False, 0
         while (scope := self._innermost_scope()) is not self._innermost:
             self.pool.scopes_left_open += 1
             scope.__exit__(None, None, None)
@@ -368,6 +450,12 @@ class _AsyncioRunner(_Runner):
         self._wakeup = self._loop.create_future()
         await self._wakeup
 
+    def later(self, seconds: float, func: Callable[[], None]) -> None:
+        self._loop.call_later(seconds, func)
+
+    def _scope_around(self, scope: Any) -> Any:
+        return getattr(scope, "_parent_scope", None)
+
 
 class _TrioRunner(_Runner):
     __slots__ = ("_task",)
@@ -382,3 +470,19 @@ class _TrioRunner(_Runner):
 
         self._task = trio.lowlevel.current_task()
         await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.SUCCEEDED)
+
+    def is_free(self) -> bool:
+        import trio  # noqa: PLC0415 - only under trio, where it is loaded already
+
+        return not trio.lowlevel.current_task().child_nurseries  # those need the task that they were opened in
+
+    def later(self, seconds: float, func: Callable[[], None]) -> None:
+        async def sleep() -> None:
+            await anyio.sleep(seconds)
+            func()
+
+        start_detached(sleep, "callboard pause")
+
+    def _scope_around(self, scope: Any) -> Any:
+        around = getattr(getattr(scope, "_cancel_status", None), "parent", None)
+        return getattr(around, "_scope", None)

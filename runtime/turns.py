@@ -23,6 +23,7 @@ from ..actors.dead_letters import DeadLetters, Reason
 from ..actors.ref import BUSY, Ref, Request, Turn
 from ..actors.theirs import called, from_terminal, is_a, shown
 from .clock import Clock
+from .inside import close
 from .mailroom import Mailroom
 from .runners import BodyCancelled, PoolClosed, RunnerPool
 from .supervision import START
@@ -100,7 +101,7 @@ class Turns(Mailroom):
         if turn.cell.life is not None:
             turn.cell.life.turn = None
         if turn.running is not None:
-            turn.running.cancel()
+            turn.running.abandon()
 
     # -- one message -----------------------------------------------------------------------------------------------
 
@@ -230,7 +231,7 @@ class Turns(Mailroom):
 
     def _turn_over(self, turn: Turn, body: Coroutine[Any, Any, Any], value: Any, error: BaseException | None) -> None:
         """A coroutine receive has ended, or will never run."""
-        body.close()
+        close(body)
         if turn.abandoned:
             return
         cell, hook = turn.cell, turn.hook

@@ -1,7 +1,7 @@
 """The engine for async functions: bodies on the runtime's own event loop, on its pool of runners.
 
 A stop is a cancellation of the body's scope. A forced one waits a few turns of the loop for it, so that a
-body with manners still ends as cancelled, and then abandons the body: it may go on, its result is dropped.
+body with manners still ends as cancelled, and then abandons the body: it is left where it waits (`runners.py`).
 Plain functions are run too, where they stand: that is for those that cost nothing (conditions, hooks).
 """
 
@@ -92,6 +92,11 @@ class LoopEngine(BaseEngine[_LoopRun]):
             run.running.cancel()
         if force:
             line.post(self._abandon_after, line, run, _TURNS)
+
+    def _abandon(self, run: _LoopRun) -> None:
+        super()._abandon(run)
+        if run.running is not None:
+            run.running.abandon(0)
 
     def _abandon_after(self, line: LoopLine, run: _LoopRun, turns: int) -> None:
         if turns and self._runs.get(run.call.token) is run:

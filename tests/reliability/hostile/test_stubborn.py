@@ -1,0 +1,263 @@
+"""Bodies that do not end when they are cancelled: they cost next to nothing, hold up nobody, and the program ends."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+from anyio.lowlevel import checkpoint
+
+from callboard import Actor, Condition, Hook, Retry, Runtime, Task, Workstream
+from callboard.runtime.runners import BodyCancelled, RunnerPool
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.laboratory,
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+raised: list[str] = []
+left: list[str] = []
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> None:
+    raised.clear()
+    left.clear()
+
+
+async def swallows() -> None:
+    while True:
+        try:
+            await anyio.sleep(1_000)
+        except BaseException as error:
+            raised.append(type(error).__name__)
+
+
+async def swallows_within_limits() -> None:
+    while True:
+        try:
+            with anyio.move_on_after(1_000):
+                await anyio.sleep_forever()
+        except BaseException as error:
+            raised.append(type(error).__name__)
+
+
+async def shields() -> None:
+    try:
+        with anyio.CancelScope(shield=True):
+            await anyio.sleep_forever()
+    finally:
+        left.append("shields")
+
+
+async def shields_and_swallows() -> None:
+    with anyio.CancelScope(shield=True), anyio.CancelScope(shield=True):
+        await swallows()
+
+
+STUBBORN = [swallows, swallows_within_limits, shields, shields_and_swallows]
+
+
+async def until(condition: Callable[[], object]) -> None:
+    with anyio.fail_after(20):
+        while not condition():
+            await anyio.sleep(0.002)
+
+
+class Ends:
+    """Hears how bodies end."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[Any, BaseException | None]] = []
+
+    def __call__(self, value: Any, error: BaseException | None) -> None:
+        self.told.append((value, error))
+
+
+@pytest.mark.parametrize("body", [swallows, swallows_within_limits], ids=lambda body: body.__name__)
+async def test_a_cancellation_that_is_swallowed_is_delivered_a_few_times(body: Callable[[], Awaitable[None]]) -> None:
+    async with anyio.create_task_group() as group:
+        pool, ends = RunnerPool(group), Ends()
+        running = pool.submit(body, ends)
+        await anyio.wait_all_tasks_blocked()
+        running.cancel()
+        for _ in range(500):
+            await checkpoint()
+        assert 1 <= len(raised) <= 8, len(raised)  # and not once in each turn
+        assert ends.told == []
+        at_once = len(raised)
+        await until(lambda: len(raised) > at_once)  # it is told again, after a pause
+        running.abandon()
+        await until(lambda: ends.told)
+        assert isinstance(ends.told[0][1], BodyCancelled)
+        pool.submit(checkpoint, ends)
+        await until(lambda: len(ends.told) == 2)
+        pool.close()
+    assert pool.runners == 0
+
+
+@pytest.mark.parametrize("body", STUBBORN, ids=lambda body: body.__name__)
+async def test_one_that_is_abandoned_is_left_and_its_runner_is_free(body: Callable[[], Awaitable[None]]) -> None:
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as group:
+            pool, ends = RunnerPool(group), Ends()
+            running = pool.submit(body, ends)
+            await anyio.wait_all_tasks_blocked()
+            running.abandon()
+            await until(lambda: ends.told)
+            assert isinstance(ends.told[0][1], BodyCancelled)
+            told = len(raised)
+            for _ in range(50):
+                await checkpoint()
+            assert len(raised) <= told + 1  # nothing of it runs any more
+            pool.close()
+    assert left == (["shields"] if body is shields else [])  # what it has to clean up is done where it can be
+
+
+async def test_one_that_is_shielded_for_a_while_hears_of_its_cancel_right_after() -> None:
+    async def body() -> None:
+        with anyio.CancelScope(shield=True):
+            raised.append("began")
+            for _ in range(200):
+                await anyio.sleep(0.001)
+        left.append("shield")
+        await anyio.sleep_forever()
+
+    async with anyio.create_task_group() as group:
+        pool, ends = RunnerPool(group), Ends()
+        running = pool.submit(body, ends)
+        await until(lambda: raised)
+        running.cancel()
+        await until(lambda: ends.told)
+        assert left == ["shield"]
+        pool.close()
+
+
+async def test_what_cleans_up_within_several_waits_is_cancelled_in_each() -> None:
+    async def body() -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            for n in range(4):
+                try:
+                    await anyio.sleep_forever()
+                except anyio.get_cancelled_exc_class():
+                    left.append(str(n))
+
+    async with anyio.create_task_group() as group:
+        pool, ends = RunnerPool(group), Ends()
+        running = pool.submit(body, ends)
+        await anyio.wait_all_tasks_blocked()
+        running.cancel()
+        await until(lambda: ends.told)
+        assert left == ["0", "1", "2", "3"]
+        pool.submit(checkpoint, ends)
+        await until(lambda: len(ends.told) == 2)
+        pool.close()
+
+
+@pytest.mark.parametrize("body", STUBBORN, ids=lambda body: body.__name__)
+async def test_a_runtime_is_left_that_has_run_them(body: Callable[[], Awaitable[None]]) -> None:
+    began = time.monotonic()
+    with anyio.fail_after(60):
+        async with Runtime(drain_deadline=0.1) as runtime:
+            limits: dict[str, Any] = {"timeout": 0.2, "kill_grace": 0.1, "retry": Retry(max_attempts=1)}
+            job = await runtime.submit(Workstream("w", tasks=[Task("t", run=body, **limits)]))
+            assert (await job.wait()).tasks["t"].state == "failed"
+            hook = Hook(run=body, timeout=0.2)
+            await (
+                await runtime.submit(
+                    Workstream("w", tasks=[Task("t", run=anyio.lowlevel.checkpoint, on_completed=[hook])])
+                )
+            ).wait()
+            await runtime.submit(Workstream("w", tasks=[Task("t", run=body)]))  # it runs while the runtime is left
+            condition = Condition(run=body)
+            await runtime.submit(Workstream("w", tasks=[Task("t", run=checkpoint, condition=condition)]))
+
+            class Slow(Actor):
+                async def receive(self, message: Any, ctx: Any) -> None:
+                    await body()
+
+            for timeout in (0.1, 0.3):
+                runtime.spawn(Slow, stop_timeout=timeout).tell("go")
+            ref = runtime.spawn(Slow, stop_timeout=0.1)
+            ref.tell("go")
+            await anyio.sleep(0.05)
+            ref.stop()
+            await until(lambda: ref.stopped)
+    assert time.monotonic() - began < 50
+
+
+async def test_a_runtime_is_left_whose_body_waits_for_a_thread_that_cannot_be_interrupted() -> None:
+    gate, began = threading.Event(), threading.Event()
+
+    def blocks() -> None:
+        began.set()
+        gate.wait()
+
+    async def body() -> None:
+        await anyio.to_thread.run_sync(blocks)
+
+    try:
+        with anyio.fail_after(60):
+            async with Runtime(drain_deadline=0.1) as runtime:
+                await runtime.submit(Workstream("w", tasks=[Task("t", run=body)]))
+                await until(began.is_set)
+    finally:
+        gate.set()
+
+
+PROGRAM = """
+import sys, time, threading
+import anyio
+from callboard import Retry, Runtime, Task, Worker, Workstream
+
+async def swallows():
+    while True:
+        try:
+            await anyio.sleep(1)
+        except BaseException:
+            pass
+
+async def shields():
+    with anyio.CancelScope(shield=True):
+        await anyio.sleep_forever()
+
+def never():
+    threading.Event().wait()
+
+async def main():
+    workers = [Worker("loop", engine="loop", capacity=5), Worker("threads", engine="thread", capacity=5)]
+    async with Runtime(workers=workers, drain_deadline=0.1) as runtime:
+        for body in (swallows, shields, never):
+            limits = {"timeout": 0.3, "kill_grace": 0.1, "retry": Retry(max_attempts=1)}
+            job = await runtime.submit(Workstream("w", tasks=[Task("t", run=body, **limits)]))
+            assert not (await job.wait()).ok
+            await runtime.submit(Workstream("w", tasks=[Task("t", run=body)]))
+        spent = time.process_time()
+        await anyio.sleep(1)
+        print("spent", time.process_time() - spent)
+    print("left")
+
+anyio.run(main, backend=sys.argv[1])
+print("over")
+"""
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_program_ends_that_has_run_them(backend: str, tmp_path: Path) -> None:
+    file = tmp_path / "program.py"
+    file.write_text(PROGRAM)
+    done = subprocess.run([sys.executable, str(file), backend], capture_output=True, text=True, timeout=60, check=False)
+    spent, *rest = done.stdout.split("\n")
+    assert rest == ["left", "over", ""], done.stderr[-2_000:]
+    assert float(spent.split()[1]) < 0.3
+    assert done.returncode == 0
