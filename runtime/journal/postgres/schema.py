@@ -293,7 +293,8 @@ DROP FUNCTION commit_batch;
 # Who takes what a node gives back that drains (`taking.py`).
 _HANDED = """
 ALTER TABLE nodes
-  ADD COLUMN leaving boolean NOT NULL DEFAULT false,  -- it lives, and takes nothing any more
+  ADD COLUMN leaving boolean NOT NULL DEFAULT false,  -- it lives, and takes nothing any more,
+  ADD COLUMN leaving_since timestamptz,   -- since then
   ADD COLUMN favours bigint[],            -- the nodes that may take what it owned before others do,
   ADD COLUMN favours_until timestamptz;   -- until then
 """

@@ -10,8 +10,9 @@ Rules
   not get more. What is given back is shared out anew, among the others.
 - The second takes: this node's share of the trees of jobs (a job with all that its tasks have submitted stays whole),
   of machines, and what is left of the outbox. Rows that another node is taking at this moment are passed over.
-- What is given back is for those first who are less than half as old as who gives it: they stay the longest, where the
-  older ones are about to be replaced. Where there are none, or they do not take it in time, it is for all.
+- What is given back is for those first who are less than half as old as who gives it, as of when that began to leave:
+  they stay the longest, where the older ones are about to be replaced. Where there are none, or they do not take it in
+  time, it is for all.
 - A node that steps aside counts in no share.
 - What is given back is a gone node's again, in one transaction. That node's row is locked before it is moved, and also
   before it is looked whether such a node still owes anything: so that is never answered in between.
@@ -138,7 +139,7 @@ _FAVOURED = """
 SELECT coalesce(array_agg(other.node), '{}') FROM nodes AS me, nodes AS other
 WHERE me.node = %(me)s AND other.node <> me.node AND NOT other.fenced AND NOT other.leaving
   AND other.seen_at + other.lease >= clock_timestamp()
-  AND clock_timestamp() - other.started_at < (clock_timestamp() - me.started_at) / 2
+  AND other.started_at > me.started_at + (coalesce(me.leaving_since, clock_timestamp()) - me.started_at) / 2
 """
 _UNCLAIM = """
 UPDATE inbox_rows SET taken_by = NULL FROM names
