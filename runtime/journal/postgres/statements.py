@@ -112,7 +112,8 @@ STEP_ASIDE = """
 WITH done AS (
   UPDATE nodes SET leaving = true, leaving_since = clock_timestamp()
   WHERE node = %(me)s AND NOT fenced AND NOT leaving
-) SELECT count(*) FROM nodes WHERE NOT fenced AND NOT leaving AND node <> %(me)s AND seen_at + lease >= clock_timestamp()
+) SELECT count(*) FROM nodes
+WHERE NOT fenced AND NOT leaving AND node <> %(me)s AND seen_at + lease >= clock_timestamp()
 """
 TAKEN = "SELECT taken FROM nodes WHERE node = %(me)s"
 FATE = "SELECT ended_by, extract(epoch FROM ended_at - seen_at) FROM nodes WHERE node = %(me)s"
