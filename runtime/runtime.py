@@ -178,7 +178,7 @@ class Runtime(RuntimeLife):
         """The job that has this id already. Raises JobExists if it is another one."""
         actor = self._host.kernel.jobs.get(job_id)
         record = actor.record if actor is not None else await self.read(self.journal.job, job_id)
-        archived = [] if record is not None else await self.read(self.journal.archived, job_id)
+        archived: list[Any] = [] if record is not None else await self.read(self.journal.archived, job_id)
         same = record is None or await is_same(self, record, spec, fingerprint)
         if (refused := taken(job_id, record, archived, same=same)) is not None:
             raise refused
