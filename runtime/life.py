@@ -29,6 +29,7 @@ from anyio.abc import TaskGroup, TaskStatus
 from anyio.from_thread import BlockingPortal
 
 from ..actors.messages import Drain, StopWorkers
+from ..actors.theirs import from_terminal
 from ..actors.times import Duration
 from .detached import has_ended, pass_on_interrupt, present_task, start_detached
 from .draining import durable, idle, quiesce
@@ -294,6 +295,8 @@ class RuntimeLife(RuntimeParts):
         if self._left:
             return
         first, self._broken = self._broken is None, self._broken or cause or _strayed()
+        if cause is not None and from_terminal(cause):
+            self._broken = cause  # by it the others were cancelled, who have told of that before
         self._running = self._open = False
         if hasattr(self, "_host"):
             self._let_go(self._broken)

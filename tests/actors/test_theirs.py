@@ -1,0 +1,166 @@
+"""What the application's code raises is told from what a person does at the terminal; and is shown safely."""
+
+from __future__ import annotations
+
+import _thread
+import asyncio
+import functools
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+
+import pytest
+from tests.reliability.hostile import guests
+
+from callboard.actors.theirs import Escaped, called, contained, from_terminal, kept, kind_name, said, shown, truth
+
+
+def own() -> None:
+    raise KeyboardInterrupt
+
+
+def passed_on() -> None:
+    try:
+        own()
+    except KeyboardInterrupt:
+        kept("cleaned up", 20)
+        raise
+
+
+def in_a_group() -> None:
+    raise BaseExceptionGroup("g", [KeyboardInterrupt(), SystemExit()])
+
+
+@pytest.mark.parametrize("function", [own, passed_on, in_a_group])
+def test_an_interrupt_that_code_raises_is_its_own(function: Callable[[], None]) -> None:
+    with pytest.raises(Escaped, match=r"KeyboardInterrupt|BaseExceptionGroup"):
+        called(function)
+
+
+def at_the_terminal() -> None:
+    signal.raise_signal(signal.SIGINT)
+
+
+def in_the_middle_of_something() -> None:
+    _thread.interrupt_main()
+    for _ in range(1_000_000):
+        pass
+
+
+def passed_on_after_a_clean_up() -> None:
+    try:
+        at_the_terminal()
+    except KeyboardInterrupt:
+        kept("cleaned up", 20)
+        raise
+
+
+class Handler:
+    """A handler as `asyncio.Runner` has one."""
+
+    def handle(self, number: int, frame: FrameType | None, *, more: int) -> None:
+        raise KeyboardInterrupt
+
+
+@pytest.fixture(params=[None, signal.default_int_handler, functools.partial(Handler().handle, more=1)])
+def _handler(request: pytest.FixtureRequest) -> Iterator[None]:
+    before = signal.getsignal(signal.SIGINT)
+    if request.param is not None:
+        signal.signal(signal.SIGINT, request.param)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_handler")
+@pytest.mark.parametrize("function", [at_the_terminal, in_the_middle_of_something, passed_on_after_a_clean_up])
+def test_an_interrupt_of_the_terminal_goes_on(function: Callable[[], None]) -> None:
+    with pytest.raises(KeyboardInterrupt) as raised:
+        called(function)
+    assert from_terminal(BaseExceptionGroup("g", [ValueError(), raised.value]))
+
+
+def test_one_that_was_never_raised_is_nobodys() -> None:
+    assert isinstance(contained(KeyboardInterrupt()), Escaped)
+    assert isinstance(contained(asyncio.CancelledError()), Escaped)
+    error = ValueError()
+    assert contained(error) is error
+
+
+@pytest.mark.parametrize("name", guests.ALL_ERRORS)
+def test_every_error_can_be_told(name: str) -> None:
+    with pytest.raises(BaseException) as raised:  # noqa: PT011 - that is the point
+        guests.throw(name)
+    for text in (said(raised.value), shown(raised.value), kind_name(raised.value)):
+        assert type(text) is str
+        assert 0 < len(text) < 700
+        text.encode()
+
+
+@pytest.mark.parametrize("name", guests.OBJECTS)
+def test_every_object_can_be_shown(name: str) -> None:
+    text = shown(guests.OBJECTS[name]())
+    assert 0 < len(text) <= 300
+    text.encode()
+
+
+def test_what_is_neither_true_nor_false_raises_an_exception() -> None:
+    with pytest.raises(Escaped, match="in __bool__"):
+        truth(guests.NoTruth())
+    assert truth([1])
+
+
+PROGRAM = """
+import os, signal, sys, threading, time
+import anyio
+from callboard import Actor, Runtime, Task, Workstream
+
+class Busy(Actor):
+    def receive(self, message, ctx):
+        strike()
+
+def strike():
+    print("ready", flush=True)
+    time.sleep(60)
+
+async def body():
+    strike()
+
+async def main():
+    async with Runtime(drain_deadline=0.1) as runtime:
+        if sys.argv[2] == "body":
+            await runtime.submit(Workstream("w", tasks=[Task("t", run=body)]))
+        else:
+            runtime.spawn(Busy).tell("go")
+        await anyio.sleep(60)
+
+anyio.run(main, backend=sys.argv[1])
+print("not reached")
+"""
+
+
+@pytest.mark.parametrize("where", ["body", "receive"])
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_ctrl_c_ends_the_program_whatever_it_interrupts(backend: str, where: str, tmp_path: Path) -> None:
+    file = tmp_path / "program.py"
+    file.write_text(PROGRAM)
+    program = subprocess.Popen(
+        [sys.executable, str(file), backend, where], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    guard = threading.Timer(90, program.kill)
+    guard.start()
+    try:
+        assert program.stdout is not None
+        assert program.stdout.readline() == "ready\n"
+        program.send_signal(signal.SIGINT)
+        if backend == "asyncio":  # whose first one waits for the loop, and asks the main task to end
+            program.send_signal(signal.SIGINT)
+        out, errors = program.communicate()
+    finally:
+        guard.cancel()
+    assert "not reached" not in out
+    assert "KeyboardInterrupt" in errors
+    assert program.returncode != 0
