@@ -194,11 +194,11 @@ async def _members(func: Callable[..., Any], team: str) -> set[str]:
     if is_async(func):
         return called(_names_in, await awaited(func, *args))
     # What it returns is read in the thread: event loops look at what comes out of one.
-    return await in_lane("people", partial(called, _names_by, func, *args), abandon=True)
+    return await in_lane("people", partial(_names_by, func, args), abandon=True)
 
 
-def _names_by(func: Callable[..., Any], *args: str) -> set[str]:
-    return _names_in(func(*args))
+def _names_by(func: Callable[..., Any], args: tuple[str, ...]) -> set[str]:
+    return called(lambda: _names_in(func(*args)))
 
 
 def _names_in(said: object) -> set[str]:

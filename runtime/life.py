@@ -409,7 +409,9 @@ def _strayed() -> RuntimeError:
 def sole(error: BaseException) -> BaseException | None:
     """What a task group raised, if it is one error. Of one that was only cancelled: None."""
     if isinstance(error, BaseExceptionGroup):
-        raised = [one for one in map(sole, cast("tuple[BaseException, ...]", error.exceptions)) if one is not None]
+        raised = [
+            one for one in map(sole, cast("BaseExceptionGroup[BaseException]", error).exceptions) if one is not None
+        ]
         if len(raised) > 1:
             return cast("BaseException", error)
         return raised[0] if raised else None

@@ -57,7 +57,8 @@ class LoopEngine(BaseEngine[_LoopRun]):
     async def _body(self, run: _LoopRun) -> Any:
         run.began = self._clock()
         value = bind(run.call)()
-        return await value if hasattr(type(value), "__await__") else value
+        kind: type[Any] = type(value)
+        return await value if hasattr(kind, "__await__") else value
 
     def _done(self, run: _LoopRun, value: Any, error: BaseException | None) -> None:
         if error is None:
