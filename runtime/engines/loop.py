@@ -57,7 +57,7 @@ class LoopEngine(BaseEngine[_LoopRun]):
     async def _body(self, run: _LoopRun) -> Any:
         run.began = self._clock()
         value = bind(run.call)()
-        kind: type[Any] = type(value)
+        kind: Any = type(value)
         return await value if hasattr(kind, "__await__") else value
 
     def _done(self, run: _LoopRun, value: Any, error: BaseException | None) -> None:

@@ -66,7 +66,7 @@ class _Copy:
         self._given = 0  # by iterations of the value's own
 
     def plain(self, value: Any, depth: int) -> Any:
-        kind: type[Any] = type(value)
+        kind: Any = type(value)
         if value is None or kind is bool:
             return value
         if issubclass(kind, str):
