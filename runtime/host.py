@@ -92,6 +92,7 @@ class Host:
         self.caller: Caller
         self.watchdog: Watchdog | None = None
         self.on_job_over: Callable[[JobActor], None] = lambda _: None
+        self.on_machine_over: Callable[[str], None] = lambda _: None  # told of each name
         self.on_job_here: Callable[[JobActor], None] = lambda _: None  # told of each that was taken over
         self._bodies = bodies
         self._clock = dispatcher.clock
@@ -375,6 +376,7 @@ class Host:
         """Something is over for good. Of many workers and breakers, their records go as well."""
         if isinstance(effect, MachineOver):
             self._over.append(effect.name)
+            self.on_machine_over(effect.name)
             retire(self.kernel, effect.name)
             return
         self.counting.let_go(effect.id)

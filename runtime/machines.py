@@ -79,6 +79,7 @@ class MachineRef:
         self.kind: MachineKind | None = None  # of one that another node has: what it runs by, if that is known here
         self.waiting = 0  # events told and not answered yet
         self.settled: anyio.Event | None = None  # set once it is known whether its name was free
+        self.refused: str | None = None  # why it is no reference of anything: its name runs by another machine
         self.name = name
 
     def __repr__(self) -> str:
@@ -98,7 +99,7 @@ class MachineRef:
         if (abroad := self._owner.abroad) is not None:
             abroad.glance(self)
             return self._record
-        return self._owner.host.journal.machine(self.name) or self._record
+        return self._record
 
     @property
     def elsewhere(self) -> bool:
@@ -180,8 +181,8 @@ class MachineRef:
 
     def _put(self, message: Fire) -> None:
         abroad = self._owner.abroad
-        if message.request_id is None and not self._mail and (abroad is None or abroad.is_here(self)):
-            self._look()
+        here = self._is_at_hand if abroad is None else abroad.is_here(self)
+        if here and message.request_id is None and not self._mail:
             self._owner.host.tell(Command(self.name, message, Reply(self._told(message))))
             return
         self._mail.append(message)
@@ -193,7 +194,8 @@ class MachineRef:
         abroad = self._owner.abroad
         if abroad is not None and not await abroad.comes_home(self):
             return await abroad.fire(self, message)
-        self._look()
+        if not self._is_at_hand:  # it may have ended so long ago that only the journal has it
+            await self._owner.take_up(self.name)
         said = msgspec.structs.replace(message, request_id=None)
         answer: Transitioned = await self._owner.runtime.input(
             "fire",
@@ -240,10 +242,9 @@ class MachineRef:
         self._entity = self._owner.host.kernel.machines.get(self.name) or self._entity
         return self._entity
 
-    def _look(self) -> None:
-        """Have it at hand again, if it ended so long ago that only the journal has it."""
-        if self.name not in self._owner.host.kernel.machines:
-            self._owner.take_up(self.name)
+    @property
+    def _is_at_hand(self) -> bool:
+        return self.name in self._owner.host.kernel.machines
 
 
 class Machines:
@@ -259,14 +260,20 @@ class Machines:
         self._waiting = 0  # events told and not answered yet
         self._full = False  # it was told that some are refused
         self._kinds: dict[tuple[object, ...], tuple[MachineActor, MachineKind]] = {}
+        host.on_machine_over = self._over
 
     def spawn(self, actor: MachineActor, name: str) -> MachineRef:
-        """The entity of that name, or a new one. Raises SpecificationError, MachineConflict, ValueError, TypeError."""
+        """The entity of that name, or a new one. Raises SpecificationError, MachineConflict, ValueError, TypeError.
+
+        A database is not asked on the event loop: what it has of that name is seen later, and a conflict raised by
+        whoever fires at it.
+        """
         check_name(name)
         kind, facts = self._kind(actor)
         ref = self._refs.get(name)
         entity = self.host.kernel.machines.get(name)
-        known = self.host.journal.machine(name) if entity is None and (ref is None or ref.ended) else None
+        asks = self.abroad is None or not self.host.journal.durable_medium
+        known = self.host.journal.machine(name) if asks and entity is None and (ref is None or ref.ended) else None
         record = known if entity is None else entity.record
         if record is None and ref is not None:  # it is being spawned
             record = ref.record
@@ -290,14 +297,45 @@ class Machines:
         if ref is not None:
             return ref
         entity = self.host.kernel.machines.get(name)
-        record = self.host.journal.machine(name) if entity is None else entity.record
-        if record is None:
-            raise LookupError(f"there is no machine {name!r:.80} in this journal; spawn one with a MachineActor")
-        ref = self._refs[name] = MachineRef(self, name, record, None)
-        if entity is None and self.abroad is not None and record.finished_at is None:
-            ref.kind = self._revived(record)[0]
-        elif entity is None:
-            self.take_up(name)
+        if entity is not None:
+            return self._ref(entity.record)
+        record = _there(name, self.host.journal.machine(name))
+        return self._made(record, self.host.journal.spec(record.definitions[-1]))
+
+    async def find(self, name: str) -> MachineRef:
+        """The same, and the event loop turns meanwhile."""
+        if name in self._refs or name in self.host.kernel.machines:
+            return self.of(name)
+        journal, read = self.host.journal, self.runtime.read
+        record = _there(name, await read(journal.machine, name))
+        encoded: bytes | None = await read(journal.spec, record.definitions[-1])
+        if name in self._refs or name in self.host.kernel.machines:  # it came meanwhile
+            return self.of(name)
+        return self._made(record, encoded)
+
+    def _over(self, name: str) -> None:
+        """One has ended, and may soon be only in the journal: its reference keeps what is shown of it."""
+        ref, entity = self._refs.get(name), self.host.kernel.machines.get(name)
+        if ref is not None and entity is not None:
+            ref.show(entity.record)
+
+    def forget(self, ref: MachineRef) -> None:
+        """It is no reference of what has its name."""
+        if self._refs.get(ref.name) is ref:
+            del self._refs[ref.name]
+
+    def _ref(self, record: MachineRecord) -> MachineRef:
+        ref = self._refs[record.name] = MachineRef(self, record.name, record, None)
+        return ref
+
+    def _made(self, record: MachineRecord, encoded: bytes | None) -> MachineRef:
+        """The reference of one that only the journal has. Here, or where it has ended, it is had at hand again."""
+        ref = self._ref(record)
+        kind, missing = self._revived(record, encoded)
+        if self.abroad is not None and record.finished_at is None:
+            ref.kind = kind
+        else:
+            self.host.tell(SpawnMachine(record.name, kind, None, record, missing))
         return ref
 
     def all(self) -> list[MachineRef]:
@@ -306,19 +344,21 @@ class Machines:
         coming = [name for name, ref in self._refs.items() if name not in known and not ref.ended]
         return [self.of(name) for name in (*known, *coming)]
 
-    def take_up(self, name: str) -> None:
+    async def take_up(self, name: str) -> None:
         """Have an ended one at hand again."""
-        record = self.host.journal.machine(name)
+        journal, read = self.host.journal, self.runtime.read
+        record: MachineRecord | None = await read(journal.machine, name)
         if record is None:
-            return
-        kind, missing = self._revived(record)
-        self.host.tell(SpawnMachine(name, kind, None, record, missing))
+            return  # it is being spawned
+        encoded: bytes | None = await read(journal.spec, record.definitions[-1])
+        if name not in self.host.kernel.machines:
+            kind, missing = self._revived(record, encoded)
+            self.host.tell(SpawnMachine(name, kind, None, record, missing))
 
-    def _revived(self, record: MachineRecord) -> tuple[MachineKind | None, str]:
+    def _revived(self, record: MachineRecord, encoded: bytes | None) -> tuple[MachineKind | None, str]:
         """What it runs by, or why that is not to be had."""
         try:
-            encoded = self.host.journal.spec(record.definitions[-1]) or b""
-            kind = revived(msgspec.json.decode(encoded, type=Definition), self.host)
+            kind = revived(msgspec.json.decode(encoded or b"", type=Definition), self.host)
         except (MachineNotFound, msgspec.DecodeError) as error:
             return None, str(error)
         missing = unfit(record, kind)
@@ -366,6 +406,12 @@ class Machines:
                 self._kinds.clear()
             found = self._kinds[key] = actor, prepare(actor, self.runtime)
         return found[1], first_facts(actor, found[1])
+
+
+def _there(name: str, record: MachineRecord | None) -> MachineRecord:
+    if record is None:
+        raise LookupError(f"there is no machine {name!r:.80} in this journal; spawn one with a MachineActor")
+    return record
 
 
 def check_name(name: object) -> None:

@@ -464,6 +464,11 @@ class Runtime(RuntimeLife):
         self._check_open()
         return self._machines.of(name)
 
+    async def machine_of(self, name: str) -> MachineRef:
+        """The same, while the event loop turns: the journal is asked in a thread. Raises LookupError, JournalError."""
+        self._check_open_here()
+        return await self._machines.find(name)
+
     def machines(self) -> list[MachineRef]:
         """The `MachineActor`s that have not ended, and those that have lately, in the order of their making."""
         self._check_open()

@@ -5,6 +5,8 @@ Rules
 - A machine is the node's that spawned its name first, and lives there; events from other nodes go by the inbox. Whoever
   spawns the name again, anywhere, has that one.
 - One that has ended is nobody's: it is taken in hand by the node that fires at it, if no other does.
+- The database is asked in a thread, and never while somebody spawns: what it has of a name is seen later, and where
+  that runs by another machine, whoever fires at the reference gets the conflict.
 - What a reference shows of one elsewhere is what was last read; looking at it has it read again, in the background.
 """
 
@@ -17,7 +19,7 @@ from weakref import WeakKeyDictionary
 import anyio
 from msgspec.structs import replace
 
-from ...actors.machine_kind import unfit
+from ...actors.machine_kind import MachineConflict, unfit
 from ...actors.records import MachineRecord
 from ..journal.contract import JournalError
 from ..outcomes import RuntimeClosed
@@ -58,6 +60,8 @@ class MachinesAbroad:
                 if message.kind is not None and (why := unfit(found, message.kind)):
                     text = f"machine {ref.name} was spawned with another machine: {why}"
                     self._seat.host.notice("spawn_refused", "warning", text, kind="machine", entity_id=ref.name)
+                    ref.refused = f"{why}. Use another name, or spawn it with the machine that it runs by."
+                    self._machines.forget(ref)
                     return
                 if found.finished_at is None:
                     return
@@ -81,6 +85,8 @@ class MachinesAbroad:
             await ref.settled.wait()
             await self._seat.host.barrier()
             ref.settled = None
+        if ref.refused is not None:
+            raise MachineConflict(ref.refused)
         if self.is_here(ref):
             return True
         here = self._seat.host.kernel.machines.get(ref.name)

@@ -114,7 +114,7 @@ async def _worker(runtime: Runtime, name: str) -> Any:
 
 
 async def _machine(runtime: Runtime, name: str) -> Any:
-    return runtime.machine(name)
+    return await runtime.machine_of(name)
 
 
 _TARGETS: dict[str, Callable[[Runtime, str], Awaitable[Any]]] = {

@@ -28,7 +28,8 @@ async def list_machines(
     """The machines, newest first; those that have ended, too."""
     wanted = wanted_of("machine", None, states, name, older_than, newer_than)  # whose machines are anybody's
     found: list[MachineRecord] = await board.runtime.read(_read, board)
-    return page_of([one for one in found if wanted.holds(one)], limit, cursor, lambda one: _view(board, one))
+    page = page_of([one for one in found if wanted.holds(one)], limit, cursor, lambda one: one)
+    return Page([await _view(board, one) for one in page.items], page.next)
 
 
 def _read(board: Board) -> list[MachineRecord]:
@@ -41,12 +42,12 @@ async def get_machine(board: TheBoard, machine: MachinePath) -> MachineView:
     record: MachineRecord | None = await board.runtime.read(board.runtime.journal.machine, machine)
     if record is None:
         raise not_found("machine", machine)
-    return _view(board, record)
+    return await _view(board, record)
 
 
-def _view(board: Board, record: MachineRecord) -> MachineView:
-    known = board.runtime.machine(record.name).events
-    return machine_view(record, events=sorted(map(str, known)), actions=actions_of(board.runtime, record))
+async def _view(board: Board, record: MachineRecord) -> MachineView:
+    ref = await board.runtime.machine_of(record.name)  # held, so that the actions find it at hand
+    return machine_view(record, events=sorted(map(str, ref.events)), actions=actions_of(board.runtime, record))
 
 
 HANDLERS = [list_machines, get_machine]
