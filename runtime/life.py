@@ -358,7 +358,6 @@ class RuntimeLife(RuntimeParts):
         with anyio.move_on_after(self._patience):
             self._host.tell(StopWorkers())
             self._settled = await durable(self._host)
-            await self._hub.keep()
         self._let_go(None)
         self._host.close()
 

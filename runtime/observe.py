@@ -122,24 +122,16 @@ class Subscription(Generic[EventT]):
         """The runtime has closed, or broken by `cause`: take no more."""
         if not self._quiet:
             self._cut_by = cause
-        if self._past is not None:
-            self._past = None  # nobody can ask the journal any more
-            if cause is None:
-                self._broken = JournalError("the runtime has closed before all that the journal has of this was read")
         self.close()
 
-    async def keep(self) -> None:
-        """Read what is left of the past now, since the journal closes."""
+    def keep(self) -> None:
+        """Read what is left of the past now, since the journal closes. Blocks."""
         dropped = 0
         while (past := self._past) is not None:
-            after = past.after
             try:
-                page = await past.ask(past.page)
+                self._take_page(past, past.page())
             except JournalError as error:
                 self._broken, self._past = error, None
-                break
-            if self._past is past and past.after == after:  # as above
-                self._take_page(past, page)
             while len(self._before) > self._size:
                 self._before.popleft()
                 dropped += 1
@@ -147,14 +139,13 @@ class Subscription(Generic[EventT]):
             self._before.appendleft(Dropped(dropped))
 
     async def _turn_page(self, past: Past) -> None:
-        after = past.after
         try:
             page = await past.ask(past.page)
         except Exception:
             if self._past is past:
                 raise
             return
-        if self._past is past and past.after == after:  # else somebody else has read it meanwhile
+        if self._past is past:  # else the journal closed meanwhile, and the rest is here
             self._take_page(past, page)
 
     def _take_page(self, past: Past, page: list[Any]) -> None:  # Any: of a type that its filter lets pass
@@ -315,15 +306,12 @@ class Hub:
             **{name: value for name, value in told.items() if value is not None}, **(event.metadata or {}),
         )  # fmt: skip
 
-    async def keep(self) -> None:
-        """Have every subscriber read what is left of the past, since the journal is about to close."""
-        for subscription in list(self._looking_back):
-            await subscription.keep()
-
     def close(self, cause: BaseException | None = None) -> None:
         """End every subscription: nothing more is told, and the journal closes. cause: what the runtime broke by."""
         if not self._closed:
             self._closed, self._cause = True, cause
+        for subscription in list(self._looking_back):
+            subscription.keep()
         for subscription in list(self._subscriptions):
             subscription.cut(self._cause)
         for listener in list(self._listeners):

@@ -49,12 +49,11 @@ class Followed(Subscription[Any]):
         return await super().__anext__()
 
     async def _turn_page(self, past: Past) -> None:
-        after = past.after
         try:
             page = await past.ask(past.page)
         except JournalError:
             page = []
-        if self._past is not past or past.after != after:  # somebody else has read it meanwhile
+        if self._past is not past:  # the journal closed meanwhile, and the rest is here
             return
         if page:
             self._delays = Delays()

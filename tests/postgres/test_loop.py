@@ -68,10 +68,6 @@ async def test_nothing_asks_it_on_the_event_loop(postgres: str) -> None:
             job = await runtime.submit(Workstream("w", tasks=[Task("a", run=quick)]), id="w")
             await job.wait()
             await job.retry("a")
-            its_own = job.events(notices=False, kind="job")  # read once the runtime has been left
-        states = [str(event.to_state) async for event in its_own]
-        assert states[0] == "submitted"
-        assert states[-1] == "completed"
 
 
 async def test_after_a_restart_a_machine_goes_on_and_another_one_of_its_name_is_refused_where_it_is_used(
