@@ -79,6 +79,7 @@ class MachineRef:
         self.kind: MachineKind | None = None  # of one that another node has: what it runs by, if that is known here
         self.waiting = 0  # events told and not answered yet
         self.settled: anyio.Event | None = None  # set once it is known whether its name was free
+        self.coming = False  # it was told to be spawned here, and has not ended since
         self.refused: str | None = None  # why it is no reference of anything: its name runs by another machine
         self.name = name
 
@@ -244,7 +245,7 @@ class MachineRef:
 
     @property
     def _is_at_hand(self) -> bool:
-        return self.name in self._owner.host.kernel.machines
+        return self.coming or self.name in self._owner.host.kernel.machines
 
 
 class Machines:
@@ -288,6 +289,7 @@ class Machines:
             self.abroad.spawn(ref, message)
         else:
             self.host.tell(message)
+            ref.coming = True
             self.on_spawn(name)
         return ref
 
@@ -317,6 +319,7 @@ class Machines:
         """One has ended, and may soon be only in the journal: its reference keeps what is shown of it."""
         ref, entity = self._refs.get(name), self.host.kernel.machines.get(name)
         if ref is not None and entity is not None:
+            ref.coming = False
             ref.show(entity.record)
 
     def forget(self, ref: MachineRef) -> None:
