@@ -10,9 +10,9 @@ from __future__ import annotations
 import contextvars
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from ...actors.theirs import is_a
 from ..runners import BodyCancelled, RunnerPool, Running
@@ -56,9 +56,8 @@ class LoopEngine(BaseEngine[_LoopRun]):
 
     async def _body(self, run: _LoopRun) -> Any:
         run.began = self._clock()
-        value = bind(run.call)()
-        kind: Any = type(value)
-        return await value if hasattr(kind, "__await__") else value
+        value: object = bind(run.call)()
+        return await cast("Awaitable[Any]", value) if hasattr(type(value), "__await__") else value
 
     def _done(self, run: _LoopRun, value: Any, error: BaseException | None) -> None:
         if error is None:

@@ -57,6 +57,10 @@ def checked(value: Any, what: str = "result") -> Any:
     raise NotSerialisable(text)
 
 
+def _kind(value: object) -> type[object]:
+    return type(value)
+
+
 class _Copy:
     """One value on its way into plain types."""
 
@@ -66,7 +70,7 @@ class _Copy:
         self._given = 0  # by iterations of the value's own
 
     def plain(self, value: Any, depth: int) -> Any:
-        kind: Any = type(value)
+        kind = _kind(value)
         if value is None or kind is bool:
             return value
         if issubclass(kind, str):
