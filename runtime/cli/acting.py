@@ -194,6 +194,10 @@ class JournalAct(Act):
             put(self.journal, row)
         return before
 
+    def refuse(self, kind: str, target: str, shown: str, arguments: dict[str, Any]) -> None:
+        """Refuse what the present state does not allow, before anything is opened. Raises Trouble."""
+        self._refuse_what_cannot_be(self._row(kind, target, arguments), shown)
+
     def was_given(self, kind: str, target: str, arguments: dict[str, Any]) -> bool:
         """Whether it was given before under the same key. Raises Trouble where that was another command."""
         from .keys import known  # noqa: PLC0415

@@ -52,6 +52,7 @@ def cancel(
     said = {"reason": reason, "force": force, "by": act.who(by)}
     act.check(f"{named.kind} {named.id}", said)
     if isinstance(act, JournalAct) and isinstance(act.journal, Path) and owner_of(journal) is None:
+        act.refuse(named.kind, address(named), f"{named.kind} {named.id}", said)
         with suppress(JournalLocked):  # somebody may just have begun to run it
             _cancel_here(act, named, said)
             return

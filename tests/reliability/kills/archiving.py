@@ -16,7 +16,7 @@ MIGRATIONS = (
     "CREATE TABLE first_more (one INTEGER PRIMARY KEY); INSERT INTO first_more VALUES (1), (2), (3);",
     "ALTER TABLE first_more RENAME TO second_more; CREATE INDEX more ON second_more (one);",
 )
-"""What a later version might do to the file: nothing was released yet, so there is only the first one."""
+"""What a later version might do to the file."""
 
 
 async def prepare(place: Path) -> None:
