@@ -255,7 +255,7 @@ class Dispatcher(Batches):
 
     def _slice(self) -> float | None:
         """Do what there is to do, for a few milliseconds. Returns `after_slice`'s wish."""
-        self._rung = False  # before any look: a ring may come after its call was run, and must silence no later one
+        self._outside.rung = False  # before any look: a ring may come after its call was run, and silence a later
         clock, timers = self.clock, self.timers
         end = None
         handled = 0
@@ -299,7 +299,7 @@ class Dispatcher(Batches):
             self.wake()
 
     def _take_told(self, limit: int) -> None:
-        self._rung = False
+        self._outside.rung = False
         told = self._outside.told
         while told and limit:
             limit -= 1
@@ -307,7 +307,7 @@ class Dispatcher(Batches):
             cell.tell(message)
 
     def _run_calls(self, limit: int) -> None:
-        self._rung = False
+        self._outside.rung = False
         calls = self._calls
         while calls and limit:
             limit -= 1

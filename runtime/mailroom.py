@@ -9,6 +9,8 @@ Rules
   whatever else it wants done (`Staged`), which is done at `commit`. All that a coroutine receive does is `Staged`.
 - `undo` goes through the log backwards. It takes the last message out of a mailbox, and the last cell out of the
   run queue: exact, because a plain receive is alone while it runs.
+- The dispatcher, of which this is a part, has fewer than 30 attributes of its own: from there on CPython finds each of
+  them slower, and an ask takes a fifth longer. A test counts them.
 - Room promised to a message that is held back is reserved, so that `tell` never says True to what is refused later.
 """
 
@@ -53,10 +55,11 @@ class Staged(Struct, gc=False, eq=False):
 
 
 class Outside:
-    """What users' threads have told, and is in no mailbox yet; and what of it was refused."""
+    """What comes from other threads: what they told that is in no mailbox yet, what was refused, their ring."""
 
     def __init__(self) -> None:
         self.told: deque[tuple[Ref, Any]] = deque()
+        self.rung = False  # a wake-up from another thread is on its way
         self._refused: list[tuple[str, Any]] = []
         self._more = 0
         self._lock = Lock()
@@ -96,10 +99,9 @@ class Mailroom:
         self._staged = False  # the log holds more than plain sends
         self._request: Request | None = None  # what the present plain receive is to answer
         self._calls: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
-        self._outside = Outside()  # one for all of it: of an instance with over 30 attributes CPython finds each slower
+        self._outside = Outside()
         self._waker: Waker | None = None
         self._until = 0.0  # clock seconds at which no further message is handled before a look at the timers
-        self._rung = False  # a wake-up from another thread is on its way
 
     # -- waking ----------------------------------------------------------------------------------------------------
 
@@ -141,8 +143,8 @@ class Mailroom:
         return self._ring_threadsafe()
 
     def _ring_threadsafe(self) -> bool:
-        if not self._rung:
-            self._rung = True
+        if not self._outside.rung:
+            self._outside.rung = True
             waker = self._waker
             if waker is not None:
                 return waker.wake_threadsafe()

@@ -433,3 +433,8 @@ async def test_a_command_overtakes_those_who_have_much_mail() -> None:
         await over.wait()
     assert len(before) == 1
     assert before[0] < 300  # a slice later, not a round
+
+
+def test_the_dispatcher_has_so_few_attributes_that_each_is_found_fast() -> None:
+    """CPython keeps the values of an instance beside it up to some 30 of them: beyond, an ask takes a fifth longer."""
+    assert len(vars(Dispatcher())) < 30
