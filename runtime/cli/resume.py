@@ -19,7 +19,6 @@ from .control import job_or_task
 from .nodes import seat
 from .onray import Address
 from .options import DRAIN, JOURNAL, AsJson, DrainDeadline, JsonLog, Lease, Node, Plain
-from .roster import last_workers
 from .spans import span
 from .terminal import echo
 from .trouble import FAILED, Trouble
@@ -93,6 +92,7 @@ def _see_all(
     from .functions import refuse_unless_found  # noqa: PLC0415
     from .owed import lines, owed  # noqa: PLC0415
     from .reading import LIVING, reading, reading_if_used  # noqa: PLC0415
+    from .roster import last_workers  # noqa: PLC0415
     from .session import Session, see_through, view  # noqa: PLC0415
 
     with reading(journal) if _is_missing(journal) else reading_if_used(journal) as reader:

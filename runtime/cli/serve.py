@@ -13,7 +13,6 @@ from ..places import Database, in_words, store_of, target_of
 from .nodes import seat
 from .onray import Address
 from .options import DEFAULT, DRAIN, DrainDeadline, Journal, JsonLog, Lease, Node
-from .roster import last_workers
 from .terminal import echo
 from .trouble import Trouble, tell
 
@@ -163,6 +162,7 @@ def _workers(asked: RunFile | None, journal: Store) -> list[Worker] | None:
     """Those of the file, or those that the journal had last. Raises Trouble for jobs that cannot be run here."""
     from .functions import refuse_unless_found  # noqa: PLC0415
     from .reading import reading_if_used  # noqa: PLC0415
+    from .roster import last_workers  # noqa: PLC0415
 
     with reading_if_used(journal) as reader:
         if reader is None:

@@ -310,6 +310,23 @@ def test_a_reader_that_goes_away(gated: Path, program: Program) -> None:
     running.stderr.close()
 
 
+def test_the_commands_are_put_together_without_what_they_need_to_run() -> None:
+    asked = "import sys, callboard.runtime.cli.app; print(*sorted(name for name in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, env=environment(), check=True)
+    heavy = {
+        "callboard.actors",
+        "callboard.machines",
+        "anyio",
+        "msgspec",
+        "structlog",
+        "tenacity",
+        "sqlite3",
+        "asyncio",
+        "rich",
+    }
+    assert heavy & set(done.stdout.split()) == set()
+
+
 def test_help_is_there_at_once() -> None:
     took: list[float] = []
     for _ in range(5):
