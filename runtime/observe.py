@@ -7,6 +7,8 @@ Rules
 - A listener (the event stream of the board) is told everything as it comes, and keeps what it needs of it.
 - A job's subscriber hears of the job from its beginning: what had happened before it subscribed is read from the
   journal by pages, the rest is told as it comes. No transition is in both, and none between them.
+- The journal is never asked on the event loop. What is left of the past when the runtime is left is read into memory
+  before the journal closes, within a limit.
 - structlog gets a line per transition, at the level of its severity, if the application has configured it: a library
   does not print into a program that did not ask. Nothing of it is imported before that.
 - Where the runtime breaks, what is not told yet is told by nobody here: its subscribers do not end as if all were
@@ -19,7 +21,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 from weakref import WeakSet
 
 import anyio
@@ -40,17 +42,27 @@ PAGE = 500
 """Transitions that are read from the journal at once."""
 
 
+UNREAD = (
+    "the runtime has closed, and the journal did not answer in time: some of what it has of this job was not read. "
+    "Subscribe again in the next runtime: what happened before is told from the beginning"
+)
+
+
 class Dropped(msgspec.Struct, frozen=True):
     """So many events were dropped here, since the subscriber did not keep up."""
 
     count: int
 
 
+Ask: TypeAlias = Callable[[Callable[[], list[Transitioned]]], Awaitable[list[Transitioned]]]
+"""Asks the journal, in a thread where that may block."""
+
+
 class Past(msgspec.Struct):
     """What the journal holds of a job up to the transition of number `until`, from after that of number `after` on."""
 
     journal: Reader
-    ask: Callable[[Callable[[], list[Transitioned]]], Awaitable[list[Transitioned]]]  # in a thread, where it may block
+    ask: Ask
     job: str
     until: int
     after: int = 0
@@ -124,29 +136,49 @@ class Subscription(Generic[EventT]):
             self._cut_by = cause
         self.close()
 
-    def keep(self) -> None:
-        """Read what is left of the past now, since the journal closes. Blocks."""
-        dropped = 0
+    async def keep(self, ask: Ask) -> None:
+        """Read what is left of the past, since the journal is about to close. Somebody may be reading it as well."""
         while (past := self._past) is not None:
             try:
-                self._take_page(past, past.page())
+                page = await self._next_page(past, ask)
             except JournalError as error:
-                self._broken, self._past = error, None
-            while len(self._before) > self._size:
-                self._before.popleft()
-                dropped += 1
+                self.lose(error)
+                return
+            if page is not None:
+                self._take_page(past, page)
+                self._shorten()
+                if len(page) < PAGE:  # a further question may take long
+                    self._past = None
+
+    def lose(self, error: JournalError) -> None:
+        """What is left of the past cannot be read any more: its reader gets that, after what has come."""
+        if self._past is not None:
+            self._past, self._broken = None, error
+
+    def _shorten(self) -> None:
+        """Drop the oldest of the past that has no room."""
+        dropped = 0
+        while len(self._before) > self._size:
+            first = self._before.popleft()
+            dropped += first.count if isinstance(first, Dropped) else 1
         if dropped:
             self._before.appendleft(Dropped(dropped))
 
     async def _turn_page(self, past: Past) -> None:
+        page = await self._next_page(past, past.ask)
+        if page is not None:
+            self._take_page(past, page)
+
+    async def _next_page(self, past: Past, ask: Ask) -> list[Transitioned] | None:
+        """The next page of the past; None where somebody else has read it meanwhile, or given it up."""
+        after = past.after
         try:
-            page = await past.ask(past.page)
+            page = await ask(past.page)
         except Exception:
             if self._past is past:
                 raise
-            return
-        if self._past is past:  # else the journal closed meanwhile, and the rest is here
-            self._take_page(past, page)
+            return None
+        return page if self._past is past and past.after == after else None
 
     def _take_page(self, past: Past, page: list[Any]) -> None:  # Any: of a type that its filter lets pass
         if page:
@@ -307,12 +339,27 @@ class Hub:
         )  # fmt: skip
 
     def close(self, cause: BaseException | None = None) -> None:
-        """End every subscription: nothing more is told, and the journal closes. cause: what the runtime broke by."""
+        """End every subscription: nothing more is told. cause: what the runtime broke by.
+
+        What they have still to read of the past they may, until `keep` has read it for them.
+        """
         if not self._closed:
             self._closed, self._cause = True, cause
-        for subscription in list(self._looking_back):
-            subscription.keep()
         for subscription in list(self._subscriptions):
             subscription.cut(self._cause)
         for listener in list(self._listeners):
             listener.hub_closed()
+
+    async def keep(self, ask: Ask, limit: float) -> None:
+        """Once it is closed, and before the journal is: have every subscriber read what is left of the past.
+
+        limit: seconds for all of them; whoever has not read it all by then is told that it was not.
+        """
+        looking_back = list(self._looking_back)
+        try:
+            with anyio.move_on_after(limit):
+                for subscription in looking_back:
+                    await subscription.keep(ask)
+        finally:
+            for subscription in looking_back:
+                subscription.lose(JournalError(UNREAD))

@@ -16,7 +16,7 @@ from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
 
 from ..actors.commands import StartWorkers
@@ -88,6 +88,8 @@ if TYPE_CHECKING:
     from .engines.raycluster import RayCluster
     from .jsonl import JsonlLog
     from .runtime import Runtime
+
+T = TypeVar("T")
 
 DRAIN_DEADLINE = 30.0
 DATABASE_OUTPUTS = "callboard.output"
@@ -392,6 +394,7 @@ class RuntimeParts(ABC):
             if self._log is not None:
                 await at_once(self._log.catch_up)
             await archive_ended(self._host, shared, max(deadline, CLOSING))
+        await self._hub.keep(self._read_at_last, self._patience)
         if self.journal.durable_medium:
             await at_once(self.journal.shut, deadline)
         else:
@@ -536,6 +539,12 @@ class RuntimeParts(ABC):
     async def _in_lane(self, lane: Lane, question: Callable[..., Any], *args: Any) -> Any:
         self.check_here("a runtime")
         return await lane.run(question, *args)
+
+    async def _read_at_last(self, question: Callable[[], T]) -> T:
+        """The same for what is asked before the journal closes, and is left to itself where that takes too long."""
+        if self.journal.durable_medium:
+            return await self._own_questions.run(question, abandon=True)
+        return question()
 
     def _handle(self, actor: JobActor) -> JobHandle:
         handle = JobHandle(self._whole, actor.record, actor)

@@ -10,6 +10,7 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 from ...actors.transitions import Transitioned
@@ -50,10 +51,13 @@ class Followed(Subscription[Any]):
 
     async def _turn_page(self, past: Past) -> None:
         try:
-            page = await past.ask(past.page)
-        except JournalError:
+            page = await self._next_page(past, past.ask)
+        except JournalError as error:
+            if self._closed:
+                self.lose(error)
+                return
             page = []
-        if self._past is not past:  # the journal closed meanwhile, and the rest is here
+        if page is None:
             return
         if page:
             self._delays = Delays()
@@ -62,10 +66,8 @@ class Followed(Subscription[Any]):
         if self._closed:
             self._past = None
             return
-        try:
+        with suppress(RuntimeClosed):  # then it is closed as well, and its last page is to be read
             await self._pause(self._delays())
-        except RuntimeClosed:
-            self._end()
 
     def _take_page(self, past: Past, page: list[Any]) -> None:  # Any: as its own
         super()._take_page(past, page)
@@ -73,5 +75,6 @@ class Followed(Subscription[Any]):
             self._end()
 
     def _end(self) -> None:
-        self._past = None
+        """All was read, whatever the runtime broke by."""
+        self._past = self._cut_by = None
         self.close()

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 
 from callboard import (
+    Approval,
     Fire,
     Machine,
     MachineActor,
@@ -21,6 +23,8 @@ from callboard import (
     Transition,
     Workstream,
 )
+from callboard.runtime import parts
+from callboard.runtime.journal.contract import JournalError
 from callboard.runtime.journal.written import WrittenJournal
 
 pytestmark = pytest.mark.anyio
@@ -67,7 +71,68 @@ async def test_nothing_asks_it_on_the_event_loop(postgres: str) -> None:
                 await runtime.machine_of("nobody")
             job = await runtime.submit(Workstream("w", tasks=[Task("a", run=quick)]), id="w")
             await job.wait()
-            await job.retry("a")
+            await (await job.retry("a")).wait()
+            its_own = job.events(notices=False, kind="job")  # read once the runtime has been left
+        states = [str(event.to_state) async for event in its_own]
+        assert (states[0], states[-1]) == ("submitted", "completed")
+
+
+class Slow:
+    """Questions of one thread or another that are not answered before the event loop has turned."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.stood_still = False  # the event loop, while one was asked
+        self._turned = threading.Event()
+
+    def reader(self, journal: Any) -> Any:
+        self.asked += 1
+        self.stood_still |= not self._turned.wait(5)
+        return journal._reader
+
+    async def turn(self) -> None:
+        while not self.asked:
+            await anyio.sleep(0.01)
+        self._turned.set()
+
+
+@pytest.mark.parametrize("medium", ["sqlite", "postgres"])
+async def test_leaving_with_subscribers_stops_no_loop_where_the_journal_is_slow(
+    medium: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    address = tmp_path / "state.db" if medium == "sqlite" else request.getfixturevalue("postgres")
+    held = Workstream("held", tasks=[Task("x", run=quick, hold=Approval(people=1))])
+    slow = Slow()
+    with anyio.fail_after(60), pytest.MonkeyPatch.context() as patch:
+        async with anyio.create_task_group() as group, AsyncExitStack() as nodes:
+            runtime = await nodes.enter_async_context(Runtime(address))
+            jobs = [await runtime.submit(held)]
+            if medium == "postgres":
+                other = await nodes.enter_async_context(Runtime(address))
+                jobs += [await runtime.job((await other.submit(held)).id)]
+                assert jobs[1].elsewhere
+            streams = [job.events(notices=False) for job in jobs]
+            patch.setattr(WrittenJournal, "reader", property(slow.reader))
+            group.start_soon(slow.turn)
+            await runtime.close()
+            assert (slow.asked > 0, slow.stood_still) == (True, False)
+            patch.undo()
+            for events, job in zip(streams, jobs, strict=True):
+                told = [event.entity_id async for event in events]
+                assert told[0] == job.id
+                assert any(name.endswith("/x") for name in told)
+
+
+async def test_what_cannot_be_read_any_more_is_told_to_who_would_have_read_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Runtime(tmp_path / "state.db") as runtime:
+        job = await runtime.submit(Workstream("w", tasks=[Task("a", run=quick)]))
+        events = job.events(notices=False)
+        assert (await job.wait()).ok
+        monkeypatch.setattr(parts, "CLOSING", 0.0)
+    with pytest.raises(JournalError, match="did not answer in time"):
+        assert [event async for event in events]
 
 
 async def test_after_a_restart_a_machine_goes_on_and_another_one_of_its_name_is_refused_where_it_is_used(
