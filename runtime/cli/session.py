@@ -184,7 +184,8 @@ class Session(Showing):
         if others:
             self.say(f"unfinished jobs of this journal go on beside it: {', '.join(others)}")
         for job in runtime.recovered:
-            if [str(run.state) for run in runtime.journal.workstreams(job.id)[-1:]] == ["paused"]:
+            runs = await runtime.read(runtime.journal.workstreams, job.id)
+            if [str(run.state) for run in runs[-1:]] == ["paused"]:
                 self.say(f"job {job.id} is paused: `callboard resume {job.id}` in another terminal goes on")
         if self._interrupts:  # before it was open
             await self._begin_drain(0.0)

@@ -101,7 +101,9 @@ async def test_what_waits_in_one_lane_holds_up_no_other() -> None:
 
 def test_no_other_module_asks_anyio_for_a_thread() -> None:
     own = {SOURCES / "threads.py", SOURCES / "testing" / "loop.py"}  # what simulates an event loop looks at its threads
-    asking = re.compile(r"to_thread\.|from anyio import to_thread|run_in_executor\(|(?<!_)open_file\(|anyio\.Path")
+    asking = re.compile(
+        r"to_thread\.|from anyio import to_thread|run_in_executor\(|await open_file\(|anyio\.open_file|anyio\.Path"
+    )
     found = [
         str(path.relative_to(SOURCES))
         for path in SOURCES.rglob("*.py")
