@@ -395,10 +395,18 @@ class RuntimeParts(ABC):
                 await at_once(self._log.catch_up)
             await archive_ended(self._host, shared, max(deadline, CLOSING))
         await self._hub.keep(self._read_at_last, self._patience)
-        if self.journal.durable_medium:
-            await at_once(self.journal.shut, deadline)
-        else:
-            self.journal.shut(deadline)
+        shut = self.journal.shut
+        whole = await at_once(shut, deadline) if self.journal.durable_medium else shut(deadline)
+        if not whole and not isinstance(self._broken, LeaseLost):  # else it was told of
+            self._say_incomplete()
+
+    def _say_incomplete(self) -> None:
+        reason = self.journal.health.reason or "the writes have not ended in time"
+        text = (
+            f"the last of what was done is not in the journal, which was left without it: {reason}. What was told as "
+            "done is kept; the next start takes the rest for interrupted"
+        )
+        self._host.notice("journal_incomplete", "error", text, reason=reason)
 
     async def _open_engines(self, runners: RunnerPool) -> Sequence[Asking]:
         """Open them; returns those by which bodies ask something of the runtime."""

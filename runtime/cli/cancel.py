@@ -17,9 +17,10 @@ from ..places import target_of
 from .acting import TIMEOUT, AsJson, By, JournalAct, Reason, RequestId, Target, Timeout, acting, address, find
 from .boards import Place
 from .options import JOURNAL, MaybeTask
-from .trouble import FAILED, Trouble
+from .trouble import FAILED, Trouble, tell
 
 if TYPE_CHECKING:
+    from ...actors.notices import Notice
     from ..runtime import Runtime
     from .acting import Found
 
@@ -68,8 +69,17 @@ def _cancel_here(act: JournalAct, named: Found, said: dict[str, Any]) -> None:
 async def _cancel(act: JournalAct, named: Found, said: dict[str, Any]) -> None:
     from ..runtime import Runtime  # noqa: PLC0415
 
-    async with Runtime(target_of(act.journal), workers=()) as runtime:
+    runtime, events = Runtime(target_of(act.journal), workers=()), set[str]()
+
+    def trouble(notice: Notice) -> None:
+        events.add(notice.event)
+        tell(notice.text)
+
+    runtime.on_trouble = trouble
+    async with runtime:
         await _cancelled(runtime, act, named, said)
+    if "journal_incomplete" in events:
+        raise typer.Exit(FAILED)
 
 
 async def _cancelled(runtime: Runtime, act: JournalAct, named: Found, said: dict[str, Any]) -> None:

@@ -5,7 +5,8 @@ Rules:
   deadline (`--drain-deadline`). The second stops them now, and their tries are given back. The third kills commands and
   leaves at once; the journal is as good as ever.
 - The terminal may go away, which drains: nobody sees the rest, and all else is as ever.
-- The runtime is left before the outcome is told, so that what is told is durable and complete.
+- The runtime is left before the outcome is told, so that what is told is durable and complete. Where it is not, since
+  the journal could not be written to the end, that is said, and the exit code is no good one.
 - A view is told of trouble with the journal while it lasts: nothing is lost meanwhile, and nothing seems to move.
 """
 
@@ -134,6 +135,7 @@ class Session(Showing):
         super().__init__(view)
         self._drain_deadline = drain_deadline
         self._interrupts = 0
+        self._incomplete = False  # the journal was left without the last of what was done
         self._runtime: Runtime | None = None  # once it is open
         self._over = anyio.Event()  # all jobs have ended, or the runtime has drained
         self._group: TaskGroup
@@ -166,7 +168,7 @@ class Session(Showing):
                 ended.append(await job.wait())
             except RuntimeClosed:
                 unfinished.append(job)
-        code = code_of(ended, unfinished)
+        code = FAILED if self._incomplete else code_of(ended, unfinished)
         self.shown(lambda: self.view.outcomes(ended, unfinished, code))
         return code
 
@@ -212,6 +214,7 @@ class Session(Showing):
         """Something happened that no transition tells, or is wrong with the runtime: the journal has what it needs."""
         if notice.event in _UNSAID:
             return
+        self._incomplete |= notice.event == "journal_incomplete"
         error = notice.error
         if error is None or isinstance(error, JournalError):  # which says what is wrong, and what to do
             self.say(notice.text)

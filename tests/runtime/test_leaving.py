@@ -119,3 +119,22 @@ async def test_a_dispatcher_that_breaks_while_the_runtime_is_left_holds_nobody_u
     assert str(raised.value.__cause__) == "broken"
     with pytest.raises(RuntimeClosed, match="broken"):
         await job.wait()
+
+
+async def quick() -> int:
+    return 1
+
+
+@pytest.mark.parametrize("removed", [False, True])
+async def test_who_leaves_a_journal_that_cannot_be_written_to_the_end_is_told(tmp_path: Path, removed: bool) -> None:
+    told: list[str] = []
+    runtime = Runtime(tmp_path / "state.db", drain_deadline=0.1)
+    runtime.on_trouble = lambda notice: told.append(notice.event)
+    async with runtime:
+        job = await runtime.submit(Workstream("stream", tasks=[Task("quick", run=quick)]))
+        await job.wait()
+        if removed:
+            for file in tmp_path.glob("state.db*"):
+                if file.is_file():
+                    file.unlink()
+    assert ("journal_incomplete" in told) == removed

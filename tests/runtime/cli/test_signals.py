@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from tests.processes import runs
 
+from callboard.runtime.journal.sqlite import SqliteJournal
+
 from .conftest import Told
 from .test_program import GATED, Program, Terminals, _wait_for
 
@@ -185,3 +187,33 @@ def test_ctrl_c_at_any_moment_ends_it_and_leaves_a_journal_that_goes_on(
         if Path(f"{number}.db").exists():
             assert cli("resume", *journal).code == 0
             assert cli("check", *journal).code == 0
+
+
+@pytest.mark.parametrize("command", ["serve", "run"])
+def test_a_journal_that_was_not_written_to_the_end_is_told_by_the_exit_code(
+    gated: Path, program: Program, command: str
+) -> None:
+    options = ("serve", "--port", "0", "--run") if command == "serve" else ("run", "--plain")
+    again = program(*options, "gated.toml", "--drain-deadline", "0.2s")
+    _wait_for(again, "serving" if command == "serve" else "first started")
+    for file in gated.glob("callboard.db*"):
+        if file.is_file():
+            file.unlink()
+    again.send_signal(signal.SIGTERM)
+    _, err = again.communicate(timeout=60)
+    assert again.returncode == 1
+    assert "the last of what was done is not in the journal" in err
+
+
+def test_a_cancel_that_was_not_written_to_the_end_is_told_by_the_exit_code(
+    cli: Cli, gated: Path, program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = program("run", "gated.toml", "--id", "j1", "--plain")
+    _wait_for(first, "first started")
+    first.kill()
+    first.wait()
+    shut = SqliteJournal.shut
+    monkeypatch.setattr(SqliteJournal, "shut", lambda journal, deadline: shut(journal, deadline) and False)
+    told = cli("cancel", "j1")
+    assert told.code == 1
+    assert "the last of what was done is not in the journal" in told.err
