@@ -206,11 +206,17 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, name, FEW)
 
 
+def task_actors() -> int:
+    """How many this process holds, of whatever runtime: other tests may have left some."""
+    gc.collect()
+    return sum(isinstance(one, TaskActor) for one in gc.get_objects())
+
+
 @pytest.mark.parametrize("kind", KINDS)
 async def test_what_a_runtime_holds_does_not_grow_with_what_has_ended(
     kind: Callable[[Runtime, int], Awaitable[None]],
 ) -> None:
-    stays = Worker("stays", engine="loop", capacity=100)
+    stays, of_others = Worker("stays", engine="loop", capacity=100), task_actors()
     async with Runtime(workers=(stays, Worker("commands", engine="command", capacity=1))) as runtime:
         runtime.on_trouble = lambda _: None
         runtime.spawn(MachineActor(DOOR), name="front")
@@ -221,8 +227,7 @@ async def test_what_a_runtime_holds_does_not_grow_with_what_has_ended(
         grown = {name: (before[name], number) for name, number in after.items() if number > before[name] + MANY / 2}
         grown.pop("Timers.heap", None)  # those that were cancelled, up to a thousand
         assert grown == {}
-    gc.collect()
-    assert sum(isinstance(one, TaskActor) for one in gc.get_objects()) < 10
+    assert task_actors() < of_others + 10
 
 
 async def asks_the_board(client: httpx.AsyncClient, n: int) -> None:
@@ -261,6 +266,7 @@ async def test_what_a_board_holds_does_not_grow_with_what_it_is_asked() -> None:
 async def test_handles_of_jobs_that_have_ended_hold_no_actors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handles, "RECOVERED_KEPT", 5)
     held.clear()
+    of_others = task_actors()
     async with Runtime(tmp_path / "j.db", drain_deadline=0) as runtime:
         for n in range(20):
             await runtime.submit(flow(*(Task(f"t{each}", run=works_later) for each in range(10))), id=f"job{n}")
@@ -270,8 +276,7 @@ async def test_handles_of_jobs_that_have_ended_hold_no_actors(tmp_path: Path, mo
         for job in runtime.recovered:
             assert (await job.wait()).ok
         await run(runtime, flow(Task("last", run=works)))
-        gc.collect()
-        assert sum(isinstance(one, TaskActor) for one in gc.get_objects()) < 10
+        assert task_actors() < of_others + 10
         assert [job.record.state for job in kept] == ["completed"] * 20  # they still show all of it
         assert len(kept[0].tasks()) == 10
         assert len(runtime.recovered) == 5
