@@ -14,8 +14,10 @@ Rules
   that is left in the task that entered it. Who has opened it otherwise is cancelled by nobody: the notice
   `runtime_broken` (or `lease_lost`), its health and the next use of it say so.
 - A node that others have fenced (`LeaseLost`) is broken so, and what it ran is stopped at once: it is theirs now.
-- It is entered once: whoever wants to go on makes another one of the same journal. It takes no signals: that is the
-  program's business. A program that ends without leaving it has it left (trio), or cut short (asyncio), and told so.
+- It is entered once: whoever wants to go on makes another one of the same journal.
+- It takes no signals, which is the program's business, unless it was told to (`signals`): then the first one drains it,
+  and once it has drained the code inside `async with` is cancelled, so that what ended meanwhile can be waited for.
+- A program that ends without leaving it has it left (trio), or cut short (asyncio), and told so.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ from .journal.cluster import LeaseLost
 from .outcomes import RuntimeClosed, closed
 from .parts import CLOSING, DRAIN_DEADLINE, RuntimeParts, span
 from .runners import RunnerPool
+from .signals import Signals, taken_for_a_runtime
 from .waker import Home
 
 _USE = "use it inside `async with Runtime(...)`, or between `await runtime.open()` and `await runtime.close()`"
@@ -49,6 +52,8 @@ class RuntimeLife(RuntimeParts):
     _drained = False
     _told_to_leave = False
     _left = False
+    _stopped = False  # it has drained since a signal told it to stop
+    _taken: Signals | None = None
     _refused: BaseException | None = None  # why it could not be entered
     _fault: BaseException | None = None  # what its leaving raised
     _stopping: anyio.CancelScope | None = None  # around a wait for what only a living dispatcher does
@@ -79,6 +84,7 @@ class RuntimeLife(RuntimeParts):
                 f"a runtime can be entered once, and this one {now}: make another Runtime(...), of the same journal if "
                 "it is to go on there"
             )
+        self._taken = taken_for_a_runtime() if self._takes_signals else None
         self._entered = True
         self._home = self._hub.home = Home()
         self._ready, self._to_leave = anyio.Event(), anyio.Event()
@@ -138,7 +144,7 @@ class RuntimeLife(RuntimeParts):
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    ) -> bool | None:
         around, self._around = self._around, None
         raised: BaseException | None = None
         if error is None:
@@ -146,11 +152,13 @@ class RuntimeLife(RuntimeParts):
                 await self._drain_to_leave()
             except BaseException as cancelled:
                 raised = cancelled
-        ended = error or raised
+        ended, ends_well = error or raised, False
         try:
             # Left in another task, there is no way out of the scope: it stays with the one that entered, unused.
             if around is not None and present_task() is self._around_task:
-                around.__exit__(None if ended is None else type(ended), ended, None)
+                ends_well = around.__exit__(None if ended is None else type(ended), ended, None)
+                if ends_well:
+                    raised = None
         except BaseException as rest:
             raised = rest
         try:
@@ -162,6 +170,7 @@ class RuntimeLife(RuntimeParts):
         finally:
             del raised, ended  # an error's traceback holds this frame
             self._around_task = None
+        return ends_well
 
     async def _drain_and_leave(self) -> None:
         try:
@@ -218,6 +227,8 @@ class RuntimeLife(RuntimeParts):
             if not self._told_to_leave and self._broken is None:
                 self._broken = self._fault or _strayed()
             self._end_around()
+            if self._taken is not None:
+                self._taken.close()
             self._ready.set()
             self._emptied.set()
             self._over.set()
@@ -236,6 +247,8 @@ class RuntimeLife(RuntimeParts):
             with anyio.CancelScope(shield=True):
                 inside: TaskGroup = await self._group.start(self._keep)
                 self._inside = inside
+                if self._taken is not None:
+                    inside.start_soon(self._heed, self._taken)
                 with self._entering:
                     await self._entered_or_refused(inside)
             if not self._entering.cancel_called:
@@ -246,6 +259,25 @@ class RuntimeLife(RuntimeParts):
                 if not self._told_to_leave and self._broken is None:
                     self._say_not_closed()
                 await self._leave()
+
+    async def _heed(self, taken: Signals) -> None:
+        """End it when the program is told to stop: the first signal lets bodies end, a second one stops them."""
+        await self._ready.wait()
+        deadline = self._drain_deadline
+        async with anyio.create_task_group() as draining:
+            while True:
+                for _ in range(await taken.next()):
+                    draining.start_soon(self._stop_as_told, deadline)
+                    deadline = 0.0
+
+    async def _stop_as_told(self, deadline: float) -> None:
+        with suppress(RuntimeClosed):  # it is being left already
+            await self.drain(deadline)
+        self._stopped = True
+        if self._around is None or has_ended(self._around_task):
+            self._told_to_leave = True
+            self._to_leave.set()
+        self._end_around()
 
     def _say_not_closed(self) -> None:
         if not hasattr(self, "_host"):
@@ -317,8 +349,12 @@ class RuntimeLife(RuntimeParts):
         self._host.notice("runtime_broken", "error", text, raised=broken if isinstance(broken, Exception) else None)
 
     def _end_around(self) -> None:
-        """Cancel the code inside `async with`, if the runtime has broken."""
-        if self._broken is not None and self._around is not None and not has_ended(self._around_task):
+        """Cancel the code inside `async with`, if the runtime has broken, or was told to stop."""
+        if (
+            (self._broken is not None or self._stopped)
+            and self._around is not None
+            and not has_ended(self._around_task)
+        ):
             self._around.cancel()
 
     async def _enter(self, group: TaskGroup) -> None:
@@ -344,6 +380,8 @@ class RuntimeLife(RuntimeParts):
                 await self._closing.aclose()
         finally:
             self._left = True
+            if self._taken is not None:
+                self._taken.restore()
             self._emptied.set()
             if self._inside is not None:
                 self._inside.cancel_scope.cancel()

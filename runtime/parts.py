@@ -113,6 +113,7 @@ class RuntimeParts(ABC):
     _lease_questions: Lane
     _cluster_away: str | None = None  # why the Ray cluster is not connected, where it was
     _handing: HandingOver | None = None
+    _settled = False  # it has stopped in good order, and all that it did is durable
 
     def __init__(
         self,
@@ -137,6 +138,7 @@ class RuntimeParts(ABC):
         random: Random | None = None,
         ids: Ids | None = None,
         ray: RayCluster | str | None = None,
+        signals: bool = False,
     ) -> None:
         if not (journal is None or isinstance(journal, str | Path) or hasattr(journal, "append")):
             raise TypeError(f"the journal is a path, a Journal or None, not {journal!r:.60}")
@@ -161,6 +163,7 @@ class RuntimeParts(ABC):
         self._keep_requests = span("keep_requests", keep_requests)
         self._supervision = supervision
         self._ray = ray
+        self._takes_signals = signals
         self._clock = clock or SystemClock()
         self._random = random or Random()  # noqa: S311 - jitter, not secrets
         self._ids = ids or TimeOrderedIds(self._clock, self._random)
@@ -171,7 +174,6 @@ class RuntimeParts(ABC):
         self._submitting = InFlight()  # by the ids that callers gave
         self._engines: dict[str, Engine] = {}
         self._closing = AsyncExitStack()
-        self._settled = False  # it has stopped in good order, and all that it did is durable
         self._archiving = False  # whether there may be jobs to be moved out of the journal
         self._running = False
         self._open = False

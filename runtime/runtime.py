@@ -64,11 +64,15 @@ class Runtime(RuntimeLife):
     for which the `request_id` of a command is kept (longer where what it was about still lives).
     tools: what holds of tools whatever workstreams say of them (breaker, max_parallel), or where they say nothing.
     alerts: whom to tell of errors. health_checks: how workers, and the event loop, are watched.
+    signals: whether SIGTERM and Ctrl+C drain it and end it while it is open, but for those that the program handles.
+    The code inside `async with` is cancelled once it has drained, and the block ends without an error; what was opened
+    by `open()` closes. A second signal stops bodies at once, a third one does what it would have done without this.
     Raises ValueError for what is no duration, TypeError for what is no journal.
     lifecycle: by which all entities run that are created and say nothing themselves: the name or import path of one, or
     a `Lifecycle`. lifecycles: those that may be named beside the published ones.
     Entering raises the errors of `journal.contract`, also for the log, LogConflict for the log of another journal,
-    SpecificationError for workers, tools and alerts that cannot be, and, the second time, RuntimeError.
+    SpecificationError for workers, tools and alerts that cannot be, and, the second time, RuntimeError; with `signals`
+    RuntimeError outside of the main thread, and while another runtime takes them.
     """
 
     @property

@@ -30,10 +30,12 @@ from ..journal.contract import JournalError
 from ..observe import Dropped, Subscription
 from ..outcomes import Outcome, RuntimeClosed
 from ..runtime import Runtime
+from ..signals import Signals, not_ignored
 from .ending import Shown
-from .signals import Signals, hear_children, is_gone, write_nowhere
+from .signals import hear_children, is_gone, write_nowhere
 from .trouble import FAILED, INTERRUPTED, kept
 
+_TAKEN = ("SIGINT", "SIGTERM", "SIGHUP")
 _LAST_SIGNAL = 3
 _JOURNAL = ("journal_unwritable", "journal_writable")
 _SHOWN, _TOLD = wanted_by({}, notices=False), wanted_by({"event": _JOURNAL})
@@ -69,7 +71,7 @@ def see_through(
     """Open a runtime, begin jobs in it, and show them until they end or the user interrupts. Gives the exit code."""
     hear_children()
     try:
-        with contextlib.closing(Signals(_LAST_SIGNAL, session.leave_at_once)) as taken:
+        with contextlib.closing(Signals(not_ignored(*_TAKEN), _LAST_SIGNAL, session.leave_at_once)) as taken:
             return anyio.run(session.run, taken, opened, begin)
     finally:
         session.shown(session.view.close)
@@ -172,8 +174,9 @@ class Session(Showing):
         self.shown(lambda: self.view.outcomes(ended, unfinished, code))
         return code
 
-    def leave_at_once(self) -> NoReturn:
+    def leave_at_once(self, number: int) -> NoReturn:
         """End the program. Called in a signal's handler."""
+        del number
         with contextlib.suppress(Exception):  # it may have been interrupted in the middle of drawing
             self.view.close()
         kill_all()

@@ -1,67 +1,16 @@
-"""The signals that a run takes, and a terminal that has gone.
+"""What a run does about its children's ends, and about a terminal that has gone.
 
 Rules:
-- A signal is counted where it arrives, in its handler, and not on the event loop: one that is blocked, by a body that
-  does not let it turn, could not even be left.
-- A signal that was ignored when we were started (nohup, a background job) stays ignored. SIGCHLD does not: without it
-  no command's exit status could be had.
+- SIGCHLD does not stay ignored, whoever started us so: without it no command's exit status could be had.
 - A terminal that has gone takes no more output, which is no reason to end: it has been told by SIGHUP, and that drains.
 """
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import signal
-import socket
 import sys
-from collections.abc import Callable
-from types import FrameType
-
-import anyio
-
-_TAKEN = ("SIGINT", "SIGTERM", "SIGHUP")
-
-
-class Signals:
-    """The signals taken from its making until `close`, in the main thread.
-
-    `on_last` is called with the one of that number, in the handler: anything may have been interrupted.
-    """
-
-    def __init__(self, last: int, on_last: Callable[[], object]) -> None:
-        self._left = last
-        self._on_last = on_last
-        self._heard, self._told = socket.socketpair()
-        self._heard.setblocking(False)
-        self._told.setblocking(False)
-        wanted = [getattr(signal, name) for name in _TAKEN if hasattr(signal, name)]
-        self._before = {
-            number: signal.signal(number, self._take)
-            for number in wanted
-            if signal.getsignal(number) is not signal.SIG_IGN
-        }
-
-    async def next(self) -> int:
-        """Wait for signals. Returns how many have come since the last time."""
-        await anyio.wait_readable(self._heard)
-        return len(self._heard.recv(64))
-
-    def close(self) -> None:
-        """Have them handled as before."""
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-        self._heard.close()
-        self._told.close()
-
-    def _take(self, number: int, frame: FrameType | None) -> None:
-        del number, frame
-        self._left -= 1
-        if self._left <= 0:
-            self._on_last()
-        with contextlib.suppress(OSError):
-            self._told.send(b"!")
 
 
 def hear_children() -> None:
