@@ -136,3 +136,12 @@ def owner_of(store: Store) -> str | None:
     if owner is None and (holder := holder_of(store)) is not None:
         return f"process {holder}"
     return owner
+
+
+def refuse_in_use(file: Path) -> None:
+    """Raises JournalLocked, as opening it would, where somebody runs the journal of a file."""
+    from .journal import lock
+    from .journal.opening import refuse_held
+
+    lock.refuse_owned(file)
+    refuse_held(file)

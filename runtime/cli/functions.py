@@ -3,6 +3,7 @@
 Rules:
 - A job that a program submitted may name functions of that program: of its `__main__`, or registered by it. The command
   line has none of them, and a task whose function cannot be found fails for good. So it is left to its program.
+- Where somebody runs the journal, nothing is asked: that one has the functions.
 - Asking imports modules, as running would. Nothing is written.
 """
 
@@ -57,11 +58,14 @@ def own_lifecycles(paths: Sequence[str] | None) -> list[Lifecycle]:
 def refuse_unless_found(reader: Stored, journal: Store) -> None:
     """Raise Trouble, with all of them, if the unfinished jobs ask for functions that cannot be found here.
 
-    Those of a database are other nodes' affair, as long as there are any.
+    Who runs the journal has them. So those of a database are other nodes' affair, as long as there are any; and of a
+    file that somebody runs, only that is said: raises JournalLocked.
     """
-    from ..places import Database, in_words, owner_of  # noqa: PLC0415
+    from ..places import Database, in_words, owner_of, refuse_in_use  # noqa: PLC0415
 
-    if isinstance(journal, Database) and owner_of(journal) is not None:
+    if not isinstance(journal, Database):
+        refuse_in_use(journal)
+    elif owner_of(journal) is not None:
         return
     missing = list(dict.fromkeys(_missing(reader)))
     if not missing:

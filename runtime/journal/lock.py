@@ -67,10 +67,7 @@ class Lock:
                 ) from error
             owner = os.read(self._handle, 32).decode("ascii", "replace").strip()
             os.close(self._handle)
-            raise JournalLocked(
-                f"{path} is in use by {f'process {owner}' if owner else 'another process'}. "
-                "Stop that runtime, or use another file."
-            ) from error
+            raise _in_use(path, f"process {owner}" if owner else "another process") from error
         with contextlib.suppress(OSError):  # a full disk: then others are told of "another process"
             os.ftruncate(self._handle, 0)
             os.write(self._handle, b"%d\n" % os.getpid())
@@ -108,6 +105,16 @@ def owner_of(path: Path) -> str | None:
         return None
     finally:
         os.close(handle)
+
+
+def refuse_owned(path: Path) -> None:
+    """Raises JournalLocked where somebody owns the journal at `path`."""
+    if (owner := owner_of(path)) is not None:
+        raise _in_use(path, owner)
+
+
+def _in_use(path: Path, owner: str) -> JournalLocked:
+    return JournalLocked(f"{path} is in use by {owner}. Stop that runtime, or use another file.")
 
 
 def _is_plain(handle: int) -> bool:

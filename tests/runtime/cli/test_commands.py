@@ -353,6 +353,36 @@ def test_jobs_whose_functions_are_elsewhere_are_left_alone(cli: Cli, files: Path
     assert cli("status", "theirs", "--json").out.count('"state":"queued"') == 3
 
 
+RUNS_ITS_OWN = """
+import sys
+import anyio
+from callboard import Runtime, Task, Workstream
+async def own(task):
+    print("runs", flush=True)
+    await anyio.sleep_forever()
+async def main():
+    async with Runtime("callboard.db") as runtime:
+        await (await runtime.submit(Workstream("theirs", tasks=[Task("a", run=own)]), id="theirs")).wait()
+anyio.run(main)
+"""
+
+
+def test_of_a_journal_that_a_program_runs_it_is_said_who_runs_it_not_what_is_missing_here(
+    cli: Cli, files: Path
+) -> None:
+    (files / "own.py").write_text(RUNS_ITS_OWN)
+    with subprocess.Popen([sys.executable, "own.py"], env=environment(), stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        assert owner.stdout.readline() == "runs\n"
+        told = {args: cli(*args) for args in (("resume",), ("run", "good.toml"), ("serve", "--port", "0"))}
+        owner.kill()
+    said = f"callboard.db is in use by process {owner.pid}. Stop that runtime, or use another file."
+    assert {args: (one.code, one.out, said in one.err) for args, one in told.items()} == dict.fromkeys(
+        told, (2, "", True)
+    )
+    assert not any("cannot be found" in one.err for one in told.values())
+
+
 def test_functions_of_what_has_ended_need_not_be_found(cli: Cli, files: Path) -> None:
     (files / "late.toml").write_text(
         '[[tasks]]\nname = "a"\nrun = "beside:one"\n'
