@@ -283,7 +283,7 @@ def find(reader: Asked, target: str, task: str | None = None) -> Found:
         job = reader.job(head or target)
     if job is None:
         head, at, run = (head or target).rpartition("@")
-        job = find_job(reader, head if at and run.isdecimal() else head + at + run)
+        job = find_job(reader, head if at and run.isdecimal() else head + at + run, to_act=True)
         if at and run.isdecimal() and run != str(job.run):
             raise Trouble(
                 f"{target!r:.80} is of run {run:.10}; job {job.id} is in run {job.run}: only that can be acted on."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
@@ -67,20 +68,30 @@ def reading_if_used(journal: Store) -> Generator[Stored | None]:
         reader.close()
 
 
-def find_job(reader: Asked, text: str) -> JobRecord:
-    """The job whose id is `text`, or begins with it. Raises Trouble if there is none, or more than one."""
+_MADE = re.compile(r"[0-9A-HJKMNP-TV-Z]{26}")  # an id that was not chosen: a ULID
+
+
+def find_job(reader: Asked, text: str, *, to_act: bool = False) -> JobRecord:
+    """The job whose id is `text`, or begins with it. Raises Trouble if there is none, or more than one.
+
+    to_act: something is to be done to it. Then only an id that Callboard made may be shortened: `cancel order-1` must
+    never mean `order-10`, whatever has become of the first.
+    """
     job = reader.job(text)
     if job is not None:
         return job
-    near = [job for job in reader.jobs(limit=10_000) if text and job.id.startswith(text)]
-    if len(near) == 1:
-        return near[0]
-    if near:
-        raise Trouble(
-            f"{len(near)} jobs begin with {text!r:.80}: {', '.join(job.id for job in near[:5])}. Give more of the id."
-        )
     for archived in reader.archived(text):
         raise Trouble(f"Job {archived.id} ({archived.state}) was archived in {archived.file}.")
+    near = [job for job in reader.jobs(limit=10_000) if text and job.id.startswith(text)]
+    meant = [job for job in near if _MADE.fullmatch(job.id)] if to_act else near
+    if len(meant) == 1:
+        return meant[0]
+    if near:
+        more = "more of the" if meant else "the whole"
+        raise Trouble(
+            f"{len(near)} {'job begins' if len(near) == 1 else 'jobs begin'} with {text!r:.80}: "
+            f"{', '.join(job.id for job in near[:5])}. Give {more} id."
+        )
     if reader.machine(text) is not None:
         raise Trouble(f"{text!r:.80} is no job, but a machine: `callboard fire {shlex.quote(text)} EVENT` acts on it.")
     raise Trouble(f"There is no job {text!r:.80} in this journal. `callboard status` lists them.")

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 
 MaybeTarget = Annotated[
-    str | None, typer.Argument(metavar="[JOB]", help="A job's id, or the beginning of it.", show_default=False)
+    str | None,
+    typer.Argument(metavar="[JOB]", help="A job's id, whole unless Callboard made it.", show_default=False),
 ]
 
 

@@ -192,8 +192,8 @@ class Session(Showing):
             runs = await runtime.read(runtime.journal.workstreams, job.id)
             if [str(run.state) for run in runs[-1:]] == ["paused"]:
                 self.say(f"job {job.id} is paused: `callboard resume {job.id}` in another terminal goes on")
-        if self._interrupts:  # before it was open
-            await self._begin_drain(0.0)
+        if self._interrupts:  # before it was open: what goes on of before may run already
+            await self._begin_drain(self._drain_deadline if self._interrupts == 1 else 0.0)
             await self._over.wait()
             return
         async with anyio.create_task_group() as waiting:

@@ -677,3 +677,28 @@ def test_no_option_takes_a_senseless_span(cli: Cli, folder: Path, option: str, s
     told = cli(*option.split(), span)
     assert told.code == 2
     assert not (folder / "callboard.db").exists()
+
+
+@pytest.mark.parametrize("verb", ["cancel", "retry", "approve", "pause", "resume", "skip", "status", "history"])
+def test_an_id_that_somebody_chose_is_never_taken_for_the_beginning_of_another(
+    cli: Cli, files: Path, verb: str
+) -> None:
+    assert cli("run", "good.toml", "--id", "order-1").code == 0
+    assert cli("archive", "--older-than", "0s").code == 0
+    assert cli("run", "bad.toml", "--id", "order-10").code == 1
+    told = cli(verb, "order-1")
+    assert (told.code, "Job order-1 (completed) was archived in" in told.err) == (2, True)
+    told = cli(verb, "order-")
+    if verb in {"status", "history"}:  # who only looks may be short
+        assert told.code == 0
+    else:
+        assert (told.code, "1 job begins with 'order-': order-10. Give the whole id." in told.err) == (2, True)
+
+
+def test_an_id_that_was_made_may_be_given_by_its_beginning(cli: Cli, files: Path) -> None:
+    assert cli("run", "good.toml").code == 0
+    made = rows(cli("status", "--json"))[0]["id"]
+    assert f"job {made}:" in cli("status", made[:20]).out
+    assert cli("run", "good.toml").code == 0
+    told = cli("status", made[:2])
+    assert (told.code, "2 jobs begin with" in told.err) == (2, True)
