@@ -217,7 +217,10 @@ def _module(name: str, where: str, path: str) -> ModuleType:
                 f"moved, or say whose it is: @runtime.task(aliases=[{path!r}])"
             )
         elif missing and (name == missing or name.startswith(f"{missing}.")):
-            text = f"there is no module {missing!r}; install it, or put it beside the specification file"
+            text = (
+                f"there is no module {missing!r}; install it, or name its folder in PYTHONPATH, or put it beside the "
+                "specification file, if there is one"
+            )
         else:
             text = f"module {name!r} imports {error.name!r}, which is not there"
     except Exception as error:  # a module may raise whatever it likes while it is imported

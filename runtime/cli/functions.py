@@ -76,8 +76,9 @@ def refuse_unless_found(reader: Stored, journal: Store) -> None:
             [f"Unfinished jobs in {in_words(journal)} ask for functions that cannot be found:", *missing[:_MOST], *more]
         )
         + "\nNothing was changed. Start the program that submitted them: it goes on with them when it opens this "
-        "journal. Or install the modules, or name their folder in PYTHONPATH. `callboard cancel JOB` gives a job up; "
-        "for something else, use another journal (--journal FILE)."
+        "journal. Or install the modules, or run this from the folder where they are with PYTHONPATH=. in front, as in "
+        "`PYTHONPATH=. callboard resume`: modules of the present folder are not found by themselves. `callboard cancel "
+        "JOB` gives a job up; for something else, use another journal (--journal FILE)."
     )
 
 

@@ -107,7 +107,10 @@ def test_registered_functions() -> None:
 @pytest.mark.parametrize(
     ("path", "words"),
     [
-        ("no_such.module:f", "there is no module 'no_such'; install it, or put it beside"),
+        (
+            "no_such.module:f",
+            "there is no module 'no_such'; install it, or name its folder in PYTHONPATH, or put it beside",
+        ),
         ("os.no_such:f", "there is no module 'os.no_such'"),
         ("os:pathh.join", r"there is no 'pathh' in module 'os'; did you mean 'path'\?"),
         ("os:path.xyzzy", "there is no 'xyzzy' in module 'posixpath'"),

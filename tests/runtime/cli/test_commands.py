@@ -338,6 +338,17 @@ anyio.run(main)
 """
 
 
+SIXES = """
+import anyio
+import jobs6
+from callboard import Runtime, Task, Workstream
+async def main():
+    async with Runtime("callboard.db", workers=(), drain_deadline=0) as runtime:
+        await runtime.submit(Workstream("sixes", tasks=[Task("a", run=jobs6.go)]), id="theirs")
+anyio.run(main)
+"""
+
+
 @pytest.mark.parametrize("args", [("resume",), ("run", "good.toml"), ("resume", "--json")])
 def test_jobs_whose_functions_are_elsewhere_are_left_alone(cli: Cli, files: Path, args: tuple[str, ...]) -> None:
     subprocess.run([sys.executable, "-c", EMBEDS], env=environment(), check=True)
@@ -381,6 +392,25 @@ def test_of_a_journal_that_a_program_runs_it_is_said_who_runs_it_not_what_is_mis
         told, (2, "", True)
     )
     assert not any("cannot be found" in one.err for one in told.values())
+
+
+def test_modules_of_the_present_folder_are_found_as_the_answer_says(files: Path) -> None:
+    (files / "jobs6.py").write_text("def go(): return 6\n")
+    (files / "prog.py").write_text(SIXES)
+    subprocess.run([sys.executable, "prog.py"], env=environment(), check=True)
+    resume = [
+        sys.executable,
+        "-P",
+        *PROGRAM[1:],
+        "resume",
+    ]  # like the installed command, not in this folder
+    alone = subprocess.run(resume, env=environment(), capture_output=True, text=True, check=False)
+    assert alone.returncode == 2
+    assert "'jobs6:go': there is no module 'jobs6'; install it, or name its folder in PYTHONPATH" in alone.stderr
+    assert "`PYTHONPATH=. callboard resume`" in alone.stderr
+    so = environment(PYTHONPATH=f"{environment()['PYTHONPATH']}{os.pathsep}.")
+    done = subprocess.run(resume, env=so, capture_output=True, text=True, check=False)
+    assert (done.returncode, "theirs completed" in done.stdout) == (0, True), done.stderr
 
 
 def test_functions_of_what_has_ended_need_not_be_found(cli: Cli, files: Path) -> None:
