@@ -94,12 +94,21 @@ def _top(name: str) -> str:
     return name.partition(".")[0]
 
 
+def _is_there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # its name is too long
+        return False
+
+
 def _lying(folder: str, top: str) -> ModuleSpec | None:
     """Where in a folder a module lies."""
     if top in sys.builtin_module_names:
         return None
     found = PathFinder.find_spec(top, [folder])
-    if found is None and (Path(folder, f"{top}.py").exists() or Path(folder, top).exists()):  # since it was looked at
+    if found is None and (
+        _is_there(Path(folder, f"{top}.py")) or _is_there(Path(folder, top))
+    ):  # since it was looked at
         invalidate_caches()
         found = PathFinder.find_spec(top, [folder])
     if found is not None and found.origin is None:  # a mere folder

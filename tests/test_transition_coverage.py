@@ -98,7 +98,7 @@ def every_row_but(row: Transition) -> list[str]:
 def test_a_run_reports_and_does_not_fail_unless_asked(inner: Any) -> None:
     result = inner([])
     assert result.ret == pytest.ExitCode.OK
-    result.stdout.fnmatch_lines(["*transitions taken through an actor*", "job * 1 * 11 * 0 * 10"])
+    result.stdout.fnmatch_lines(["*transitions taken through an actor*", "job * 1 * 12 * 0 * 11"])
     result.stdout.no_fnmatch_line("*not taken by any test*")
 
 

@@ -325,8 +325,8 @@ def state_of(handle: Handle) -> tuple[str, ...]:
     if record.kind != "job":
         return (record.shown,)
     actor = handle._actor  # it has a word for its workstream's state, too
-    stream = None if actor is None or actor.stream is None else actor.stream.record.state
-    return (record.shown, *([] if stream is None else [stream]))
+    stream = handle._stream if actor is None else None if actor.stream is None else actor.stream.record
+    return (record.shown, *([] if stream is None else [stream.state]))
 
 
 def words_of(kind: str) -> list[tuple[str, str, dict[str, Any]]]:
