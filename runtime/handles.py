@@ -31,7 +31,7 @@ from .attribution import name_of, reason_of, words
 from .control.verbs import commands_of
 from .filters import Event, Filters, Wanted, wanted_by
 from .observe import BUFFER, Subscription
-from .outcomes import Outcome, closed, goes_on
+from .outcomes import Outcome, closed, goes_on, no_task
 
 if TYPE_CHECKING:
     from ..actors.job import JobActor
@@ -43,7 +43,6 @@ _NOT_PARKED = "A task of a job that has not ended is tried again only where it i
 _NOT_PENDING = "A task of a job that has not ended is skipped only while it is pending."
 RECOVERED_KEPT = 100
 """Of the jobs that were recovered, so many that have ended are still told of (`Runtime.recovered`)."""
-_SHOWN = 20  # names of tasks, at most, in an error
 
 
 def _in_words(refused: InvalidTransitionError, word: str, rule: str) -> InvalidTransitionError:
@@ -101,9 +100,7 @@ class JobHandle:
             if record.name == name:
                 return record
             names.append(record.name)
-        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-        known = ", ".join(names[:_SHOWN]) or "none"
-        raise LookupError(f"job {self.id!r} has no task {name!r:.80}; it has: {known}{more}")
+        raise LookupError(no_task(self.record, name, names))
 
     def _check_name(self, task: object) -> None:
         """Refuse what is the name of no task of any job. Which there are, only its next run may know."""
@@ -351,6 +348,11 @@ class Recovered:
     def add(self, handle: JobHandle) -> None:
         """One more was found."""
         self.handles[handle.id] = handle
+
+    def lacks(self, job_id: str) -> bool:
+        """Whether none of that job is there but of a run that has ended."""
+        held = self.handles.get(job_id)
+        return held is None or held.ended
 
     def over(self, job_id: str) -> None:
         """A job has ended."""

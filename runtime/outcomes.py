@@ -12,6 +12,8 @@ from ..actors.task_record import TaskRecord
 from .journal.cluster import LeaseLost
 from .journal.contract import ArchivedJob
 
+_SHOWN = 20  # names of tasks, at most, in an error
+
 
 class JobFailed(Exception):  # noqa: N818 - the published name
     """A job did not complete. `outcome` says what came of every task."""
@@ -96,3 +98,15 @@ def closed(text: str, cause: BaseException | None) -> RuntimeClosed:
     error = RuntimeClosed(text)
     error.__cause__ = cause
     return error
+
+
+def no_task(job: JobRecord, name: str, names: Sequence[str]) -> str:
+    """Why there is no task of that name: the present run of the job has others, or has ended before it began."""
+    if not names and job.state in {"failed", "cancelled"}:
+        why = f": {job.error}" if job.error else ""
+        return (
+            f"the last run of job {job.id!r} never began, so it has no task {name!r:.80}{why}. `callboard "
+            f"retry {job.id}`, or `retry()` of the job's handle, runs it again."
+        )
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"job {job.id!r} has no task {name!r:.80}; it has: {', '.join(names[:_SHOWN]) or 'none'}{more}"

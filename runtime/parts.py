@@ -114,6 +114,7 @@ class RuntimeParts(ABC):
     _cluster_away: str | None = None  # why the Ray cluster is not connected, where it was
     _handing: HandingOver | None = None
     _settled = False  # it has stopped in good order, and all that it did is durable
+    _taking_inbox = False  # what was put there while nobody ran the journal
 
     def __init__(
         self,
@@ -246,11 +247,12 @@ class RuntimeParts(ABC):
             await self._shared_tools.begin()
         if self._membership is not None:
             await self._membership.join()
+        self._taking_inbox = True
         await taker.take(unheard=True)  # what was put into the inbox while nobody ran it comes before anything runs
+        self._taking_inbox = False
         self._host.tell(InboxTaken())
-        for name, job in self._host.kernel.jobs.items():
-            if name not in self._recovered.handles:
-                self._recovered.add(self._handle(job))
+        for job in self._host.kernel.jobs.values():
+            self._recover(job)
         self._host.tell(StartWorkers(self._workers))
         await self._host.barrier()
 
@@ -572,16 +574,23 @@ class RuntimeParts(ABC):
                 handle.come_home(actor)
                 self._handles.setdefault(handle.id, WeakSet()).add(handle)
 
+    def _recover(self, job: JobActor) -> None:
+        """It was found living, or the inbox had it run again."""
+        if self._recovered.lacks(job.record.id):
+            self._recovered.add(self._handle(job))
+
     def _job_over(self, actor: JobActor) -> None:
         self._archiving |= actor.record.archive
+        if self._taking_inbox:
+            self._recover(actor)  # it may have been refused as soon as it was run again
         for handle in list(self._handles.pop(actor.record.id, ())):
             self._settle(handle, actor)
         self._recovered.over(actor.record.id)
 
     @property
     def recovered(self) -> list[JobHandle]:
-        """The jobs that an earlier process, or another node, left unfinished, and that go on here. Of those that have
-        ended meanwhile, the last hundred.
+        """The jobs that an earlier process, or another node, left unfinished, and that go on here; and those that a
+        command left in the inbox had run again. Of those that have ended meanwhile, the last hundred.
         """
         return list(self._recovered.handles.values())
 

@@ -175,7 +175,7 @@ async def _submit(runtime: Runtime, asked: RunFile) -> None:
     """Submit the file's workstream, unless it is under way here already: two would work in the same folder."""
     name = asked.workstream.name
     for job in runtime.recovered:
-        if job.record.name == name:
+        if job.record.name == name and not (job.ended and job.record.run > 1):  # else the inbox had it end at once
             echo(f"{name} goes on as job {job.id}")
             return
     job = await runtime.submit(asked.workstream)

@@ -185,7 +185,7 @@ class Session(Showing):
     async def _attend(self, runtime: Runtime, jobs: list[JobHandle]) -> None:
         """Wait until the jobs are over, or the user wants no more of it."""
         self._runtime = runtime
-        others = [job.id for job in runtime.recovered if job.id not in {mine.id for mine in jobs}]
+        others = [job.id for job in runtime.recovered if not job.ended and job.id not in {mine.id for mine in jobs}]
         if others:
             self.say(f"unfinished jobs of this journal go on beside it: {', '.join(others)}")
         for job in runtime.recovered:

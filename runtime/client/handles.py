@@ -23,7 +23,7 @@ from ..approvals import PendingApproval
 from ..attribution import name_of, reason_of, words
 from ..filters import Event, Filters
 from ..observe import BUFFER
-from ..outcomes import Outcome, outcome_of
+from ..outcomes import Outcome, no_task, outcome_of
 from .link import place
 from .stream import RemoteEvents
 from .views import ENDED, job_of, moved, task_of, workstream_of
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 FEW = 500
 """Tasks, at most, of a job that is told with them."""
-_SHOWN = 20  # names of tasks, at most, in an error
 
 
 class RemoteJob:
@@ -94,10 +93,7 @@ class RemoteJob:
                 f"nothing was told of task {name!r} of job {self.id!r} yet: its `await refresh()` asks for it"
             )
         if found is None:
-            names = [*self._tasks]
-            more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-            known = ", ".join(names[:_SHOWN]) or "none"
-            raise LookupError(f"job {self.id!r} has no task {name!r}; it has: {known}{more}")
+            raise LookupError(no_task(self.record, name, [*self._tasks]))
         return found
 
     async def refresh(self) -> None:

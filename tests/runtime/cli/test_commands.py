@@ -413,6 +413,52 @@ def test_modules_of_the_present_folder_are_found_as_the_answer_says(files: Path)
     assert (done.returncode, "theirs completed" in done.stdout) == (0, True), done.stderr
 
 
+@pytest.fixture
+def without_its_module(cli: Cli, files: Path) -> Path:
+    """A folder with the journal of job L, which completed; its function cannot be found any more."""
+    (files / "spec").mkdir()
+    (files / "spec" / "l.toml").write_text('name = "l"\n[[tasks]]\nname = "go"\nrun = "gone_steps:go"\n')
+    (files / "spec" / "gone_steps.py").write_text("def go(): return 1\n")
+    subprocess.run([*PROGRAM, "run", "spec/l.toml", "--id", "L"], env=environment(), check=True, capture_output=True)
+    (files / "spec").rename(files / "moved")
+    return files
+
+
+LACKS = "the function of task 'go' cannot be found"
+
+
+def test_resume_tells_of_a_job_that_the_inbox_had_run_again_and_that_was_refused(
+    cli: Cli, without_its_module: Path
+) -> None:
+    assert cli("retry", "L/go").code == 4
+    told = cli("resume")
+    assert (told.code, f"job L failed (no tasks): {LACKS}" in told.out) == (1, True), told.everything
+
+
+def test_a_task_of_a_job_whose_last_run_never_began_is_not_said_to_be_none_of_it(
+    cli: Cli, without_its_module: Path
+) -> None:
+    cli("retry", "L/go")
+    cli("resume")
+    cli("retry", "L/go")
+    told = cli("resume")
+    assert f"the last run of job 'L' never began, so it has no task 'go': {LACKS}" in told.everything
+    assert "`callboard retry L`" in told.everything
+    (without_its_module / "moved").rename(without_its_module / "spec")
+    cli("retry", "L")
+    told = cli("resume")
+    assert (told.code, "job L completed" in told.out) == (0, True), told.everything
+
+
+def test_a_job_that_the_inbox_had_run_again_twice_is_told_of_as_it_ended_last(
+    cli: Cli, without_its_module: Path
+) -> None:
+    cli("retry", "L/go")
+    cli("retry", "L")  # which has nothing left to run
+    told = cli("resume")
+    assert (told.code, "job L completed" in told.out, "job L failed" in told.out) == (0, True, False), told.everything
+
+
 def test_functions_of_what_has_ended_need_not_be_found(cli: Cli, files: Path) -> None:
     (files / "late.toml").write_text(
         '[[tasks]]\nname = "a"\nrun = "beside:one"\n'
