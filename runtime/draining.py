@@ -1,5 +1,6 @@
-"""Draining: nothing is claimed any more, what runs may end within a deadline, the rest is stopped; where other nodes
-live, they get each job as soon as nothing of it runs here. Then archiving: what has ended and says so is moved out of
+"""Draining: nothing is claimed any more, what runs may end within a deadline, the rest is stopped, and what does not go
+within its grace is abandoned, as a cancel does; where other nodes live, they get each job as soon as nothing of it runs
+here. Then archiving: what has ended and says so is moved out of
 the journal.
 """
 
@@ -12,16 +13,23 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 
 import anyio
 
+from ..actors.attempts import STOP_MARGIN
 from ..actors.messages import Drain
+from .calls import CHECK_GRACE
 from .threads import at_once
 
 if TYPE_CHECKING:
     from ..actors.task import TaskActor
+    from ..actors.turn import Call
     from .host import Host
 
 
 LOOK = 1.0
 """Seconds between two looks whether the journal can be written."""
+LONGEST_GRACE = 10.0
+"""Seconds that what was stopped has at the longest when a runtime is left, whatever its own `kill_grace`."""
+LONGEST_STOP = LONGEST_GRACE + 2 * STOP_MARGIN
+"""Seconds after which nobody waits any more for what was stopped."""
 LetGo: TypeAlias = Callable[[], Awaitable[bool]]
 """Hands over to other nodes what may go; says whether there was something."""
 
@@ -51,11 +59,45 @@ async def durable(host: Host) -> bool:
             return False
 
 
-async def idle(host: Host, let_go: LetGo) -> None:
-    """Wait until no call runs."""
+async def idle(host: Host, let_go: LetGo, stops: dict[int, float]) -> None:
+    """Wait until no call runs, or only such as their engine cannot end. What was told to stop and does not go within
+    its grace is abandoned. `stops`: when each is, or was, by its token; empty at first.
+    """
     while host.kernel.calls:
-        await host.moved()
-        await _until_nothing_goes(let_go)
+        due = _abandon_late(host, stops)
+        if due is None:
+            return
+        with anyio.move_on_at(due):
+            while host.kernel.calls:
+                await host.moved()
+                await _until_nothing_goes(let_go)
+
+
+def _abandon_late(host: Host, stops: dict[int, float]) -> float | None:
+    """Abandon whatever had its grace. Returns when to look again; None if nothing is left to wait for."""
+    now = anyio.current_time()
+    due: float | None = None
+    for token, call in list(host.kernel.calls.items()):
+        if not call.told:  # that it is to stop is not durable yet
+            at = now + LOOK
+        elif token not in stops:
+            at = stops[token] = now + _grace(host, call) + STOP_MARGIN
+        else:
+            at = stops[token]
+            if at <= now:
+                if at + STOP_MARGIN <= now:
+                    continue
+                host.caller.stop(token, force=True)
+                at += STOP_MARGIN
+        due = at if due is None else min(due, at)
+    return due
+
+
+def _grace(host: Host, call: Call) -> float:
+    """Seconds that a call has to go once it was told to."""
+    if call.kind != "body":
+        return CHECK_GRACE
+    return min(cast("TaskActor", host.kernel.entities[call.key]).limits.kill_grace, LONGEST_GRACE)
 
 
 async def _until_nothing_goes(let_go: LetGo) -> None:

@@ -5,7 +5,8 @@ Rules
 - Entering recovers: what fell due while nobody looked fires, and what ran is accounted for, before anything else is
   taken; only holds that somebody has decided in time, as the inbox says, wait for that decision. Leaving drains:
   nothing new starts, running attempts may end within `drain_deadline` seconds, the others are stopped and their tries
-  given back. Left by an error or a cancellation, it does not wait for them.
+  given back; each has its own `kill_grace` to go, and no more. After a drain that has stopped them there is no other
+  deadline. Left by an error or a cancellation, it does not wait for them.
 - What runs inside belongs to a task of its own (`detached.py`), and to nobody's scope: so `open` and `close` may be
   called in any tasks of one event loop. A cancellation around it reaches the application's own code only. What runs
   inside is stopped by leaving, in order, so that a body which had to stop counts as stopped and not as failed.
@@ -34,7 +35,7 @@ from ..actors.messages import Drain, StopWorkers
 from ..actors.theirs import from_terminal
 from ..actors.times import Duration
 from .detached import has_ended, pass_on_interrupt, present_task, start_detached
-from .draining import durable, idle, quiesce
+from .draining import LONGEST_STOP, durable, idle, quiesce
 from .journal.cluster import LeaseLost
 from .outcomes import RuntimeClosed, closed
 from .parts import CLOSING, DRAIN_DEADLINE, RuntimeParts, span
@@ -59,6 +60,7 @@ class RuntimeLife(RuntimeParts):
     _stopping: anyio.CancelScope | None = None  # around a wait for what only a living dispatcher does
     _around: anyio.CancelScope | None = None  # around the code inside `async with`
     _around_task: object = None  # whose that is
+    _stops: dict[int, float]  # when what was told to stop is abandoned, by its token
     _group: TaskGroup
     _ready: anyio.Event  # it was entered, or could not be
     _to_leave: anyio.Event
@@ -86,6 +88,7 @@ class RuntimeLife(RuntimeParts):
             )
         self._taken = taken_for_a_runtime() if self._takes_signals else None
         self._entered = True
+        self._stops = {}
         self._home = self._hub.home = Home()
         self._ready, self._to_leave = anyio.Event(), anyio.Event()
         self._emptied, self._over = anyio.Event(), anyio.Event()
@@ -389,7 +392,9 @@ class RuntimeLife(RuntimeParts):
     async def _stop(self) -> None:
         if not self._running:
             return
-        if not self._drained:
+        if self._drained:
+            await self._until_idle()  # a cancellation may have ended that wait
+        else:
             await self.drain(0.0)
         with anyio.CancelScope() as self._stopping:
             await self._dispatcher.stop_all()
@@ -417,10 +422,19 @@ class RuntimeLife(RuntimeParts):
             self._raise_closed()
         self._host.tell(Drain(stop=False))
         task_status.started()
+        if self._host.kernel.draining:
+            limit = 0.0  # what runs has been stopped before: a later drain gives it no more time
         with anyio.move_on_after(limit + self._patience):
             await quiesce(self._host, limit, self._hand_over)
             self._drained = True
-            await idle(self._host, self._hand_over)
+        if self._drained:
+            await self._until_idle()
+
+    async def _until_idle(self) -> None:
+        """Wait for what was stopped, and abandon what does not go. Nothing can be told to stop without a journal."""
+        limit = LONGEST_STOP if self._host.journal.health.ok else self._patience
+        with anyio.move_on_after(limit):
+            await idle(self._host, self._hand_over, self._stops)
 
     def _check_open_here(self) -> None:
         self.check_here("a runtime")

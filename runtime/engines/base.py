@@ -81,13 +81,15 @@ class BaseEngine(Generic[R]):
         """Nothing is kept here."""
 
     async def close(self, deadline: float) -> None:
-        """Stop all calls, and wait for them at most `deadline` seconds; what is left then is forced."""
+        """Stop all calls, and wait for them at most `deadline` seconds, nor longer than they have; what is left then is
+        forced.
+        """
         line, self._line = self._line, None
         if line is None:
             return
         for token in list(self._runs):
             self.stop(token)
-        await self._until_empty(deadline)
+        await self._until_empty(min(deadline, max((run.call.grace for run in self._runs.values()), default=0.0)))
         for token in list(self._runs):
             self.stop(token, force=True)
         await self._until_empty(_PATIENCE)

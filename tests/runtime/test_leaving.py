@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -138,3 +139,105 @@ async def test_who_leaves_a_journal_that_cannot_be_written_to_the_end_is_told(tm
                 if file.is_file():
                     file.unlink()
     assert ("journal_incomplete" in told) == removed
+
+
+let_go = threading.Event()
+begun: list[str] = []
+ended_well: list[str] = []
+
+
+async def stubborn() -> None:
+    begun.append("stubborn")
+    while True:
+        try:
+            await anyio.sleep(99)
+        except BaseException:
+            continue
+
+
+def deaf() -> None:
+    begun.append("deaf")
+    let_go.wait(30)
+
+
+async def polite() -> None:
+    begun.append("polite")
+    try:
+        await anyio.sleep_forever()
+    finally:
+        ended_well.append("polite")
+
+
+async def tidies_up() -> None:
+    begun.append("tidies up")
+    try:
+        await anyio.sleep_forever()
+    finally:
+        with anyio.CancelScope(shield=True):
+            await anyio.sleep(0.5)
+        ended_well.append("tidied up")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("way", ["close", "cancelled", "cancelled late", "drain", "drain meanwhile", "leave"])
+async def test_leaving_waits_for_no_body_longer_than_its_own_grace(tmp_path: Path, way: str) -> None:
+    begun.clear()
+    ended_well.clear()
+    let_go.clear()
+    path, pids = tmp_path / "state.db", tmp_path / "pids"
+    ignores = ["sh", "-c", f"trap '' TERM; echo begun >> {pids}; while :; do sleep 0.05; echo on >> {pids}; done"]
+    bodies = Workstream(
+        "stream",
+        tasks=[
+            Task("stubborn", run=stubborn, kill_grace="0.2s"),
+            Task("deaf", run=deaf, kill_grace="0.2s"),
+            Task("command", command=ignores, kill_grace="0.2s"),
+            Task("polite", run=polite, kill_grace="0.2s"),
+        ],
+    )
+    runtime = Runtime(path, drain_deadline=0 if way in ("close", "leave", "cancelled late") else 20)
+    try:
+        with anyio.fail_after(60):
+            async with runtime:
+                await runtime.submit(bodies, id="one")
+                while not pids.exists() or len(begun) < 3:
+                    await anyio.sleep(0.01)
+                began = anyio.current_time()
+                if way == "drain":
+                    await runtime.drain(0)
+                if way.startswith("cancelled"):
+                    with anyio.move_on_after(0.1):
+                        await runtime.close()
+                elif way == "drain meanwhile":
+                    async with anyio.create_task_group() as group:
+                        await group.start(runtime.drain, 0)
+                        group.start_soon(runtime.close)
+                elif way != "leave":
+                    await runtime.close()
+            took = anyio.current_time() - began
+    finally:
+        let_go.set()
+    assert took < 4, "as a cancel: the grace, and about a second for the engine to say that it is over"
+    assert ended_well == ["polite"]
+    written = pids.stat().st_size
+    await anyio.sleep(0.2)
+    assert pids.stat().st_size == written, "the command was killed"
+    reader = SqliteReader(path)
+    tasks = reader.tasks(reader.workstreams("one")[0].key)
+    assert {(task.state, task.failed_attempts, task.lost_attempts) for task in tasks} == {("queued", 0, 0)}
+    assert [attempt.end for task in tasks for attempt in reader.attempts(task.id)] == ["returned"] * 4
+    reader.close()
+
+
+async def test_a_body_that_goes_within_its_grace_is_not_abandoned_when_the_runtime_is_left(tmp_path: Path) -> None:
+    told: list[str] = []
+    begun.clear()
+    ended_well.clear()
+
+    async with Runtime(tmp_path / "state.db", drain_deadline=0) as runtime:
+        runtime.on_trouble = lambda notice: told.append(notice.event)
+        await runtime.submit(Workstream("stream", tasks=[Task("tidy", run=tidies_up, kill_grace="2s")]))
+        while not begun:
+            await anyio.sleep(0.01)
+    assert ended_well == ["tidied up"]
+    assert "body_abandoned" not in told
