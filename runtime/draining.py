@@ -1,7 +1,6 @@
 """Draining: nothing is claimed any more, what runs may end within a deadline, the rest is stopped, and what does not go
 within its grace is abandoned, as a cancel does; where other nodes live, they get each job as soon as nothing of it runs
-here. Then archiving: what has ended and says so is moved out of
-the journal.
+here. Then archiving: what has ended and says so is moved out of the journal.
 """
 
 from __future__ import annotations
@@ -95,9 +94,8 @@ def _abandon_late(host: Host, stops: dict[int, float]) -> float | None:
 
 def _grace(host: Host, call: Call) -> float:
     """Seconds that a call has to go once it was told to."""
-    if call.kind != "body":
-        return CHECK_GRACE
-    return min(cast("TaskActor", host.kernel.entities[call.key]).limits.kill_grace, LONGEST_GRACE)
+    task = host.kernel.entities.get(call.key) if call.kind == "body" else None
+    return CHECK_GRACE if task is None else min(cast("TaskActor", task).limits.kill_grace, LONGEST_GRACE)
 
 
 async def _until_nothing_goes(let_go: LetGo) -> None:

@@ -392,10 +392,10 @@ class RuntimeLife(RuntimeParts):
     async def _stop(self) -> None:
         if not self._running:
             return
-        if self._drained:
-            await self._until_idle()  # a cancellation may have ended that wait
-        else:
+        if not self._drained:
             await self.drain(0.0)
+        elif self._host.journal.health.ok:
+            await self._until_idle()  # a cancellation may have ended that wait
         with anyio.CancelScope() as self._stopping:
             await self._dispatcher.stop_all()
         with anyio.move_on_after(self._patience):
