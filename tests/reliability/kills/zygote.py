@@ -54,7 +54,7 @@ def _victim(order: Order) -> NoReturn:
             os.dup2(handle, number)
         arm(order.death)
         if order.elsewhere:
-            place._kernel = lambda: order.node
+            place._kernel = lambda _: order.node
         folder = Path(order.folder)
         match order.play:
             case "scene":
