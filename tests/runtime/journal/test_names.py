@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import closing
 from pathlib import Path
 
 import anyio
@@ -47,7 +48,8 @@ def test_however_it_is_spelled_it_has_one_owner(place: Path, spelled: str, kind:
     store = store_of(spelled)
     assert store == place / "state.db"
     assert owner_of(store) == f"process {os.getpid()}"
-    assert SqliteReader(kind(spelled)).job("job-1") == job(1)
+    with closing(SqliteReader(kind(spelled))) as reader:
+        assert reader.job("job-1") == job(1)
     put(store, ROW)
     assert [row.request_id for row in owner.inbox()] == ["r1"]
     assert owner.shut(30)
