@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -18,6 +19,14 @@ from hypothesis import HealthCheck, settings
 # Hundreds of tests start programs, and each of those would compile the library anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+# What is started by nohup, or in the background of a script, inherits signals that are ignored. Tests send them.
+for _number, _default in (
+    (signal.SIGINT, signal.default_int_handler),
+    (getattr(signal, "SIGHUP", None), signal.SIG_DFL),
+):
+    if _number is not None and signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, _default)
 
 # How long an example takes says something about the machine, and nothing about the code.
 settings.register_profile("callboard", settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow])

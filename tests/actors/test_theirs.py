@@ -155,10 +155,13 @@ def test_ctrl_c_ends_the_program_whatever_it_interrupts(backend: str, where: str
     try:
         assert program.stdout is not None
         assert program.stdout.readline() == "ready\n"
-        program.send_signal(signal.SIGINT)
-        if backend == "asyncio":  # whose first one waits for the loop, and asks the main task to end
+        while True:  # asyncio's first one waits for the loop; and two that come at once are one
             program.send_signal(signal.SIGINT)
-        out, errors = program.communicate()
+            try:
+                out, errors = program.communicate(timeout=1)
+                break
+            except subprocess.TimeoutExpired:
+                continue
     finally:
         guard.cancel()
     assert "not reached" not in out
