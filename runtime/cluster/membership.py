@@ -6,6 +6,7 @@ Rules
   where there is something that nobody owns, or when the bell was rung: at most once a second for that. No two nodes do
   so in step for long: looks are spread (`tests/reliability/simulation/growth.py` has what a thousand do).
 - What a node that drains hands over is taken at once by those whom it favours: so nothing stands still meanwhile.
+- Whether it is alone is asked anew before it acts on that: others may have joined since the last renewal.
 - What it takes is an input of the kernel (`Adopt`), which goes on with it beside what runs already. What lay in the
   inbox for it comes right after it, as at a start.
 - Who has taken something takes no more for a second while others live: so each has its turn, and gets its share.
@@ -202,7 +203,7 @@ class Membership:
             raise self._lost
         try:
             pulse = self._pulse
-            if pulse is None or not self._called or self._host.monotonic() >= self._renewal_due:
+            if pulse is None or pulse.alone or not self._called or self._host.monotonic() >= self._renewal_due:
                 pulse = await self._beat()
             return await self._act_on(pulse)
         except LeaseLost as lost:
@@ -241,7 +242,7 @@ class Membership:
             await self._count(first=first)
         self.nodes_living = pulse.living
         expired = pulse.due_in is not None and pulse.due_in <= 0
-        alone, took, called = pulse.living <= 1, False, self._called
+        alone, took, called = pulse.alone, False, self._called
         self._called = False
         waits = 0.0 if alone or first or called else max(0.0, self._turn_at - self._host.monotonic())
         if not pulse.orphans or alone:

@@ -82,6 +82,12 @@ class Pulse(msgspec.Struct, frozen=True):
     living: int  # nodes, this one too
     orphans: int  # living jobs and machines that nobody owns; 1 at least while it is not known whether there are any
     due_in: float | None = None  # seconds until the next lease of another node runs out, unless it is renewed
+    silent: int = 0  # other nodes whose lease has run out, and that may live all the same: nobody may fence them yet
+
+    @property
+    def alone(self) -> bool:
+        """Whether no other node lives, so far as can be known: a silence that may be this node's own says nothing."""
+        return self.living + self.silent <= 1
 
 
 class ToolState(msgspec.Struct, frozen=True):

@@ -414,6 +414,23 @@ def test_who_is_alone_takes_what_it_gave_back_and_so_does_who_wants_it_again(sea
     assert keys_of(second.take()) == [1]
 
 
+def test_who_was_asleep_itself_does_not_take_itself_for_the_only_one(seats: Seats) -> None:
+    first, second, third = (seats.node(f"web-{number}") for number in range(3))
+    seats.commit(first, job(1))
+    first.leave()
+    assert keys_of(second.take()) == [1]
+    second.give_back([1])
+    seats.silence(second, third)  # as their process was: the one that wakes up first hears nothing of the other
+    pulse = second.beat(0)
+    assert (pulse.living, pulse.silent, pulse.alone) == (1, 1, False)
+    assert second.take() is None
+    third.beat(0)
+    assert keys_of(third.take()) == [1]
+    seats.watch(second)
+    seats.silence(third)
+    assert second.beat(0).alone  # it was awake, and may fence the other one
+
+
 def test_who_dies_while_it_gives_back_loses_nothing(seats: Seats) -> None:
     first, second, third = (seats.node(f"web-{number}") for number in range(3))
     seats.watch(third)

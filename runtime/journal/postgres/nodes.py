@@ -208,10 +208,11 @@ class PostgresCluster:
         known.compare(before, (epoch, entry, acts))
         known.rise(epoch)
         self._renewed_on = self._lease_link.made
-        found = connection.execute(statements.PULSE, {"me": self.node, "lease": self._lease, "awake": awake}).fetchone()
-        living, orphans, due_in = found or (1, 0, None)
-        dead = len(self._dead(connection))
-        return Pulse(max(1, living - dead), orphans, 0.0 if dead else due_in)
+        dead = self._dead(connection)
+        values = {"me": self.node, "lease": self._lease, "awake": awake, "dead": dead}
+        found = connection.execute(statements.PULSE, values).fetchone()
+        living, orphans, due_in, silent = found or (1, 0, None, 0)
+        return Pulse(living, orphans, 0.0 if dead else due_in, silent)
 
     def _dead(self, connection: Connection) -> list[int]:
         """The nodes of this machine whose processes have ended."""

@@ -41,15 +41,16 @@ WHERE node = %(me)s AND session = %(session)s AND NOT fenced RETURNING awake_at,
 PULSE = """
 WITH gone AS (SELECT coalesce(array_agg(node), '{}') AS nodes FROM nodes WHERE fenced AND owes),
 others AS (
-  SELECT seen_at + lease >= clock_timestamp() AND NOT leaving AS living, greatest(
+  SELECT seen_at + lease >= clock_timestamp() AS heard, leaving, greatest(
     seen_at + lease, %(awake)s + greatest(lease, make_interval(secs => %(lease)s))) AS due
-  FROM nodes WHERE NOT fenced AND node <> %(me)s
+  FROM nodes WHERE NOT fenced AND node <> %(me)s AND node <> ALL (%(dead)s)
 )
-SELECT 1 + (SELECT count(*) FROM others WHERE living),
+SELECT 1 + (SELECT count(*) FROM others WHERE heard AND NOT leaving),
   (SELECT greatest(cardinality(nodes),
     (SELECT count(*) FROM job_records WHERE living AND node = ANY (nodes))
     + (SELECT count(*) FROM machine_records WHERE living AND node = ANY (nodes))) FROM gone),
-  (SELECT extract(epoch FROM min(greatest(due - clock_timestamp(), '0')))::double precision FROM others)
+  (SELECT extract(epoch FROM min(greatest(due - clock_timestamp(), '0')))::double precision FROM others),
+  (SELECT count(*) FROM others WHERE NOT heard AND NOT leaving AND due >= clock_timestamp())
 """
 NODES = """
 SELECT DISTINCT ON (name) name, epoch,

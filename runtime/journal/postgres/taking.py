@@ -6,6 +6,8 @@ Rules
   beside it. One that is just committing or renewing its lease lives, so it is passed over and looked at again later.
 - A node fences for silence only after it has itself renewed its lease for a whole lease without a pause: else the
   silence may be that of the server, or its own.
+- A node is alone where no other lives that it may not fence: one that is silent may live, since it may be this node
+  that was asleep. So what this one has left to others stays theirs.
 - What a share is of what a node has left is written with it once, before anybody takes of it: who asks again first does
   not get more. What is given back is shared out anew, among the others.
 - The second takes: this node's share of the trees of jobs (a job with all that its tasks have submitted stays whole),
@@ -64,6 +66,11 @@ _UNSHARED = "SELECT array_agg(node) FROM nodes WHERE fenced AND owes AND share I
 _LIVING = """
 SELECT count(*) FROM nodes
 WHERE NOT fenced AND (node = %(me)s OR NOT leaving AND seen_at + lease >= clock_timestamp())
+"""
+_IN_COMPANY = """
+SELECT count(*) FROM nodes AS other, nodes AS me WHERE me.node = %(me)s AND other.node <> me.node
+  AND NOT other.fenced AND NOT other.leaving
+  AND greatest(other.seen_at + other.lease, me.awake_at + greatest(me.lease, other.lease)) >= clock_timestamp()
 """
 # Only a job that a task has submitted has a parent in its record: in a text of JSON, these quotes can be nothing else.
 _IS_CHILD = """strpos(record, '"parent":') > 0"""
@@ -210,8 +217,7 @@ def take(connection: Connection, me: int, left: Iterable[int] = ()) -> Taken:
         raise LeaseLost
     if not (gone := _one(connection, _GONE, values)):
         return taken
-    alone = _one(connection, _LIVING, values) == 1
-    values |= {"gone": gone, "left": [] if alone else list(left)}
+    values |= {"gone": gone, "left": list(left) if _one(connection, _IN_COMPANY, values) else []}
     found = taken.jobs = _column(connection, _ROOTS, values)
     while found:
         found = _column(connection, _CHILDREN, values | {"parents": found})
