@@ -9,7 +9,8 @@ Rules
 - Once an answer is overdue by half of the threshold, it takes the loop's stack, once. What holds the interpreter's lock
   cannot be seen: then there is no stack, and the processor time tells it from a process that was stopped or suspended.
 - What is told is at least as long as is said: what was before the ping is not known. A loop that was blocked for the
-  threshold is always told of, one that was blocked for less than three quarters of it never.
+  threshold is always told of, unless this thread was held up as well; one that was blocked for less than three
+  quarters of it never.
 """
 
 from __future__ import annotations

@@ -200,9 +200,17 @@ def sleepers(pid: int) -> list[int]:
 
 def children_of(pid: int) -> list[int]:
     """All that it has started, and what these have."""
-    found = [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    found = [int(one) for one in told_of(pid, f"task/{pid}/children").split()]
     return found + [below for one in found for below in children_of(one)]
 
 
 def command_of(pid: int) -> bytes:
-    return Path(f"/proc/{pid}/cmdline").read_bytes()
+    return told_of(pid, "cmdline")
+
+
+def told_of(pid: int, what: str) -> bytes:
+    """What /proc tells of a process; nothing of one that has ended meanwhile."""
+    try:
+        return Path(f"/proc/{pid}/{what}").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
