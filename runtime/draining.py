@@ -66,7 +66,7 @@ async def idle(host: Host, let_go: LetGo, stops: dict[int, float]) -> None:
         due = _abandon_late(host, stops)
         if due is None:
             return
-        with anyio.move_on_at(due):
+        with anyio.CancelScope(deadline=due):  # `move_on_at` is newer than the oldest anyio that is allowed
             while host.kernel.calls:
                 await host.moved()
                 await _until_nothing_goes(let_go)
