@@ -4,6 +4,7 @@ Rules
 -----
 - A thread of its own pings the dispatcher, and waits for the answer. Only while there is work: once the dispatcher has
   rested since the last ping and no coroutine runs here, the thread sleeps until there is work again, without a limit.
+- Whether to sleep is seen at the end of the slice that answered: a coroutine that began in that slice runs, too.
 - Between two pings there is always the same pause, whatever comes meanwhile: work that begins just as an answer said
   that there is none rings the bell, and no bell makes this thread faster.
 - Once an answer is overdue by half of the threshold, it takes the loop's stack, once. What holds the interpreter's lock
@@ -61,6 +62,8 @@ class Watchdog:
         """The dispatcher did something. Called after each of its slices."""
         if self._own:
             self._own = False
+            if not self._worked and not self._busy():
+                self.asleep = True
             return
         self._worked = True
         if self.asleep and not self._over.is_set():
@@ -116,6 +119,4 @@ class Watchdog:
             seen = stack is not None or time.process_time() - self._spent >= took / 2
             if seen:  # else the whole process stood still
                 self._tell(took, stack)
-        if not self._worked and not self._busy():
-            self.asleep = True
         self._answered.set()
