@@ -41,16 +41,16 @@ FAVOURED = 2.0
 _PLACES = (
     "SELECT node, kernel, pid, process_started FROM nodes WHERE NOT fenced AND node <> %(me)s AND kernel = %(kernel)s"
 )
-_FENCE = """
+# When another node may be fenced for its silence. Until then it may live: the silence may be this node's own.
+_DUE = "greatest(other.seen_at + other.lease, me.awake_at + greatest(me.lease, other.lease))"
+_FENCE = f"""
 WITH me AS (
   SELECT node, name, lease, awake_at FROM nodes
   WHERE node = %(me)s AND NOT fenced AND seen_at + lease / 2 > clock_timestamp()
 ), silent AS (
   SELECT other.node FROM nodes AS other, me
   WHERE NOT other.fenced AND other.node <> me.node AND (
-    other.node = ANY (%(dead)s)
-    OR other.seen_at + other.lease < clock_timestamp()
-      AND me.awake_at + greatest(me.lease, other.lease) < clock_timestamp())
+    other.node = ANY (%(dead)s) OR {_DUE} < clock_timestamp())
   FOR UPDATE OF other SKIP LOCKED
 ), done AS (
   UPDATE nodes SET fenced = true, ended_as = 'fenced', ended_at = clock_timestamp(), ended_by = me.name
@@ -67,10 +67,9 @@ _LIVING = """
 SELECT count(*) FROM nodes
 WHERE NOT fenced AND (node = %(me)s OR NOT leaving AND seen_at + lease >= clock_timestamp())
 """
-_IN_COMPANY = """
+_IN_COMPANY = f"""
 SELECT count(*) FROM nodes AS other, nodes AS me WHERE me.node = %(me)s AND other.node <> me.node
-  AND NOT other.fenced AND NOT other.leaving
-  AND greatest(other.seen_at + other.lease, me.awake_at + greatest(me.lease, other.lease)) >= clock_timestamp()
+  AND NOT other.fenced AND NOT other.leaving AND {_DUE} >= clock_timestamp()
 """
 # Only a job that a task has submitted has a parent in its record: in a text of JSON, these quotes can be nothing else.
 _IS_CHILD = """strpos(record, '"parent":') > 0"""
