@@ -119,8 +119,8 @@ DOOR = Machine(
 
 
 async def test_who_leaves_hands_jobs_and_machines_over(postgres: str, tmp_path: Path) -> None:
-    async with node(postgres, "b", tmp_path, lease=30) as b:
-        async with node(postgres, "a", tmp_path, lease=30) as a:
+    async with node(postgres, "b", tmp_path, lease=60) as b:
+        async with node(postgres, "a", tmp_path, lease=60) as a:
             await a.submit(waiting(tmp_path), id="j")
             await until(lambda: noted(tmp_path, "began"))
             near = a.spawn(MachineActor(DOOR), name="door")
