@@ -163,6 +163,12 @@ class AttemptedTask(CancellableEntity[TaskRecord]):
         if breaker is not None:
             self.kernel.send(breaker, Verdict(record.key, record.generation, event))
 
+    def give_permit_on(self) -> None:
+        """It waits for somebody, perhaps for hours: another task may probe the tool. How it ends still counts."""
+        if self.record.probe:
+            self.change(probe=False)
+            self._tell_breaker("waits")
+
     @property
     def shut_out(self) -> bool:
         """Whether its tool's breaker keeps it from starting."""

@@ -11,6 +11,8 @@ Rules
   (its worker has room, no limit is full, nothing is paused); if it comes back unused the next one gets it. Where none
   can, the first of all waits with it, and gives it back as soon as another one could start: that is looked at a moment
   after slots came free, or tasks or workers came. When the breaker closes all of them are reset, in their order.
+- A probe whose body waits for somebody (an approval, a child job), or that is cancelled and runs its hooks, gives the
+  permit on: the next one probes, too. How the first ends counts nevertheless, if this period is not over by then.
 - Many tasks are told `CHUNK` at a time, a turn each. Who is still to be told follows from the records (queued at a
   breaker that is not closed, parked at one that is), so a crash in between loses nothing, and what changes its mind in
   between goes on from there.
@@ -59,6 +61,8 @@ PAUSED = WorkstreamState.PAUSED
 CLOSED, OPEN, HALF_OPEN = BreakerState.CLOSED, BreakerState.OPEN, BreakerState.HALF_OPEN
 CHUNK = 500
 """Tasks that are told to park, or to go on, in one turn."""
+JUDGED = frozenset({Event.FAIL, Event.SUCCEED})
+"""The verdicts that say something about the tool."""
 LOOK_AGAIN = 1.0
 """Seconds after which it is looked who could start, once something has changed while none of them could."""
 LOOK_EPOCH = 0
@@ -68,7 +72,7 @@ LOOK_EPOCH = 0
 class BreakerActor(Entity[BreakerRecord]):
     """The breaker of one tool."""
 
-    __slots__ = ("failed", "left", "looks", "parked", "tries_since")
+    __slots__ = ("failed", "left", "looks", "parked", "tries_since", "waits")
 
     machine = BREAKER
     by_utc = frozenset({OPEN})
@@ -88,6 +92,7 @@ class BreakerActor(Entity[BreakerRecord]):
         self.left: list[QueueingTask] = []  # out of the queue, and still to be told to park
         self.failed = False  # its last turn raised: it does not go on by itself
         self.looks: Armed | None = None  # the timer of the next look who could start
+        self.waits = 0  # the key of the last task that gave its permit on while its attempt goes on
         self.tries_since = 0  # what `record.agreed` was when it was told that nobody else tries the tool
 
     def clear(self) -> None:
@@ -277,7 +282,11 @@ class BreakerActor(Entity[BreakerRecord]):
         returned = record.probe == verdict.task
         if returned:
             self.change(probe=None)
-        if verdict.event != "returned" and verdict.generation == record.generation:
+        if verdict.event == "waits":
+            self.waits = verdict.task
+        elif self.waits == verdict.task:
+            self.waits = 0
+        if verdict.event in JUDGED and verdict.generation == record.generation:
             (self._failed if verdict.event == Event.FAIL else self._succeeded)()
         elif returned and record.state == HALF_OPEN:
             self._offer()
@@ -298,10 +307,10 @@ class BreakerActor(Entity[BreakerRecord]):
         record = self.record
         if record.state == HALF_OPEN:
             self.fire(Event.SUCCEED, replace(record, successes=record.successes + 1))
-            if self.record.state == HALF_OPEN:
-                self._offer()
-            else:
+            if self.record.state != HALF_OPEN:
                 self._tell()
+            elif self.record.probe is None:  # else this one had given it on, and another one probes
+                self._offer()
         elif record.state == CLOSED and record.failures:
             self.fire(Event.SUCCEED, replace(record, failures=0))
 

@@ -6,6 +6,7 @@ Rules
   once its worker has room again (`reservations.py`). So a child can always run, where its parent had the only slot.
 - The limit of the attempt, and that between heartbeats, stand still meanwhile; the child has its own. The limit over
   all attempts does not.
+- What waits keeps no other task from its tool: the permit to probe that goes on, for whatever its clock stands still.
 - Nothing of it is kept: a body that is gone waits for nothing.
 - A body in a process of its own may wait, and go on, while its worker is not heard (`recovering`): it is no other then.
 """
@@ -80,6 +81,8 @@ class LendingTask(AttemptedTask):
 
     def set_clock(self) -> None:
         """The clock of its attempt was stopped, or goes on: arm what is due next."""
+        if self.stands_still:
+            self.give_permit_on()
         if self.record.state != RUNNING:
             return
         self.beat_at = self.kernel.port.monotonic()

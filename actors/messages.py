@@ -296,7 +296,10 @@ class Regained(Assign, frozen=True):
 
 
 class Verdict(Message, frozen=True):
-    """To a breaker: how an attempt that began under `generation` ended: "succeed", "fail", or "returned" (neither)."""
+    """To a breaker: how an attempt that began under `generation` ended: "succeed", "fail", or "returned" (neither).
+
+    Or "waits": it has not ended, and gives the permit back.
+    """
 
     task: int
     generation: int

@@ -162,7 +162,9 @@ class QueueingTask(TroubledTask):
     def on_permit(self, _: Permit) -> None:
         """It may probe its tool."""
         if self.parked_at_tool:
-            self.fire(Event.COOL_DOWN, metadata={"tool": self.spec.tool})
+            waits = None if self.breaker is None else self.kernel.entities.get(self.breaker.waits)
+            beside = {} if waits is None or waits is self else {"while_waits": waits.record.id}
+            self.fire(Event.COOL_DOWN, metadata={"tool": self.spec.tool} | beside)
         else:
             self._tell_breaker("returned")
 

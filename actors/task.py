@@ -368,6 +368,11 @@ class TaskActor(Protected[TaskRecord], QueueingTask):
         """Its record, with what its hooks say went wrong."""
         return self._with_error(error, "cancel_hook_failed")
 
+    def stopped(self) -> None:
+        """What ran is gone, or was abandoned: its hooks say nothing about its tool."""
+        self.give_permit_on()
+        super().stopped()
+
     def _abandon_body(self) -> None:
         """Go on to the hooks without it. Its slot is free when the engine has given it up."""
         token = self.record.token

@@ -7,7 +7,7 @@ Rules
   is over. `half_open` gives out one permit at a time; enough successes close it, one failure opens it again.
 - Each open period has a generation. A result that began under an older one changes its task, never the
   breaker: it is not fired here, so `open` knows neither succeed nor fail.
-- A permit whose probe is cancelled, lost or timed out comes back.
+- A permit whose probe is cancelled, lost or timed out, or begins to wait for somebody, comes back.
 - Failures and timeouts of bodies count; failed validations, cancels, losses and queue timeouts do not.
 - An operator may trip and reset it in every state.
 

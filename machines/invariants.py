@@ -21,7 +21,8 @@ What the metadata of a line may hold
   The creation of one that a further run has of the run before, in `completed`: `carried_over`, the id it has there.
 - Any end by another lifecycle that has no word for it: `ended_as`, the phase that it really was.
 - A job's creation: `parent_id`, `depth`, where a task of that job submitted it.
-- A task's permit (`cool_down`): `tool`, whose probe it is.
+- A task's permit (`cool_down`): `tool`, whose probe it is; `while_waits`, the id of the task that had the permit before
+  and has given it on: its attempt goes on, and waits for somebody, or for its cancel hooks.
 - A worker's creation: `capacity`. Its other lines: `assigned` (after it).
 """
 
@@ -392,7 +393,8 @@ class Probes:
         if isinstance(tool, str):
             epoch = event.seq // EPOCH
             other, before = self._of.get(tool, (entity, epoch))
-            if other is not entity and before == epoch and other.state in _PROBING:
+            given_on = event.metadata.get("while_waits") == other.entity_id
+            if other is not entity and before == epoch and other.state in _PROBING and not given_on:
                 yield "two_probes", f"probes tool {tool}, while {other.entity_id} does (it is {other.state})"
             self._of[tool] = entity, epoch
 

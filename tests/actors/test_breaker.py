@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.actors.jobs_help import child, waits
 from tests.actors.stage import Stage, fails, flow, hangs, task
 
-from callboard.actors.commands import Pause
+from callboard.actors.commands import AskApproval, Pause
 from callboard.actors.messages import Drain
-from callboard.actors.spec import Breaker, Check, Retry, Task, Tool, Worker
+from callboard.actors.spec import Approval, Breaker, Check, Hook, Retry, Task, Tool, Worker
 
 TOOLS = {"t": Tool(breaker=Breaker(failure_threshold=2, cooldown=60))}
 AGAIN = Retry(max_attempts=9, base_delay=1, max_delay=1, jitter=0)
@@ -452,3 +453,134 @@ def test_after_a_restart_the_permit_goes_to_who_can_start() -> None:
     after.advance(1)
     assert after.state("other") == "completed"
     assert after.audit() == []
+
+
+def half_open(*more: Task, tools: dict[str, Tool] | None = None, **probes: Any) -> Stage:
+    """A stage on which the body of `a` probes the tool, and `b` and `c` wait behind it."""
+    stage = Stage(workers=(Worker("w", engine="loop", capacity=3),))
+    stage.scripts |= dict.fromkeys("abc", hangs)
+    opened(use("a", **probes), use("b"), use("c"), *more, stage=stage, tools=tools)
+    stage.advance(60)
+    assert stage.states() == {"a": "running", "b": "circuit_open", "c": "circuit_open"}
+    return stage
+
+
+def begins_to_wait(stage: Stage, how: str) -> None:
+    """Have the probe wait for somebody."""
+    token = stage.token("a")
+    match how:
+        case "an approval":
+            stage.send(AskApproval(token, "prod", Approval()))
+        case "a child job":
+            child(stage, token, flow(task("d", hold=Approval())), "job/a/x")
+            waits(stage, token)
+        case "its cancel hooks":
+            stage.scripts["a.cancel_hook"] = hangs
+            stage.cancel(stage.actor("a"))
+
+
+WAITS = ["an approval", "a child job", "its cancel hooks"]
+
+
+def probing(how: str, **more: Any) -> Stage:
+    """A stage whose probe has just begun to wait."""
+    hooks = [Hook(run="m:tidy", timeout=99_999)] if how == "its cancel hooks" else []
+    probes = {"cancel_hooks": hooks, "cancel_timeout": 99_999, "timeout": 600, "retry": AGAIN}
+    stage = half_open(**more, **probes)
+    begins_to_wait(stage, how)
+    return stage
+
+
+@pytest.mark.parametrize("how", WAITS)
+def test_a_probe_that_waits_for_somebody_keeps_nobody_from_the_tool(how: str) -> None:
+    stage = probing(how)
+    assert (stage.task("b").state, stage.task("c").state) == ("running", "circuit_open")  # one permit, still
+    assert stage.breaker.probe == stage.task("b").key
+    stage.end(stage.token("b"))
+    stage.settle()
+    assert stage.breaker.state == "closed"
+    assert stage.task("c").state == "running"
+    assert stage.task("a").state == ("cancelling" if how == "its cancel hooks" else "running")
+    assert stage.audit() == []
+
+
+@pytest.mark.parametrize("how", WAITS)
+def test_who_waits_behind_two_that_wait_gets_the_permit_too(how: str) -> None:
+    stage = probing(how)
+    stage.send(AskApproval(stage.token("b"), "prod", Approval()))
+    stage.advance(200)
+    assert stage.breaker.probe == stage.task("c").key
+    assert stage.task("c").state == "running"
+    stage.end(stage.token("c"))
+    stage.settle()
+    assert stage.breaker.state == "closed"
+    assert stage.audit() == []
+
+
+def test_where_nobody_can_start_the_next_one_to_come_gets_the_permit_of_a_probe_that_waits() -> None:
+    stage = Stage()
+    stage.scripts["a"] = hangs
+    opened(use("a"), stage=stage)
+    stage.advance(60)
+    begins_to_wait(stage, "an approval")
+    assert (stage.breaker.state, stage.breaker.probe) == ("half_open", None)
+    stage.submit(flow(use("late"), tools=TOOLS), "later")
+    stage.advance(1)
+    assert stage.state("later") == "completed"
+    assert stage.breaker.state == "closed"
+    assert stage.audit() == []
+
+
+@pytest.mark.parametrize("how", ["an approval", "a child job"])
+@pytest.mark.parametrize("good", [True, False])
+def test_how_a_probe_that_has_waited_ends_counts_for_the_same_period(how: str, good: bool) -> None:
+    stage = probing(how)
+    stage.end(stage.token("a"), "ok" if good else "failed", error=None if good else "boom")
+    stage.settle()
+    assert stage.breaker.state == ("closed" if good else "open")
+    if good:
+        assert stage.task("c").state == "running"
+    else:
+        assert stage.task("a").state == "retrying"  # an ordinary failure: it was the probe no longer
+        assert stage.task("b").state == "running"
+        stage.end(stage.token("b"))  # it began before
+        stage.settle()
+        assert (stage.breaker.state, stage.task("c").state) == ("open", "circuit_open")
+        stage.advance(5)
+        assert stage.task("a").state == "circuit_open"
+    assert stage.audit() == []
+
+
+def test_the_success_of_a_probe_that_has_waited_makes_no_second_permit() -> None:
+    tools = {"t": Tool(breaker=Breaker(failure_threshold=2, cooldown=60, success_threshold=2))}
+    stage = probing("an approval", tools=tools)
+    stage.end(stage.token("a"))
+    stage.settle()
+    assert (stage.breaker.state, stage.breaker.successes) == ("half_open", 1)
+    assert stage.breaker.probe == stage.task("b").key
+    assert stage.task("c").state == "circuit_open"
+    stage.end(stage.token("b"))
+    stage.settle()
+    assert stage.breaker.state == "closed"
+    assert stage.audit() == []
+
+
+@pytest.mark.parametrize("how", WAITS)
+def test_a_probe_that_waited_when_the_runtime_was_killed_is_lost_like_any_other(how: str) -> None:
+    stage = probing(how)
+    stage.scripts.clear()
+    after = stage.after_crash()
+    after.advance(10)
+    assert after.breaker.state == "closed"
+    assert (after.task("b").state, after.task("c").state) == ("completed", "completed")
+    assert after.audit() == []
+
+
+def test_checks_do_not_keep_the_permit() -> None:
+    stage = half_open(checks=[Check(run="m:c", timeout=99_999)])
+    stage.scripts["a.check"] = hangs
+    stage.end(stage.token("a"))
+    stage.settle()
+    assert stage.task("a").state == "validating"
+    assert stage.breaker.state == "closed"
+    assert stage.audit() == []

@@ -562,6 +562,13 @@ def test_a_tool_has_at_most_one_probe() -> None:
     back.add("task", "b", "circuit_open cool_down half_open", **again)
     assert "two_probes" not in back.kinds()
 
+    beside = probing().add("task", "a", "half_open start running", metadata={"attempt": 1})
+    beside.add("task", "b", "circuit_open cool_down half_open", metadata={"tool": "t", "while_waits": "a"})
+    assert "two_probes" not in beside.kinds()
+    beside.add("task", "a", "running fail failed").add("task", "b", "half_open start running")
+    other = probing().add("task", "b", "circuit_open cool_down half_open", metadata={"tool": "t", "while_waits": "c"})
+    assert "two_probes" in other.kinds()
+
     tripped = probing().add("breaker", "t", "half_open trip open", severity="error")
     tripped.add("breaker", "t", "open cool_down half_open")
     tripped.add("task", "b", "circuit_open cool_down half_open", **again)
