@@ -97,7 +97,7 @@ class Gate:
             await send(message)
 
         self._board.runtime.check_here("a board")
-        going = self._underway.enter(receive)
+        going = self._underway.enter(scope, receive)
         try:
             with going.scope:
                 await self._answer(scope, receive, answer)

@@ -7,9 +7,9 @@ waits for: uvicorn, unless it is told otherwise, waits without a limit.
 Rules
 -----
 - Nothing is taken from the program: its handlers of signals are looked at, and never set.
-- Two signs are known, both of uvicorn: the server that has its handler at SIGTERM or SIGINT and is told to exit, and a
-  connection that is not to be kept after the present answer, and was to be before. Other servers limit that wait
-  themselves, or are told to (docs/embedding.md).
+- Two signs are uvicorn's: the server that has its handler at SIGTERM or SIGINT and is told to exit, and a connection
+  that is not to be kept after the present answer, and was to be before. The third one is any server's that listens in
+  this process: it does not listen any more where the request has come to.
 - It is looked for only while requests are under way.
 - Streams are ended then. What is not answered within `PATIENCE` seconds is answered that the server stops.
 """
@@ -24,6 +24,7 @@ from typing import Any
 import anyio
 
 from ..detached import start_detached
+from .listening import Listening, address_of
 
 EVERY = 0.25
 """Seconds between two looks."""
@@ -44,12 +45,13 @@ def _owner(handler: Any) -> object:  # whatever a program has for a handler
 
 
 class Going:
-    """One request under way. scope: what it is answered in."""
+    """One request under way. scope: what it is answered in. address: where it has come to, if that is known."""
 
-    __slots__ = ("_connection", "scope")
+    __slots__ = ("_connection", "address", "scope")
 
-    def __init__(self, receive: Any) -> None:
+    def __init__(self, asked: Any, receive: Any) -> None:
         self.scope = anyio.CancelScope()
+        self.address = address_of(asked)
         connection = getattr(receive, "__self__", None)
         self._connection: object = connection if getattr(connection, "keep_alive", None) is True else None
 
@@ -66,10 +68,12 @@ class Underway:
         self._end = end
         self._going: set[Going] = set()
         self._looking = False
+        self._listening = Listening()
 
-    def enter(self, receive: Any) -> Going:
-        """Have one more, to be answered in its scope."""
-        going = Going(receive)
+    def enter(self, asked: Any, receive: Any) -> Going:
+        """Have one more, to be answered in its scope. asked, receive: what the server says of it, and is asked by."""
+        going = Going(asked, receive)
+        self._listening.closed(going.address)  # so that it is known as long as it is there
         self._going.add(going)
         if not self._looking:
             self._looking = True
@@ -84,13 +88,18 @@ class Underway:
         try:
             while self._going:
                 await anyio.sleep(EVERY)
-                every = told_to_stop()
-                if ending := [going for going in self._going if every or going.is_last]:
+                if ending := self._ending():
                     self._end_soon(ending)
         except anyio.get_cancelled_exc_class():
             pass  # the event loop ends
         finally:
             self._looking = False
+
+    def _ending(self) -> list[Going]:
+        if told_to_stop():
+            return list(self._going)
+        closed = {address for address in {going.address for going in self._going} if self._listening.closed(address)}
+        return [going for going in self._going if going.is_last or going.address in closed]
 
     def _end_soon(self, ending: list[Going]) -> None:
         self._end()

@@ -20,6 +20,7 @@ from anyio.from_thread import start_blocking_portal
 
 from callboard import Runtime
 from callboard.runtime.web import stopping
+from callboard.runtime.web.listening import KEPT, Listening, address_of
 from callboard.runtime.web.stopping import told_to_stop
 from callboard.web import board
 
@@ -54,12 +55,13 @@ def free_port() -> int:
 
 
 class Server:
-    """A program of its own that uvicorn serves, with its defaults."""
+    """A program of its own that a server serves, with its defaults."""
 
-    def __init__(self, folder: Path, *options: str, journal: str = '"state.db"') -> None:
+    def __init__(self, folder: Path, *options: str, journal: str = '"state.db"', by: str = "uvicorn") -> None:
         (folder / "app.py").write_text(textwrap.dedent(PROGRAM).replace("JOURNAL", journal))
         self.port = free_port()
-        command = [sys.executable, "-m", "uvicorn", "app:app", "--port", str(self.port), *options]
+        where = ["--port", str(self.port)] if by == "uvicorn" else ["--bind", f"127.0.0.1:{self.port}"]
+        command = [sys.executable, "-m", by, "app:app", *where, *options]
         self.process = subprocess.Popen(
             command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
@@ -99,8 +101,8 @@ class Server:
 
 
 @contextmanager
-def served(folder: Path, *options: str, journal: str = '"state.db"') -> Iterator[Server]:
-    server = Server(folder, *options, journal=journal)
+def served(folder: Path, *options: str, journal: str = '"state.db"', by: str = "uvicorn") -> Iterator[Server]:
+    server = Server(folder, *options, journal=journal, by=by)
     try:
         yield server
     finally:
@@ -156,10 +158,34 @@ def test_several_processes_of_a_server_end_too(tmp_path: Path) -> None:
             assert b"event: closing" in stream.read()
 
 
-def test_a_server_in_a_thread_without_signals_ends_its_streams_and_another_one_goes_on() -> None:
-    """It is known by the connections, which it does not keep; and the board is of use to the next server."""
+@pytest.mark.parametrize("worker_class", ["asyncio", "uvloop", "trio"])
+def test_a_server_that_is_not_uvicorn_ends_too(worker_class: str, tmp_path: Path) -> None:
+    """hypercorn waits without a limit from Python 3.12 on, and cuts streams off before."""
+    pytest.importorskip("hypercorn")
+    pytest.importorskip(worker_class)
+    with served(tmp_path, "--worker-class", worker_class, by="hypercorn") as server:
+        stream = server.ask("GET /api/events HTTP/1.1")
+        while b"text/event-stream" not in stream.readline():
+            pass
+        server.ends()
+        assert b"event: closing" in stream.read()
+
+
+@pytest.mark.parametrize("known_by", ["its connections", "its socket"])
+def test_a_server_in_a_thread_without_signals_ends_its_streams_and_another_one_goes_on(known_by: str) -> None:
+    """It is known by the connections, which it does not keep, or as any server is: it does not listen any more. And
+    the board is of use to the next server.
+    """
     with start_blocking_portal() as portal, portal.wrap_async_context_manager(Runtime()) as runtime:
-        app = portal.call(board, runtime)
+        app: Any = portal.call(board, runtime)
+
+        async def hidden(scope: Any, receive: Any, send: Any) -> None:
+            async def ask() -> Any:
+                return await receive()
+
+            await boarding(scope, ask, send)
+
+        boarding, app = app, hidden if known_by == "its socket" else app
         for _ in range(2):
             port = free_port()
             server = uvicorn.Server(uvicorn.Config(app, port=port, lifespan="off", log_level="critical"))
@@ -190,3 +216,44 @@ def test_a_server_is_known_by_its_handler_and_nothing_is_taken_from_it() -> None
     assert not told_to_stop()
     assert signal.getsignal(signal.SIGTERM) is before
     assert stopping.PATIENCE < 10  # containers are killed then
+
+
+def test_a_server_is_known_by_its_socket_as_long_as_it_listens() -> None:
+    listening = Listening()
+    with socket.create_server(("127.0.0.1", 0)) as first:
+        port: int = first.getsockname()[1]
+        scope = {"server": ("127.0.0.1", port)}
+        with socket.create_connection(("127.0.0.1", port)) as client, first.accept()[0]:  # neither of which listens
+            assert client.getpeername()[1] == address_of(scope) == port
+            assert not listening.closed(port)
+            first.close()
+            assert listening.closed(port)
+    with socket.create_server(("127.0.0.1", port)):
+        assert not listening.closed(port)
+
+
+def test_a_server_is_known_by_the_path_of_its_socket(tmp_path: Path) -> None:
+    path, listening = str(tmp_path / "board.sock"), Listening()
+    with socket.socket(socket.AF_UNIX) as one:
+        one.bind(path)
+        one.listen()
+        address = address_of({"server": (path, None)})
+        assert not listening.closed(address)
+    assert listening.closed(address)
+
+
+def test_of_a_server_that_listens_elsewhere_or_nowhere_nothing_is_said() -> None:
+    looked: list[object] = []
+    listening = Listening(looked.append)  # finds nothing
+    for server in (None, ("testserver", 80), ["testserver", 80], ("testserver", None), ("testserver",), 80):
+        assert not listening.closed(address_of({"server": server}))
+    assert address_of({}) is None
+    assert looked == [80, "testserver"]
+
+
+def test_few_addresses_are_kept_in_mind() -> None:
+    looked: list[object] = []
+    listening = Listening(looked.append)
+    for port in (*range(KEPT + 1), KEPT, 0):
+        listening.closed(port)
+    assert looked == [*range(KEPT + 1), 0]
