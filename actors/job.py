@@ -340,6 +340,7 @@ class JobActor(Entity[JobRecord]):
     def _end(self) -> None:
         final = self.record.final or (self.record.state != JobState.COMPLETED and self._no_other_try is not None)
         self.change(finished_at=self.kernel.at, final=final)
+        self.kernel.tool_limits.ended(self)
         if self.record.worker_count:
             self.kernel.scheduler.reservations.release(self)
         if self.parent is not None:

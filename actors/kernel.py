@@ -45,6 +45,7 @@ from .requests import keep_request
 from .spec import Defaults, Tool
 from .staging import Staging
 from .theirs import called, contained, kind_name, said, shown
+from .tool_limits import ToolLimits
 from .turn import Answer, LetGo, Port, Receiver, StopCall, Turn
 
 if TYPE_CHECKING:
@@ -89,6 +90,7 @@ class Kernel(Staging):
         self.node = node  # its name among those that share its journal; "" where it has that alone
         self.defaults = defaults
         self.tools = tools  # what the runtime itself says of tools
+        self.tool_limits = ToolLimits(self)
         self.lifecycles = lifecycles or Lifecycles()
         self.jobs: dict[str, JobActor] = {}
         self.breakers: dict[str, BreakerActor] = {}
@@ -364,6 +366,7 @@ class Kernel(Staging):
             breaker.clear()
         for job in self.jobs.values():
             job.children.clear()
+        self.tool_limits.rebuild(self.jobs.values())
         for job in self.jobs.values():
             job.link()
         self.scheduler.reservations.rebuild(self.jobs.values())

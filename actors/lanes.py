@@ -19,6 +19,10 @@ Key = tuple[int, int]  # (-priority, place)
 Waiting = list[tuple[Key, int, "Lane"]]  # the number tells two entries of a lane apart
 
 
+NO_LIMIT = 1 << 62
+"""The limit of a gate that is always open: it only counts."""
+
+
 class Gate:
     """A limit on attempts at the same time, and the lanes that wait for it."""
 

@@ -168,7 +168,8 @@ def attempts(retry: Retry | None) -> int:
 def effective(name: str | None, said: Mapping[str, Tool], over: Mapping[str, Tool]) -> Tool | None:
     """What holds of a tool for the tasks of one workstream: `said` is its own tools, `over` the runtime's.
 
-    What all its tasks share (`breaker`, `max_parallel`) is the runtime's to say first, the rest the workstream's.
+    The breaker, which all its tasks share, is the runtime's to say first, the rest the workstream's. Of `max_parallel`
+    it is the stricter one; what other workstreams say of it is heard in `tool_limits.py`.
     """
     if name is None:
         return None
@@ -176,7 +177,7 @@ def effective(name: str | None, said: Mapping[str, Tool], over: Mapping[str, Too
     if own is None or shared is None:
         return own or shared
     return Tool(
-        max_parallel=own.max_parallel if shared.max_parallel is None else shared.max_parallel,
+        max_parallel=min((n for n in (own.max_parallel, shared.max_parallel) if n is not None), default=None),
         breaker=shared.breaker or own.breaker,
         retry=own.retry or shared.retry,
         timeout=shared.timeout if own.timeout is None else own.timeout,

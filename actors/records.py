@@ -105,6 +105,8 @@ class BreakerRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     cooldown: float = 60.0
     ignore: list[str] = []  # error types and categories that do not count
     said_by: str | None = None  # whose settings these are: a job's id, or RUNTIME; None: the usual ones
+    max_parallel: int | None = None  # the tool's limit that holds; None: it has none
+    limit_by: str | None = None  # who said that: a job's id, or RUNTIME
     generation: int = 0
     probe: int | None = None  # the task that holds the permit
     agreed: int | None = 0  # where nodes share tools: which of their changes it knows of; None: it has one to tell

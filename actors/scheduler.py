@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ..machines import TaskState, WorkstreamState
 from .kernel import Kernel
-from .lanes import Gate, Key, Lane, Pool, Waiting
+from .lanes import NO_LIMIT, Gate, Key, Lane, Pool, Waiting
 from .messages import TRIP, Assign, Message, Queued, Release, TimerFired, ToolShares, Unroutable
 from .reservations import Reservation, Reservations
 from .shares import Shares
@@ -273,26 +273,36 @@ class SchedulerActor:
         if (limit := task.stream.spec.max_parallel) is not None:
             gates.append(self.streams.setdefault(task.record.workstream, Gate(limit)))
         tool = task.spec.tool
-        if tool is not None and (limit := task.tool.max_parallel) is not None:
-            gates.append(self._tool(tool, limit))
+        if tool is not None:
+            gate = self.tools.get(tool)
+            if gate is None:  # also where it has no limit: one may be said while its tasks run
+                gate = self.tools[tool] = Gate(NO_LIMIT)
+                self._set_limit(tool, gate, self.kernel.tool_limits.of(tool))
+            gates.append(gate)
         return tuple(gates)
 
-    def _tool(self, tool: str, limit: int) -> Gate:
-        """The gate of a tool; the last workstream that speaks of it decides."""
-        gate, shares = self.tools.get(tool), self.shares
-        if gate is None:
-            gate = self.tools[tool] = Gate(limit) if shares is None else Gate(shares.given.get(tool, 0), limit)
-        elif gate.most is None:
-            gate.limit = limit
-        elif shares is not None and gate.most != limit:
-            gate.most = limit
-            shares.call()
-        return gate
-
-    def limit_of(self, tool: str) -> int | None:
-        """The limit of a tool that holds here, where a workstream has said one."""
+    def limit_tool(self, tool: str, limit: int | None) -> None:
+        """Keep to another limit of a tool from now on; None: it has none. What runs beyond it runs on."""
         gate = self.tools.get(tool)
-        return None if gate is None else gate.limit if gate.most is None else gate.most
+        if gate is None:
+            return
+        before = gate.limit
+        self._set_limit(tool, gate, limit)
+        if gate.limit > before and gate.waiting:
+            self.wake(gate)
+            self.match()
+
+    def _set_limit(self, tool: str, gate: Gate, limit: int | None) -> None:
+        shares = self.shares
+        if limit is None:
+            gate.limit, gate.most = NO_LIMIT, None
+        elif shares is None:
+            gate.limit = limit
+        elif gate.most is None:
+            gate.limit, gate.most = shares.given.get(tool, 0), limit
+        elif gate.most != limit:
+            gate.limit, gate.most = min(gate.limit, limit), limit
+            shares.call()
 
     def pool(self, engine: str, capabilities: frozenset[str]) -> Pool:
         """The pool of the workers with an engine and capabilities."""

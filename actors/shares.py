@@ -72,7 +72,8 @@ class Shares:
     def wants(self) -> dict[str, ToolWant]:
         """What is wanted now of each tool that has a limit. It rings again from now on."""
         self.rung = False
-        return {tool: self._want(tool, gate) for tool, gate in self.scheduler.tools.items()}
+        tools = self.scheduler.tools.items()
+        return {tool: self._want(tool, gate) for tool, gate in tools if gate.most is not None}
 
     def hold(self, tool: str) -> None:
         """Use no more slots of a tool than are in use now, until `take`."""
@@ -81,7 +82,7 @@ class Shares:
         share = min(self.given.get(tool, 0), used)
         self.given[tool] = share
         self.asked[tool] = self.asked.get(tool, 0) + 1
-        if gate is not None:
+        if gate is not None and gate.most is not None:
             gate.limit = share
 
     def take(self, message: ToolShares) -> None:
@@ -91,10 +92,11 @@ class Shares:
             if message.asked.get(tool, self.asked.get(tool)) != self.asked.get(tool):
                 continue  # what was said to be in use since then does not count what this would let begin
             self.given[tool] = share
-            if (gate := scheduler.tools.get(tool)) is None:
+            gate = scheduler.tools.get(tool)
+            if gate is None or gate.most is None:
                 continue
-            gate.limit, gate.scarce = share, tool in message.scarce
-            if gate.used < share and gate.waiting:
+            gate.limit, gate.scarce = min(share, gate.most), tool in message.scarce
+            if gate.used < gate.limit and gate.waiting:
                 scheduler.wake(gate)
         if scheduler.reservations.at_work:
             rung, self.rung = self.rung, True  # this was the answer: what stands before a gate still waits for others

@@ -96,7 +96,7 @@ def _begin(
     if record.worker_count:
         told["worker_count"] = record.worker_count
     job.born(told or None)
-    tools.provide(kernel, job.spec, record.id)
+    tools.provide(kernel, job)
     job.begin(parent, kept)
 
 

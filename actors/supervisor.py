@@ -287,7 +287,7 @@ class SupervisorActor:
     def _provide_tools(self) -> None:
         """Breakers are each node's own: see that there are those that what comes from elsewhere needs."""
         for job in self.arrived.jobs:
-            tools.provide(self.kernel, job.spec, job.record.id, again=True)
+            tools.provide(self.kernel, job, again=True)
 
     def _end_what_ran(self) -> None:
         kernel, arrived = self.kernel, self.arrived

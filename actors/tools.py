@@ -2,18 +2,19 @@
 
 | setting | whose holds |
 | --- | --- |
-| `breaker`, `max_parallel` | the runtime's; else those of the workstream that said them last |
+| `max_parallel` | the strictest that the runtime or a living workstream says; how is in `tool_limits.py` |
+| `breaker` | the runtime's; else that of the workstream that said it last |
 | `retry`, `timeout` | the workstream's for its own tasks; else the runtime's |
 
 Rules
 -----
 - The first two are one thing for all tasks of a tool, so there can be one answer only. Where a workstream says another
   one than what holds, that is told once, when it is submitted: nothing is refused.
-- The last workstream decides, and not the first: breakers outlive jobs and restarts, and who changes a setting wants
-  it to hold. Who does not want to be overruled says it on the runtime.
-- A breaker is there once a workstream with a task of its tool was submitted, or the runtime named the tool. It stays,
-  unless there are very many (`BREAKERS_KEPT`): then those are let go that are closed and count nothing, and whose tools
-  nothing that lives here uses. Where nodes share tools none is.
+- Of the breaker the last workstream decides, and not the first: breakers outlive jobs and restarts, and who changes a
+  setting wants it to hold. Who does not want to be overruled says it on the runtime.
+- A breaker is there once a workstream was submitted that declares the tool, or has a task of it, or the runtime named
+  the tool. It stays, unless there are very many (`BREAKERS_KEPT`): then those are let go that are closed and count
+  nothing, and whose tools nothing that lives here uses or declares. Where nodes share tools none is.
 """
 
 from __future__ import annotations
@@ -27,38 +28,42 @@ from .breaker import BreakerActor
 from .limits import breaker_of
 from .messages import ToolHeard
 from .records import BreakerRecord
-from .spec import Breaker, Tool, Workstream
+from .spec import Breaker, Tool
 from .times import seconds
+from .tool_limits import RUNTIME
 from .turn import LetGo
 
 if TYPE_CHECKING:
+    from .job import JobActor
     from .kernel import Kernel
 
 BREAKERS_KEPT = 1_000
 """Breakers that are at hand though nothing uses their tools, and they say nothing."""
-RUNTIME = "runtime"
-"""What `BreakerRecord.said_by` holds where the settings are the runtime's."""
 
 
-def provide(kernel: Kernel, spec: Workstream, job_id: str, *, again: bool = False) -> None:
-    """See that every tool which the workstream uses has its breaker, set as the workstream says, if it may.
+def provide(kernel: Kernel, job: JobActor, *, again: bool = False) -> None:
+    """See that every tool of the job's workstream has its breaker, and is set as that says, as far as it may.
 
     again: it was submitted before, on another node, and says nothing anew where there is a breaker.
     """
-    for name in dict.fromkeys(task.tool for task in spec.tasks if task.tool is not None):
-        declared = spec.tools.get(name)
+    job_id, declares = job.record.id, job.spec.tools
+    names = dict.fromkeys([*(task.tool for task in job.spec.tasks if task.tool is not None), *declares])
+    held = {name: kernel.tool_limits.of(name) for name in declares}
+    kernel.tool_limits.hear(job)
+    for name in names:
+        declared = declares.get(name)
         before = kernel.breakers.get(name)
         known = before or _new(kernel, name, declared)
+        kernel.tool_limits.settle(name)
         if declared is None or (again and before is not None):
             continue
         over = kernel.tools.get(name)
         if declared.breaker is not None:
             _say(known, declared.breaker, job_id, over is not None and over.breaker is not None)
-        said = kernel.scheduler.limit_of(name)
-        held = over.max_parallel if over is not None and over.max_parallel is not None else said
-        if declared.max_parallel is not None and held is not None and held != declared.max_parallel:
-            mine = over is not None and over.max_parallel is not None
-            _tell(known, job_id, f"max_parallel = {declared.max_parallel}", f"{held}", overruled=mine)
+        wanted, limit = declared.max_parallel, held[name]
+        if wanted is not None and limit is not None and limit != wanted:
+            end = f"{kernel.tool_limits.of(name)} holds, the strictest of those that run"
+            _tell(known, job_id, f"max_parallel = {wanted}", f"{limit}", end)
 
 
 def settle(kernel: Kernel) -> None:
@@ -67,6 +72,8 @@ def settle(kernel: Kernel) -> None:
         known = kernel.breakers.get(name) or _new(kernel, name, tool)
         if tool.breaker is not None:
             _set(known, tool.breaker, RUNTIME)
+    for name in kernel.breakers:
+        kernel.tool_limits.settle(name)
     for name, known in kernel.breakers.items():
         mine = kernel.tools.get(name)
         if known.record.said_by == RUNTIME and (mine is None or mine.breaker is None):
@@ -98,6 +105,7 @@ def _new(kernel: Kernel, name: str, said: Tool | None) -> BreakerActor:
 def _let_go(kernel: Kernel, but: str) -> None:
     """Let the older half of the breakers go that say nothing, and whose tools nothing uses."""
     used = {task.tool for job in kernel.jobs.values() for task in job.spec.tasks} | {but, *kernel.tools}
+    used |= {name for job in kernel.jobs.values() for name in job.spec.tools}
     idle = [one for name, one in kernel.breakers.items() if name not in used and one.says_nothing]
     for breaker in idle[: BREAKERS_KEPT // 2]:
         del kernel.breakers[breaker.record.name]
@@ -111,7 +119,8 @@ def _say(known: BreakerActor, said: Breaker, job_id: str, overruled: bool) -> No
     record = known.record
     differs = _with(record, said, record.said_by) != record
     if differs and record.said_by is not None:
-        _tell(known, job_id, _words(said), f"the one of {record.said_by}", overruled=overruled)
+        end = "the runtime's setting holds" if overruled else "the last one to be submitted holds"
+        _tell(known, job_id, _words(said), f"the one of {record.said_by}", end)
     if not overruled:
         _set(known, said, job_id)
 
@@ -139,7 +148,6 @@ def _words(said: Breaker) -> str:
     )
 
 
-def _tell(known: BreakerActor, job_id: str, said: str, held: str, *, overruled: bool) -> None:
-    end = "the runtime's setting holds" if overruled else "the last one to be submitted holds"
+def _tell(known: BreakerActor, job_id: str, said: str, held: str, end: str) -> None:
     text = f"job {job_id} asks for {said} for tool {known.record.name!r}, and not for {held}: {end}"
     known.kernel.notice("tool_settings_differ", "warning", text, known, job=job_id)

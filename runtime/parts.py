@@ -38,7 +38,7 @@ from ..actors.notices import Notice
 from ..actors.spec import ON_CLUSTER, Alert, Defaults, HealthChecks, LifecycleName, Tool, Worker, Workstream
 from ..actors.strategy import Supervision
 from ..actors.times import Duration, seconds
-from ..actors.tools import RUNTIME
+from ..actors.tool_limits import RUNTIME
 from ..machines.lifecycle import Lifecycle
 from .bodies import Bodies, prepare
 from .calls import Caller

@@ -26,6 +26,7 @@ from .serve import serve
 from .status import status
 from .stuck import stuck
 from .terminal import echo
+from .tools import tools
 from .top import top
 from .workers import workers
 
@@ -46,8 +47,8 @@ app = typer.Typer(
 
 _OWN: tuple[Callable[..., None], ...] = (
     anywhere(run), serve, anywhere(resume), anywhere(status), anywhere(history), anywhere(top), anywhere(stuck),
-    anywhere(cancel), *commands(), anywhere(fire), check, audit, archive, backup, restore, migrate, nodes, diagram,
-    init,
+    anywhere(cancel), *commands(), anywhere(fire), check, audit, archive, backup, restore, migrate, nodes,
+    anywhere(tools), diagram, init,
 )  # fmt: skip
 for command in _OWN:
     app.command(epilog=_CODES)(command)

@@ -116,7 +116,9 @@ class WorkerView(View, frozen=True, kw_only=True):
 
 class BreakerView(View, frozen=True, kw_only=True):
     """The circuit breaker of a tool. cooldown: seconds; retry_in: until it lets a task see whether the tool is back;
-    parked: tasks that wait for it; probe: whether one looks now.
+    parked: tasks that wait for it; probe: whether one looks now. max_parallel: attempts that may use the tool at the
+    same time, over all workstreams; limit_by and said_by: the job that says that, or the breaker's settings, or
+    "runtime".
     """
 
     tool: str
@@ -130,6 +132,8 @@ class BreakerView(View, frozen=True, kw_only=True):
     parked: int
     probe: bool
     said_by: str | None
+    max_parallel: int | None
+    limit_by: str | None
 
 
 class MachineView(View, frozen=True, kw_only=True):
@@ -280,6 +284,7 @@ def breaker_view(record: BreakerRecord, *, retry_in: float, parked: int, actions
         failure_threshold=record.failure_threshold, success_threshold=record.success_threshold,
         cooldown=record.cooldown, generation=record.generation, retry_in=retry_in, parked=parked,
         probe=record.probe is not None, said_by=record.said_by,
+        max_parallel=record.max_parallel, limit_by=record.limit_by,
     )  # fmt: skip
 
 

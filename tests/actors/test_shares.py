@@ -185,12 +185,26 @@ def test_what_a_workstream_says_of_the_limit_holds_and_is_told_to_the_others() -
     stage.give(3)
     assert stage.want.most == 3
     before = stage.rings
+    stage.scripts["b"] = hangs
     stage.submit(flow(use("b"), tools={"t": Tool(max_parallel=1)}), "two")
+    assert stage.bodies() == ["a"]  # also in a share that was given under the limit before
     assert stage.want.most == 1
     assert stage.rings == before + 1
     assert stage.reports == [
-        "job two asks for max_parallel = 1 for tool 't', and not for 3: the last one to be submitted holds"
+        "job two asks for max_parallel = 1 for tool 't', and not for 3: 1 holds, the strictest of those that run"
     ]
+
+
+def test_a_limit_that_is_said_while_tasks_run_is_asked_for_with_what_they_use() -> None:
+    stage = Node()
+    stage.scripts |= dict.fromkeys("abc", hangs)
+    stage.submit(flow(use("a"), use("b")), "silent")
+    assert (stage.shares.wants(), stage.rings) == ({}, 0)
+    stage.submit(flow(use("c"), tools=TOOLS), "says")
+    assert stage.bodies() == ["a", "b"]
+    assert stage.want == ToolWant(most=3, used=2, urgent=1)
+    stage.give(3)
+    assert stage.bodies() == ["a", "b", "c"]
 
 
 def test_an_answer_that_comes_after_a_later_question_lets_nothing_begin() -> None:

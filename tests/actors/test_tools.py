@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from tests.actors.stage import Stage, flow, hangs
+from tests.actors.stage import Stage, flow, hangs, task
 from tests.actors.test_breaker import TOOLS, use
 
 from callboard.actors.limits import LimitsResolver
+from callboard.actors.messages import REBUILT
 from callboard.actors.spec import Breaker, Defaults, Retry, Task, Tool, Workstream
+from callboard.actors.task_record import TaskRecord
 
 MINE = {"t": Tool(max_parallel=1, breaker=Breaker(failure_threshold=7, cooldown="2m"))}
 
@@ -42,7 +44,9 @@ def test_what_the_runtime_says_of_a_tool_holds_whatever_workstreams_say() -> Non
     stage.submit(flow(use("a"), use("b"), tools=tools))
     assert stage.breaker.failure_threshold == 7
     assert stage.states() == {"a": "running", "b": "queued"}  # one at a time
-    assert [text.partition(": ")[2] for text in conflicts(stage)] == ["the runtime's setting holds"] * 2
+    assert [text.partition(": ")[2] for text in conflicts(stage)] == [
+        "the runtime's setting holds", "1 holds, the strictest of those that run",
+    ]  # fmt: skip
 
 
 def test_two_workstreams_that_want_different_numbers_at_a_time() -> None:
@@ -50,10 +54,97 @@ def test_two_workstreams_that_want_different_numbers_at_a_time() -> None:
     stage.scripts |= dict.fromkeys("abcd", hangs)
     stage.submit(flow(use("a"), use("b"), tools={"t": Tool(max_parallel=1)}), "one")
     stage.submit(flow(use("c"), use("d"), tools={"t": Tool(max_parallel=2)}), "two")
-    assert len(stage.running) == 2
+    assert len(stage.running) == 1
     assert conflicts(stage) == [
-        "job two asks for max_parallel = 2 for tool 't', and not for 1: the last one to be submitted holds"
+        "job two asks for max_parallel = 2 for tool 't', and not for 1: 1 holds, the strictest of those that run"
     ]
+
+
+def limits(stage: Stage) -> tuple[int | None, str | None]:
+    return stage.breaker.max_parallel, stage.breaker.limit_by
+
+
+def ends(stage: Stage, *names: str) -> None:
+    for name in names:
+        (record,) = (one for one in stage.kept.of(TaskRecord) if one.name == name)
+        stage.end(record.token)
+    stage.settle()
+
+
+def test_the_limit_of_a_tool_binds_workstreams_that_say_nothing_of_it() -> None:
+    stage = Stage()
+    stage.scripts |= dict.fromkeys("abcde", hangs)
+    stage.submit(flow(use("a"), use("b")), "silent")  # and these run already
+    stage.submit(flow(task("c"), tools={"t": Tool(max_parallel=1)}), "says")  # uses it not itself
+    stage.submit(flow(use("d"), use("e")), "quiet")
+    assert limits(stage) == (1, "says")
+    assert stage.bodies() == ["a", "b", "c"]
+    ends(stage, "a")
+    assert stage.bodies() == ["a", "b", "c"]  # one runs still, and that is the limit
+    ends(stage, "b")
+    assert stage.bodies() == ["a", "b", "c", "d"]
+    ends(stage, "c", "d")
+    assert stage.bodies() == ["a", "b", "c", "d", "e"]
+    assert limits(stage) == (1, "says")  # it has ended, and nobody says otherwise
+
+
+def test_a_limit_rises_when_who_said_less_has_ended_and_all_start_that_then_may() -> None:
+    stage = Stage()
+    stage.scripts |= dict.fromkeys("abcde", hangs)
+    stage.submit(flow(use("a"), tools={"t": Tool(max_parallel=1)}), "strict")
+    stage.submit(flow(*(use(name) for name in "bcde"), tools={"t": Tool(max_parallel=3)}), "wide")
+    assert (stage.bodies(), limits(stage)) == (["a"], (1, "strict"))
+    stage.cancel(stage.kernel.jobs["strict"], force=True)
+    assert (stage.bodies(), limits(stage)) == (["a", "b", "c", "d"], (3, "wide"))
+
+
+def test_a_job_that_waits_lets_more_start_when_the_one_that_limited_it_has_ended_without_using_the_tool() -> None:
+    stage = Stage()
+    stage.scripts |= dict.fromkeys("abc", hangs)
+    stage.submit(flow(task("c"), tools={"t": Tool(max_parallel=1)}), "strict")
+    stage.submit(flow(use("a"), use("b"), tools={"t": Tool(max_parallel=2)}), "wide")
+    assert stage.bodies() == ["c", "a"]
+    ends(stage, "c")
+    assert stage.bodies() == ["c", "a", "b"]
+
+
+def test_the_runtimes_limit_is_one_among_others_and_holds_as_long_as_it_says_it() -> None:
+    stage = Stage(tools={"t": Tool(max_parallel=2)})
+    stage.scripts |= dict.fromkeys("abc", hangs)
+    assert limits(stage) == (2, "runtime")
+    stage.submit(flow(use("a"), tools={"t": Tool(max_parallel=1)}), "strict")
+    stage.submit(flow(use("b"), use("c")), "quiet")
+    assert (stage.bodies(), limits(stage)) == (["a"], (1, "strict"))
+    ends(stage, "a")
+    assert (stage.bodies(), limits(stage)) == (["a", "b", "c"], (2, "runtime"))
+    after = stage.after_crash()
+    assert limits(after) == (2, "runtime")
+    after.tools = {}
+    assert limits(after.after_crash()) == (None, None)
+
+
+def test_the_limit_holds_after_a_restart_whether_who_said_it_lives_or_not() -> None:
+    stage = Stage()
+    stage.scripts |= dict.fromkeys("abc", hangs)
+    stage.submit(flow(use("a"), tools={"t": Tool(max_parallel=1)}), "says")
+    ends(stage, "a")
+    after = stage.after_crash()
+    after.scripts |= dict.fromkeys("abc", hangs)
+    after.submit(flow(use("b"), use("c")), "quiet")
+    assert after.bodies() == ["b"]
+    again = after.after_crash()
+    assert limits(again) == (1, "says")
+    assert len(again.running) == 1
+
+
+def test_an_undone_turn_forgets_no_limit() -> None:
+    stage = Stage()
+    stage.scripts |= dict.fromkeys("abc", hangs)
+    stage.submit(flow(use("a"), tools={"t": Tool(max_parallel=1)}), "says")
+    stage.kernel.rebuild()
+    stage.send(REBUILT)
+    stage.submit(flow(use("b"), use("c")), "quiet")
+    assert stage.bodies() == ["a"]
 
 
 def test_settings_hold_after_a_restart_and_the_runtimes_change_with_it() -> None:

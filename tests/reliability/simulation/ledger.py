@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from callboard.actors.commands import Reply
-from callboard.actors.limits import effective
 from callboard.actors.loading import Loaded
 from callboard.actors.messages import CallEnded, Message
 from callboard.actors.notices import Notice
@@ -148,20 +147,27 @@ class Ledger:
             if there > (worker.capacity or 1):
                 self.wrong("over_limit", f"{there} bodies run on {run.worker}")
         if run.tool is not None:
-            most = [
-                effective(run.tool, order.spec.tools, world.plan.tools)
-                for order in world.plan.orders
-                if any(task.tool == run.tool for task in order.spec.tasks)
-            ]
-            limits = [None if tool is None else tool.max_parallel for tool in most]
+            limit = self._strictest(run)
             same = sum(one.tool == run.tool for one in running)
-            if limits and None not in limits and same > max(limit or 0 for limit in limits):
-                self.wrong("over_limit", f"{same} bodies use tool {run.tool}")
+            if limit is not None and same > limit:
+                self.wrong("over_limit", f"{same} bodies use tool {run.tool}, of {limit}")
         stream: Any = world.kernel.entities[run.key]
         limit = stream.stream.spec.max_parallel
         mine = sum(one.stream == run.stream for one in running)
         if limit is not None and mine > limit:
             self.wrong("over_limit", f"{mine} bodies run in {stream.stream.record.id}, of {limit}")
+
+    def _strictest(self, run: Run) -> int | None:
+        """The limit of its tool: of the runtime, and of the orders that were there at its claim, and live."""
+        kernel, plan = self.world.kernel, self.world.plan
+        said = [plan.tools[run.tool or ""]] if run.tool in plan.tools else []
+        for order in plan.orders:
+            job = kernel.jobs.get(order.job_id)
+            if job is not None and run.tool in order.spec.tools and not job.ended:
+                record: Any = self.world.disk.records.get(("job", job.record.key))
+                if record is not None and record.stream < run.token and record.finished_at is None:
+                    said.append(order.spec.tools[run.tool])
+        return min((tool.max_parallel for tool in said if tool.max_parallel is not None), default=None)
 
     def ended(self, run: Run, ended: CallEnded) -> None:
         """Something really ended."""

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from callboard.actors.spec import Approval, Clause, Retry, Task, Worker, Workstream
+from callboard.actors.spec import Approval, Breaker, Clause, Retry, Task, Tool, Worker, Workstream
 from callboard.machines.audit import audit_lines
 from callboard.machines.own import MACHINES
 from callboard.runtime.cli import acting
@@ -585,6 +585,19 @@ def test_breakers(cli: Cli, live: Live) -> None:
     told = cli("breaker", "reset", "j/a")
     assert (told.code, "task j@1/a" in told.err) == (1, True)
     assert job.state == "running"
+
+
+def test_tools_shows_which_limit_holds_and_who_says_so(cli: Cli, live: Live) -> None:
+    said = {"cc": Tool(max_parallel=2), "ld": Tool(breaker=Breaker(failure_threshold=3))}
+    live.submit("j", Task("a", command=["x"], tool="cc"), tools=said)
+    rows = cli("tools").out.splitlines()
+    assert rows[0].split() == ["TOOL", "AT", "ONCE", "SAYS", "BREAKER", "OPENS", "AFTER", "COOLS", "DOWN", "SAYS"]
+    assert rows[1].split() == ["cc", "2", "j", "closed", "5", "failures", "1", "m", "00", "s"]
+    assert rows[2].split() == ["ld", "no", "limit", "closed", "3", "failures", "1", "m", "00", "s", "j"]
+    told = [json.loads(line) for line in cli("tools", "--json").out.splitlines()]
+    assert [(row["tool"], row["max_parallel"], row["limit_by"], row["breaker_by"]) for row in told] == [
+        ("cc", 2, "j", None), ("ld", None, None, "j"),
+    ]  # fmt: skip
 
 
 def test_a_breaker_of_a_stopped_journal(cli: Cli, folder: Path) -> None:

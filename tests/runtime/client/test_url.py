@@ -81,6 +81,8 @@ stuck --older-than 0s
 stuck --older-than 0s --json
 workers list
 breaker list --json
+tools
+tools --json
 """.strip().splitlines()
 
 

@@ -30,7 +30,7 @@ function Row({ breaker }) {
     <span role="cell"><${State} state=${breaker.state} phase=${breaker.phase} /></span>
     <span role="cell" class="two">
       <b><${Name} text=${breaker.name || breaker.id} /></b>
-      <span class="second">opens after ${number(threshold)} · cools down ${setting(breaker.cooldown)}</span>
+      <span class="second">opens after ${number(threshold)} · cools down ${setting(breaker.cooldown)}${breaker.max_parallel != null && html` · <span class="num" title=${`says ${safe(breaker.limit_by)}`}>at most ${number(breaker.max_parallel)} at once</span>`}</span>
     </span>
     <span role="cell" class="two">
       <span class="num">${number(failures)} of ${number(threshold)} in a row</span>

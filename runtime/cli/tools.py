@@ -1,0 +1,42 @@
+"""`callboard tools`: what holds of each tool that any workstream has used: its limit, who says it, its breaker."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .acting import AsJson
+from .boards import Place
+from .options import JOURNAL
+
+
+def tools(journal: Place = JOURNAL, as_json: AsJson = False) -> None:
+    """Show the tools of a journal: how many attempts may use each at the same time, who says so, and its breaker."""
+    from . import words  # noqa: PLC0415
+    from .reading import reading  # noqa: PLC0415
+    from .status import as_lines, table  # noqa: PLC0415
+
+    with reading(journal) as reader:
+        records = reader.breakers()
+    if as_json:
+        rows: list[dict[str, Any]] = [
+            {
+                "tool": record.name, "max_parallel": record.max_parallel, "limit_by": record.limit_by,
+                "breaker": record.shown, "failures": record.failures, "failure_threshold": record.failure_threshold,
+                "cooldown": record.cooldown, "success_threshold": record.success_threshold,
+                "ignore": list(record.ignore), "breaker_by": record.said_by,
+            }
+            for record in records
+        ]  # fmt: skip
+        as_lines(rows)
+        return
+    table(
+        ("tool", "at once", "says", "breaker", "opens after", "cools down", "says"),
+        [
+            [
+                words.one_line(record.id), "no limit" if record.max_parallel is None else f"{record.max_parallel:,}",
+                words.one_line(record.limit_by or ""), str(record.shown), f"{record.failure_threshold} failures",
+                words.took(record.cooldown), words.one_line(record.said_by or ""),
+            ]
+            for record in records
+        ],
+    )  # fmt: skip
