@@ -44,7 +44,7 @@ from .notices import Notice
 from .requests import keep_request
 from .spec import Defaults, Tool
 from .staging import Staging
-from .theirs import called, contained, kind_name, said, shown
+from .theirs import called, contained, kind_name, raised_by_user, said, shown
 from .tool_limits import ToolLimits
 from .turn import Answer, LetGo, Port, Receiver, StopCall, Turn
 
@@ -457,7 +457,7 @@ def _undone(message: Message, error: Exception, at: float) -> Notice:
     text = f"a turn of {type(message).__name__} raised {shown(error)} and was undone"
     # As text, since what renders exceptions for people may print every local variable, secrets too.
     try:
-        trace = "".join(called(traceback.format_exception, error))
+        trace = "".join(called(traceback.format_exception, raised_by_user(error)))
     except Exception as broken:  # the error of a function of the application's may have code of its own
         trace = f"(the traceback could not be made: {kind_name(broken)})"
     return Notice(event="turn_undone", severity="error", text=text, at=at, facts={"traceback": trace}, error=error)

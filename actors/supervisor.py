@@ -53,6 +53,7 @@ from .protection import HELD
 from .records import WorkerRecord
 from .spec import HealthChecks, Worker
 from .submissions import next_run, submit
+from .theirs import said
 from .turn import Answer, StopCall, TakenOver, Tell
 from .worker import CLOSED, WorkerActor, lives
 
@@ -277,7 +278,7 @@ class SupervisorActor:
             kernel.effect(
                 Tell(
                     Notice(
-                        event="not_taken_over", severity="error", text=f"{text}: {type(error).__name__}: {error}",
+                        event="not_taken_over", severity="error", text=f"{text}: {said(error)}",
                         at=kernel.at, kind=record.kind, entity_id=record.id,
                         job_id=record.id if record.kind == "job" else None, error=error,
                     )

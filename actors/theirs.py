@@ -5,7 +5,8 @@ Rules
 - A user's code may raise anything and return anything. It fails what asked for it; nothing else ends by it.
 - A function of the application's is called by `called`, which raises Exceptions only. What is none (SystemExit, a
   cancellation that nobody asked for, GeneratorExit, a bare BaseException, a group with such a member) comes as
-  `Escaped`, which names it. Where that costs too much, `contained` does the same for what was caught.
+  `Escaped`, which names it. Where that costs too much, `contained` does the same for what was caught. People are never
+  shown the `Escaped`: they are shown what the code raised (`raised_by_user`).
 - What a person does at the terminal goes on: a KeyboardInterrupt that a signal raised is meant for the program. One
   that the code raises itself, by a `raise`, is an error like any other.
 - An object of the application's is never trusted to show itself: `shown`, `said` and `kind_name` raise nothing, and
@@ -60,6 +61,14 @@ def contained(error: BaseException) -> Exception:
     escaped = Escaped(said(error))
     escaped.__cause__ = error
     return escaped
+
+
+def raised_by_user(value: T) -> T | BaseException:
+    """What an `Escaped` stands for: what the application's code raised. Of anything else, that itself."""
+    if type(value) is not Escaped:
+        return value
+    cause = cast("Escaped", value).__cause__
+    return value if cause is None else cause
 
 
 def truth(value: object) -> bool:
@@ -131,27 +140,28 @@ def _code_of(handler: object) -> CodeType | None:
 
 def shown(value: object, longest: int = LONGEST) -> str:
     """An object as Python writes it, cut where it is long. Raises nothing."""
+    told = raised_by_user(value)
     try:
-        text = ascii(value) if type(value) is str and not value.isprintable() else repr(value)
+        text = ascii(told) if type(told) is str and not told.isprintable() else repr(told)
     except BaseException as error:
         if from_terminal(error):
             raise
-        return f"a {kind_name(value)}"
+        return f"a {kind_name(told)}"
     return kept(text, longest)
 
 
 def said(error: BaseException, longest: int = LONGEST) -> str:
     """An error in a line: its type, and its text. Raises nothing."""
     text = text_of(error, longest)
-    if type(error) is Escaped:
-        return text  # that is such a line already
+    if type(raised_by_user(error)) is Escaped:
+        return text  # one that was copied without its cause: its text is such a line
     return f"{kind_name(error)}: {text}" if text else kind_name(error)
 
 
 def text_of(error: BaseException, longest: int = LONGEST) -> str:
     """What an error says of itself. Raises nothing."""
     try:
-        text = str(error)
+        text = str(raised_by_user(error))
     except BaseException as broken:
         if from_terminal(broken):
             raise
@@ -161,9 +171,8 @@ def text_of(error: BaseException, longest: int = LONGEST) -> str:
 
 def kind_name(value: object) -> str:
     """The name of an object's class, or of a class; of an `Escaped` that of what was raised. Raises nothing."""
-    if type(value) is Escaped and value.__cause__ is not None:
-        value = value.__cause__
-    kind: type = value if is_a(value, type) else type(value)  # type: ignore[assignment]
+    told = raised_by_user(value)
+    kind: type = told if is_a(told, type) else type(told)  # type: ignore[assignment]
     return kept(_QUALIFIED.__get__(kind), _LONGEST_NAME)
 
 

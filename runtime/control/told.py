@@ -17,6 +17,7 @@ from ...actors.base_record import Decision
 from ...actors.errors import CircuitOpen
 from ...actors.machine_kind import FireFailed, MachineNotFound
 from ...actors.protection import DecisionConflict, DecisionRefused
+from ...actors.theirs import said
 from ...actors.transitions import Transitioned
 from ...machines import GuardRejected, InvalidTransitionError
 from ..requests import RequestIdReused
@@ -69,7 +70,7 @@ def answer_to(error: Exception) -> Answered:
         if isinstance(error, kind):
             text = error.args[0] if isinstance(error, KeyError) and error.args else error
             return Answered(error=str(text), refused=name)
-    return Answered(error=f"{type(error).__name__}: {error}", refused="broken")
+    return Answered(error=said(error), refused="broken")
 
 
 def error_of(answered: Answered) -> Exception | None:

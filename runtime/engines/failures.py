@@ -22,7 +22,7 @@ from typing import Any, cast
 
 from ...actors import times
 from ...actors.errors import Permanent, RetryAfter
-from ...actors.theirs import class_name, contained, is_a, kind_name, members, said
+from ...actors.theirs import class_name, contained, is_a, kind_name, members, raised_by_user, said
 from ..beside import place_of
 from ..secrets import Mask
 from .contract import Category, ErrorInfo
@@ -59,6 +59,7 @@ _SPENT = frozenset(
 
 def describe(error: BaseException, mask: Mask | None = None) -> ErrorInfo:
     """Record an exception that a body raised. `mask` hides secrets, before texts are cut. Raises nothing."""
+    error = raised_by_user(error)
     parts = list(members(error))
     delays = [asked for part in parts if is_a(part, RetryAfter) and (asked := _delay(part)) is not None]
     return ErrorInfo(

@@ -17,7 +17,19 @@ from types import FrameType
 import pytest
 from tests.reliability.hostile import guests
 
-from callboard.actors.theirs import Escaped, called, contained, from_terminal, kept, kind_name, said, shown, truth
+from callboard.actors.theirs import (
+    Escaped,
+    called,
+    contained,
+    from_terminal,
+    kept,
+    kind_name,
+    said,
+    shown,
+    text_of,
+    truth,
+)
+from callboard.runtime.engines.failures import describe
 
 
 def own() -> None:
@@ -99,6 +111,16 @@ def test_every_error_can_be_told(name: str) -> None:
         assert type(text) is str
         assert 0 < len(text) < 700
         text.encode()
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt("mine"), GeneratorExit(), guests.Bare("x")])
+def test_what_is_no_exception_is_shown_as_it_was_raised(error: BaseException) -> None:
+    escaped = contained(error)
+    assert isinstance(escaped, Escaped)
+    for told in (said, shown, kind_name, text_of):
+        assert told(escaped) == told(error)
+    assert describe(escaped) == describe(error)
+    assert said(Escaped("SystemExit: 3")) == "SystemExit: 3"  # as a copy without its cause is told
 
 
 @pytest.mark.parametrize("name", guests.OBJECTS)

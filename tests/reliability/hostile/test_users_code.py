@@ -19,6 +19,7 @@ import anyio.lowlevel
 import msgspec
 import pytest
 import sniffio
+from msgspec.structs import replace
 from tests.reliability.hostile import guests
 
 from callboard import (
@@ -66,13 +67,17 @@ async def fine_later() -> int:
 
 @contextlib.asynccontextmanager
 async def undisturbed(**settings: Any) -> AsyncIterator[tuple[Runtime, list[Notice]]]:
-    """A runtime that goes on, with what else it has to do, and that can be left."""
+    """A runtime that goes on, with what else it has to do, and that can be left. It shows nobody our own errors."""
     told: list[Notice] = []
     with anyio.fail_after(60):
         runtime = Runtime(workers=WORKERS, drain_deadline=0, **settings)
         runtime.on_trouble = told.append
         async with runtime:
+            seen = runtime.events()
             yield runtime, told
+            seen.close()
+            shown = [str(replace(event, error=None) if isinstance(event, Notice) else event) async for event in seen]
+            assert not [text for text in shown if "Escaped" in text]
             for body in (fine, fine_later):
                 job = await runtime.submit(Workstream("by-stander", tasks=[Task("a", run=body)]))
                 assert (await job.wait()).ok
