@@ -93,6 +93,7 @@ class Host:
         self.watchdog: Watchdog | None = None
         self.on_job_over: Callable[[JobActor], None] = lambda _: None
         self.on_machine_over: Callable[[str], None] = lambda _: None  # told of each name
+        self.on_close: Callable[[], None] = lambda: None
         self.on_job_here: Callable[[JobActor], None] = lambda _: None  # told of each that was taken over
         self._bodies = bodies
         self._clock = dispatcher.clock
@@ -482,6 +483,7 @@ class Host:
             self._moved.set()
         if self.seat is not None:
             self.seat.close(self._cause)
+        self.on_close()
         self.hub.close(self._cause)
 
     def abandon(self) -> None:

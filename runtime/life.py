@@ -399,6 +399,7 @@ class RuntimeLife(RuntimeParts):
         with anyio.CancelScope() as self._stopping:
             await self._dispatcher.stop_all()
         with anyio.move_on_after(self._patience):
+            await self._machines.looked()  # what was spawned is not lost
             self._host.tell(StopWorkers())
             self._settled = await durable(self._host)
         self._let_go(None)

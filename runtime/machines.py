@@ -6,6 +6,9 @@ Rules
   there is, with the facts that it has; with another machine it is refused.
 - `ask` answers when the transition is durable. `tell` returns at once; an event that is refused is a dead letter then.
 - What is sent by one reference is taken in that order, also where an event with a `request_id` has to be looked up.
+- The journal is asked in a thread, where it could keep the event loop waiting. Known without asking are the names of
+  those that are at hand, and of the `RECALLED` that were made last when it was opened. To spawn any other name is to
+  look for it first, many names at once; what is told meanwhile waits for that, within its bounds.
 - What a machine needs after a restart is looked at when it is spawned: nothing that could not be found again is taken
   by a journal that outlives the process.
 """
@@ -13,7 +16,8 @@ Rules
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary, finalize
 
@@ -49,6 +53,7 @@ from ..machines.reads import readers
 from .attribution import reason_of
 from .bodies import BodyNotFound, NoPath
 from .functions import path_of_value
+from .journal.contract import JournalError
 from .outcomes import RuntimeClosed
 from .workers import named
 
@@ -63,6 +68,10 @@ EVENTS = DEFAULT_MAILBOX
 """Events that may wait for one machine that was told them."""
 EVENTS_OF_ALL = 100_000
 """The same for all machines together."""
+RECALLED = 1_000
+"""So many machines that were made last are known by their names once a journal is opened, whether they live or not."""
+_LOOKED_FOR = 500  # names in one question to the journal
+_AGAIN = 1.0  # seconds until a journal is asked again that could not be read
 _CACHED = 256  # kinds that are looked up and not checked again
 
 
@@ -78,13 +87,33 @@ class MachineRef:
         self._sent: anyio.Event | None = None  # set once that is empty
         self.kind: MachineKind | None = None  # of one that another node has: what it runs by, if that is known here
         self.waiting = 0  # events told and not answered yet
-        self.settled: anyio.Event | None = None  # set once it is known whether its name was free
+        self.settled: anyio.Event | None = None  # of several nodes: set once it is known whether its name was free
+        self.looks = 0  # of one node: how often its name is just being looked for in the journal
+        self._looked: anyio.Event | None = None  # set once it has been, for who waits for that
         self.coming = False  # it was told to be spawned here, and has not ended since
         self.refused: str | None = None  # why it is no reference of anything: its name runs by another machine
         self.name = name
 
     def __repr__(self) -> str:
         return f"<MachineRef {self.name} {self.state}>"
+
+    def __await__(self) -> Generator[Any, None, MachineRef]:
+        """`run = await runtime.spawn(...)`: returns when it is durable, or was found in the journal.
+
+        Until then it shows what a new one has, unless one of that name is known already. Raises MachineConflict where
+        that runs by another machine; RuntimeClosed.
+        """
+        return self._known().__await__()
+
+    async def _known(self) -> MachineRef:
+        self._owner.runtime.check_here("a machine")
+        self._owner.host.go_ahead()
+        if self._owner.abroad is not None:
+            await self._owner.abroad.known(self)
+        else:
+            await self._look()
+            await self._owner.host.barrier()
+        return self
 
     @property
     def state(self) -> str:
@@ -146,6 +175,7 @@ class MachineRef:
         timeout = limit_of(timeout, "the timeout of an ask")
         self._owner.host.go_ahead()
         with anyio.move_on_after(timeout), named(self.name):
+            await self._look()
             while self._sent is not None and not self._sent.is_set():
                 await self._sent.wait()
             return await self._fire(message)
@@ -187,9 +217,56 @@ class MachineRef:
             self._owner.host.tell(Command(self.name, message, Reply(self._told(message))))
             return
         self._mail.append(message)
+        if not self.looks:
+            self._begin_to_send()
+
+    def _begin_to_send(self) -> None:
         if self._sent is None or self._sent.is_set():
             self._sent = anyio.Event()
             self._owner.start(self._send)
+
+    async def seen(self) -> None:
+        """For the runtime: wait until its name was looked for, where it is being."""
+        while self.looks:
+            if self._looked is None:
+                self._looked = anyio.Event()
+            await self._looked.wait()
+
+    async def _look(self) -> None:
+        """The same for who asks it. Raises MachineConflict, RuntimeClosed."""
+        if self.looks:
+            await self.seen()
+            if self.refused is None and not self._is_at_hand:
+                await self._owner.host.barrier()  # it closes
+        if self.refused is not None:
+            raise MachineConflict(self.refused)
+
+    def looked(self, error: MachineConflict | None = None) -> None:
+        """For the runtime: its name was looked for. What was told it meanwhile goes on; error: to the dead letters."""
+        self.looks -= 1
+        if error is not None:
+            self.refused = str(error)
+        if self.looks:
+            return
+        if self._looked is not None:
+            self._looked.set()
+            self._looked = None
+        mail, host = self._mail, self._owner.host
+        if self.refused is not None or not self._is_at_hand:
+            self._give_up(error)
+        while mail and mail[0].request_id is None:
+            message = mail.popleft()
+            host.tell(Command(self.name, message, Reply(self._told(message))))
+        if mail:
+            self._begin_to_send()
+
+    def _give_up(self, error: MachineConflict | None) -> None:
+        """What waits is for nobody: it was refused, or the runtime has closed."""
+        letters, reason = self._owner.host.dispatcher.dead_letters, Reason.REFUSED if error else Reason.STOPPED
+        for message in self._mail:
+            letters.add(self.name, message, reason, error)
+            self._owner.leave(self)
+        self._mail.clear()
 
     async def _fire(self, message: Fire) -> Transitioned:
         abroad = self._owner.abroad
@@ -222,10 +299,7 @@ class MachineRef:
                 mail.popleft()
                 self._owner.leave(self)
         finally:
-            for message in mail:
-                letters.add(self.name, message, Reason.STOPPED)
-                self._owner.leave(self)
-            mail.clear()
+            self._give_up(None)
             if sent is not None:
                 sent.set()
 
@@ -261,25 +335,28 @@ class Machines:
         self._waiting = 0  # events told and not answered yet
         self._full = False  # it was told that some are refused
         self._kinds: dict[tuple[object, ...], tuple[MachineActor, MachineKind]] = {}
+        self._lately: dict[str, MachineRecord] = {}  # those that were made last, and are not at hand
+        self._definitions: dict[int, bytes | None] = {}  # what those run by
+        self._wanted: deque[tuple[MachineRef, SpawnMachine]] = deque()  # spawned, and still to be looked for
+        self._looking = False
         host.on_machine_over = self._over
+        host.on_close = self._give_up
 
     def spawn(self, actor: MachineActor, name: str) -> MachineRef:
         """The entity of that name, or a new one. Raises SpecificationError, MachineConflict, ValueError, TypeError.
 
-        A database is not asked on the event loop: what it has of that name is seen later, and a conflict raised by
-        whoever fires at it.
+        A journal that may keep the event loop waiting is asked in a thread: what it has of a name that is not known
+        without that is seen later, and a conflict raised by whoever fires at it, or awaits the reference.
         """
         check_name(name)
         kind, facts = self._kind(actor)
-        ref = self._refs.get(name)
-        entity = self.host.kernel.machines.get(name)
-        asks = self.abroad is None or not self.host.journal.durable_medium
-        known = self.host.journal.machine(name) if asks and entity is None and (ref is None or ref.ended) else None
+        ref, entity = self._refs.get(name), self.host.kernel.machines.get(name)
+        known = None if entity is not None else self._known_of(name, ref)
         record = known if entity is None else entity.record
         if record is None and ref is not None:  # it is being spawned
             record = ref.record
         if record is not None and (why := unfit(record, kind)):
-            raise MachineConflict(f"{why}. Use another name, or spawn it with the machine that it runs by.")
+            raise MachineConflict(_conflict(why))
         if ref is None:
             first = record or first_record(kind, name, facts, self.host.now())
             ref = self._refs[name] = MachineRef(self, name, first, kind.read(first.facts))
@@ -287,22 +364,108 @@ class Machines:
         if self.abroad is not None and entity is None:
             ref.kind = kind
             self.abroad.spawn(ref, message)
+        elif entity is None and known is None and not ref.coming and self.host.journal.durable_medium:
+            ref.kind = kind
+            self._look_for(ref, message)
         else:
-            self.host.tell(message)
-            ref.coming = True
-            self.on_spawn(name)
+            self._take(ref, message)
         return ref
 
+    def _known_of(self, name: str, ref: MachineRef | None) -> MachineRecord | None:
+        """The record of one that is not at hand, where that is known, or can be asked for at once."""
+        if not self.host.journal.durable_medium:
+            return self.host.journal.machine(name) if ref is None or ref.ended else None
+        if self.abroad is not None:
+            return None  # who has it is looked for in any case
+        if ref is not None:
+            return ref.record if ref.record.key and ref.ended else None
+        return self._lately.get(name)
+
+    def _take(self, ref: MachineRef, message: SpawnMachine) -> None:
+        self._lately.pop(ref.name, None)
+        self.host.tell(message)
+        ref.coming = True
+        self.on_spawn(ref.name)
+
     def of(self, name: str) -> MachineRef:
-        """The entity of that name, ended or not. Raises LookupError if there is none."""
+        """The entity of that name, ended or not. Raises LookupError if there is none, or none that is known without
+        asking a journal that may keep the event loop waiting.
+        """
         ref = self._refs.get(name)
         if ref is not None:
             return ref
-        entity = self.host.kernel.machines.get(name)
+        entity, journal = self.host.kernel.machines.get(name), self.host.journal
         if entity is not None:
             return self._ref(entity.record)
-        record = _there(name, self.host.journal.machine(name))
-        return self._made(record, self.host.journal.spec(record.definitions[-1]))
+        if not journal.durable_medium:
+            record = _there(name, journal.machine(name))
+            return self._made(record, journal.spec(record.definitions[-1]))
+        record = _there(name, self._lately.get(name), " at hand", _OLDER)
+        return self._made(record, self._definitions.get(record.definitions[-1]))
+
+    # -- what only the journal has -------------------------------------------------------------------------------------
+
+    async def recall(self) -> None:
+        """When the journal was opened: know those that were made last by their names."""
+        if self.host.journal.durable_medium:
+            self._lately, self._definitions = await self.runtime.read_own(self._read_lately)
+
+    def _read_lately(self) -> tuple[dict[str, MachineRecord], dict[int, bytes | None]]:
+        """Of what has one owner only the ended: those that live are at hand."""
+        journal, alone = self.host.journal, self.abroad is None
+        last = [one for one in journal.machines(limit=RECALLED) if not (alone and one.finished_at is None)]
+        return {one.name: one for one in last}, {
+            key: journal.spec(key) for key in {one.definitions[-1] for one in last}
+        }
+
+    def _look_for(self, ref: MachineRef, message: SpawnMachine) -> None:
+        ref.looks += 1
+        self._wanted.append((ref, message))
+        if not self._looking:
+            self._looking = True
+            self.start(self._look)
+
+    async def _look(self) -> None:
+        """Look for the names that were spawned, and spawn them. A journal that cannot be read is asked again."""
+        wanted = self._wanted
+        try:
+            while wanted:
+                names = [ref.name for ref, _ in islice(wanted, _LOOKED_FOR)]
+                try:
+                    found: list[MachineRecord | None] = await self.runtime.read_own(self._read_all, names)
+                except JournalError:
+                    await anyio.sleep(_AGAIN)
+                    continue
+                for record in found[: len(wanted)]:  # fewer, if it has closed meanwhile
+                    self._found(*wanted.popleft(), record)
+        finally:
+            self._looking = False
+            self._give_up()
+
+    def _read_all(self, names: list[str]) -> list[MachineRecord | None]:
+        return [self.host.journal.machine(name) for name in names]
+
+    def _found(self, ref: MachineRef, message: SpawnMachine, record: MachineRecord | None) -> None:
+        why = "" if record is None else unfit(record, message.kind)
+        if record is not None and why:
+            self.forget(ref)
+            ref.show(record)
+            ref.looked(MachineConflict(_conflict(why)))
+            return
+        if record is not None:
+            ref.show(record)
+        self._take(ref, msgspec.structs.replace(message, known=record))
+        ref.looked()
+
+    async def looked(self) -> None:
+        """Wait until all names that were spawned have been looked for."""
+        while self._wanted:
+            await self._wanted[-1][0].seen()
+
+    def _give_up(self) -> None:
+        """The runtime closes: nobody may wait for what is looked for no longer."""
+        while self._wanted:
+            self._wanted.popleft()[0].looked()
 
     async def find(self, name: str) -> MachineRef:
         """The same, and the event loop turns meanwhile."""
@@ -344,8 +507,8 @@ class Machines:
     def all(self) -> list[MachineRef]:
         """Those that are at hand, in the order of their making; also those that are just being spawned."""
         known = self.host.kernel.machines
-        coming = [name for name, ref in self._refs.items() if name not in known and not ref.ended]
-        return [self.of(name) for name in (*known, *coming)]
+        coming = [ref for name, ref in self._refs.items() if name not in known and not ref.ended]
+        return [*map(self.of, known), *coming]
 
     async def take_up(self, name: str) -> None:
         """Have an ended one at hand again."""
@@ -411,10 +574,17 @@ class Machines:
         return found[1], first_facts(actor, found[1])
 
 
-def _there(name: str, record: MachineRecord | None) -> MachineRecord:
+_OLDER = "; `await runtime.machine_of(name)` looks for it in the journal"
+
+
+def _there(name: str, record: MachineRecord | None, where: str = " in this journal", more: str = "") -> MachineRecord:
     if record is None:
-        raise LookupError(f"there is no machine {name!r:.80} in this journal; spawn one with a MachineActor")
+        raise LookupError(f"there is no machine {name!r:.80}{where}{more}; spawn one with a MachineActor")
     return record
+
+
+def _conflict(why: str) -> str:
+    return f"{why}. Use another name, or spawn it with the machine that it runs by."
 
 
 def check_name(name: object) -> None:

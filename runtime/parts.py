@@ -227,6 +227,7 @@ class RuntimeParts(ABC):
         self._machines = Machines(self._whole, self._host, start)
         if self.seat is not None:
             self._machines.abroad = MachinesAbroad(self.seat, self._machines)
+        await self._machines.recall()
         self._children = Children(self._whole, self._host, runners)
         asking = await self._open_engines(runners)
         taker = self._taker = Taker(self._whole, self._host, self._requests, self.read_own, start)

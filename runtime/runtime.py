@@ -455,6 +455,8 @@ class Runtime(RuntimeLife):
 
         A `MachineActor` is durable: the one of that name goes on where it was, if the journal has one. Raises
         MachineConflict where that runs by another machine, SpecificationError for one that could not be found again.
+        `await runtime.spawn(MachineActor(...), name=...)` returns when it is durable, or was found in the journal; not
+        awaited, what ended long ago is found soon after, and its conflict raised by whoever asks it.
         """
         self._check_open_here()
         if isinstance(actor, MachineActor):
@@ -464,12 +466,19 @@ class Runtime(RuntimeLife):
         return self._dispatcher.spawn(actor, name=name, **options)
 
     def machine(self, name: str) -> MachineRef:
-        """The `MachineActor` of that name, ended or not. Raises LookupError if there is none."""
+        """The `MachineActor` of that name, if it is at hand: it lives here, or was made or has ended lately.
+
+        What else a file or a database may have of that name, `await runtime.machine_of(name)` finds: this one does not
+        keep the event loop waiting. Raises LookupError.
+        """
         self._check_open()
         return self._machines.of(name)
 
     async def machine_of(self, name: str) -> MachineRef:
-        """The same, while the event loop turns: the journal is asked in a thread. Raises LookupError, JournalError."""
+        """The `MachineActor` of that name, ended or not, wherever it is: the journal is asked in a thread.
+
+        Raises LookupError if there is none; JournalError where the journal cannot be read.
+        """
         self._check_open_here()
         return await self._machines.find(name)
 

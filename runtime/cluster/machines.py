@@ -79,14 +79,18 @@ class MachinesAbroad:
         here = self._seat.host.kernel.machines.get(ref.name)
         return ref.settled is None and here is not None and not here.ended
 
-    async def comes_home(self, ref: MachineRef) -> bool:
-        """Whether this node has it, now. One that has ended is taken in hand. Raises RuntimeClosed."""
+    async def known(self, ref: MachineRef) -> None:
+        """Wait until it is known where it is, and is durable. Raises MachineConflict, RuntimeClosed."""
         if ref.settled is not None:
             await ref.settled.wait()
             await self._seat.host.barrier()
             ref.settled = None
         if ref.refused is not None:
             raise MachineConflict(ref.refused)
+
+    async def comes_home(self, ref: MachineRef) -> bool:
+        """Whether this node has it, now. One that has ended is taken in hand. Raises MachineConflict, RuntimeClosed."""
+        await self.known(ref)
         if self.is_here(ref):
             return True
         here = self._seat.host.kernel.machines.get(ref.name)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
+from tests.runtime.asked import asked_in_threads_only
 
 from callboard import (
     Approval,
@@ -44,20 +44,6 @@ async def quick() -> int:
     return 1
 
 
-@contextmanager
-def asked_in_threads_only() -> Iterator[None]:
-    """Whoever asks the journal on the event loop is told so."""
-    loop = threading.get_ident()
-
-    def reader(journal: Any) -> Any:
-        assert threading.get_ident() != loop, "the journal was asked on the event loop"
-        return journal._reader
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(WrittenJournal, "reader", property(reader))
-        yield
-
-
 async def test_nothing_asks_it_on_the_event_loop(postgres: str) -> None:
     with anyio.fail_after(60), asked_in_threads_only():
         async with Runtime(postgres) as runtime:
@@ -67,8 +53,13 @@ async def test_nothing_asks_it_on_the_event_loop(postgres: str) -> None:
             assert (await front.ask(Fire("remove"))).to_state == "gone"
             assert runtime.spawn(MachineActor(DOOR), name="front") is front
             assert (await runtime.machine_of("front")).state == "gone"
+            assert runtime.machine("front") is front
+            for one in (front, await runtime.spawn(MachineActor(DOOR), name="back")):
+                assert (one.events, one.facts, one.ended) == (DOOR.valid_events(one.state), None, one is front)
             with pytest.raises(LookupError):
                 await runtime.machine_of("nobody")
+            with pytest.raises(LookupError, match=r"await runtime\.machine_of"):
+                runtime.machine("nobody")
             job = await runtime.submit(Workstream("w", tasks=[Task("a", run=quick)]), id="w")
             await job.wait()
             await (await job.retry("a")).wait()

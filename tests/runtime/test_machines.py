@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import anyio
 import anyio.lowlevel
 import msgspec
 import pytest
+from tests.runtime.asked import asked_in_threads_only
 
 from callboard import (
     Actor,
@@ -43,8 +45,10 @@ from callboard.machines.lifecycle import Retries
 from callboard.machines.lifecycles import guarded
 from callboard.machines.lifecycles.execution import EXECUTION
 from callboard.runtime import machines as handles
-from callboard.runtime.journal.contract import Health
+from callboard.runtime import parts
+from callboard.runtime.journal.contract import Health, JournalError
 from callboard.runtime.journal.memory import MemoryJournal
+from callboard.runtime.journal.written import WrittenJournal
 
 pytestmark = pytest.mark.anyio
 
@@ -578,3 +582,135 @@ async def test_a_receive_that_raises_has_told_a_machine_nothing_and_taken_no_roo
         with pytest.raises(ReceiveFailed):
             await runtime.spawn(Teller, name="teller").ask("now")
         assert (run.waiting, run.record.seq) == (0, 2)
+
+
+DOOR = Machine(
+    "door", "shut", [State("shut", bounded_by="somebody"), State("gone", terminal=True)],
+    [Transition("shut", "knock", "shut"), Transition("shut", "remove", "gone")],
+)  # fmt: skip
+
+
+def on_file(tmp_path: Path) -> Runtime:
+    return Runtime(tmp_path / "state.db", workers=(), drain_deadline=0)
+
+
+async def two_doors(tmp_path: Path) -> None:
+    """Leave a journal with one that lives and one that has ended."""
+    async with on_file(tmp_path) as runtime:
+        await runtime.spawn(MachineActor(DOOR), name="front").ask(Fire("knock"))
+        await runtime.spawn(MachineActor(DOOR), name="back").ask(Fire("remove"))
+
+
+@pytest.mark.parametrize("recalled", [1_000, 0], ids=["made lately", "made long ago"])
+async def test_no_verb_of_a_machine_asks_the_journal_on_the_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recalled: int
+) -> None:
+    await two_doors(tmp_path)
+    monkeypatch.setattr(handles, "RECALLED", recalled)
+    with asked_in_threads_only():
+        async with on_file(tmp_path) as runtime:
+            front, fresh = runtime.machine("front"), runtime.spawn(MachineActor(DOOR), name="fresh")
+            if recalled:
+                assert (runtime.machine("back").state, runtime.machine("back").ended) == ("gone", True)
+            else:
+                with pytest.raises(LookupError, match=r"no machine 'back' at hand; `await runtime\.machine_of"):
+                    runtime.machine("back")
+            with pytest.raises(LookupError, match=r"no machine 'nobody' at hand; `await runtime\.machine_of"):
+                runtime.machine("nobody")
+            with pytest.raises(LookupError, match="no machine 'nobody' in this journal"):
+                await runtime.machine_of("nobody")
+            assert runtime.spawn(MachineActor(DOOR), name="front") is front
+            back = runtime.spawn(MachineActor(DOOR), name="back")
+            assert {one.name for one in runtime.machines()} >= {"front", "fresh"}
+            assert fresh.tell(Fire("knock"))
+            assert fresh.tell(Fire("knock", request_id="k"))
+            for one in (front, fresh):
+                assert (one.state, one.ended, one.elsewhere, one.events) == ("shut", False, False, {"knock", "remove"})
+                assert (one.facts, one.record.name, one.name in repr(one)) == (None, one.name, True)
+                assert (await one.ask(Fire("knock", request_id=f"{one.name} 1"))).to_state == "shut"
+                assert await one is one
+                assert (await one.fire("remove")).to_state == "gone"
+            assert await back is back
+            assert (back.state, back.ended, back.events) == ("gone", True, frozenset())
+            with pytest.raises(InvalidTransitionError):
+                await back.ask(Fire("knock"))
+            assert fresh.record.seq == 5
+            assert await runtime.machine_of("back") is runtime.machine("back") is back
+
+
+async def test_another_machine_of_a_name_that_ended_long_ago_is_refused_to_whoever_uses_the_reference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await two_doors(tmp_path)
+    monkeypatch.setattr(handles, "RECALLED", 0)
+    async with on_file(tmp_path) as runtime:
+        wrong = runtime.spawn(MachineActor(PARKING, Facts()), name="back")
+        assert all(wrong.tell(fire) for fire in (Fire("wait"), Fire("wait", request_id="w")))
+        for use in (wrong, wrong.ask(Fire("wait")), wrong.fire("wait")):
+            with pytest.raises(MachineConflict, match="runs by machine 'door', and not by 'parking'"):
+                await use
+        assert (wrong.state, wrong.waiting) == ("gone", 0)
+        letters = runtime._dispatcher.dead_letters
+        assert letters.counts[Reason.REFUSED] == 2
+        assert wrong.tell(Fire("wait"))
+        with anyio.fail_after(30):
+            while wrong.waiting:
+                await anyio.lowlevel.checkpoint()
+        right = await runtime.spawn(MachineActor(DOOR), name="back")
+        assert (right.state, right is wrong) == ("gone", False)
+
+
+async def test_what_is_told_to_one_whose_name_is_looked_for_is_taken_in_order_and_kept_though_all_is_left_at_once(
+    tmp_path: Path,
+) -> None:
+    async with on_file(tmp_path) as runtime:
+        run = runtime.spawn(MachineActor(OPEN), name="run-7")
+        for number in range(20):
+            assert run.tell(Fire("go", str(number), request_id="once" if number == 10 else None))
+        await run.ask(Fire("go", "20"))
+        for number in range(3):
+            assert runtime.spawn(MachineActor(OPEN), name=f"late-{number}").tell(Fire("go"))
+    async with on_file(tmp_path) as runtime:
+        rows = [*runtime.journal.transitions(entity_id="run-7")]
+        assert [row.reason for row in rows] == [None, *map(str, range(21))]
+        assert [runtime.machine(f"late-{number}").record.seq for number in range(3)] == [2, 2, 2]
+
+
+async def test_a_name_is_looked_for_again_where_the_journal_could_not_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = list[str]()
+
+    def machine(journal: Any, name: str) -> None:
+        asked.append(name)
+        if len(asked) < 3:
+            raise JournalError("the disk does not answer")
+
+    monkeypatch.setattr(handles, "_AGAIN", 0.0)
+    async with on_file(tmp_path) as runtime:
+        monkeypatch.setattr(WrittenJournal, "machine", machine)
+        run = await runtime.spawn(MachineActor(DOOR), name="front")
+        assert (asked, (await run.ask(Fire("knock"))).seq) == (["front"] * 3, 2)
+
+
+async def test_who_waits_for_a_name_that_is_looked_for_is_let_go_when_the_runtime_closes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = threading.Event()
+    monkeypatch.setattr(parts, "CLOSING", 0.0)
+    monkeypatch.setattr(WrittenJournal, "machine", lambda *_: told.wait(30) and None)
+
+    async def ask(use: Any) -> None:
+        with pytest.raises(RuntimeClosed):
+            await use
+        told.set()
+
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as group:
+            async with on_file(tmp_path) as runtime:
+                run = runtime.spawn(MachineActor(DOOR), name="front")
+                group.start_soon(ask, run.ask(Fire("knock")))
+                group.start_soon(ask, run)
+                assert run.tell(Fire("knock"))
+                await anyio.lowlevel.checkpoint()
+            assert runtime._dispatcher.dead_letters.counts[Reason.STOPPED] == 1
