@@ -10,11 +10,12 @@ Rules:
 | exit code | meaning |
 | --- | --- |
 | 0 | completed; nothing was found |
-| 1 | a job failed; `check` or `audit` found errors; a command was refused, since the present state does not allow it |
+| 1 | a job failed; `check` or `audit` found errors; a command was refused; journal or output could not be written |
 | 2 | bad input: arguments, a specification, a job or journal that is not there, locked, damaged or too new |
 | 3 | an error of Callboard's own |
 | 4 | a command is in the inbox and has not taken effect yet: nobody runs the journal, or it has not answered in time |
 | 130 | a job was cancelled, or the run was interrupted by the user (`callboard resume` goes on) |
+| 141 | who read the output has left before its end: a run is stopped as by SIGTERM |
 """
 
 from __future__ import annotations

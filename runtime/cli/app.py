@@ -31,9 +31,10 @@ from .top import top
 from .workers import workers
 
 _CODES = """\
-Exit codes: 0 completed, done; 1 failed, refused, errors were found, or the journal could not be written to the end; 2
-bad input (arguments, specification, no such job, journal missing, locked or damaged); 3 an error of Callboard's own; 4
-not in effect yet: it waits in the inbox for the next start; 130 cancelled or interrupted by the user."""
+Exit codes: 0 completed, done; 1 failed, refused, errors were found, or the journal or the output could not be written
+to the end; 2 bad input (arguments, specification, no such job, journal missing, locked or damaged); 3 an error of
+Callboard's own; 4 not in effect yet: it waits in the inbox for the next start; 130 cancelled or interrupted by the
+user; 141 who read the output has left before its end, and what ran has been stopped."""
 
 app = typer.Typer(
     help="Run workstreams of tasks, durably: what was interrupted goes on where it was.",

@@ -3,7 +3,8 @@
 Rules
 -----
 - The view is that of `callboard run`. It is drawn from what the event stream tells, over restarts of the server.
-- Ctrl+C leaves, and stops nothing: the job goes on there. The exit code is then 130.
+- Ctrl+C leaves, and stops nothing: the job goes on there. The exit code is then 130. So it is left where the output can
+  not be written any more, as its reader has left.
 - What runs it is there: workers of the file are not, and functions are looked for there.
 """
 
@@ -20,8 +21,9 @@ from ..client.client import Client
 from ..client.handles import RemoteJob
 from ..outcomes import JobExists, Outcome
 from ..specfile import read_table, with_lines
+from .output import Printing
 from .overhttp import told_by
-from .session import Showing, code_of, view
+from .session import View, code_of, code_unshown, view
 from .trouble import INTERRUPTED, Trouble
 
 if TYPE_CHECKING:
@@ -61,31 +63,33 @@ class Followed:
 
 def see_there(board: Board, asked: RunFile, job_id: str | None, *, as_json: bool, plain: bool) -> int:
     """Have a board's runtime run a file, and show it until it ends or the user leaves. Gives the exit code."""
-    showing = Showing(view(as_json=as_json, plain=plain))
-    try:
-        return told_by(board, lambda: anyio.run(_see, showing, board, asked, job_id))
-    finally:
-        showing.shown(showing.view.close)
+    shown = view(as_json=as_json, plain=plain)
+    with Printing() as printing:
+        try:
+            return told_by(board, lambda: anyio.run(_see, shown, printing, board, asked, job_id))
+        finally:
+            shown.close()
 
 
-async def _see(showing: Showing, board: Board, asked: RunFile, job_id: str | None) -> int:
+async def _see(shown: View, printing: Printing, board: Board, asked: RunFile, job_id: str | None) -> int:
     ended: list[Outcome] = []
     async with Client(board.url, token=board.token) as runtime:
         job = await _submitted(runtime, asked, job_id)
         await job.refresh()  # a view shows the tasks, however many there are
         if asked.workers is not None:
-            showing.say("the workers of the file are not started: the runtime there has its own")
+            shown.notice("the workers of the file are not started: the runtime there has its own")
         async with anyio.create_task_group() as watching:
             watching.start_soon(_until_told, watching.cancel_scope)
-            await showing.follow([Followed(job)], job.events(notices=False))
+            watching.start_soon(_until_lost, watching.cancel_scope, printing)
+            await shown.follow([Followed(job)], job.events(notices=False))
             ended.append(await job.wait())
             watching.cancel_scope.cancel()
-    showing.shown(showing.view.close)
+    shown.close()
     code = code_of(ended, []) if ended else INTERRUPTED
     if not ended:
-        showing.say(f"job {job.id} goes on at {board}: `callboard cancel {job.id} --url {board}` ends it")
-    showing.shown(lambda: showing.view.outcomes(ended, [], code))
-    return code
+        shown.notice(f"job {job.id} goes on at {board}: `callboard cancel {job.id} --url {board}` ends it")
+    shown.outcomes(ended, [], code)
+    return code if printing.lost is None else code_unshown(printing.lost, code, told=False)
 
 
 async def _submitted(runtime: Client, asked: RunFile, job_id: str | None) -> RemoteJob:
@@ -96,6 +100,12 @@ async def _submitted(runtime: Client, asked: RunFile, job_id: str | None) -> Rem
     except SpecificationError as error:
         lines = read_table(asked.path)[1]
         raise SpecificationError(with_lines(error.findings, lines), str(asked.path)) from None
+
+
+async def _until_lost(scope: anyio.CancelScope, printing: Printing) -> None:
+    """Leave when nobody can be shown anything."""
+    await printing.until_lost()
+    scope.cancel()
 
 
 async def _until_told(scope: anyio.CancelScope) -> None:

@@ -103,7 +103,7 @@ def serve(
         async def wait(self, runtime: Runtime, jobs: Sequence[JobHandle]) -> None:
             """Serve until it is stopped."""
             del jobs
-            async with serving(made[runtime], listener, self.say):
+            async with serving(made[runtime], listener, self.view.notice):
                 echo(f"serving {in_words(store)} at {url_of(listener)}")
                 await anyio.sleep_forever()
 

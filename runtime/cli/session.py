@@ -4,7 +4,8 @@ Rules:
 - The first Ctrl+C (SIGINT, SIGTERM, SIGHUP) drains: nothing new starts, running bodies may end within the drain
   deadline (`--drain-deadline`). The second stops them now, and their tries are given back. The third kills commands and
   leaves at once; the journal is as good as ever.
-- The terminal may go away, which drains: nobody sees the rest, and all else is as ever.
+- The terminal may go away, which drains: nobody sees the rest, and all else is as ever. So does a pipe whose reader
+  leaves (`callboard run FILE | head -1`), and a disk that takes no more output.
 - The runtime is left before the outcome is told, so that what is told is durable and complete. Where it is not, since
   the journal could not be written to the end, that is said, and the exit code is no good one.
 - A view is told of trouble with the journal while it lasts: nothing is lost meanwhile, and nothing seems to move.
@@ -32,8 +33,9 @@ from ..outcomes import Outcome, RuntimeClosed
 from ..runtime import Runtime
 from ..signals import Signals, not_ignored
 from .ending import Shown
-from .signals import hear_children, is_gone, write_nowhere
-from .trouble import FAILED, INTERRUPTED, kept
+from .output import Lost, Printing
+from .signals import hear_children
+from .trouble import FAILED, INTERRUPTED, kept, tell
 
 _TAKEN = ("SIGINT", "SIGTERM", "SIGHUP")
 _LAST_SIGNAL = 3
@@ -70,11 +72,12 @@ def see_through(
 ) -> int:
     """Open a runtime, begin jobs in it, and show them until they end or the user interrupts. Gives the exit code."""
     hear_children()
-    try:
-        with contextlib.closing(Signals(not_ignored(*_TAKEN), _LAST_SIGNAL, session.leave_at_once)) as taken:
-            return anyio.run(session.run, taken, opened, begin)
-    finally:
-        session.shown(session.view.close)
+    signals = Signals(not_ignored(*_TAKEN), _LAST_SIGNAL, session.leave_at_once)
+    with contextlib.closing(signals) as taken, Printing() as printing:
+        try:
+            return anyio.run(session.run, taken, printing, opened, begin)
+        finally:
+            session.view.close()
 
 
 def view(*, as_json: bool, plain: bool) -> View:
@@ -92,49 +95,17 @@ def view(*, as_json: bool, plain: bool) -> View:
     return LiveView()
 
 
-class Showing:
-    """A view, of which nobody may see the rest: the terminal may go away."""
+class Session:
+    """One runtime, from its opening to its end.
 
-    def __init__(self, view: View) -> None:
-        self.view = view
-
-    async def follow(self, jobs: Sequence[Shown], events: AsyncIterable[Transitioned | Dropped]) -> None:
-        """Show the jobs until the events end."""
-        try:
-            await self.view.follow(jobs, events)
-        except OSError as error:
-            if not is_gone(error):
-                raise
-            write_nowhere()
-            self.view.close()
-            async for _ in events:  # until the runtime ends
-                pass
-
-    def shown(self, show: Callable[[], None]) -> None:
-        """Have something shown, if anybody can see it."""
-        try:
-            show()
-        except OSError as error:
-            if not is_gone(error):
-                raise
-            write_nowhere()
-            show()
-
-    def say(self, text: str) -> None:
-        """Say something that is not about a task."""
-        self.shown(lambda: self.view.notice(text))
-
-
-class Session(Showing):
-    """One runtime, from its opening to its end. follows: whether its view shows transitions.
-
+    follows: whether its view shows transitions, so that it is stopped where they cannot be shown any more.
     drain_deadline: seconds that running bodies have to end after the first interrupt.
     """
 
     follows = True
 
     def __init__(self, view: View, drain_deadline: float) -> None:
-        super().__init__(view)
+        self.view = view
         self._drain_deadline = drain_deadline
         self._interrupts = 0
         self._incomplete = False  # the journal was left without the last of what was done
@@ -143,12 +114,18 @@ class Session(Showing):
         self._group: TaskGroup
 
     async def run(
-        self, taken: Signals, opened: Callable[[], Runtime], begin: Callable[[Runtime], Awaitable[list[JobHandle]]]
+        self,
+        taken: Signals,
+        printing: Printing,
+        opened: Callable[[], Runtime],
+        begin: Callable[[Runtime], Awaitable[list[JobHandle]]],
     ) -> int:
         """Have one runtime opened, jobs begun in it, and seen through. Gives the exit code."""
         jobs: list[JobHandle] = []
         async with anyio.create_task_group() as self._group:
             self._group.start_soon(self._watch_signals, taken)
+            if self.follows:
+                self._group.start_soon(self._watch_output, printing)
             runtime = opened()
             runtime.on_trouble = self._trouble
             # from before it opens, so that recovery is shown
@@ -159,10 +136,10 @@ class Session(Showing):
                 following.start_soon(self._watch_journal, told)
                 jobs = await begin(runtime)
                 if events is not None:
-                    following.start_soon(self.follow, jobs, events)
+                    following.start_soon(self.view.follow, jobs, events)
                 await self._attend(runtime, jobs)
             self._group.cancel_scope.cancel()
-        self.shown(self.view.close)
+        self.view.close()
         ended: list[Outcome] = []
         unfinished: list[JobHandle] = []
         for job in jobs:
@@ -171,8 +148,9 @@ class Session(Showing):
             except RuntimeClosed:
                 unfinished.append(job)
         code = FAILED if self._incomplete else code_of(ended, unfinished)
-        self.shown(lambda: self.view.outcomes(ended, unfinished, code))
-        return code
+        shown = printing.lost is None
+        self.view.outcomes(ended, unfinished, code)
+        return code if printing.lost is None or not self.follows else code_unshown(printing.lost, code, told=not shown)
 
     def leave_at_once(self, number: int) -> NoReturn:
         """End the program. Called in a signal's handler."""
@@ -187,11 +165,11 @@ class Session(Showing):
         self._runtime = runtime
         others = [job.id for job in runtime.recovered if not job.ended and job.id not in {mine.id for mine in jobs}]
         if others:
-            self.say(f"unfinished jobs of this journal go on beside it: {', '.join(others)}")
+            self.view.notice(f"unfinished jobs of this journal go on beside it: {', '.join(others)}")
         for job in runtime.recovered:
             runs = await runtime.read(runtime.journal.workstreams, job.id)
             if [str(run.state) for run in runs[-1:]] == ["paused"]:
-                self.say(f"job {job.id} is paused: `callboard resume {job.id}` in another terminal goes on")
+                self.view.notice(f"job {job.id} is paused: `callboard resume {job.id}` in another terminal goes on")
         if self._interrupts:  # before it was open: what goes on of before may run already
             await self._begin_drain(self._drain_deadline if self._interrupts == 1 else 0.0)
             await self._over.wait()
@@ -211,7 +189,7 @@ class Session(Showing):
     async def _watch_journal(self, told: Subscription[Event]) -> None:
         async for event in told:
             if isinstance(event, Notice):
-                self.say(event.text)
+                self.view.notice(event.text)
 
     def _trouble(self, notice: Notice) -> None:
         """Something happened that no transition tells, or is wrong with the runtime: the journal has what it needs."""
@@ -220,27 +198,37 @@ class Session(Showing):
         self._incomplete |= notice.event == "journal_incomplete"
         error = notice.error
         if error is None or isinstance(error, JournalError):  # which says what is wrong, and what to do
-            self.say(notice.text)
+            self.view.notice(notice.text)
         else:
-            self.say(f"{notice.text}; {kept(error)}")
+            self.view.notice(f"{notice.text}; {kept(error)}")
 
     async def _watch_signals(self, taken: Signals) -> None:
         while True:
             for _ in range(await taken.next()):
                 await self._interrupt()
 
+    async def _watch_output(self, printing: Printing) -> None:
+        """Stop as for a first signal once nobody can be shown anything."""
+        lost = await printing.until_lost()
+        if lost.terminal_gone:  # SIGHUP says what is wanted
+            self.view.close()
+            return
+        self.view.notice(f"{lost.why}; `callboard resume` goes on with what is unfinished in the end")
+        if not self._interrupts:
+            await self._interrupt()
+
     async def _interrupt(self) -> None:
         """Do what the user wants, and say so once it holds."""
         self._interrupts += 1
         if self._interrupts == 1:
             await self._begin_drain(self._drain_deadline)
-            self.say(
+            self.view.notice(
                 f"stopping: nothing new starts, running tasks may end within {self._drain_deadline:g} s "
                 "(Ctrl+C again stops them now)"
             )
         else:
             await self._begin_drain(0.0)
-            self.say("stopping running tasks now, their tries are given back (Ctrl+C again leaves at once)")
+            self.view.notice("stopping running tasks now, their tries are given back (Ctrl+C again leaves at once)")
 
     async def _begin_drain(self, deadline: float) -> None:
         if self._runtime is not None and self._runtime.is_open:  # else it is about to end, or it has drained
@@ -252,6 +240,15 @@ class Session(Showing):
         with contextlib.suppress(RuntimeClosed):  # it ended just then
             await runtime.drain(deadline, task_status=task_status)
         self._over.set()
+
+
+def code_unshown(lost: Lost, code: int, *, told: bool) -> int:
+    """The exit code of what had this one, where its outcome could not be shown. told: whether its user knows why."""
+    if lost.terminal_gone:
+        return code
+    if not told and str(lost):
+        tell(str(lost))
+    return lost.code
 
 
 def code_of(ended: Sequence[Outcome], unfinished: Sequence[Shown]) -> int:

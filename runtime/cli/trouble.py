@@ -7,6 +7,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 FAILED = 1
@@ -14,6 +15,8 @@ BAD_INPUT = 2
 INTERNAL = 3
 LATER = 4
 INTERRUPTED = 130
+PIPE_CLOSED = 141
+"""As a shell tells of a program that SIGPIPE has ended: 128 + 13."""
 
 
 class Trouble(Exception):  # noqa: N818 - what the user is told, and no more
@@ -26,20 +29,27 @@ class Trouble(Exception):  # noqa: N818 - what the user is told, and no more
 
 def answer(command: Callable[[], None]) -> int:
     """Run a command; tell what went wrong, if anything did. Returns the exit code."""
+    from .output import Lost, watched  # noqa: PLC0415 - which needs this module
+
+    with watched():
+        code = _code_of(command)
+        try:
+            if sys.stdout is not None:
+                sys.stdout.flush()
+        except Lost as lost:
+            return _tell(lost)
+        return code
+
+
+def _code_of(command: Callable[[], None]) -> int:
     try:
         command()
-        sys.stdout.flush()
     except SystemExit as error:
         return error.code if isinstance(error.code, int) else 0 if error.code is None else BAD_INPUT
     except KeyboardInterrupt:
         return INTERRUPTED
     except Exception as raised:  # whatever it is, the user gets a sentence
-        inner = _innermost(raised)
-        if not isinstance(inner, BrokenPipeError):
-            return _tell(inner)
-        # Who read our output has gone, which is their right. Nothing more may be written, at exit neither.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FAILED
+        return _tell(_innermost(raised))
     return 0
 
 
@@ -47,16 +57,15 @@ def tell(text: str) -> None:
     """Write a paragraph to stderr. Nothing happens if it is closed."""
     from ..printable import printable  # noqa: PLC0415 - only when there is something to tell
 
-    try:
+    with suppress(OSError, ValueError, AttributeError):  # AttributeError: we were started without one
         sys.stderr.write(f"callboard: {printable(text)}\n")
         sys.stderr.flush()
-    except (OSError, ValueError):
-        pass
 
 
 def _tell(error: Exception) -> int:
     if isinstance(error, Trouble):
-        tell(str(error))
+        if str(error):
+            tell(str(error))
         return error.code
     if _is_fencing(error):
         tell(str(error))

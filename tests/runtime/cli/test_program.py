@@ -299,17 +299,6 @@ def test_cancel_one_task(cli: Cli, gated: Path, program: Program) -> None:
     assert cli("check").code == 0
 
 
-def test_a_reader_that_goes_away(gated: Path, program: Program) -> None:
-    (gated / "gate").touch()
-    running = program("run", "gated.toml")
-    assert running.stdout is not None
-    running.stdout.close()
-    assert running.stderr is not None
-    assert running.stderr.read() == ""
-    assert running.wait(30) == 1
-    running.stderr.close()
-
-
 def test_the_commands_are_put_together_without_what_they_need_to_run() -> None:
     asked = "import sys, callboard.runtime.cli.app; print(*sorted(name for name in sys.modules))"
     done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, env=environment(), check=True)

@@ -1,0 +1,194 @@
+"""The command line whose output cannot be written any more: its reader has left, or the disk is full."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from .conftest import PROGRAM, Told, environment
+from .test_program import GATED, Program, _wait_for
+
+Cli = Callable[..., Told]
+
+SHOWN: list[tuple[str, ...]] = [
+    ("--help",),
+    ("--version",),
+    ("run", "--help"),
+    ("status",),
+    ("status", "j1"),
+    ("status", "j1", "--json"),
+    ("status", "j1", "--plan"),
+    ("history", "j1"),
+    ("history", "j1", "--json"),
+    ("top", "--once"),
+    ("stuck",),
+    ("check",),
+    ("audit", "log.jsonl"),
+    ("archive", "--dry-run", "--older-than", "0s"),
+    ("diagram", "task"),
+    ("workers", "list"),
+    ("resume",),
+    ("cancel", "j2"),
+    ("cancel", "j2", "--json"),
+    ("init", "new.toml"),
+]
+"""Commands of every kind; those that do something have done it all the same."""
+
+
+@pytest.fixture
+def gated(folder: Path) -> Path:
+    (folder / "gated.toml").write_text(GATED)
+    return folder
+
+
+@pytest.fixture
+def done(cli: Cli, gated: Path) -> Path:
+    """A folder with a job j1 that has completed."""
+    (gated / "gate").touch()
+    assert cli("run", "gated.toml", "--id", "j1", "--jsonl", "log.jsonl").code == 0
+    return gated
+
+
+def into(output: int, folder: Path, *args: str) -> tuple[int, str]:
+    """Run the command line with that as standard output. Gives its exit code and what it wrote to standard error."""
+    ended = subprocess.run(
+        [*PROGRAM, *args], cwd=folder, env=environment(), stdout=output, stderr=subprocess.PIPE, timeout=60, check=False
+    )  # fmt: skip
+    return ended.returncode, ended.stderr.decode()
+
+
+def unread() -> int:
+    """The end of a pipe that nobody reads."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    return writer
+
+
+@pytest.mark.parametrize("command", SHOWN, ids=" ".join)
+def test_a_command_whose_reader_has_left_says_so_by_its_exit_code_alone(done: Path, command: tuple[str, ...]) -> None:
+    _begin_another(done, command)
+    output = unread()
+    try:
+        assert into(output, done, *command) == (141, "")
+    finally:
+        os.close(output)
+    _did(done, command)
+
+
+@pytest.mark.parametrize("command", SHOWN, ids=" ".join)
+def test_a_command_that_finds_the_disk_of_its_output_full_says_that(done: Path, command: tuple[str, ...]) -> None:
+    _begin_another(done, command)
+    with open("/dev/full", "wb") as full:  # noqa: PTH123 - a device
+        code, told = into(full.fileno(), done, *command)
+    assert (code, told.count("\n")) == (1, 1)
+    assert told.startswith("callboard: the output cannot be written: No space left on device.")
+    _did(done, command)
+
+
+def _begin_another(folder: Path, command: tuple[str, ...]) -> None:
+    """Leave a job j2 behind that has not ended, where the command is about one."""
+    if "j2" in command:
+        (folder / "gate").unlink()
+        running = subprocess.Popen(
+            [*PROGRAM, "run", "gated.toml", "--id", "j2", "--plain"], cwd=folder, env=environment(), text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        _wait_for(running, "first started")
+        running.kill()
+        running.communicate()
+
+
+def _did(folder: Path, command: tuple[str, ...]) -> None:
+    if "j2" in command:
+        ended = subprocess.run(
+            [*PROGRAM, "status", "j2", "--json"], check=True, cwd=folder, env=environment(), stdout=subprocess.PIPE
+        )
+        assert json.loads(ended.stdout.splitlines()[0])["state"] == "cancelled"
+    if command[0] == "init":
+        assert (folder / "new.toml").exists()
+
+
+@pytest.mark.parametrize("form", [["--plain"], ["--json"]])
+def test_a_run_whose_reader_leaves_stops_as_at_a_signal_and_says_so(
+    cli: Cli, gated: Path, program: Program, form: list[str]
+) -> None:
+    running = program("run", "gated.toml", "--id", "j1", *form)
+    _wait_for(running, "started" if form == ["--plain"] else "first")
+    assert running.stdout is not None
+    running.stdout.close()
+    (gated / "gate").touch()  # the first task ends, which is the next that is told
+    assert running.wait(60) == 141
+    assert running.stderr is not None
+    told = running.stderr.read()
+    assert "who read the output has left; `callboard resume` goes on" in told
+    assert "nothing new starts" in told
+    assert "Traceback" not in told
+    states = [json.loads(line)["state"] for line in cli("status", "j1", "--json").out.splitlines()]
+    assert states[1] == "completed"
+    assert "failed" not in states
+    assert cli("resume").code == 0
+    assert cli("status", "j1").out.startswith("job j1: gated, completed")
+    assert cli("check").code == 0
+
+
+@pytest.mark.parametrize("form", [["--plain"], ["--json"]])
+def test_a_run_that_finds_the_disk_of_its_output_full_says_that_and_stops(
+    cli: Cli, gated: Path, form: list[str]
+) -> None:
+    (gated / "gate").touch()
+    with open("/dev/full", "wb") as full:  # noqa: PTH123 - a device
+        code, told = into(full.fileno(), gated, "run", "gated.toml", "--id", "j1", *form)
+    assert code == 1
+    assert "the output cannot be written: No space left on device" in told
+    assert "internal error" not in told
+    assert cli("resume").code == 0
+    assert cli("status", "j1").out.startswith("job j1: gated, completed")
+
+
+def test_what_a_body_prints_where_the_reader_has_left_fails_no_body(cli: Cli, folder: Path, program: Program) -> None:
+    (folder / "talks.toml").write_text('name = "talks"\n[[tasks]]\nname = "talk"\nrun = "talks:talk"\n')
+    (folder / "talks.py").write_text(
+        "import pathlib, anyio\n"
+        "async def talk():\n"
+        "    while not pathlib.Path('gate').exists():\n"
+        "        await anyio.sleep(0.01)\n"
+        "    print('x' * 100_000, flush=True)\n"
+    )
+    running = program("run", "talks.toml", "--id", "j1", "--plain")
+    _wait_for(running, "talk started")
+    assert running.stdout is not None
+    running.stdout.close()
+    (folder / "gate").touch()
+    assert running.wait(60) == 141
+    assert cli("status", "j1").out.startswith("job j1: talks, completed")
+
+
+def test_a_standard_error_that_nobody_reads_changes_nothing(cli: Cli, gated: Path) -> None:
+    unheard = unread()
+    running = subprocess.Popen(
+        [*PROGRAM, "run", "gated.toml", "--id", "j1", "--plain"], cwd=gated, env=environment(), text=True,
+        stdout=subprocess.PIPE, stderr=unheard,
+    )  # fmt: skip
+    os.close(unheard)
+    _wait_for(running, "first started")
+    running.send_signal(signal.SIGTERM)  # which is told on standard error
+    (gated / "gate").touch()
+    out, _ = running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert "unfinished" in out
+    assert cli("resume").code == 0
+
+
+def test_a_server_whose_reader_leaves_goes_on(gated: Path, program: Program) -> None:
+    running = program("serve", "--port", "0")
+    _wait_for(running, "serving")
+    assert running.stdout is not None
+    running.stdout.close()
+    running.send_signal(signal.SIGTERM)
+    assert running.wait(60) == 0
