@@ -255,8 +255,8 @@ class TerminateWorker(Word, frozen=True):
 class SpawnMachine(Message, frozen=True):
     """Have an entity of that name, which runs by this kind: a new one with these facts, or the one that there is.
 
-    known: its record, where the journal has one that is not at work. kind: None where it cannot be found, and `missing`
-    says why. ref: what answers for it until it is there, and lives as long as this at least.
+    known: its record, where the journal has one that is not at work; kept: what that ran by. kind: None where it cannot
+    be found, and `missing` says why. ref: what answers for it until it is there, and lives as long as this at least.
     """
 
     name: str
@@ -265,6 +265,7 @@ class SpawnMachine(Message, frozen=True):
     known: MachineRecord | None = None
     missing: str = ""
     ref: object = None
+    kept: bytes | None = None
 
 
 class Fire(Message, frozen=True):

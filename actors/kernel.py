@@ -99,6 +99,7 @@ class Kernel(Staging):
         self.retired: dict[str, None] = {}  # those that have ended durably, oldest first
         self.reruns: dict[str, JobRecord] = {}  # the last of the jobs that were run again and have been let go, by id
         self.kinds: dict[int, int] = {}  # under which key what they run by is kept, by its digest
+        self.kinds_most = 0  # having so many, it looks which of them no machine at hand runs by
         self.gone: dict[str, None] = {}  # names of workers that have ended, oldest first
         self.incarnations: dict[str, int] = {}
         self.program = 0  # the key of the first worker of this start
@@ -439,7 +440,7 @@ class Kernel(Staging):
             if worker.before is not None:
                 self.forget(worker.before)
             self.forget(worker)
-            self.effect(LetGo(worker.record.id))
+            self.effect(LetGo(worker.record.id, worker.record.name, worker.record.engine))
 
     def forget(self, entity: Entity[Any]) -> None:
         """Let an entity go: it is terminal and durable, or was never committed."""

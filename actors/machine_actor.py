@@ -25,7 +25,7 @@ from ..machines import InvalidTransitionError, Transition
 from . import entity as entities
 from .commands import Fire, SpawnMachine
 from .entity import Entity
-from .machine_kind import FireFailed, MachineKind, MachineNotFound, names_moment, names_of, unfit
+from .machine_kind import FireFailed, MachineKind, MachineNotFound, digest_of, names_moment, names_of, unfit
 from .messages import Message, Recover, TimerFired, TurnFailed
 from .records import MachineRecord, OutboxRow
 from .spec import Hook
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 KEPT = 1_000
 """Ended ones that stay at hand."""
+KINDS_KEPT = 1_000
+"""Kinds of which it is known under which key they are kept, though nothing at hand runs by them."""
 SOON = 0.001
 """Seconds that a timer may be early."""
 
@@ -250,8 +252,10 @@ class MachineEntity(Entity[MachineRecord]):
 def spawn(kernel: Kernel, message: SpawnMachine) -> None:
     """Make an entity, or have the one of that name go on by this kind; which that may, the runtime has looked at."""
     kind, entity = message.kind, kernel.machines.get(message.name)
+    ran_by = None if entity is None or entity.kind is None else entity.kind.digest
     if entity is None and message.known is not None:
         entity = take_up(kernel, message.known, kind, message.missing)
+        ran_by = None if message.kept is None else digest_of(message.kept)
         kernel.effect(MachineOver(message.name))
     if entity is None:
         _create(kernel, message)
@@ -259,7 +263,10 @@ def spawn(kernel: Kernel, message: SpawnMachine) -> None:
         kernel.notice("spawn_refused", "warning", f"it was spawned with another machine: {why}", entity)
     elif kind is not None:
         was_missing = entity.kind is None
-        note_kind(entity, kind)
+        if ran_by == kind.digest:
+            entity.use(kind)
+        else:
+            note_kind(entity, kind)
         if was_missing:
             entity.arm_again()
 
@@ -312,10 +319,22 @@ def key_of(kernel: Kernel, kind: MachineKind) -> int:
     """Under what key a kind is kept; it is, with this turn, if it was not."""
     key = kernel.kinds.get(kind.digest)
     if key is None:
+        if len(kernel.kinds) >= kernel.kinds_most:
+            _forget_kinds(kernel)
         key = kernel.kinds[kind.digest] = kernel.number()
         kernel.turn.booked.append((kernel.kinds, kind.digest, None))
         kernel.turn.specs.append((key, kind.encoded))
     return key
+
+
+def _forget_kinds(kernel: Kernel) -> None:
+    """Forget the kinds that no machine at hand runs by: one that comes again is kept again."""
+    used = {machine.record.definitions[-1] for machine in kernel.machines.values()}
+    for digest, key in list(kernel.kinds.items()):
+        if key not in used:
+            del kernel.kinds[digest]
+            kernel.turn.specs_done.append(key)
+    kernel.kinds_most = max(KINDS_KEPT, 2 * len(kernel.kinds))
 
 
 def tell_missing(kernel: Kernel, found: Iterable[MachineEntity]) -> None:

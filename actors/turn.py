@@ -137,9 +137,14 @@ class TakenOver(Effect, frozen=True):
 
 
 class LetGo(Effect, frozen=True):
-    """A worker that ended long ago, or a breaker that nothing uses, is known here no more. id: which."""
+    """A worker that ended long ago, or a breaker that nothing uses, is known here no more. id: which.
+
+    name, engine: of a worker.
+    """
 
     id: str
+    name: str = ""
+    engine: str = ""
 
 
 class MachineOver(Effect, frozen=True):
@@ -238,7 +243,7 @@ class Turn:
 
     __slots__ = (
         "before", "booked", "created", "effects", "extra", "leftover", "outbox_done", "queue", "said_at", "specs",
-        "transitions",
+        "specs_done", "transitions",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -248,6 +253,7 @@ class Turn:
         self.created: list[Entity[Any]] = []
         self.extra: list[AnyRecord] = []  # attempts and outbox rows
         self.specs: list[tuple[int, bytes]] = []
+        self.specs_done: list[int] = []  # what nothing new will run by
         self.outbox_done: list[int] = []
         self.booked: list[tuple[dict[int, Any], int, Call | Lent | None]] = []  # a book, where, and what was there
         self.effects: list[Effect] = []

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 __path__: list[str] = []  # a package, whose modules are found by `_Finder`
 _HEAD = f"{__name__}."
 _absent: dict[tuple[str, str], int] = {}  # by folder and name: when the folder was changed that does not have it
+ABSENT_KEPT = 10_000
+"""Names that are known not to be in their folders."""
 _TICK = 2_000_000_000  # nanoseconds: two changes within less may leave a folder with one time
 _SPELLED = re.compile(rb"__|_([0-9a-f]{2})")
 
@@ -148,6 +150,8 @@ def _own_of(folder: str, top: str) -> str | None:
         return None
     own = _own(folder, top)
     if own is None and time.time_ns() - changed > _TICK and _lying(folder, top) is None:
+        if len(_absent) >= ABSENT_KEPT:
+            _absent.clear()
         _absent[folder, top] = changed
     return own
 

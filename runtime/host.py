@@ -299,7 +299,8 @@ class Host:
         journal = self.journal
         records = turn.records
         if turn.transitions or records or turn.specs or turn.outbox_done:
-            journal.append(Entry(turn.transitions, records, turn.specs, turn.outbox_done))
+            entry = Entry(turn.transitions, records, turn.specs, turn.outbox_done, specs_done=turn.specs_done)
+            journal.append(entry)
         if turn.effects or turn.transitions:
             self._pending.append((journal.tail, turn.effects, turn.transitions))
             if self._pending[0][0] <= journal.durable:
@@ -381,6 +382,8 @@ class Host:
             retire(self.kernel, effect.name)
             return
         self.counting.let_go(effect.id)
+        if effect.name and (engine := self.caller.engines.get(effect.engine)) is not None:
+            engine.forget_worker(effect.name)
         self._let_go += 1
         if self._let_go % LET_GO_AT_ONCE == 0:
             self.journal.append(Entry([], [], tidy=True))

@@ -360,7 +360,8 @@ class Machines:
         if ref is None:
             first = record or first_record(kind, name, facts, self.host.now())
             ref = self._refs[name] = MachineRef(self, name, first, kind.read(first.facts))
-        message = SpawnMachine(name, kind, facts, known, ref=ref)
+        kept = None if known is None else self.host.journal.spec(known.definitions[-1])
+        message = SpawnMachine(name, kind, facts, known, ref=ref, kept=kept)
         if self.abroad is not None and entity is None:
             ref.kind = kind
             self.abroad.spawn(ref, message)
@@ -501,7 +502,7 @@ class Machines:
         if self.abroad is not None and record.finished_at is None:
             ref.kind = kind
         else:
-            self.host.tell(SpawnMachine(record.name, kind, None, record, missing))
+            self.host.tell(SpawnMachine(record.name, kind, None, record, missing, kept=encoded))
         return ref
 
     def all(self) -> list[MachineRef]:
@@ -519,7 +520,7 @@ class Machines:
         encoded: bytes | None = await read(journal.spec, record.definitions[-1])
         if name not in self.host.kernel.machines:
             kind, missing = self._revived(record, encoded)
-            self.host.tell(SpawnMachine(name, kind, None, record, missing))
+            self.host.tell(SpawnMachine(name, kind, None, record, missing, kept=encoded))
 
     def _revived(self, record: MachineRecord, encoded: bytes | None) -> tuple[MachineKind | None, str]:
         """What it runs by, or why that is not to be had."""

@@ -27,6 +27,8 @@ from urllib.parse import quote, quote_plus
 from ..actors.theirs import called, is_a, kind_name
 
 MASK = "***"
+MASKS_KEPT = 1_000
+"""So many sets of values that were handed out together are hidden in notices, the latest."""
 SHORTEST = 4
 """Characters that a secret's value must have."""
 _SHORTEST_PART = 6  # characters of a line or an encoded form that is looked for by itself
@@ -152,18 +154,22 @@ class Secrets:
             self._source = os.environ.get
         else:
             self._source = source if callable(source) else source.get
-        self._masks: dict[frozenset[str], Mask] = {}
+        self._masks: dict[frozenset[str], Mask] = {}  # by the values that were handed out together, the latest last
         self.all: Mask | None = None
-        """Hides every value that was handed out so far."""
+        """Hides every value that was handed out so far, of the last `MASKS_KEPT` that were handed out together."""
 
     def of(self, names: Iterable[str]) -> tuple[dict[str, str], Mask]:
         """The values of these names, and what hides them. Raises SecretMissing."""
         values = {name: self._value(name) for name in names}
         wanted = frozenset(values.values())
-        mask = self._masks.get(wanted)
-        if mask is None:
-            mask = self._masks[wanted] = Mask(wanted)
-            self.all = Mask(value for known in self._masks for value in known)
+        mask = self._masks.pop(wanted, None)
+        if mask is not None:
+            self._masks[wanted] = mask  # as the last one
+            return values, mask
+        mask = self._masks[wanted] = Mask(wanted)
+        if len(self._masks) > MASKS_KEPT:
+            del self._masks[next(iter(self._masks))]
+        self.all = Mask(value for known in self._masks for value in known)
         return values, mask
 
     def _value(self, name: str) -> str:

@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 __all__ = ["START", "Supervisor"]
 
 
+SPECS_KEPT = 1_000
+"""Classes of actors that are known with how they are run."""
+
+
 class _Start:
     """The control message that runs `started`."""
 
@@ -134,6 +138,8 @@ class Supervisor(Endings):
                 has_stopped=kind.stopped is not Actor.stopped,
             )
             if key:
+                if len(self._specs) >= SPECS_KEPT:  # classes may be made for one actor each, too
+                    self._specs.clear()
                 self._specs[key] = spec
         return built, spec
 

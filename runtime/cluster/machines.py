@@ -65,7 +65,8 @@ class MachinesAbroad:
                     return
                 if found.finished_at is None:
                     return
-                message = replace(message, known=found)
+                kept = await self._seat.patiently(self._seat.host.journal.spec, found.definitions[-1])
+                message = replace(message, known=found, kept=kept)
             self._seat.host.tell(message)
             self._machines.on_spawn(ref.name)
         except RuntimeClosed:

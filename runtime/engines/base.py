@@ -77,6 +77,9 @@ class BaseEngine(Generic[R]):
     def kill_worker(self, worker: str, incarnation: int) -> None:
         """Nothing: its workers have no process of their own."""
 
+    def forget_worker(self, worker: str) -> None:
+        """Nothing: its workers have no process of their own."""
+
     def release(self) -> None:
         """Nothing is kept here."""
 

@@ -195,6 +195,10 @@ class Engine(Protocol):
         """Kill a worker's process; what runs there ends as lost."""
         ...
 
+    def forget_worker(self, worker: str) -> None:
+        """Let go of what is kept of a worker that ended long ago, by its name."""
+        ...
+
     def release(self) -> None:
         """Give back what is kept for later and idle now, as processes: resources ran out."""
         ...

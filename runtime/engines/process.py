@@ -155,6 +155,11 @@ class ProcessEngine(BaseEngine[_ProcessRun]):
             for one in self._seats_of(seat):
                 self._keeper.kill(one)
 
+    def forget_worker(self, worker: str) -> None:
+        """Let go of the seat of a worker that ended long ago."""
+        self._seats.pop(worker, None)
+        self._heard.pop(worker, None)
+
     def park(self, token: int) -> None:
         """Set aside the process of a body that lends its slot: its worker takes another one for what comes now."""
         run = self._runs.get(token)

@@ -188,6 +188,12 @@ class RayEngine(BaseEngine[_RayRun]):
         if seat is not None and seat.incarnation == incarnation:
             self._kill(seat)
 
+    def forget_worker(self, worker: str) -> None:
+        """Let go of the seat of a worker that ended long ago."""
+        self._seats.pop(worker, None)
+        self._aside.pop(worker, None)
+        self._heard.pop(worker, None)
+
     def park(self, token: int) -> None:
         """Nothing: an actor has room for what is given to others while a body that lends its slot waits there."""
 

@@ -87,6 +87,7 @@ class Entry(msgspec.Struct, gc=False):
     specs: list[tuple[int, bytes]] = []  # (workstream key, its encoded Workstream)
     outbox_done: list[int] = []
     answers: list[InboxAnswer] = []
+    specs_done: list[int] = []  # the keys of what nothing new will run by: it may go with the last that ran by it
     tidy: bool = False  # forget records of workers and breakers of which there are newer ones, or that say nothing
     pruned_at: float = 0.0  # forget what was kept only until then (UTC epoch seconds): keys of requests, answers
 

@@ -65,6 +65,7 @@ class MemoryJournal:
         self._machines: dict[str, MachineRecord] = {}  # by name
         self._machine_names: dict[int, str] = {}  # by key, of those that have not ended
         self._ended_machines: dict[str, None] = {}  # oldest first
+        self._old_kinds: set[int] = set()  # definitions that nothing new runs by
         self._outbox: dict[int, OutboxRow] = {}
         self._attempts: dict[int, list[AttemptRecord]] = {}  # by task, oldest first
         self._specs: dict[int, bytes] = {}
@@ -106,6 +107,7 @@ class MemoryJournal:
         self._on_durable = on_durable
         self._after_commit = after_commit
         self._told = self.durable
+        self._old_kinds.clear()  # who opens it goes by what the living run by
         return self._load()
 
     def append(self, entry: Entry) -> int:  # noqa: PLR0912 - one branch per kind of record
@@ -143,6 +145,9 @@ class MemoryJournal:
             self._last_key = max(self._last_key, *(key for key, _ in entry.specs))
         for key in entry.outbox_done:
             self._outbox.pop(key, None)
+        if entry.specs_done:
+            self._old_kinds.update(entry.specs_done)
+            self._forget_kinds()
         if entry.pruned_at:
             self._prune(entry.pruned_at)
         if entry.tidy:
@@ -220,6 +225,13 @@ class MemoryJournal:
         if len(self._ended_machines) > ENDED_MACHINES:
             oldest = next(iter(self._ended_machines))
             del self._ended_machines[oldest], self._machines[oldest]
+
+    def _forget_kinds(self) -> None:
+        """Forget the definitions that nothing new runs by, and nothing that is kept has run by."""
+        used = {key for machine in self._machines.values() for key in machine.definitions}
+        for key in self._old_kinds - used:
+            self._old_kinds.discard(key)
+            self._specs.pop(key, None)
 
     def _keep_workstream(self, record: WorkstreamRecord) -> None:
         if record.key not in self._workstreams:

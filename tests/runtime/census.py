@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import sys
 import types
 from collections import Counter, deque
 from pathlib import Path
@@ -16,10 +17,13 @@ _WEAK = {"WeakSet", "WeakValueDictionary", "WeakKeyDictionary"}
 
 
 def held_by(root: object, *but: object) -> Counter[str]:
-    """How many things each attribute holds, of all objects of ours that can be reached from `root`, `but` these."""
+    """How many things each attribute holds, of all objects of ours that can be reached from `root`, `but` these.
+
+    What modules hold counts as well.
+    """
     counted: Counter[str] = Counter()
     seen = {id(one) for one in but}
-    waiting: list[tuple[Any, str]] = [(root, "")]
+    waiting = [*in_modules(), (root, "")]
     while waiting:
         one, name = waiting.pop()
         if isinstance(one, _NONE_OF_IT) or id(one) in seen:
@@ -46,6 +50,17 @@ def _fields(one: object) -> list[tuple[str, Any]]:
         slots = each.__dict__.get("__slots__", ())
         names.update((slots,) if isinstance(slots, str) else slots)
     return [(name, getattr(one, name)) for name in names if hasattr(one, name)]
+
+
+def in_modules() -> list[tuple[Any, str]]:
+    """What the modules of the library hold, each with its name: as roots of `held_by`."""
+    return [
+        (value, f"{module.__name__}.{name}")
+        for module in list(sys.modules.values())
+        if module.__name__.partition(".")[0] == "callboard"
+        for name, value in list(vars(module).items())
+        if not name.startswith("__")
+    ]
 
 
 def rows_of(path: Path) -> dict[str, int]:

@@ -33,7 +33,9 @@ from callboard import (
 from callboard.actors import kernel, machine_actor, scheduler
 from callboard.actors import tools as breakers
 from callboard.actors.task import TaskActor
-from callboard.runtime import handles, host
+from callboard.runtime import handles, host, metrics, supervision
+from callboard.runtime import secrets as masks
+from callboard.runtime.journal import memory
 from callboard.web import board
 
 pytestmark = pytest.mark.anyio
@@ -171,10 +173,31 @@ async def subscriptions(runtime: Runtime, n: int) -> None:
     runtime.events(job=f"j{n}").close()
 
 
+async def kinds_of_machines(runtime: Runtime, n: int) -> None:
+    made = Machine(f"door of {n}", "shut", states=[*DOOR.states.values()], transitions=[*DOOR.transitions])
+    await runtime.spawn(MachineActor(made), name=f"door {n}").ask(Fire("remove"))
+
+
+async def classes_of_actors(runtime: Runtime, n: int) -> None:
+    class Made(Once):
+        pass
+
+    runtime.spawn(Made).tell(n)
+
+
+async def secrets(runtime: Runtime, n: int) -> None:
+    await run(runtime, flow(Task("t", run=works, secrets=[f"TOKEN_{n}"])))
+
+
+async def workers_with_processes(runtime: Runtime, n: int) -> None:
+    (worker,) = await runtime.start_worker(Worker(f"p{n}", engine="process", capacity=1))
+    await worker.terminate()
+
+
 KINDS: list[Callable[[Runtime, int], Awaitable[None]]] = [
     jobs, jobs_that_are_run_again, functions_of_functions, reserved_slots_and_hooks, children, approvals,
     approvals_of_bodies, tools, capabilities, workers, incarnations, machines, refusals, made_up_names, actors,
-    subscriptions,
+    subscriptions, kinds_of_machines, classes_of_actors, secrets, workers_with_processes,
 ]  # fmt: skip
 MANY = 320
 """Of each kind, twice: ten thousand things in all."""
@@ -201,7 +224,8 @@ def anyio_backend() -> str:
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name in (
         (kernel, "WORKERS_KEPT"), (breakers, "BREAKERS_KEPT"), (machine_actor, "KEPT"), (scheduler, "POOLS_KEPT"),
-        (kernel, "RERUNS"), (host, "ENGINES_KEPT"),
+        (kernel, "RERUNS"), (host, "ENGINES_KEPT"), (machine_actor, "KINDS_KEPT"), (supervision, "SPECS_KEPT"),
+        (masks, "MASKS_KEPT"), (metrics, "KINDS_COUNTED"),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, FEW)
 
@@ -217,7 +241,8 @@ async def test_what_a_runtime_holds_does_not_grow_with_what_has_ended(
     kind: Callable[[Runtime, int], Awaitable[None]],
 ) -> None:
     stays, of_others = Worker("stays", engine="loop", capacity=100), task_actors()
-    async with Runtime(workers=(stays, Worker("commands", engine="command", capacity=1))) as runtime:
+    workers = (stays, Worker("commands", engine="command", capacity=1))
+    async with Runtime(workers=workers, secrets=lambda name: f"the value of {name}") as runtime:
         runtime.on_trouble = lambda _: None
         runtime.spawn(MachineActor(DOOR), name="front")
         await many(runtime, kind, 0, MANY)
@@ -282,6 +307,20 @@ async def test_handles_of_jobs_that_have_ended_hold_no_actors(tmp_path: Path, mo
         assert len(runtime.recovered) == 5
         with pytest.raises(InvalidTransitionError, match="nothing leaves it"):
             await kept[0].cancel()
+
+
+async def test_a_journal_in_memory_forgets_what_nothing_runs_by_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "ENDED_MACHINES", FEW)
+    counted = []
+    async with Runtime() as runtime:
+        for begin in (0, MANY):
+            await many(runtime, kinds_of_machines, begin, MANY)
+            counted.append(held_by(runtime.journal)["MemoryJournal._specs"])
+        again = runtime.spawn(MachineActor(DOOR), name="front")
+        await run(runtime, flow(Task("t", run=works)))
+        assert runtime.journal.spec(again.record.definitions[-1]) is not None
+    before, after = counted  # with those of the last ended jobs
+    assert after < before + FEW
 
 
 async def test_the_records_of_workers_and_breakers_do_not_grow(tmp_path: Path) -> None:

@@ -270,6 +270,25 @@ async def test_a_name_that_lives_is_taken_up_and_another_machine_is_refused(open
             runtime.machine("run-8")
 
 
+async def test_an_ended_one_that_is_spawned_anew_after_a_restart_runs_by_what_it_ran_by(open_runtime: Open) -> None:
+    told: list[Notice] = []
+    for _ in range(3):
+        runtime = open_runtime()
+        runtime.on_trouble = told.append
+        async with runtime:
+            seen = runtime.events()
+            run = runtime.spawn(MachineActor(EXECUTION), name="run-7")
+            if not run.ended:
+                await run.ask(Fire("ENQUEUE"))
+                await run.ask(Fire("CANCEL"))
+            with pytest.raises(InvalidTransitionError):
+                await run.ask(Fire("ENQUEUE"))
+            assert len(run.record.definitions) == 1
+            seen.close()
+            assert [event.event async for event in seen if isinstance(event, Notice)] == []
+    assert told == []
+
+
 async def test_one_whose_machine_is_not_there_says_so_and_goes_on_when_it_is(
     open_runtime: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:

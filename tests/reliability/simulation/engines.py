@@ -95,6 +95,9 @@ class SimulatedEngine:
         if self.name == "process":
             self._hands.kill_worker(worker, incarnation)
 
+    def forget_worker(self, worker: str) -> None:
+        """Nothing is kept here."""
+
     def release(self) -> None:
         """Nothing is kept here."""
 
