@@ -113,14 +113,14 @@ def test_a_worker_made_late_does_not_push_the_others_out_of_the_next_resume(
     (folder / "program.py").write_text(
         textwrap.dedent("""
         import anyio
-        from callboard import Runtime, Task, Worker, Workstream
+        from callboard import Approval, Runtime, Task, Worker, Workstream
 
         async def main():
             mine = [Worker("first", engine="thread", capacity=1, capabilities=["early"])]
             async with Runtime("callboard.db", workers=mine) as runtime:
                 await runtime.start_worker(Worker("late", engine="thread", capacity=1, capabilities=["late"]))
                 tasks = [
-                    Task("held", command=["sleep", "60"], optional=True),
+                    Task("held", command=["true"], hold=Approval()),
                     Task("a", run="late_steps:note", capabilities=["early"], after=["held"]),
                     Task("b", run="late_steps:note", capabilities=["late"], after=["held"]),
                 ]
@@ -139,7 +139,7 @@ def test_a_worker_made_late_does_not_push_the_others_out_of_the_next_resume(
         assert running.stdout is not None
         assert running.stdout.readline() == "ready\n"
         running.kill()
-    assert cli("skip", "w/held").code == 4
+    assert cli("approve", "w/held").code == 4
     told = cli("resume")
     assert (told.code, (folder / "a").exists(), (folder / "b").exists()) == (0, True, True), told.everything
     events = [json.loads(line) for line in cli("history", "--json").out.splitlines()]
