@@ -38,7 +38,7 @@ from callboard.runtime import secrets as masks
 from callboard.runtime.journal import memory
 from callboard.web import board
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.laboratory]
 
 DOOR = Machine(
     "door", "shut", states=[State("shut", bounded_by="whoever opens it"), State("gone", terminal=True)],

@@ -182,7 +182,7 @@ async def test_a_runtime_is_left_that_has_run_them(
                     Workstream("w", tasks=[Task("t", run=anyio.lowlevel.checkpoint, on_completed=[hook])])
                 )
             ).wait()
-            await runtime.submit(Workstream("w", tasks=[Task("t", run=body, kill_grace=0.1)]))  # it runs while it is left
+            await runtime.submit(Workstream("w", tasks=[Task("t", run=body, kill_grace=0.1)]))  # runs on
             condition = Condition(run=body)
             await runtime.submit(Workstream("w", tasks=[Task("t", run=checkpoint, condition=condition)]))
 
