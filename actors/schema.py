@@ -23,6 +23,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 from msgspec import inspect
 
+from .digits import whole
 from .theirs import shown
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -312,7 +313,7 @@ def _advice(value: object, kind: inspect.Type) -> str | None:
             return did_you_mean(value, [str(known) for known in kind.values])
         case inspect.StrType() if isinstance(value, bool | int | float) or hasattr(value, "isoformat"):
             return "write it in quotes"
-        case inspect.IntType() | inspect.FloatType() if isinstance(value, str) and value.strip().isdigit():
+        case inspect.IntType() | inspect.FloatType() if isinstance(value, str) and whole(value.strip()) is not None:
             return "write it without quotes"
         case inspect.BoolType() if isinstance(value, str):
             return "write true or false, without quotes"

@@ -5,7 +5,7 @@ Rules
 - Every number that anybody gives for a time passes one of these functions before it is kept or waited for: here it is
   held to be a number, to be finite, and to lie where people, files, databases and timers can tell it.
 - A number is an `int` or a `float`. A bool, a Decimal, a timedelta, a text of digits is none: it is refused in
-  words, as a TypeError.
+  words, as a TypeError. In the text of a duration or a date the digits are 0 to 9, and not those of other scripts.
 - What is *set* is never negative (`seconds`). What a program works out in the moment of use, as the time that is left
   until something, may be: it is over already then (`wait_of`).
 - A point in time is UTC epoch seconds between 1970 and the year 9999, whatever the time is now: so the same value is
@@ -27,9 +27,9 @@ LATEST = 253_402_300_799.999
 """The last point in time accepted (UTC epoch seconds): the end of the year 9999."""
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
-_WHOLE = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+")
-_DATE = re.compile(r"\d{4}-\d")
+_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)")
+_WHOLE = re.compile(rf"(?:{_PART.pattern})+")
+_DATE = re.compile(r"[0-9]{4}-[0-9]")
 
 
 def number(value: object) -> float:

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import NamedTuple, Self
 
+from ..actors.digits import whole
 from .engines.processes import Process, this_process
 
 JOURNAL_VARIABLE = "CALLBOARD_JOURNAL"
@@ -46,10 +47,13 @@ class Origin(NamedTuple):
     def read(cls, journal: str, mark: str) -> Self | None:
         """That of a journal with this id, from its `mark`; None for what is none."""
         parts = mark.split(" ", _PARTS - 1)
-        if len(parts) != _PARTS or not (parts[2].isdigit() and parts[3].isdigit()):
+        if len(parts) != _PARTS:
             return None
-        kernel, namespace, pid, started, copy = parts
-        return cls(journal, copy, Process(kernel, namespace, int(pid), int(started)))
+        kernel, namespace, _, _, copy = parts
+        pid, started = whole(parts[2]), whole(parts[3])
+        if pid is None or started is None:
+            return None
+        return cls(journal, copy, Process(kernel, namespace, pid, started))
 
     @property
     def mark(self) -> str:

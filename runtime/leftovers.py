@@ -23,6 +23,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 
+from ..actors.digits import whole
 from ..actors.task_record import AttemptRecord
 from .engines.contract import ProcessInfo
 from .engines.processes import (
@@ -100,8 +101,7 @@ def _marked(tokens: set[int], asking: set[int], journal: str, copies: Collection
             group = os.getpgid(pid)
         except ProcessLookupError:
             continue
-        token = variables.get(TOKEN, "")
-        yield ProcessInfo(int(token) if token.isdigit() else 0, pid, group, start_time(pid)), mark
+        yield ProcessInfo(whole(variables.get(TOKEN)) or 0, pid, group, start_time(pid)), mark
 
 
 def _mark(variables: dict[str, str], tokens: set[int], asking: set[int], origin: Origin) -> str | None:
@@ -110,9 +110,9 @@ def _mark(variables: dict[str, str], tokens: set[int], asking: set[int], origin:
     if worker is not None:
         return f"{WORKER}={worker}"
     if asked_by:
-        owed = origin.process.is_gone if asked_by == UNASKED else asked_by.isdigit() and int(asked_by) in asking
+        owed = origin.process.is_gone if asked_by == UNASKED else whole(asked_by) in asking
         return f"{ASKED_BY}={asked_by}" if owed else None
-    return f"{TOKEN}={token}" if token.isdigit() and int(token) in tokens else None
+    return f"{TOKEN}={token}" if whole(token) in tokens else None
 
 
 def _known(attempts: Sequence[AttemptRecord]) -> Iterator[ProcessInfo]:

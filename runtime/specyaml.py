@@ -21,6 +21,7 @@ _DEEPEST = 100
 _LONGEST_NUMBER = 400  # characters of what is no text
 _TEXTS = ("tag:yaml.org,2002:str", "tag:yaml.org,2002:value")
 _COLLECTIONS = (None, "!", "tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
+_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 _MERGE = "tag:yaml.org,2002:merge"
 
 
@@ -153,11 +154,16 @@ class _Reader:
             return event.value
         if len(event.value) > _LONGEST_NUMBER:  # of sixties, a number takes the square of its length
             raise self.problem(event, f"{event.value[:60]!r}... is too long for a number or a date; put text in quotes")
+        none = f"{event.value[:60]!r} is no {tag.rpartition(':')[2]}; put text in quotes, without a tag"
+        if tag in _NUMBERS and not event.value.isascii():  # YAML has the digits 0 to 9, Python those of all scripts
+            raise self.problem(event, none)
         node = self._yaml.ScalarNode(tag, event.value, event.start_mark, event.end_mark)
         try:
             return self._scalars.construct_object(node)
         except ValueError as error:
             raise self.problem(event, f"{event.value[:60]!r} cannot be read: {error}") from None
+        except (LookupError, AttributeError):  # its reader trusts that what has a tag looks like it
+            raise self.problem(event, none) from None
         finally:
             self._scalars.constructed_objects.clear()
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ...actors.digits import whole
 from ..places import in_words
 from .boards import Board
 from .options import LONGEST
@@ -283,8 +284,9 @@ def find(reader: Asked, target: str, task: str | None = None) -> Found:
         job = reader.job(head or target)
     if job is None:
         head, at, run = (head or target).rpartition("@")
-        job = find_job(reader, head if at and run.isdecimal() else head + at + run, to_act=True)
-        if at and run.isdecimal() and run != str(job.run):
+        of_run = bool(at) and whole(run) is not None
+        job = find_job(reader, head if of_run else head + at + run, to_act=True)
+        if of_run and run != str(job.run):
             raise Trouble(
                 f"{target!r:.80} is of run {run:.10}; job {job.id} is in run {job.run}: only that can be acted on."
             )

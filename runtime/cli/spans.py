@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 from .trouble import Trouble
+
+_SECONDS = re.compile(r"[0-9]+\.?[0-9]*|\.[0-9]+")  # in these digits: `float` takes those of all scripts
 
 
 def span(text: str) -> float:
@@ -10,6 +14,6 @@ def span(text: str) -> float:
     from ...actors.times import seconds  # noqa: PLC0415
 
     try:
-        return seconds(text if not text.replace(".", "", 1).isdigit() else float(text))
+        return seconds(float(text) if _SECONDS.fullmatch(text) else text)
     except (ValueError, TypeError):
         raise Trouble(f"{text!r:.40} is no span of time: give it as 90s, 15m, 2h or 30d.") from None

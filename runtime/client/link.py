@@ -20,6 +20,7 @@ import anyio
 import httpx
 import msgspec
 
+from ...actors.digits import whole
 from ...actors.times import wait_of
 from .trouble import ServerUnreachable, error_of
 
@@ -184,7 +185,7 @@ async def _sent(client: httpx.AsyncClient, request: httpx.Request, *, stream: bo
 def _seconds(text: str | None) -> float:
     """What `Retry-After` asks for, in seconds. A date is not waited for: the pause is drawn then."""
     try:
-        return wait_of(float(text), "Retry-After") if text is not None and text.isdecimal() else 0.0
+        return wait_of(whole(text) or 0, "Retry-After")
     except ValueError:  # no server means a hundred years
         return 0.0
 

@@ -24,6 +24,7 @@ import anyio
 import httpx
 import msgspec
 
+from ...actors.digits import whole
 from ...actors.transitions import Transitioned
 from ..filters import Event, Wanted
 from ..observe import Dropped
@@ -169,8 +170,7 @@ class Pump:
     async def _take(self, message: Message) -> bool:
         """Pass one on. Returns whether more is wanted."""
         event = message.event()
-        if message.id is not None and message.id.isdecimal():
-            number = int(message.id)
+        if (number := whole(message.id)) is not None:
             if isinstance(event, Transitioned) and self._after is not None and number <= self._after:
                 return True  # it came before the stream was cut off
             self._after = number

@@ -27,6 +27,7 @@ import anyio
 import msgspec
 from anyio.lowlevel import checkpoint
 
+from ...actors.digits import whole
 from ..filters import Filters, wanted_by
 from ..inflight import InFlight
 from ..logs import logger
@@ -199,7 +200,7 @@ def _asked(
     where, number = "Last-Event-ID", last_event_id
     if not number and "after" in query:
         where, number = "after", query["after"][-1]
-    after = int(number) if number and number.isascii() and number.isdecimal() and len(number) < 20 else None
+    after = whole(number)
     if number and (after is None or after > LAST):
         found.append(FoundWrong(where, f"{where} is the number of a transition, not {number[:60]!r}"))
     return filters, said == "true", after, found

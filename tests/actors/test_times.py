@@ -7,13 +7,16 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
+import msgspec
 import pytest
 
 from callboard import HealthChecks, RetryAfter, Supervision
 from callboard.actors.backoff import decode_wait
+from callboard.actors.digits import whole
 from callboard.actors.machine_kind import due_of
 from callboard.actors.times import LATEST, LONGEST, limit_of, moment, number, point, seconds, wait_of
 from callboard.actors.transitions import iso
+from callboard.machines import log
 from callboard.runtime.engines.failures import describe
 from callboard.runtime.journal.cluster import lease_of
 
@@ -64,6 +67,27 @@ def test_what_is_no_finite_number_is_refused_in_words(take: Callable[[Any], obje
 def test_what_is_set_is_never_negative(take: Callable[[Any], object]) -> None:
     with pytest.raises(ValueError, match=r"-1|at least"):
         take(-1)
+
+
+@pytest.mark.parametrize("text", ["\u0663s", "1.\u0663s", "1h\u0663m", "\uff11s", "\u0967d"])
+def test_a_duration_has_the_digits_0_to_9(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a duration"):
+        seconds(text)
+
+
+@pytest.mark.parametrize("text", ["\u0662\u0660\u0662\u0666-01-01T00:00:00Z", "2026-0\u0661-01T00:00:00Z"])
+def test_a_date_has_the_digits_0_to_9(text: str) -> None:
+    for take in (lambda value: moment(value, 0.0), lambda value: due_of("at", value, 0.0)):
+        with pytest.raises(ValueError):  # noqa: PT011 - in whose words does not matter
+            take(text)
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert(text, log.Timestamp)
+
+
+def test_a_whole_number_in_a_text_has_the_digits_0_to_9() -> None:
+    assert [whole(text) for text in ("0", "007", "9" * 19)] == [0, 7, int("9" * 19)]
+    for text in (None, "", "\u0663", "\u00b2", "1_0", "+1", "-1", " 1", "1.0", "9" * 20, "9" * 5000):
+        assert whole(text) is None
 
 
 def test_what_is_left_until_something_may_be_over() -> None:

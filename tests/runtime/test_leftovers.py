@@ -133,6 +133,19 @@ def test_a_check_that_no_entity_asked_for_is_ended_with_its_runtime_only() -> No
         assert process.wait(LONGEST) == -signal.SIGKILL
 
 
+@pytest.mark.parametrize("number", ["\u0667", "\u00b2", "9" * 5000])
+def test_a_mark_that_holds_no_number_is_none_of_ours(number: str) -> None:
+    """Anything may stand in the environment of another program."""
+    mark = Origin.here("some", "copy").mark.split(" ")
+    assert Origin.read("some", " ".join([*mark[:2], number, *mark[3:]])) is None
+    assert Origin.read("some", " ".join([*mark[:3], number, *mark[4:]])) is None
+    for variables in ({TOKEN: number}, {ASKED_BY: number}):
+        with started(*(f"{name}={value}" for name, value in variables.items())) as process:
+            assert kill_leftovers([ATTEMPT], "some", ["copy"], [7], [7]) == 0
+            assert process.poll() is None
+            process.kill()
+
+
 def test_the_key_of_who_asked_decides_and_no_token_that_is_another_ones_by_now() -> None:
     with started(f"{TOKEN}=7", f"{ASKED_BY}=3") as process:
         assert kill_leftovers([ATTEMPT], "some", ["copy"], [7], [4]) == 0

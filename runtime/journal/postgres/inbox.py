@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import msgspec
 
+from ....actors.digits import whole
 from ...threads import at_once
 from ..contract import InboxRow, JournalError
 from ..decoding import INBOX, LONGEST_COMMAND, UNREADABLE
@@ -187,7 +188,7 @@ class PostgresBell:
                 rung = True
                 word, *nodes = notice.extra.decode(errors="replace").split()
                 if word == "given":
-                    self._given([int(node) for node in nodes if node.isdecimal()])
+                    self._given([number for node in nodes if (number := whole(node)) is not None])
             if rung:
                 return
             await anyio.wait_readable(connection.fileno())

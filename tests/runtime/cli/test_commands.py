@@ -20,6 +20,8 @@ import pytest
 from callboard import Notice
 from callboard.machines.lifecycles import PUBLISHED
 from callboard.machines.own import MACHINES
+from callboard.runtime.cli.spans import span
+from callboard.runtime.cli.trouble import Trouble
 
 from .conftest import PROGRAM, Told, environment
 
@@ -744,7 +746,14 @@ def test_status_shows_the_plan_of_a_job(cli: Cli) -> None:
     assert "--plan shows the plan of one job" in cli("status", "--plan").err
 
 
-@pytest.mark.parametrize("span", ["nan", "inf", "1e18", "-1", "9" * 400])
+@pytest.mark.parametrize("text", ["\u0663", "\u0663s", "\u0663.5", "\u00b2", "", "1_0", "+1", "1e3"])
+def test_a_span_of_time_has_the_digits_0_to_9(text: str) -> None:
+    with pytest.raises(Trouble, match="is no span of time"):
+        span(text)
+    assert [span(plain) for plain in ("3", "3.5", ".5", "3.", "1h30m")] == [3, 3.5, 0.5, 3, 5400]
+
+
+@pytest.mark.parametrize("span", ["nan", "inf", "1e18", "-1", "9" * 400, "\u0663", "\u0663s", "1\u0663m"])
 @pytest.mark.parametrize(
     "option",
     ["approve j --timeout", "top --every", "stuck --older-than", "serve --lease", "resume --drain-deadline"],
