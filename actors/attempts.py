@@ -6,6 +6,8 @@ Rules
   the slot it held and changes nothing else.
 - Two budgets are counted when an attempt ends: failed ones and lost ones. Whether there is another attempt is decided
   by the machine's guards; the delay before it is drawn once, and its due time is journaled.
+- A body that raises `RetryAfter` is deferred: that is neither a failure nor a try, up to `max_deferrals` times; the
+  next one counts as any other failure. No task of its tool starts before the time that it named.
 - The nearest of its limits is armed: the attempt's, the one between heartbeats, the one over all attempts. The record
   says which it was. A body that was stopped gets `kill_grace` seconds, then it is abandoned.
 - Its clock begins when its body does: once its start is durable, however long the journal takes.
@@ -28,13 +30,13 @@ from msgspec.structs import replace
 
 from ..machines import TASK, Event, TaskState
 from ..machines.task import parks_when_exhausted
-from .backoff import delay
+from .backoff import LONGEST_ASKED, delay
 from .cancelling import CancellableEntity
 from .checks import SAID
 from .errors import retry_in
 from .kernel import Kernel
 from .limits import Limits, effective
-from .messages import Assign, Beat, CallEnded, Drain, ProcessStarted, Release, Started, Verdict
+from .messages import Assign, Beat, CallEnded, Drain, ProcessStarted, Release, Rest, Started, Verdict
 from .scheduler import IN_QUEUE
 from .spec import Task, Tool
 from .task_record import NO_TROUBLE, AttemptRecord, Process, Produced, TaskRecord, Trouble
@@ -78,6 +80,7 @@ class Failure(msgspec.Struct, frozen=True, gc=False):
     lost: bool = False
     permanent: bool = False
     repeated: bool = False
+    deferred: bool = False
 
 
 class Refusal(msgspec.Struct, frozen=True, gc=False):
@@ -385,6 +388,9 @@ class AttemptedTask(CancellableEntity[TaskRecord]):
 
     def _failed(self, ended: CallEnded, *, end: str) -> None:
         """Decide what a bad end leads to: another attempt, the parking place, or the end."""
+        if end == "failed" and self._asks_for_later(ended):
+            self._deferred(ended)
+            return
         if end == "failed" and ended.category in PASSES:
             end = self.passing(ended)
         record, now = self.record, self.kernel.at
@@ -429,6 +435,27 @@ class AttemptedTask(CancellableEntity[TaskRecord]):
             limit=record.limit if end == "timed_out" else None, final=final,
         )  # fmt: skip
         self.fire(FAIL, changed, failure, reason=error, metadata=told, due_at=due)
+
+    def _asks_for_later(self, ended: CallEnded) -> bool:
+        """Whether the body raised `RetryAfter` and nothing else, and may be put off once more."""
+        asked = ended.retry_after is not None and ended.category in {None, "transient"} and not ended.permanent
+        return asked and self.record.deferrals < self.limits.retry.max_deferrals
+
+    def _deferred(self, ended: CallEnded) -> None:
+        """Run it again when the body said, and keep its tool's other tasks from starting before that."""
+        record, now = self.record, self.kernel.at
+        due = now + min(ended.retry_after or 0.0, LONGEST_ASKED)
+        self._journal_attempt(ended, end="deferred")
+        self._tell_breaker("returned")
+        if (breaker := self.breaker) is not None:
+            self.kernel.send(breaker, Rest(due))
+        changed = replace(
+            record, deferrals=record.deferrals + 1, probe=False, execution_ms=round(ended.duration * 1000),
+            ended_at=now, queued_at=now, claimed_at=None, worker=None, worker_id=None, parked=None, limit=None,
+        )  # fmt: skip
+        told = {"end": "deferred", "deferrals": changed.deferrals, "retry_at": iso(due)}
+        self.change(probe=False)
+        self.fire(FAIL, changed, Failure(deferred=True), reason=f"deferred: {ended.error}", metadata=told, due_at=due)
 
     def _lost(self, reason: str) -> None:
         ended = CallEnded(self.record.token, "lost", error=reason, error_type=WORKER_LOST, category="transient")

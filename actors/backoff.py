@@ -5,7 +5,7 @@ Rules:
 - Retry n (n = 1, 2, ...) waits `min(max_delay, base_delay * 2**(n-1))`, times 1 +- jitter, never above
   `max_delay`, and without overflow for any n. `Retry(wait=...)` draws it in another way; `max_delay` still
   holds.
-- An error that carries its own delay (`RetryAfter`) wins over both, and is held to a day only.
+- An error that carries its own delay (`RetryAfter`, where that is a failure) wins over both, and is held to a day only.
 - Chance comes from the `rng` that is given, also for tenacity's random strategies: a replay draws the same.
 - What is journaled is data: a strategy is written as a mapping of its name and its numbers
   (`{"strategy": "wait_fixed", "wait": 3}`), a function as its import path.

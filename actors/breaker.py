@@ -17,6 +17,8 @@ Rules
   breaker that is not closed, parked at one that is), so a crash in between loses nothing, and what changes its mind in
   between goes on from there.
 - A success while `closed` with no failure counted changes nothing, and is not journaled.
+- It rests until the time that a body was told by the tool (`RetryAfter`), the latest of several: none of its tasks
+  starts before, in any state. That is neither a failure nor a success. A restart keeps it, an operator's reset ends it.
 
 Where several nodes share the journal, each has a breaker of its own of every tool, and all are one:
 - One that has opened or closed by itself, or by an operator's word, says so (`news`); the others hear of it
@@ -44,6 +46,7 @@ from .messages import (
     Continue,
     Message,
     Queued,
+    Rest,
     TimerFired,
     ToolHeard,
     TurnFailed,
@@ -67,17 +70,20 @@ LOOK_AGAIN = 1.0
 """Seconds after which it is looked who could start, once something has changed while none of them could."""
 LOOK_EPOCH = 0
 """The epoch of the timer of that look, which outlives every state."""
+REST_EPOCH = -1
+"""The epoch of the timer that ends its rest, which does so, too."""
 
 
 class BreakerActor(Entity[BreakerRecord]):
     """The breaker of one tool."""
 
-    __slots__ = ("failed", "left", "looks", "parked", "tries_since", "waits")
+    __slots__ = ("failed", "left", "looks", "parked", "rests", "tries_since", "waits")
 
     machine = BREAKER
     by_utc = frozenset({OPEN})
     receivers: ClassVar[dict[type[Message], str]] = {
         Verdict: "on_verdict",
+        Rest: "on_rest",
         Continue: "on_continue",
         ResetBreaker: "on_reset",
         TripBreaker: "on_trip",
@@ -92,6 +98,7 @@ class BreakerActor(Entity[BreakerRecord]):
         self.left: list[QueueingTask] = []  # out of the queue, and still to be told to park
         self.failed = False  # its last turn raised: it does not go on by itself
         self.looks: Armed | None = None  # the timer of the next look who could start
+        self.rests: Armed | None = None  # the timer that ends its rest
         self.waits = 0  # the key of the last task that gave its permit on while its attempt goes on
         self.tries_since = 0  # what `record.agreed` was when it was told that nobody else tries the tool
 
@@ -100,6 +107,8 @@ class BreakerActor(Entity[BreakerRecord]):
         self.parked, self.left = [], []
         self.failed = False
         self.arm_again()
+        if self.record.not_before is not None:
+            self._rest()
 
     @property
     def closed(self) -> bool:
@@ -114,7 +123,9 @@ class BreakerActor(Entity[BreakerRecord]):
     @property
     def says_nothing(self) -> bool:
         """Whether it is closed, counts nothing, and nobody waits for it."""
-        return self.record.state == CLOSED and not self.record.failures and not self.parked and not self.left
+        record = self.record
+        counts = record.failures or record.not_before is not None
+        return record.state == CLOSED and not counts and not self.parked and not self.left
 
     def retry_in(self) -> float:
         """Seconds until the cooldown is over."""
@@ -314,6 +325,32 @@ class BreakerActor(Entity[BreakerRecord]):
         elif record.state == CLOSED and record.failures:
             self.fire(Event.SUCCEED, replace(record, failures=0))
 
+    # -- its rest ------------------------------------------------------------------------------------------------------
+
+    def on_rest(self, message: Rest) -> None:
+        """The tool asked to be left alone until then."""
+        if message.until > max(self.kernel.at, self.record.not_before or 0.0):
+            self.change(not_before=message.until)
+            self._rest()
+
+    def _rest(self) -> None:
+        self._disarm_rest()
+        due = self.record.not_before or 0.0
+        self.rests = self.kernel.port.arm(due, TimerFired(self.record.key, REST_EPOCH), by_utc=False)
+        self.kernel.scheduler.rest(self.record.name, resting=True)
+
+    def _rested(self) -> None:
+        """Its tasks may start again."""
+        self._disarm_rest()
+        if self.record.not_before is not None:
+            self.change(not_before=None)
+            self.kernel.scheduler.rest(self.record.name, resting=False)
+
+    def _disarm_rest(self) -> None:
+        if self.rests is not None:
+            self.kernel.port.disarm(self.rests)
+            self.rests = None
+
     # -- its states ----------------------------------------------------------------------------------------------------
 
     def entered_open(self) -> None:
@@ -347,6 +384,9 @@ class BreakerActor(Entity[BreakerRecord]):
         if message.epoch == LOOK_EPOCH:
             self._look()
             return
+        if message.epoch == REST_EPOCH:
+            self._rested()
+            return
         if message.epoch != self.record.epoch:
             return
         if self.kernel.node:
@@ -368,6 +408,7 @@ class BreakerActor(Entity[BreakerRecord]):
         if self.looks is not None:
             self.kernel.port.disarm(self.looks)
             self.looks = None
+        self._disarm_rest()
 
     # -- the other nodes -----------------------------------------------------------------------------------------------
 
@@ -422,6 +463,7 @@ class BreakerActor(Entity[BreakerRecord]):
         """An operator says that the tool is healthy. What began before says nothing about it any more."""
         changed = self._begin_period(self.record.agreed)
         self.fire(Event.RESET, changed, reason=message.reason, metadata=_told(message.by))
+        self._rested()
         self._tell()
 
     def on_trip(self, message: TripBreaker) -> None:

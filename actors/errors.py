@@ -4,7 +4,7 @@ cancelled.
 | error | says | what the runtime does |
 | --- | --- | --- |
 | `Permanent` | another try cannot help | fails the task at once, whatever its retry policy |
-| `RetryAfter` | try again, but not before so many seconds | uses that delay in place of the backoff |
+| `RetryAfter` | run me again, but not before so many seconds | does so; that counts as neither a failure nor a try |
 | `CircuitOpen` | your command came while the tool is not healthy | is raised by `TaskHandle.reset`, never in a body |
 | `AttemptOver` | too late: this attempt was given up | is raised inside a body, by `task.submit()` |
 | `ApprovalRejected`, `ApprovalExpired` | are raised by `task.approval()` | as `Permanent`: the decision stands |
@@ -35,8 +35,9 @@ class ApprovalExpired(Permanent):
 
 
 class RetryAfter(Exception):  # noqa: N818 - it reads as what is asked for
-    """Raise it from a body to be tried again, `seconds` from now, in place of the backoff's delay.
+    """Raise it from a body to be run again, `seconds` from now (a day at most): that is neither a failure nor a try.
 
+    No task of the same tool starts before that either. `Retry.max_deferrals` bounds how often; once more is a failure.
     Raises ValueError when `seconds` is negative or not finite, TypeError when it is no number.
     """
 

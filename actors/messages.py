@@ -306,6 +306,12 @@ class Verdict(Message, frozen=True):
     event: str
 
 
+class Rest(Message, frozen=True):
+    """To a breaker: a body was told by the tool to come back at `until` (UTC epoch seconds). No task starts before."""
+
+    until: float
+
+
 class Ready(Message, frozen=True):
     """To a task: your dependencies are satisfied."""
 

@@ -107,6 +107,7 @@ class BreakerRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     said_by: str | None = None  # whose settings these are: a job's id, or RUNTIME; None: the usual ones
     max_parallel: int | None = None  # the tool's limit that holds; None: it has none
     limit_by: str | None = None  # who said that: a job's id, or RUNTIME
+    not_before: float | None = None  # no task starts before (UTC epoch seconds): the tool itself asked for that
     generation: int = 0
     probe: int | None = None  # the task that holds the permit
     agreed: int | None = 0  # where nodes share tools: which of their changes it knows of; None: it has one to tell

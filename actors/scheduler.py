@@ -4,7 +4,8 @@ Rules
 -----
 - Higher priority first; within a priority first come, first served. A task that is queued again keeps its old place.
 - A task starts when all of its *gates* are open: its pool (the workers that have its engine and capabilities), its
-  workstream's `max_parallel`, its tool's (where nodes share a journal: this node's share of it, see `shares.py`). A
+  workstream's `max_parallel`, its tool's (where nodes share a journal: this node's share of it, see `shares.py`), and
+  the one that is shut while its tool rests. A
   slot counts from the decision until the body is gone, so a cancelled task may still hold one.
 - Tasks with the same gates wait in one *lane*, a heap. A lane whose first task cannot start is parked at the gate that
   is shut, and only the best lane parked there is woken when the gate opens: by a slot that came free, or by a lane that
@@ -58,6 +59,8 @@ class SchedulerActor:
         self.pools: dict[tuple[str, frozenset[str]], Pool] = {}
         self.streams: dict[int, Gate] = {}
         self.tools: dict[str, Gate] = {}
+        self.rests: dict[str, Gate] = {}  # of each tool: shut while the tool rests
+        self.resting: set[str] = set()
         self.probing: dict[str, BreakerActor] = {}  # those whose permit may wait for somebody who can start
         self.tickets = 0
         self.entries = 0
@@ -99,6 +102,7 @@ class SchedulerActor:
         gate = self.tools.get(tool)
         if gate is not None and not gate.used:
             del self.tools[tool]
+            self.rests.pop(tool, None)
 
     def _drop_pools(self) -> None:
         """Let the pools go in which nobody waits: what tasks ask for may be anything that somebody made up."""
@@ -278,8 +282,20 @@ class SchedulerActor:
             if gate is None:  # also where it has no limit: one may be said while its tasks run
                 gate = self.tools[tool] = Gate(NO_LIMIT)
                 self._set_limit(tool, gate, self.kernel.tool_limits.of(tool))
-            gates.append(gate)
+            if tool not in self.rests:
+                self.rests[tool] = Gate(0 if tool in self.resting else NO_LIMIT)
+            gates += (self.rests[tool], gate)  # who waits for the first wants nothing of the second yet
         return tuple(gates)
+
+    def rest(self, tool: str, *, resting: bool) -> None:
+        """Start no task of a tool from now on, or again."""
+        (self.resting.add if resting else self.resting.discard)(tool)
+        gate = self.rests.get(tool)
+        if gate is not None:
+            gate.limit = 0 if resting else NO_LIMIT
+            if not resting and gate.waiting:
+                self.wake(gate)
+                self.match()
 
     def limit_tool(self, tool: str, limit: int | None) -> None:
         """Keep to another limit of a tool from now on; None: it has none. What runs beyond it runs on."""

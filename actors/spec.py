@@ -55,7 +55,8 @@ class Retry(Spec, frozen=True, kw_only=True):
     (`max_attempts - 1`); give one of them at most. Backoff before retry n is `min(max_delay, base_delay *
     2**(n-1))`, times 1 +- jitter (0..1), never above max_delay; delays are durations. wait: another way to
     draw the delay: a tenacity wait strategy, or "module:function" of one number (the retry's number, from
-    1) that returns seconds; the result is still held to max_delay.
+    1) that returns seconds; the result is still held to max_delay. max_deferrals: how often a body may raise
+    `RetryAfter` without that counting as a try; what it raises beyond that is a failure as any other.
     """
 
     max_attempts: int | None = None
@@ -64,6 +65,7 @@ class Retry(Spec, frozen=True, kw_only=True):
     max_delay: Duration = 60.0
     jitter: float = 0.25
     wait: Any = None  # a tenacity strategy, its encoded form (see backoff.py), or an import path
+    max_deferrals: int = 100
 
 
 class Breaker(Spec, frozen=True, kw_only=True):

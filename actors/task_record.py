@@ -71,6 +71,7 @@ class TaskRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=False
     failed_attempts: int = 0
     lost_attempts: int = 0
     granted: int = 0
+    deferrals: int = 0  # how often its body asked to be run later (`RetryAfter`)
     allowed: Allowed = ALLOWED
     worker: int | None = None  # key
     worker_id: str | None = None
@@ -190,7 +191,7 @@ class AttemptRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     worker_id: str | None = None
     claimed_at: float
     ended_at: float | None = None
-    end: str | None = None  # succeeded | failed | timed_out | lost | cancelled | returned (given back by a drain)
+    end: str | None = None  # succeeded | failed | timed_out | lost | cancelled | deferred | returned (by a drain)
     error: str | None = None
     exit_code: int | None = None
     duration_ms: int | None = None

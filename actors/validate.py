@@ -330,6 +330,7 @@ class _Checker(Fields):
                 "give one: tries are retries + 1",
             )
         self.at_least((*at, "max_attempts"), spec.max_attempts, 1, "write 1 for a single try")
+        self.at_least((*at, "max_deferrals"), spec.max_deferrals, 0)
         self.at_least((*at, "max_retries"), spec.max_retries, 0)
         if not 0 <= spec.jitter <= 1:
             self.bad(

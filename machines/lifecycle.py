@@ -100,8 +100,11 @@ def retries(record: TaskFacts, payload: object) -> Retries:
     lost = failure is not None and failure.lost
     permanent = failure is not None and failure.permanent and not lost
     repeated = failure is not None and failure.repeated and not lost
+    deferred = failure is not None and failure.deferred
     spent = record.lost_attempts if lost else record.failed_attempts
     limit = record.max_losses if lost else record.max_attempts + record.granted
     final = permanent or repeated or (lost and record.on_loss != "rerun")
-    made = limit - 1 if final else spent - (failure is not None)
+    made = limit - 1 if final else spent - (failure is not None and not deferred)
+    if deferred:  # it is run again whatever the count, and uses up nothing of it
+        limit = max(limit, made + 2)
     return Retries(made, limit - 1, permanent, repeated, record.unmet)

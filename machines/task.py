@@ -10,7 +10,8 @@ Rules
   `max_losses`.
 - `timed_out` and `recovering` are not ends: they wait for the body to be gone, or for its worker to come
   back. What then happens is decided as it is for a failure in `running`.
-- A requeue in `running` gives the try back: it is counted as neither failed nor lost.
+- A requeue in `running` gives the try back: it is counted as neither failed nor lost. So does a deferral: the body
+  asked to be run later. How many of those there may be is asked before it is called one.
 - Validating again after an interruption counts nothing; the body is not run again.
 - A task that was the breaker's probe parks on failure, whatever its attempts: the breaker is open again.
 - Slots belong to attempts, not to states: a cancelled task's slot is free only when its body is gone.
@@ -130,6 +131,11 @@ class Failure(Protocol):
         """The same error came too many times in a row."""
         ...
 
+    @property
+    def deferred(self) -> bool:
+        """The body asked to be run later: it has not failed, and uses up no try."""
+        ...
+
 
 class Decision(Protocol):
     """The payload of `approve`."""
@@ -190,7 +196,9 @@ def was_probe_may_retry(facts: TaskFacts, failure: Failure) -> bool:
 
 
 def may_retry(facts: TaskFacts, failure: Failure) -> bool:
-    """The budget of what has just ended (a failure or a loss) leaves another attempt."""
+    """The budget of what has just ended (a failure or a loss) leaves another attempt; a deferral has always one."""
+    if failure.deferred:
+        return True
     if failure.lost:
         return facts.on_loss == "rerun" and facts.lost_attempts + 1 < facts.max_losses
     if failure.permanent or failure.repeated:

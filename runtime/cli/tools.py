@@ -11,6 +11,7 @@ from .options import JOURNAL
 
 def tools(journal: Place = JOURNAL, as_json: AsJson = False) -> None:
     """Show the tools of a journal: how many attempts may use each at the same time, who says so, and its breaker."""
+    from ...actors.transitions import iso  # noqa: PLC0415
     from . import words  # noqa: PLC0415
     from .reading import reading  # noqa: PLC0415
     from .status import as_lines, table  # noqa: PLC0415
@@ -24,18 +25,21 @@ def tools(journal: Place = JOURNAL, as_json: AsJson = False) -> None:
                 "breaker": record.shown, "failures": record.failures, "failure_threshold": record.failure_threshold,
                 "cooldown": record.cooldown, "success_threshold": record.success_threshold,
                 "ignore": list(record.ignore), "breaker_by": record.said_by,
+                "not_before": None if record.not_before is None else iso(record.not_before),
             }
             for record in records
         ]  # fmt: skip
         as_lines(rows)
         return
     table(
-        ("tool", "at once", "says", "breaker", "opens after", "cools down", "says"),
+        ("tool", "at once", "says", "rests until", "breaker", "opens after", "cools down", "says"),
         [
             [
                 words.one_line(record.id), "no limit" if record.max_parallel is None else f"{record.max_parallel:,}",
-                words.one_line(record.limit_by or ""), str(record.shown), f"{record.failure_threshold} failures",
-                words.took(record.cooldown), words.one_line(record.said_by or ""),
+                words.one_line(record.limit_by or ""),
+                "" if record.not_before is None else words.moment(record.not_before),
+                str(record.shown), f"{record.failure_threshold} failures", words.took(record.cooldown),
+                words.one_line(record.said_by or ""),
             ]
             for record in records
         ],

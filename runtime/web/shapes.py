@@ -118,7 +118,7 @@ class BreakerView(View, frozen=True, kw_only=True):
     """The circuit breaker of a tool. cooldown: seconds; retry_in: until it lets a task see whether the tool is back;
     parked: tasks that wait for it; probe: whether one looks now. max_parallel: attempts that may use the tool at the
     same time, over all workstreams; limit_by and said_by: the job that says that, or the breaker's settings, or
-    "runtime".
+    "runtime"; not_before: when the tool asked to be left alone until, no task starts before.
     """
 
     tool: str
@@ -134,6 +134,7 @@ class BreakerView(View, frozen=True, kw_only=True):
     said_by: str | None
     max_parallel: int | None
     limit_by: str | None
+    not_before: float | None
 
 
 class MachineView(View, frozen=True, kw_only=True):
@@ -284,7 +285,7 @@ def breaker_view(record: BreakerRecord, *, retry_in: float, parked: int, actions
         failure_threshold=record.failure_threshold, success_threshold=record.success_threshold,
         cooldown=record.cooldown, generation=record.generation, retry_in=retry_in, parked=parked,
         probe=record.probe is not None, said_by=record.said_by,
-        max_parallel=record.max_parallel, limit_by=record.limit_by,
+        max_parallel=record.max_parallel, limit_by=record.limit_by, not_before=record.not_before,
     )  # fmt: skip
 
 
@@ -322,6 +323,7 @@ def task_view(
         wait_until=task.wait_until, decisions=task.decisions, output_size=task.output_size,
         facts={
             "failed_attempts": task.failed_attempts, "lost_attempts": task.lost_attempts, "granted": task.granted,
+            "deferrals": task.deferrals,
             "limit": task.limit, "routable": task.routable, "parked": task.parked, "standing": task.standing,
             "queued_at": task.queued_at, "claimed_at": task.claimed_at, "ended_at": task.ended_at,
             "validation_ms": task.validation_ms, "circuit_state": task.circuit_state, "on_loss": task.on_loss,

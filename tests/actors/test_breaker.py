@@ -8,7 +8,7 @@ import pytest
 from tests.actors.jobs_help import child, waits
 from tests.actors.stage import Stage, fails, flow, hangs, task
 
-from callboard.actors.commands import AskApproval, Pause
+from callboard.actors.commands import AskApproval, Pause, ResetBreaker
 from callboard.actors.messages import Drain
 from callboard.actors.spec import Approval, Breaker, Check, Hook, Retry, Task, Tool, Worker
 
@@ -50,6 +50,59 @@ def test_a_tool_that_says_nothing_has_the_usual_breaker() -> None:
     stage.submit(flow(*(task(f"a{n}", tool="t", optional=True) for n in range(5))))
     breaker = stage.breaker
     assert (breaker.state, breaker.failure_threshold, breaker.due_at) == ("open", 5, stage.time + 60)
+
+
+LATER = fails("429", retry_after=50.0, category="transient")
+
+
+def test_a_body_that_the_tool_told_to_come_back_later_says_nothing_bad_of_it() -> None:
+    stage = Stage()
+    stage.scripts |= {"a": LATER, "b": fails(), "c": LATER}
+    stage.submit(flow(use("a"), use("b"), use("c"), tools=TOOLS))
+    stage.advance(200)
+    assert (stage.breaker.state, stage.breaker.failures) == ("closed", 1)  # no success either, which would clear it
+
+
+def test_no_task_of_the_tool_starts_before_the_time_that_it_named() -> None:
+    stage = Stage()
+    stage.scripts["a"] = LATER
+    began = stage.time
+    stage.submit(flow(use("a", retry=Retry(max_attempts=1, max_deferrals=1)), tools=TOOLS), "one")
+    stage.submit(flow(use("b"), task("free")), "two")
+    assert (stage.bodies(), stage.breaker.not_before) == (["a", "free"], began + 50)
+    stage.advance(49)
+    assert stage.bodies() == ["a", "free"]
+    after = stage.after_crash()
+    assert after.bodies() == []
+    after.advance(1)
+    assert sorted(after.bodies()) == ["a", "b"]
+    assert after.breaker.not_before is None or after.scripts.get("a") is LATER
+
+
+def test_the_latest_time_that_was_named_holds_and_an_operators_reset_ends_the_rest() -> None:
+    stage = Stage()
+    stage.scripts |= {"a": LATER, "b": fails("429", retry_after=20.0, category="transient"), "c": hangs, "d": hangs}
+    began = stage.time
+    stage.submit(flow(use("a"), use("b"), tools=TOOLS))
+    stage.scripts["b"] = hangs
+    stage.submit(flow(use("c"), use("d"), tools=TOOLS), "more")
+    stage.advance(20)
+    assert (stage.bodies(), stage.breaker.not_before) == (["a", "b"], began + 50)
+    stage.command(stage.kernel.breakers["t"], ResetBreaker("it is fine"))
+    assert stage.breaker.not_before is None
+    assert stage.bodies()[2:] == ["b", "c", "d"]
+
+
+def test_a_probe_that_is_told_to_come_back_later_gives_its_permit_to_the_next_once_the_tool_has_rested() -> None:
+    stage = opened(use("a"), use("b"))
+    stage.scripts |= {"a": LATER, "b": hangs}
+    stage.advance(60)
+    assert (stage.bodies()[-1], stage.breaker.state) == ("a", "half_open")
+    stage.advance(49)
+    assert stage.bodies()[-1] == "a"
+    stage.advance(1)
+    assert stage.bodies()[-1] == "b"
+    assert stage.task("a").failed_attempts == 0
 
 
 def test_timeouts_of_bodies_count() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.actors.stage import Stage, fails, fails_until, flow, hangs, task
+from tests.actors.stage import Script, Stage, fails, fails_until, flow, hangs, task
 
 from callboard.actors.backoff import delay
 from callboard.actors.messages import Beat, CallEnded, Drain, ProcessStarted
@@ -90,12 +90,71 @@ def test_success_after_failures() -> None:
     assert [a.end for a in stage.attempts("a")] == ["failed", "failed", "succeeded"]
 
 
-def test_an_error_may_carry_its_own_delay() -> None:
+def later(after: float = 77.0) -> Script:
+    return fails("come back later", retry_after=after, category="transient")
+
+
+def in_turn(*scripts: Script) -> Script:
+    """One script after another; success once all of them were."""
+    left = iter(scripts)
+    return lambda call, entity: script(call, entity) if (script := next(left, None)) is not None else {}
+
+
+def test_a_body_that_asks_to_be_run_later_has_neither_failed_nor_used_up_a_try() -> None:
     stage = Stage()
-    stage.scripts["a"] = fails(retry_after=77.0)
+    stage.scripts["a"] = in_turn(later(), later(), later())
     began = stage.time
-    run(stage, task("a", retry=EXACT))
-    assert stage.task("a").due_at == began + 77
+    run(stage, task("a"))  # which nobody says to try again
+    record = stage.task("a")
+    assert (record.state, record.due_at, record.reason) == ("retrying", began + 77, "deferred: come back later")
+    stage.advance(76)
+    assert stage.task("a").attempt == 1
+    stage.advance(1 + 2 * 77)
+    record = stage.task("a")
+    assert (stage.state(), record.attempt) == ("completed", 4)
+    assert (record.failed_attempts, record.lost_attempts, record.deferrals, record.error_count) == (0, 0, 3, 0)
+    assert [a.end for a in stage.attempts("a")] == ["deferred"] * 3 + ["succeeded"]
+    assert stage.audit() == []
+
+
+def test_deferrals_have_a_count_of_their_own_after_which_they_are_failures_as_others() -> None:
+    stage = Stage()
+    stage.scripts["a"] = later()
+    began = stage.time
+    run(stage, task("a", retry=Retry(max_attempts=2, max_deferrals=3)))
+    stage.advance(10 * 77)
+    record = stage.task("a")
+    assert (record.state, record.deferrals, record.failed_attempts) == ("failed", 3, 2)
+    assert [a.end for a in stage.attempts("a")] == ["deferred"] * 3 + ["failed"] * 2
+    assert record.finished_at == began + 4 * 77  # the delay that it asks for holds for those, too
+
+
+def test_where_nothing_may_be_deferred_it_is_a_failure_that_names_its_delay() -> None:
+    stage = Stage()
+    stage.scripts["a"] = later()
+    began = stage.time
+    run(stage, task("a", retry=Retry(max_attempts=3, base_delay=1, jitter=0, max_deferrals=0)))
+    assert (stage.task("a").due_at, stage.task("a").failed_attempts) == (began + 77, 1)
+
+
+def test_a_deferral_among_other_errors_is_a_failure() -> None:
+    stage = Stage()
+    stage.scripts["a"] = fails(retry_after=7.0, category="unknown")  # as a group of a RetryAfter and a ValueError
+    run(stage, task("a"))
+    assert (stage.state(), stage.task("a").failed_attempts) == ("failed", 1)
+
+
+@pytest.mark.parametrize("lifecycle", ["pipeline", "orchestration", "guarded", "execution"])
+def test_a_deferral_under_a_published_lifecycle_uses_up_nothing(lifecycle: str) -> None:
+    stage = Stage()
+    stage.scripts["a"] = in_turn(later(5), later(5), later(5))
+    run(stage, task("a", lifecycle=lifecycle))
+    stage.advance(4)
+    assert stage.task("a").state == "retrying"
+    stage.advance(20)
+    record = stage.task("a")
+    assert (record.state, record.deferrals, record.failed_attempts) == ("completed", 3, 0)
+    assert stage.audit() == []
 
 
 def test_a_permanent_error_is_not_tried_again() -> None:

@@ -41,8 +41,10 @@ def record(state: str = "ajar", **changed: Any) -> SimpleNamespace:
     return SimpleNamespace(state=state, **(known | changed))
 
 
-def failure(lost: bool = False, permanent: bool = False, repeated: bool = False) -> SimpleNamespace:
-    return SimpleNamespace(lost=lost, permanent=permanent, repeated=repeated)
+def failure(
+    lost: bool = False, permanent: bool = False, repeated: bool = False, deferred: bool = False
+) -> SimpleNamespace:
+    return SimpleNamespace(lost=lost, permanent=permanent, repeated=repeated, deferred=deferred)
 
 
 @pytest.mark.parametrize(
@@ -54,6 +56,8 @@ def failure(lost: bool = False, permanent: bool = False, repeated: bool = False)
         (record(failed_attempts=1, max_attempts=1), failure(), False),
         (record(failed_attempts=1), failure(permanent=True), False),
         (record(failed_attempts=1), failure(repeated=True), False),
+        (record(), failure(deferred=True), True),
+        (record(failed_attempts=3, max_attempts=3), failure(deferred=True), True),
         (record(failed_attempts=9, lost_attempts=1), failure(lost=True), True),  # losses have a budget of their own
         (record(lost_attempts=3), failure(lost=True), False),
         (record(lost_attempts=1, on_loss="fail"), failure(lost=True), False),

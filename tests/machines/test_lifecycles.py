@@ -347,8 +347,10 @@ def task(**facts: Any) -> SimpleNamespace:
     return SimpleNamespace(**usual | facts)
 
 
-def failure(*, lost: bool = False, permanent: bool = False, repeated: bool = False) -> SimpleNamespace:
-    return SimpleNamespace(lost=lost, permanent=permanent, repeated=repeated)
+def failure(
+    *, lost: bool = False, permanent: bool = False, repeated: bool = False, deferred: bool = False
+) -> SimpleNamespace:
+    return SimpleNamespace(lost=lost, permanent=permanent, repeated=repeated, deferred=deferred)
 
 
 LOSS = failure(lost=True)
@@ -367,6 +369,7 @@ FAILURE = failure()
         pytest.param(task(failed_attempts=3, granted=1), FAILURE, "failed", id="the granted one failed"),
         pytest.param(task(), failure(permanent=True), "failed", id="permanent error"),
         pytest.param(task(), failure(repeated=True), "failed", id="repeated error"),
+        pytest.param(task(max_attempts=1), failure(deferred=True), "retrying", id="asks to be run later"),
         pytest.param(task(failed_attempts=2, on_exhausted="park"), FAILURE, "circuit_open", id="parks"),
         pytest.param(task(on_exhausted="park"), FAILURE, "retrying", id="parks only when exhausted"),
         pytest.param(task(on_exhausted="park"), failure(permanent=True), "circuit_open", id="permanent, parks"),

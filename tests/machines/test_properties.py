@@ -52,7 +52,7 @@ def drawn_payload(seed: int) -> SimpleNamespace:
     """What any guard reads of an event's payload."""
     random = Random(seed)
     return SimpleNamespace(
-        **{name: random.random() < 0.5 for name in ("lost", "permanent", "repeated", "permit")},
+        **{name: random.random() < 0.5 for name in ("lost", "permanent", "repeated", "deferred", "permit")},
         at=random.choice([0.0, random.uniform(0, 10)]),
         missing=random.randint(0, 4),
     )

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from callboard.actors.breaker import REST_EPOCH
 from callboard.actors.messages import RECOVER, TimerFired
 from callboard.actors.records import BreakerRecord, JobRecord, OutboxRow, WorkstreamRecord
 from callboard.actors.task_record import AttemptRecord, TaskRecord
@@ -52,6 +53,10 @@ def books(world: World) -> None:
             timers = min(timers, 1)
         if record.kind in _LONG or record.kind == "breaker":  # and a breaker's look who can start now
             armed.pop((record.key, 0), None)
+        if record.kind == "breaker":
+            rests = armed.pop((record.key, REST_EPOCH), 0) + fired[record.key, REST_EPOCH]
+            if rests != (record.not_before is not None):
+                wrong("books", f"{rests} timers end the rest of {record.id}, which is until {record.not_before}")
         due = getattr(record, "due_at", None) is not None and not entity.ended
         if record.kind == "breaker" and kernel.node:
             due = timers  # after its cooldown it waits until it is told that no other node tries

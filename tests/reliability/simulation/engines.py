@@ -248,9 +248,10 @@ class Hands:
             return CallEnded(run.token, status, error_type=kind, error="it was stopped")
         value: Any = msgspec.Raw(b"1") if run.kind == "body" else does.ends != "no"
         if does.ends == "failed":
+            category = "permanent" if does.permanent else "unknown" if does.retry_after is None else "transient"
             return CallEnded(
                 run.token, "failed", error_type="ValueError", error=does.error, permanent=does.permanent,
-                retry_after=does.retry_after, category="permanent" if does.permanent else "unknown",
+                retry_after=does.retry_after, category=category,
             )  # fmt: skip
         return CallEnded(run.token, "ok", value)
 

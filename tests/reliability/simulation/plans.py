@@ -271,6 +271,7 @@ def _retry(r: Random) -> Retry:
         base_delay=r.choice((0.0, 0.0, *TIMES[:3])),
         max_delay=10.0,
         jitter=r.choice((0.0, 0.25)),
+        max_deferrals=2,
     )
 
 

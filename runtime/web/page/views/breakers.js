@@ -44,5 +44,6 @@ function Row({ breaker }) {
 function Next({ breaker }) {
   if (breaker.phase === "open") return breaker.due_at ? html`<span>tries again in <${Countdown} to=${breaker.due_at} /></span>` : html`<span>open until it is reset</span>`;
   if (breaker.phase === "half_open") return html`<span>${breaker.probe ? "one attempt tries it" : "lets one attempt through"}</span>`;
+  if (breaker.not_before) return html`<span title="a body was told to come back later">rests, starts again in <${Countdown} to=${breaker.not_before} /></span>`;
   return html`<span class="soft">attempts go out</span>${breaker.failures > 0 && html`<span class="second">last failure <${Ago} at=${breaker.updated_at} /></span>`}`;
 }
