@@ -275,7 +275,7 @@ class Auditor:
 
     def _table(self, event: TransitionEvent) -> tuple[Machine | None, Refinement | None]:
         """The machine that an entity runs by, and how it refines the runtime's own, where it does."""
-        said = event.metadata.get("lifecycle")
+        said = None if event.kind == "machine" else event.metadata.get("lifecycle")  # else a key of the application's
         if not isinstance(said, str):
             own = self._machines.get(event.kind)
             if own is None or event.from_state is None:

@@ -331,11 +331,12 @@ class Hub:
             "reason": event.reason,
             "attempt": event.attempt,
             "worker_id": event.worker_id,
+            "metadata": event.metadata,  # whole: its keys may be an application's, and be called as those here
         }
         getattr(self._log, event.severity)(
             f"{event.kind}_state_transition", entity_id=event.entity_id, to_state=str(event.to_state),
             trigger=str(event.event), workstream_id=event.workstream_id,
-            **{name: value for name, value in told.items() if value is not None}, **(event.metadata or {}),
+            **{name: value for name, value in told.items() if value is not None},
         )  # fmt: skip
 
     def close(self, cause: BaseException | None = None) -> None:

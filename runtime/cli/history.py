@@ -48,7 +48,8 @@ def _line(event: Transitioned) -> str:
     from . import words  # noqa: PLC0415
 
     states = f"{event.from_state or '·'} -> {event.to_state}"
-    ended_as = (event.metadata or {}).get("ended_as")  # what its lifecycle has no word for
+    ours = None if event.kind == "machine" else event.metadata  # those of machines are the application's
+    ended_as = (ours or {}).get("ended_as")  # what its lifecycle has no word for
     facts = [
         f"ended as {ended_as}" if ended_as else "",
         f"attempt {event.attempt}" if event.attempt else "",

@@ -50,8 +50,9 @@ class Declared:
         """The machine of the entity that an event is about."""
         if event.kind != "machine":
             return None
-        name = str(event.metadata.get("machine", "?"))
-        found = self._files.get(name) or _ours(event.metadata.get("path"))
+        said = event.metadata if event.from_state is None else {}  # later ones are the application's own words
+        name = str(said.get("machine", "?"))
+        found = self._files.get(name) or _ours(said.get("path"))
         if found is None:
             self.unknown[name] += 1
         return found

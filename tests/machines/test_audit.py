@@ -126,6 +126,10 @@ class TestCleanLogs:
         log.steps("task", "t1", "pending cancel cancelled").steps("task", "t2", "pending cancel cancelled")
         assert log.findings() == []
 
+    def test_a_machine_whose_application_uses_our_words_in_its_metadata(self) -> None:
+        log = Log().add("machine", "front", "shut open open", metadata={"lifecycle": "theirs", "ended_as": "failed"})
+        assert "unknown_lifecycle" not in log.kinds()
+
     def test_workers_and_breakers(self) -> None:
         log = Log().add("worker", "w", "-> initializing", metadata={"capacity": 1})
         log.steps("worker", "w", "initializing register idle")

@@ -11,6 +11,7 @@ import anyio
 import anyio.lowlevel
 import msgspec
 import pytest
+import structlog
 from tests.runtime.asked import asked_in_threads_only
 
 from callboard import (
@@ -108,6 +109,26 @@ async def until(runtime: Runtime, run: MachineRef, state: str) -> None:
     with anyio.fail_after(30):
         while run.state != state:
             await runtime._host.moved()
+
+
+async def test_metadata_that_uses_the_words_of_the_log_is_told_whole_in_a_line_of_its_own(open_runtime: Open) -> None:
+    words = {
+        "event": "webhook", "entity_id": "order-7", "to_state": "x", "from_state": "y", "trigger": "z", "reason": "why",
+        "workstream_id": "w", "job_id": "j", "attempt": 2, "worker_id": "v", "level": "no", "log_level": "no",
+        "timestamp": "never", "text": "t", "metadata": "m", "exc_info": True, "stack_info": True, "machine": "q",
+    }  # fmt: skip
+    try:
+        with structlog.testing.capture_logs() as lines:
+            structlog.configure(processors=structlog.get_config()["processors"])
+            async with open_runtime() as runtime:
+                run = runtime.spawn(MachineActor(EXECUTION, Facts()), name="run-7")
+                await run.ask(Fire("ENQUEUE", metadata=words))
+                assert runtime.metrics().unlogged == 0
+    finally:
+        structlog.reset_defaults()
+    (line,) = [line for line in lines if line.get("trigger") == "ENQUEUE"]
+    assert (line["event"], line["entity_id"], line["log_level"]) == ("machine_state_transition", "run-7", "info")
+    assert line["metadata"] == words
 
 
 async def test_a_machine_is_spawned_driven_and_journaled(open_runtime: Open) -> None:

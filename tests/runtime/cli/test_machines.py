@@ -257,6 +257,23 @@ def test_machines_are_shown_beside_jobs(cli: Cli, folder: Path) -> None:
         assert [line.split("[")[1].split("]")[0] for line in history] == ["create", "ENQUEUE", "START", "RECOVER"]
 
 
+def test_metadata_that_uses_our_words_is_not_taken_for_what_we_say(cli: Cli, folder: Path) -> None:
+    with running(jsonl=folder / "log.jsonl") as live:
+        live.run("ENQUEUE")
+        told = cli(
+            "fire", "run-7", "START", "--metadata", "ended_as=failed", "--metadata", "machine=x", "--metadata",
+            "path=callboard.machines:TASK", "--metadata", "lifecycle=theirs",
+        )  # fmt: skip
+        assert told.code == 0, told.err
+        history = cli("history", "run-7").out
+        assert "[START]" in history
+        assert "ended as" not in history
+    lines = (folder / "log.jsonl").read_text().splitlines(keepends=True)
+    (folder / "part.jsonl").write_text(lines[-1])
+    assert "'x'" not in cli("audit", "part.jsonl").everything
+    assert "theirs" not in cli("audit", "part.jsonl").everything
+
+
 def test_stuck_tells_of_machines_and_of_the_events_that_they_wait_for(cli: Cli, folder: Path) -> None:
     with running() as live:
         live.run("ENQUEUE", "START", "RECOVER")
