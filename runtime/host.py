@@ -53,7 +53,7 @@ from .bodies import Bodies, BodyNotFound, NoPath, kind_of, located, placed
 from .calls import Caller
 from .dispatcher import Dispatcher
 from .journal.contract import Entry, Journal
-from .logs import masked_notice, say_notice
+from .logs import masked_notice
 from .metrics import Counting
 from .observe import Hub
 from .outcomes import closed
@@ -278,11 +278,12 @@ class Host:
 
     def tell_notice(self, notice: Notice) -> None:
         """Tell of something at once. Raises nothing."""
-        if self.secrets.all is not None:
-            notice = masked_notice(notice, self.secrets.all)
-        logged = self.hub.tell_notice(notice)
+        mask = self.secrets.all
+        if mask is not None:
+            notice = masked_notice(notice, mask)
+        logged = self.hub.tell_notice(notice, secret=mask is not None)
         if notice.severity != "info" and not self._took(notice) and not logged:
-            say_notice(notice)
+            self.hub.say_notice(notice)
 
     def _took(self, notice: Notice) -> bool:
         """Whether the application took notice of trouble."""
@@ -327,6 +328,8 @@ class Host:
                 self.hub.told = transitions[-1].seq
                 if told:
                     self.hub.publish(transitions)
+                else:
+                    self.hub.publish_trouble(transitions)
             for effect in effects:
                 if type(effect) is StartCall:  # the most frequent one first
                     self.caller.start(effect)

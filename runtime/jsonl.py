@@ -7,7 +7,7 @@ Rules:
   journal that several nodes share, the log has what its node commits, and is filled in with no more.
 - A place where no log can be is refused before anything is opened: somebody asked for a log that would not be there.
 - A log that cannot be written later never stops the journal. It is counted (`missed`), said once (`trouble` and a
-  warning to structlog), and filled in as soon as it can be.
+  warning in the application's log), and filled in as soon as it can be.
 - A log whose numbers are not this journal's is refused: it is never appended to, and never emptied.
 """
 
@@ -26,6 +26,7 @@ import msgspec
 from ..actors.transitions import Transitioned
 from ..machines import TransitionEvent, event_type
 from .journal.contract import History, JournalError, JournalUnwritable
+from .logs import Line, write
 from .places import in_words
 
 BLOCK = 1 << 16
@@ -267,6 +268,4 @@ class JsonlLog:
 
 
 def _say(path: Path, text: str) -> None:
-    import structlog  # noqa: PLC0415 - rare, and dear to import
-
-    structlog.get_logger("callboard").warning("log_unwritable", path=str(path), text=text)
+    write(Line("warning", "log_unwritable", text, {"path": str(path), "text": text}))

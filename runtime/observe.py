@@ -9,8 +9,8 @@ Rules
   journal by pages, the rest is told as it comes. No transition is in both, and none between them.
 - The journal is never asked on the event loop. What is left of the past when the runtime is left is read into memory
   before the journal closes, within a limit.
-- structlog gets a line per transition, at the level of its severity, if the application has configured it: a library
-  does not print into a program that did not ask. Nothing of it is imported before that.
+- The application's log gets a line per transition, at the level of its severity, if it has configured one; where it has
+  not, those that tell of trouble go to standard error (`logs.py`).
 - Where the runtime breaks, what is not told yet is told by nobody here: its subscribers do not end as if all were
   told, but raise RuntimeClosed with the cause, after what has come. Left in good order, they end.
 - What an observer's code raises stays with the observer: a subscriber gets its own filter's error where it reads, a
@@ -27,12 +27,12 @@ from weakref import WeakSet
 import anyio
 import msgspec
 
-from ..actors.notices import Notice
+from ..actors.notices import SEVERITIES, Notice
 from ..actors.theirs import called
 from ..actors.transitions import Transitioned
 from .filters import Event, Wanted, everything
 from .journal.contract import JournalError, Reader
-from .logs import configured, write_notice
+from .logs import LastResort, Line, configured, line_about, line_of, takes, tell_lost
 from .outcomes import closed
 from .waker import Home
 
@@ -246,10 +246,11 @@ class Hub:
         self._listeners: list[Listener] = []
         self.told = 0  # the number of the last transition that was told, to whoever wanted it
         self.unlogged = 0  # lines that the application's log would not take
+        self.last_resort: LastResort | None = LastResort()
+        """What writes trouble where no log is configured; None where somebody shows it to people in another way."""
         self.home: Home | None = None  # the event loop of the runtime, once that is opened
         self._closed = False
         self._cause: BaseException | None = None  # what the runtime broke by
-        self._log: Any = None  # structlog gives its loggers no one type
 
     def subscribe(
         self,
@@ -301,43 +302,45 @@ class Hub:
             for subscription in list(self._subscriptions):
                 for event in transitions:
                     subscription.take(event)
-        if (structlog := configured()) is not None:
-            for event in transitions:
-                try:
-                    if self._log is None:
-                        self._log = structlog.get_logger("callboard")
-                    called(self._write, event)
-                except Exception:
-                    self.unlogged += 1
+        if (write := configured()) is None:
+            self.publish_trouble(transitions)
+            return
+        taken: dict[str, bool] = {severity: takes(severity) for severity in SEVERITIES}
+        for event in transitions:
+            if taken[event.severity]:
+                self._write(write, line_of(event))
 
-    def tell_notice(self, notice: Notice) -> bool:
-        """Tell subscribers and the application's log of a notice. Returns whether there is that log. Raises nothing."""
+    def publish_trouble(self, transitions: Sequence[Transitioned]) -> None:
+        """Tell of those that are trouble where nobody has asked to be told of any. Raises nothing."""
+        for event in transitions:
+            if event.severity != "info" and self.last_resort is not None:
+                self.last_resort.write(line_of(event))
+
+    def tell_notice(self, notice: Notice, *, secret: bool = False) -> bool:
+        """Tell subscribers and the application's log of a notice. Returns whether that log took it. Raises nothing.
+
+        secret: whether there are secrets, which its error may hold.
+        """
         for listener in self._listeners:
             listener.heard((notice,))
         for subscription in list(self._subscriptions):
             subscription.take(notice)
-        structlog = configured()
-        if structlog is None:
-            return False
-        try:
-            called(write_notice, notice, structlog.get_logger("callboard"))
-        except Exception:
-            self.unlogged += 1
-        return True
+        write = configured()
+        return write is not None and self._write(write, line_about(notice, secret=secret))
 
-    def _write(self, event: Transitioned) -> None:
-        told = {
-            "from_state": event.from_state,
-            "reason": event.reason,
-            "attempt": event.attempt,
-            "worker_id": event.worker_id,
-            "metadata": event.metadata,  # whole: its keys may be an application's, and be called as those here
-        }
-        getattr(self._log, event.severity)(
-            f"{event.kind}_state_transition", entity_id=event.entity_id, to_state=str(event.to_state),
-            trigger=str(event.event), workstream_id=event.workstream_id,
-            **{name: value for name, value in told.items() if value is not None},
-        )  # fmt: skip
+    def say_notice(self, notice: Notice) -> None:
+        """Tell of trouble that nobody else was told of. Raises nothing."""
+        if self.last_resort is not None:
+            self.last_resort.write(line_about(notice), past_logs=configured() is not None)
+
+    def _write(self, write: Callable[[Line], None], line: Line) -> bool:
+        try:
+            called(write, line)
+        except Exception as error:
+            self.unlogged += 1
+            tell_lost(error)
+            return False
+        return True
 
     def close(self, cause: BaseException | None = None) -> None:
         """End every subscription: nothing more is told. cause: what the runtime broke by.

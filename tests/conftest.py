@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import signal
 import sys
@@ -62,6 +63,26 @@ def _machine_may_be_busy() -> Iterator[None]:
 def anyio_backend(request: pytest.FixtureRequest) -> Any:
     """The event loops that the library promises to run on."""
     return request.param
+
+
+@pytest.fixture
+def no_logs(monkeypatch: pytest.MonkeyPatch) -> logging.Logger:
+    """A program that has configured neither structlog nor `logging`. Returns the library's logger.
+
+    pytest gives all loggers that it can find handlers of its own, so these are two that it cannot.
+    """
+    import structlog
+
+    from callboard.runtime import logs
+
+    structlog.reset_defaults()
+    make = logging.Logger  # and not `getLogger`, whose loggers can be found
+    library, tasks = make("callboard"), make("callboard.task")
+    tasks.parent = library
+    monkeypatch.setattr(logs, "_LIBRARY", library)
+    monkeypatch.setattr(logs, "_TASKS", tasks)
+    monkeypatch.setattr(logs, "_LAST_RESORT", logs.LastResort())
+    return library
 
 
 @pytest.fixture(scope="session")

@@ -76,6 +76,7 @@ async def _cancel(act: JournalAct, named: Found, said: dict[str, Any]) -> None:
         tell(notice.text)
 
     runtime.on_trouble = trouble
+    runtime.hub.last_resort = None  # whoever cancels is told here
     async with runtime:
         await _cancelled(runtime, act, named, said)
     if "journal_incomplete" in events:

@@ -130,6 +130,7 @@ class Session:
             runtime.on_trouble = self._trouble
             # from before it opens, so that recovery is shown
             hub = runtime.hub
+            hub.last_resort = None  # the view shows it
             events = hub.subscribe(_SHOWN, size=1_000_000, quiet=True) if self.follows else None
             told = hub.subscribe(_TOLD, quiet=True)
             async with anyio.create_task_group() as following, runtime:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ...actors.errors import TaskCancelled
-from ..logs import logger, masked_logger
+from ..logs import task_logger
 from ..secrets import Mask
 from .values import checked
 from .waiting import Desk, Waiter, rule_of
@@ -228,8 +228,7 @@ class TaskContext:
         Where structlog is not configured it writes to standard error: standard output is the program's.
         """
         if self._log is None:
-            log = logger() if self.mask is None else masked_logger(self.mask)
-            self._log = log.bind(**self.bound)
+            self._log = task_logger(self.mask, self.bound)
         return self._log
 
     @property

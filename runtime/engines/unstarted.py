@@ -24,8 +24,9 @@ from pathlib import Path
 
 import msgspec
 
+from ..tracebacks import clean
 from .contract import CommandCall, ErrorInfo
-from .failures import clean, describe
+from .failures import describe
 
 LARGEST = 131_071
 """Bytes that Linux takes of one argument, or of one variable with its name."""

@@ -110,7 +110,7 @@ class ScriptedRuntime(Runtime):
         self.gone = False  # it crashed, or was closed
         self.runners: RunnerPool
         self._stage = stage
-        self.on_trouble = stage.take_trouble
+        self.on_trouble, self._hub.last_resort = stage.take_trouble, None  # its trace tells all
 
     @property
     def host(self) -> Host:

@@ -25,7 +25,7 @@ from ...machines import InvalidTransitionError
 from ..control.told import particulars
 from ..control.verbs import commands_of
 from ..journal.contract import JournalError
-from ..logs import logger
+from ..logs import write_error
 from ..outcomes import JobExists, RuntimeClosed
 from ..requests import RequestIdReused
 from .words import in_words
@@ -172,7 +172,9 @@ def answer(request: Request[Any, Any, Any], error: Exception) -> Response[Proble
     """The handler of every exception."""
     problem = problem_of(error)
     if problem.status == 500:
-        logger("callboard").error("request_failed", path=request.scope["path"], exc_info=error)
+        write_error(
+            "request_failed", f"a request for {request.scope['path']} failed", error, path=request.scope["path"]
+        )
     return Response(
         problem.details(request.scope["path"]), status_code=problem.status, media_type=MEDIA_TYPE,
         headers=problem.headers,

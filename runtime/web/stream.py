@@ -30,7 +30,7 @@ from anyio.lowlevel import checkpoint
 from ...actors.digits import whole
 from ..filters import Filters, wanted_by
 from ..inflight import InFlight
-from ..logs import logger
+from ..logs import write_error
 from . import room
 from .feed import Feed, Line, Reader
 from .feeds import Feeds
@@ -241,7 +241,7 @@ class Stream:
         except OSError:
             raise
         except Exception as error:  # whatever it was, the client is told to come back: its place is in the journal
-            logger("callboard").error("stream_ended", exc_info=error)
+            write_error("stream_ended", "a stream of events has ended early", error)
             text = reader.over or "the journal cannot be read now. Come back later"
         await send({"type": "http.response.body", "body": reader.own(closing(text)) + reader.end(), "more_body": False})
 

@@ -154,7 +154,7 @@ def test_a_runtime_refuses_such_a_place_before_it_opens_its_journal(path: Path) 
 
 
 def test_a_log_that_cannot_be_written_is_counted_said_once_and_filled_in_later(
-    path: Path, capsys: pytest.CaptureFixture[str]
+    path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = path.with_name("later")
     folder.mkdir()
@@ -168,7 +168,7 @@ def test_a_log_that_cannot_be_written_is_counted_said_once_and_filled_in_later(
     add(journal, 1, 3)
     assert log.missed == 3
     assert "cannot write the log" in str(log.trouble)
-    assert capsys.readouterr().out.count("log_unwritable") == 1
+    assert caplog.text.count("log_unwritable") == 1
     folder.mkdir()
     add(journal, 4, 5)
     assert seqs(log.path) == [1, 2, 3, 4, 5]

@@ -87,8 +87,9 @@ async def test_a_notice_reaches_the_log_the_subscribers_and_who_is_told_of_troub
     assert (logged["only_said"]["log_level"], logged["only_said"]["number"]) == ("info", 7)
 
 
-async def test_where_nobody_is_told_trouble_is_said_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
-    structlog.reset_defaults()
+async def test_where_nobody_is_told_trouble_is_said_on_standard_error(
+    no_logs: object, capsys: pytest.CaptureFixture[str]
+) -> None:
     async with Runtime() as runtime:
         runtime._host.notice("a_thing", "warning", "something is odd", number=7)
         runtime._host.notice("another", "info", "nothing is wrong")

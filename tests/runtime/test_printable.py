@@ -6,10 +6,10 @@ import json
 
 import msgspec
 import pytest
-import structlog
 
 from callboard import Notice
-from callboard.runtime.logs import logger, say_notice
+from callboard.runtime.logs import task_logger
+from callboard.runtime.observe import Hub
 from callboard.runtime.printable import printable, printable_json
 
 
@@ -33,10 +33,12 @@ def test_json_means_the_same_without_control_characters() -> None:
     assert json.loads(line) == value
 
 
-def test_lines_on_standard_error_hold_nothing_that_a_terminal_would_obey(capsys: pytest.CaptureFixture[str]) -> None:
-    structlog.reset_defaults()
-    say_notice(Notice(event="hook_failed", severity="error", text="\x1b[2Jno", at=1.0, facts={"error": "\x9b1A"}))
-    logger("callboard").info("\x1b]0;title\x07", told="\x1b[2J")
+def test_lines_on_standard_error_hold_nothing_that_a_terminal_would_obey(
+    no_logs: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    facts = {"error": "\x9b1A", "traceback": "Traceback\n  \x1b[2J"}
+    Hub().say_notice(Notice(event="hook_failed", severity="error", text="\x1b[2Jno", at=1.0, facts=facts))
+    task_logger(None, {}).info("\x1b]0;title\x07", told="\x1b[2J")
     told = capsys.readouterr().err
     assert "\\x1b[2Jno" in told
     assert all(sign.isprintable() or sign == "\n" for sign in told)

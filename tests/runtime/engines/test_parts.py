@@ -14,9 +14,10 @@ import pytest
 from callboard.actors.errors import Permanent, RetryAfter
 from callboard.runtime.engines.bodies import is_async, takes_context
 from callboard.runtime.engines.context import TaskContext
-from callboard.runtime.engines.failures import clean, describe
+from callboard.runtime.engines.failures import describe
 from callboard.runtime.engines.output import Output, OutputUnwritable
 from callboard.runtime.engines.values import NotSerialisable, checked
+from callboard.runtime.tracebacks import clean
 
 # -- values --
 
@@ -225,7 +226,9 @@ def test_the_tail_is_text_for_people() -> None:
     assert output.last_line() == "y" * 200
 
 
-def test_a_body_logs_to_standard_error_where_structlog_is_not_configured(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_body_logs_to_standard_error_where_nothing_is_configured(
+    no_logs: object, capsys: pytest.CaptureFixture[str]
+) -> None:
     TaskContext(task="build", token=1).log.info("working")
     captured = capsys.readouterr()
     assert captured.out == ""

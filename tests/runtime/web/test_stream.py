@@ -565,7 +565,7 @@ async def test_a_number_of_another_journal_is_said_and_one_that_is_about_to_be_t
         assert client.events == []
 
 
-async def test_a_quiet_stream_says_that_it_lives_and_up_to_where_it_told() -> None:
+async def test_a_quiet_stream_says_that_it_lives_and_up_to_where_it_told(no_logs: object) -> None:
     async with VirtualRuntime() as runtime:
         streams = Streams(runtime, heartbeat=15.0)
         async with reading(streams, job="nobody") as client:

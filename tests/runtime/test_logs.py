@@ -1,0 +1,218 @@
+"""Where lines go: to structlog, to `logging`, or to standard error where nothing is configured."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import structlog
+
+from callboard import Runtime, Task, TaskContext, Worker, Workstream
+from callboard.runtime.logs import ALIKE, ALL, PERIOD, LastResort, Line, task_logger, write_error
+from callboard.runtime.secrets import Mask
+
+pytestmark = pytest.mark.anyio
+
+
+async def weighs(task: TaskContext) -> None:
+    task.log.info("weighing", crate=17)
+    raise ValueError("crate 17 cannot be weighed")
+
+
+CRATES = Workstream("crates", tasks=[Task("weigh", run=weighs)])
+
+
+class Kept(logging.Handler):
+    """Keeps what it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+
+
+@pytest.fixture
+def kept(no_logs: logging.Logger) -> Kept:
+    """What a program keeps that has configured `logging`, and nothing else."""
+    kept = Kept()
+    no_logs.addHandler(kept)
+    no_logs.setLevel(logging.INFO)
+    return kept
+
+
+@pytest.fixture
+def own_structlog(no_logs: logging.Logger) -> Iterator[Callable[..., None]]:
+    yield lambda *processors, **more: structlog.configure(processors=[*processors], **more)
+    structlog.reset_defaults()
+
+
+async def fail() -> str:
+    """Run a job whose body says something, and fails."""
+    async with Runtime(workers=[Worker("loop", engine="loop")]) as runtime:
+        job = await runtime.submit(CRATES)
+        outcome = await job.wait()
+        assert not outcome.ok
+        return job.id
+
+
+async def test_a_program_that_has_configured_logging_hears_of_transitions_and_of_what_bodies_say(
+    kept: Kept, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = await fail()
+    (said,) = [record for record in kept.records if record.name == "callboard.task"]
+    assert said.getMessage() == f"weighing workstream_id='{job}@1' task='weigh' attempt=1 crate=17"
+    assert (said.levelname, said.funcName) == ("INFO", "weighs")
+    assert said.callboard == {  # type: ignore[attr-defined]
+        "event": "weighing", "crate": 17, "workstream_id": f"{job}@1", "task": "weigh", "attempt": 1,
+    }  # fmt: skip
+    (failed,) = [record for record in kept.records if record.levelname == "ERROR" and "task_" in record.getMessage()]
+    assert failed.name == "callboard"
+    assert "crate 17 cannot be weighed" in failed.getMessage()
+    assert failed.callboard["trigger"] == "fail"  # type: ignore[attr-defined]
+    told = capsys.readouterr()
+    assert (told.out, told.err) == ("", "")
+
+
+async def test_where_nothing_is_configured_what_went_wrong_is_on_standard_error_and_nothing_else(
+    no_logs: logging.Logger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with Runtime() as runtime:
+        events = runtime.events()  # that somebody reads them is nobody's log
+        await (await runtime.submit(CRATES)).wait()
+        events.close()
+    told = capsys.readouterr()
+    assert told.out == ""
+    lines = [line for line in told.err.splitlines() if line.startswith("callboard: task_state_transition")]
+    assert len(lines) == 1
+    assert "cannot be weighed" in lines[0]
+    assert "completed" not in told.err
+    assert "initializing" not in told.err
+
+
+async def test_a_library_is_silenced_as_any_other_is(
+    no_logs: logging.Logger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    no_logs.addHandler(logging.NullHandler())
+    await fail()
+    assert capsys.readouterr().err == ""
+
+
+async def test_a_handler_that_raises_disturbs_nothing_and_is_told(
+    kept: Kept, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def emit(record: logging.LogRecord) -> None:
+        raise SystemExit("the disk of the log is full")
+
+    monkeypatch.setattr(kept, "emit", emit)
+    async with Runtime() as runtime:
+        job = await runtime.submit(CRATES)
+        outcome = await job.wait()
+        assert outcome.tasks["weigh"].error_type == "ValueError"
+        runtime._host.notice("odd", "error", "something is odd")
+        assert runtime.metrics().unlogged > 0
+    told = capsys.readouterr().err
+    assert "callboard: log_broken: " in told
+    assert "the disk of the log is full" in told
+    assert "something is odd" in told
+
+
+@pytest.mark.parametrize("where", ["processor", "factory", "logger"])
+async def test_a_structlog_that_raises_disturbs_nothing_and_is_told(
+    own_structlog: Callable[..., None], where: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def raises(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("no such field")
+
+    class Logger:
+        info = error = critical = warning = raises
+
+    if where == "processor":
+        own_structlog(raises)
+    else:
+        own_structlog(logger_factory=raises if where == "factory" else lambda *_: Logger())
+    async with Runtime() as runtime:
+        outcome = await (await runtime.submit(CRATES)).wait()
+        assert outcome.tasks["weigh"].error_type == "ValueError"
+        runtime._host.notice("odd", "error", "something is odd")
+        assert runtime.metrics().unlogged > 0
+    told = capsys.readouterr().err
+    assert "no such field" in told
+    assert "something is odd" in told
+
+
+async def test_what_a_body_says_is_named_after_its_own_place(own_structlog: Callable[..., None]) -> None:
+    seen: list[Any] = []
+
+    def keep(_: Any, __: str, event: Any) -> Any:
+        seen.append(event)
+        raise structlog.DropEvent
+
+    own_structlog(structlog.processors.CallsiteParameterAdder(), keep)
+    log = task_logger(None, {"task": "weigh"})
+    log.bind(crate=1).info("one")
+    log.new(task="other").info("two")
+    here = "test_what_a_body_says_is_named_after_its_own_place"
+    assert [(line["event"], line["func_name"], line["task"]) for line in seen] == [
+        ("one", here, "weigh"), ("two", here, "other"),
+    ]  # fmt: skip
+    assert seen[0]["crate"] == 1
+
+
+def test_secrets_are_in_no_record_of_logging(kept: Kept) -> None:
+    log = task_logger(Mask(["hunter22"]), {})
+    try:
+        int("hunter22")
+    except ValueError:
+        log.exception("it is hunter22", deep=[{"in": "hunter22"}])
+    (record,) = kept.records
+    assert record.exc_info is None
+    assert "Traceback" in (record.exc_text or "")
+    assert "hunter22" not in f"{record.__dict__} {logging.Formatter().format(record)}"
+
+
+def test_an_error_comes_with_its_traceback(kept: Kept) -> None:
+    with pytest.raises(KeyError) as caught:
+        raise KeyError("k")
+    raised = caught.value
+    write_error("request_failed", "a request failed", raised, path="/")
+    (record,) = kept.records
+    assert record.exc_info is not None
+    assert record.exc_info[1] is raised
+    assert "Traceback" in logging.Formatter().format(record)
+
+
+class Clock:
+    now = 5.0
+
+
+def test_standard_error_is_told_so_much_and_no_more(no_logs: object, capsys: pytest.CaptureFixture[str]) -> None:
+    def line(about: int) -> Line:
+        return Line("error", "actor_failed", "it failed", {}, str(about), "Traceback ...\nValueError: no")
+
+    resort = LastResort(lambda: Clock.now)
+
+    def told(times: int, about: Callable[[int], int]) -> int:
+        for number in range(times):
+            resort.write(line(about(number)))
+        return capsys.readouterr().err.count("callboard: actor_failed: it failed")
+
+    assert told(1000, lambda _: 0) == ALIKE
+    assert told(1000, lambda number: number) == ALL - ALIKE
+    Clock.now += PERIOD - 1
+    assert told(1, lambda _: 77) == 0
+    Clock.now += 1
+    assert told(1, lambda _: 77) == 1
+
+
+async def test_trouble_that_is_shown_elsewhere_is_not_written(
+    no_logs: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runtime = Runtime()
+    runtime.hub.last_resort = None  # as the command line says
+    async with runtime:
+        await (await runtime.submit(CRATES)).wait()
+    assert "cannot be weighed" not in capsys.readouterr().err
