@@ -42,7 +42,7 @@ from .messages import (
 from .names import node_of
 from .notices import Notice
 from .requests import keep_request
-from .spec import Defaults, Tool
+from .spec import Defaults, Tool, Workstream
 from .staging import Staging
 from .theirs import called, contained, kind_name, raised_by_user, said, shown
 from .tool_limits import ToolLimits
@@ -384,11 +384,16 @@ class Kernel(Staging):
 
     # -- what has ended ------------------------------------------------------------------------------------------------
 
-    def folder_of(self, token: int) -> str | None:
-        """The folder of the specification of the task whose body runs under a token."""
+    def spec_of(self, token: int) -> Workstream | None:
+        """The specification of the workstream whose task's body runs under a token; None where none does."""
         call = self.calls.get(token)
         stream = None if call is None else getattr(self.entities.get(call.key), "stream", None)
-        return None if stream is None else stream.spec.folder
+        return None if stream is None else cast("WorkstreamActor", stream).spec
+
+    def folder_of(self, token: int) -> str | None:
+        """The folder of the specification of the task whose body runs under a token."""
+        spec = self.spec_of(token)
+        return None if spec is None else spec.folder
 
     def let_go(self, job: JobActor) -> None:
         """Let the actors of a job go that has ended durably, once nothing of it runs."""

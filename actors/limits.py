@@ -11,7 +11,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from operator import attrgetter
 from types import MappingProxyType
@@ -182,6 +182,29 @@ def effective(name: str | None, said: Mapping[str, Tool], over: Mapping[str, Too
         retry=own.retry or shared.retry,
         timeout=shared.timeout if own.timeout is None else own.timeout,
     )
+
+
+def inheriting(child: Workstream, parent: Workstream) -> Workstream:
+    """The workstream of a child job, with what its parent's says where it says nothing itself.
+
+    That is each setting of `defaults`, and `retry` and `timeout` of each tool, also of tools that only a child of the
+    child will use. `max_parallel` and the breaker of a tool hold for everybody anyway.
+    """
+    defaults = replace(child.defaults, **_unsaid(child.defaults, parent.defaults, Defaults.__struct_fields__))
+    tools = dict(child.tools)
+    for name, over in parent.tools.items():
+        own = tools.get(name, Tool())
+        if more := _unsaid(own, over, ("retry", "timeout")):
+            tools[name] = replace(own, **more)
+    if defaults == child.defaults and tools == child.tools:
+        return child
+    return replace(child, defaults=defaults, tools=tools)
+
+
+def _unsaid(own: Defaults | Tool, over: Defaults | Tool, fields: Iterable[str]) -> dict[str, Any]:
+    """Those of these fields that only `over` says."""
+    said = {name: getattr(over, name) for name in fields if getattr(own, name) is None}
+    return {name: value for name, value in said.items() if value is not None}
 
 
 def breaker_of(tool: Tool | None) -> Breaker:

@@ -160,6 +160,11 @@ class Bodies:
         if self._local:
             _rewrite(workstream, self._drop)
 
+    def hold(self, workstream: Workstream) -> None:
+        """Keep the local functions of a workstream, which others have brought, until that is released, too."""
+        if self._local:
+            _rewrite(workstream, self._hold)
+
     def release_rule(self, rule: Approval) -> None:
         """Let go of the local functions of an approval that nobody asks for any more."""
         if self._local:
@@ -197,6 +202,12 @@ class Bodies:
         """Let go of one use of each of these, if they are local."""
         for name in names:
             self._drop(name, ())
+
+    def _hold(self, name: object, _: Path) -> object:
+        if isinstance(name, str) and name in self._local:
+            with self._lock:
+                self._holds[name] += 1
+        return name
 
     def _drop(self, name: object, _: Path) -> object:
         if isinstance(name, str) and name in self._local:

@@ -21,11 +21,12 @@ import msgspec
 
 from ..actors.commands import Lend, Regain, Reply, Submit
 from ..actors.errors import TaskCancelled
+from ..actors.limits import inheriting
 from ..actors.messages import Message
 from ..actors.names import name_problem
 from ..actors.records import JobRecord
 from ..actors.spec import Workstream
-from .bodies import fingerprint_of, prepared
+from .bodies import LARGE, fingerprint_of, prepared
 from .cluster.ids import adopt, reserve
 from .engines.childjob import ChildJob
 from .handles import JobHandle
@@ -33,6 +34,7 @@ from .inflight import InFlight
 from .outcomes import JobExists, Outcome
 from .reruns import is_same, load
 from .runners import BodyCancelled, RunnerPool
+from .threads import in_lane
 
 if TYPE_CHECKING:
     from .engines.context import TaskContext
@@ -61,7 +63,8 @@ class Children:
         job_id = f"{context.job_id}/{context.task}/{name}"
         over, sent, taken = await self._submitting.enter(job_id), False, True
         try:
-            spec, encoded = await self._prepared(context, workstream)
+            said, encoded = await self._prepared(context, workstream)
+            spec = self._inheriting(context, said)
             try:
                 make = await self._to_submit(context, spec, encoded, job_id)
                 if make is not None:
@@ -90,16 +93,28 @@ class Children:
             folder=self._host.kernel.folder_of(context.token),
         )  # fmt: skip
 
+    def _inheriting(self, context: TaskContext, said: Workstream) -> Workstream:
+        """The workstream with what it has of its parent's. Its functions are held in place of those of `said`."""
+        parent = self._host.kernel.spec_of(context.token)
+        spec = said if parent is None else inheriting(said, parent)
+        if spec is not said:
+            self.runtime.bodies.hold(spec)
+            self.runtime.bodies.release(said)
+        return spec
+
     async def _to_submit(
-        self, context: TaskContext, spec: Workstream, encoded: bytes, job_id: str
+        self, context: TaskContext, spec: Workstream, said: bytes, job_id: str
     ) -> Callable[[Reply], Message] | None:
-        """The command that submits it; None for one that there is and that goes on, or has completed."""
+        """The command that submits it; None for one that there is and that goes on, or has completed.
+
+        said: its JSON as it was submitted, without what it inherits: by that it is known again.
+        """
         runtime, token = self.runtime, context.token
         if context.mask is not None:  # the folders are those of the program: nobody wrote them here
-            said = msgspec.to_builtins(msgspec.structs.replace(spec, folder=None, cwd=None))
-            context.keep_out_secrets(said, "the child job's specification")
+            plain = msgspec.to_builtins(msgspec.structs.replace(spec, folder=None, cwd=None))
+            context.keep_out_secrets(plain, "the child job's specification")
         folder = spec.folder or self._host.kernel.folder_of(token)
-        fingerprint = fingerprint_of(_plain(encoded), folder)
+        fingerprint = fingerprint_of(_plain(said), folder)
         known = await reserve(runtime.seat, "job", job_id, lambda: self._known(job_id))
         if known is not None and not await is_same(runtime, known, spec, fingerprint, _plain):
             raise JobExists(
@@ -113,6 +128,7 @@ class Children:
             if known is None:  # another node was faster
                 return None
         loaded = None if known is None else await load(runtime, known)
+        encoded = await self._encoded(spec)
 
         def make(reply: Reply) -> Message:
             if loaded is None:
@@ -121,6 +137,12 @@ class Children:
             return now.again(reply, reason="its parent submitted it again", parent=token)
 
         return make
+
+    async def _encoded(self, spec: Workstream) -> bytes:
+        """Its JSON. That of a large one is made in a thread: the event loop turns meanwhile."""
+        if len(spec.tasks) > LARGE:
+            return await in_lane("work", lambda: msgspec.json.encode(spec))
+        return msgspec.json.encode(spec)
 
     def _stays(self, child: JobRecord) -> bool:
         """Whether a child that did not complete is not begun again, since its parent goes on by itself."""

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from callboard import (
+    Defaults,
     InvalidTransitionError,
     JobExists,
     JobFailed,
@@ -19,6 +20,7 @@ from callboard import (
     Runtime,
     Task,
     TaskContext,
+    Tool,
     Worker,
     Workstream,
 )
@@ -204,6 +206,65 @@ async def test_a_child_that_failed_for_good_is_not_begun_again_by_its_parent() -
         assert calls == ["gives up in job/t/w"]
         await (await job.retry()).wait()
         assert calls == ["gives up in job/t/w"] * 2
+
+
+async def stumbles(task: TaskContext) -> int:
+    calls.append(f"{task.job_id}/{task.task} {task.attempt}")
+    if task.attempt < 3:
+        raise ValueError("not yet")
+    return task.attempt
+
+
+async def grandparent(task: TaskContext) -> Any:
+    inner = [Task("one", run=stumbles, tool="scale"), Task("two", run=stumbles, depends_on=["one"])]
+    return await spawned(task, Workstream("grandchild", tasks=inner))
+
+
+async def parents(task: TaskContext) -> Any:
+    inner = [Task("spawn", run=grandparent), Task("own", run=stumbles, tool="press", optional=True)]
+    own = {"press": Tool(retry=Retry(max_attempts=2, base_delay=0))}
+    return await spawned(task, Workstream("child", tasks=inner, tools=own, defaults=Defaults(timeout="7s")))
+
+
+async def spawned(task: TaskContext, workstream: Workstream) -> Any:
+    child = await task.submit(workstream, name="c")
+    outcome = (await child.wait()).raise_for_state()
+    return {name: [one.attempt, str(one.state)] for name, one in outcome.tasks.items()}
+
+
+def soon(_: int) -> float:
+    return 0.0
+
+
+@pytest.mark.parametrize("local", [False, True])
+async def test_a_child_has_what_its_parent_says_of_tasks_and_tools_unless_it_says_otherwise(local: bool) -> None:
+    again = Retry(max_attempts=5, wait=(lambda n: 0.0) if local else soon)
+    tools = {"scale": Tool(retry=again), "press": Tool(retry=again, timeout=3)}
+    spec = Workstream(
+        "w", tasks=[Task("spawn", run=parents)], tools=tools, defaults=Defaults(retry=again, timeout="9s")
+    )
+    async with Runtime() as runtime:
+        job = await runtime.submit(spec, id="j")
+        outcome = (await job.wait()).raise_for_state()
+        assert outcome.results["spawn"] == {"spawn": [1, "completed"], "own": [2, "failed"]}  # which said two
+        assert sum("j/spawn/c/spawn/c" in call for call in calls) == 6  # three each
+        kept = msgspec.json.decode(
+            runtime.journal.spec((await runtime.job("j/spawn/c")).record.stream) or b"", type=Workstream
+        )
+        assert (kept.defaults.timeout, kept.tools["press"].timeout, kept.tools["press"].breaker) == ("7s", 3, None)
+        assert not runtime.bodies._holds  # nor is a function of the parent's let go of before it has ended
+    assert len(calls) == 8
+
+
+async def test_a_child_is_known_again_by_what_was_submitted_whatever_its_parent_says_now(tmp_path: Path) -> None:
+    """Else a journal of an older version, whose children have inherited nothing, would not be gone on with."""
+    path = tmp_path / "state.db"
+    async with Runtime(path) as runtime:
+        await (await runtime.submit(flow(spawns), id="j")).wait()
+        first = (await runtime.job("j/t/leaves")).record.fingerprint
+        spec = msgspec.structs.replace(flow(spawns), defaults=Defaults(retry=Retry(max_attempts=2)))
+        await (await runtime.submit(spec, id="k")).wait()
+        assert (await runtime.job("k/t/leaves")).record.fingerprint == first
 
 
 async def test_a_plain_function_submits_and_waits_in_its_thread(tmp_path: Path) -> None:
