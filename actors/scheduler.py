@@ -103,6 +103,8 @@ class SchedulerActor:
         if gate is not None and not gate.used:
             del self.tools[tool]
             self.rests.pop(tool, None)
+            if self.shares is not None:
+                self.shares.forget(tool)
 
     def _drop_pools(self) -> None:
         """Let the pools go in which nobody waits: what tasks ask for may be anything that somebody made up."""

@@ -49,7 +49,8 @@ class Shares:
     def __init__(self, scheduler: SchedulerActor) -> None:
         self.scheduler = scheduler
         self.given: dict[str, int] = {}
-        self.asked: dict[str, int] = {}  # how often each tool was asked for
+        self.questions = 0  # how many there were
+        self.asked: dict[str, int] = {}  # the number of the last one about each tool
         self.rung = False
 
     def call(self) -> None:
@@ -81,7 +82,8 @@ class Shares:
         used = 0 if gate is None else gate.used
         share = min(self.given.get(tool, 0), used)
         self.given[tool] = share
-        self.asked[tool] = self.asked.get(tool, 0) + 1
+        self.questions += 1
+        self.asked[tool] = self.questions
         if gate is not None and gate.most is not None:
             gate.limit = share
 
@@ -93,7 +95,10 @@ class Shares:
                 continue  # what was said to be in use since then does not count what this would let begin
             self.given[tool] = share
             gate = scheduler.tools.get(tool)
-            if gate is None or gate.most is None:
+            if gate is None:
+                self.forget(tool)
+                continue
+            if gate.most is None:
                 continue
             gate.limit, gate.scarce = min(share, gate.most), tool in message.scarce
             if gate.used < gate.limit and gate.waiting:
@@ -102,6 +107,11 @@ class Shares:
             rung, self.rung = self.rung, True  # this was the answer: what stands before a gate still waits for others
             scheduler.reservations.collect()
             self.rung = rung
+
+    def forget(self, tool: str) -> None:
+        """Nothing uses a tool any more. What is on its way is for nobody; what this node had is given back."""
+        self.given.pop(tool, None)
+        self.asked.pop(tool, None)
 
     def _want(self, tool: str, gate: Gate) -> ToolWant:
         most = gate.most or 0

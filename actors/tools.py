@@ -14,7 +14,8 @@ Rules
   setting wants it to hold. Who does not want to be overruled says it on the runtime.
 - A breaker is there once a workstream was submitted that declares the tool, or has a task of it, or the runtime named
   the tool. It stays, unless there are very many (`BREAKERS_KEPT`): then those are let go that are closed and count
-  nothing, and whose tools nothing that lives here uses or declares. Where nodes share tools none is.
+  nothing, and whose tools nothing that lives here uses or declares. Where nodes share tools, one that has news for the
+  others stays; one that was let go hears anew of a tool that is not well.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ def _new(kernel: Kernel, name: str, said: Tool | None) -> BreakerActor:
     )  # fmt: skip
     made = kernel.breakers[name] = BreakerActor(kernel, record)
     made.born()
-    if len(kernel.breakers) > BREAKERS_KEPT and not kernel.node:
+    if len(kernel.breakers) > BREAKERS_KEPT:
         _let_go(kernel, name)
     return made
 
@@ -106,7 +107,7 @@ def _let_go(kernel: Kernel, but: str) -> None:
     """Let the older half of the breakers go that say nothing, and whose tools nothing uses."""
     used = {task.tool for job in kernel.jobs.values() for task in job.spec.tasks} | {but, *kernel.tools}
     used |= {name for job in kernel.jobs.values() for name in job.spec.tools}
-    idle = [one for name, one in kernel.breakers.items() if name not in used and one.says_nothing]
+    idle = [one for name, one in kernel.breakers.items() if name not in used and one.says_nothing and not one.news]
     for breaker in idle[: BREAKERS_KEPT // 2]:
         del kernel.breakers[breaker.record.name]
         kernel.scheduler.forget_tool(breaker.record.name)

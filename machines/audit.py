@@ -29,7 +29,7 @@ unknown_transition   error    the machine has no such row
 does_not_follow      error    the line starts from a state that its entity is not in
 after_end            error    the line leaves a terminal state, by a row that is not forced
 not_created          error    the entity's first line is not its creation
-created_twice        error    the entity exists already
+created_twice        error    the entity exists already; but for a closed breaker, which may have been let go
 wrong_start          error    the entity was created in a state other than its machine's initial one
 unknown_lifecycle    warning  what runs by that lifecycle is held against nothing: it is not known here; told once
 other_owner          error    the line names another job or workstream than its entity's id or first line

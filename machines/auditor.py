@@ -145,7 +145,7 @@ class Auditor:
             return
         key = (event.event_type, event.entity_id, event.run)
         entity = self._entities.get(key)
-        if entity is None:
+        if entity is None or _was_let_go(entity, event):
             entity = self._entities[key] = self._first(event)
         elif event.from_state is None:
             self.find("created_twice", f"was created again, in {event.to_state}; it is {entity.shown}", event)
@@ -355,6 +355,11 @@ def merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
         else:
             kept.append((first, last))
     return kept
+
+
+def _was_let_go(entity: Entity, event: TransitionEvent) -> bool:
+    """Whether it begins anew: a breaker that said nothing and that nothing used is let go where there are very many."""
+    return event.kind == "breaker" and event.trigger == CREATE and entity.shown == event.to_state
 
 
 def _carried_over(entity: Entity, event: TransitionEvent) -> bool:

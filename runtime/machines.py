@@ -360,8 +360,7 @@ class Machines:
         if ref is None:
             first = record or first_record(kind, name, facts, self.host.now())
             ref = self._refs[name] = MachineRef(self, name, first, kind.read(first.facts))
-        kept = None if known is None else self.host.journal.spec(known.definitions[-1])
-        message = SpawnMachine(name, kind, facts, known, ref=ref, kept=kept)
+        message = SpawnMachine(name, kind, facts, known, ref=ref, kept=self._definition_of(known))
         if self.abroad is not None and entity is None:
             ref.kind = kind
             self.abroad.spawn(ref, message)
@@ -381,6 +380,13 @@ class Machines:
         if ref is not None:
             return ref.record if ref.record.key and ref.ended else None
         return self._lately.get(name)
+
+    def _definition_of(self, known: MachineRecord | None) -> bytes | None:
+        """What one that is not at hand ran by, where that is known, or can be asked for at once."""
+        if known is None:
+            return None
+        key, journal = known.definitions[-1], self.host.journal
+        return self._definitions.get(key) if journal.durable_medium else journal.spec(key)
 
     def _take(self, ref: MachineRef, message: SpawnMachine) -> None:
         self._lately.pop(ref.name, None)
@@ -433,20 +439,23 @@ class Machines:
             while wanted:
                 names = [ref.name for ref, _ in islice(wanted, _LOOKED_FOR)]
                 try:
-                    found: list[MachineRecord | None] = await self.runtime.read_own(self._read_all, names)
+                    found = await self.runtime.read_own(self._read_all, names)
                 except JournalError:
                     await anyio.sleep(_AGAIN)
                     continue
-                for record in found[: len(wanted)]:  # fewer, if it has closed meanwhile
-                    self._found(*wanted.popleft(), record)
+                for record, kept in found[: len(wanted)]:  # fewer, if it has closed meanwhile
+                    self._found(*wanted.popleft(), record, kept)
         finally:
             self._looking = False
             self._give_up()
 
-    def _read_all(self, names: list[str]) -> list[MachineRecord | None]:
-        return [self.host.journal.machine(name) for name in names]
+    def _read_all(self, names: list[str]) -> list[tuple[MachineRecord | None, bytes | None]]:
+        """Those of these names, each with what it ran by."""
+        journal = self.host.journal
+        found = [journal.machine(name) for name in names]
+        return [(one, None if one is None else journal.spec(one.definitions[-1])) for one in found]
 
-    def _found(self, ref: MachineRef, message: SpawnMachine, record: MachineRecord | None) -> None:
+    def _found(self, ref: MachineRef, message: SpawnMachine, record: MachineRecord | None, kept: bytes | None) -> None:
         why = "" if record is None else unfit(record, message.kind)
         if record is not None and why:
             self.forget(ref)
@@ -455,7 +464,7 @@ class Machines:
             return
         if record is not None:
             ref.show(record)
-        self._take(ref, msgspec.structs.replace(message, known=record))
+        self._take(ref, msgspec.structs.replace(message, known=record, kept=kept))
         ref.looked()
 
     async def looked(self) -> None:

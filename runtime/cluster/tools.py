@@ -202,6 +202,7 @@ class ToolsService:
         if shares is None:
             return
         wants = shares.wants()
+        self._busy = {tool: at for tool, at in self._busy.items() if tool in wants}
         asked = {tool: self._want(tool, want) for tool, want in wants.items()}
         asked |= {tool: Want(claim.want.limit, 0) for tool, claim in self._claims.items() if tool not in wants}
         asked = {

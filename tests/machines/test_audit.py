@@ -349,6 +349,14 @@ class TestTransitions:
         log = Log().steps("job", "job", "-> submitted", "submitted validate pending", "-> submitted")
         assert log.kinds() == ["created_twice"]
 
+    def test_a_breaker_that_was_let_go_begins_anew(self) -> None:
+        log = Log().add("breaker", "t", "-> closed")
+        log._numbers.clear()
+        log.add("breaker", "t", "-> closed").add("breaker", "t", "closed trip open", severity="error")
+        assert log.kinds() == []
+        log.add("breaker", "t", "-> closed")
+        assert log.kinds() == ["created_twice"]
+
     def test_a_creation_in_another_state(self) -> None:
         assert Log().steps("job", "job", "-> pending").kinds() == ["wrong_start"]
 

@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 from tests.postgres.seats import Seats
-from tests.runtime.journal.samples import attempt, job, raw, task, worker, workstream
+from tests.runtime.journal.samples import attempt, breaker, job, raw, task, worker, workstream
 
 from callboard.actors.loading import Loaded
 from callboard.actors.records import MachineRecord, OutboxRow, RequestRecord
@@ -874,6 +874,59 @@ def test_of_each_worker_the_last_incarnations_are_kept(seats: Seats) -> None:
     assert seats.one("SELECT count(*) FROM worker_records WHERE name = 'w'") == 20
     assert seats.one("SELECT max(run) FROM worker_records WHERE name = 'w'") == 39
     assert seats.one("SELECT count(*) FROM worker_records WHERE name = 'other'") == 1
+
+
+def test_of_workers_that_an_operator_has_ended_the_last_are_kept(seats: Seats) -> None:
+    waiting = Waiting()
+    node = seats.node("web-1", clock=lambda: waiting.now)
+    made_up = {"state": "terminated", "finished_at": 2.0, "retired": True}
+    seats.commit(node, *(worker(key, run=9 if key == 3 else 1, name=f"w{key}", **made_up) for key in range(1, 1011)))
+    waiting.now += 1000
+    node.beat(0)
+    assert seats.one("SELECT count(*) FROM worker_records") == 1001
+    assert seats.one("SELECT max(run) FROM worker_records") == 9  # no incarnation is ever given twice
+
+
+def test_breakers_of_nodes_that_are_gone_are_forgotten_after_a_day(seats: Seats) -> None:
+    gone, back = seats.node("gone"), seats.node("back")
+    waiting = Waiting()
+    node = seats.node("web-1", clock=lambda: waiting.now)
+    for number, one in enumerate((gone, back, node), start=1):
+        seats.commit(one, breaker(number, id=f"t@{one.name}", name="t", state="open"))
+    gone.leave()
+    back.leave()
+    while node.take() is not None:
+        pass
+    waiting.now += 1000
+    node.beat(0)
+    assert seats.one("SELECT count(*) FROM breaker_records") == 3  # they may come back
+    seats.run("UPDATE nodes SET ended_at = ended_at - interval '25 hours' WHERE fenced")
+    again = seats.node("back")
+    waiting.now += 1000
+    node.beat(0)
+    assert seats.run("SELECT as_json(record)->>'id' FROM breaker_records ORDER BY key") == [("t@back",), ("t@web-1",)]
+    assert [one.name for one in node.nodes()] == ["back", "web-1"]
+    again.leave()
+    seats.run("UPDATE nodes SET ended_at = ended_at - interval '25 hours' WHERE fenced")
+    while node.take() is not None:
+        pass
+    waiting.now += 1000
+    node.beat(0)
+    assert seats.run("SELECT as_json(record)->>'id' FROM breaker_records") == [("t@web-1",)]
+    assert seats.one("SELECT count(*) FROM nodes") == 1  # the one before that had the name, too
+
+
+def test_of_each_node_the_last_breakers_that_say_nothing_are_kept(seats: Seats) -> None:
+    waiting = Waiting()
+    node = seats.node("web-1", clock=lambda: waiting.now)
+    other = seats.node("web-2")
+    said = {1: {"state": "open"}, 2: {"failures": 1}}
+    made = (breaker(key, id=f"t{key}@web-1", name=f"t{key}", **said.get(key, {})) for key in range(1, 1011))
+    seats.commit(node, *made)
+    seats.commit(other, breaker(2000, id="t@web-2", name="t"))
+    waiting.now += 1000
+    node.beat(0)
+    assert seats.one("SELECT count(*) FROM breaker_records") == 1000 + 2 + 1
 
 
 # -- all at once

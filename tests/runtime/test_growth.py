@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import threading
 from collections.abc import Awaitable, Callable
@@ -33,9 +34,12 @@ from callboard import (
 from callboard.actors import kernel, machine_actor, scheduler
 from callboard.actors import tools as breakers
 from callboard.actors.task import TaskActor
+from callboard.machines.audit import audit_lines
 from callboard.runtime import handles, host, metrics, supervision
 from callboard.runtime import secrets as masks
+from callboard.runtime.consistency import examine
 from callboard.runtime.journal import memory
+from callboard.runtime.journal.reader import SqliteReader
 from callboard.web import board
 
 pytestmark = [pytest.mark.anyio, pytest.mark.laboratory]
@@ -346,3 +350,17 @@ async def test_an_id_of_a_worker_is_never_given_twice(tmp_path: Path) -> None:
                 await worker.terminate()
             assert worker.state == "terminated"
             assert len(runtime.workers()) <= FEW + 1
+
+
+async def test_a_breaker_that_was_let_go_and_is_used_again_is_no_error_of_the_journal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(breakers, "BREAKERS_KEPT", 2)
+    async with Runtime(tmp_path / "j.db", jsonl=tmp_path / "log.jsonl") as runtime:
+        for n in (1, 2, 3, 4, 5, 1, 2):
+            await tools(runtime, n)
+        with pytest.raises(LookupError):
+            runtime.breaker("tool 4")
+    with contextlib.closing(SqliteReader(tmp_path / "j.db")) as reader:
+        assert examine(reader).found == []
+    assert audit_lines((tmp_path / "log.jsonl").read_bytes().splitlines(keepends=True)) == []

@@ -291,14 +291,18 @@ async def test_a_name_that_lives_is_taken_up_and_another_machine_is_refused(open
             runtime.machine("run-8")
 
 
-async def test_an_ended_one_that_is_spawned_anew_after_a_restart_runs_by_what_it_ran_by(open_runtime: Open) -> None:
+@pytest.mark.parametrize("recalled", [0, 100], ids=["looked for", "recalled"])
+async def test_an_ended_one_that_is_spawned_anew_after_a_restart_runs_by_what_it_ran_by(
+    open_runtime: Open, monkeypatch: pytest.MonkeyPatch, recalled: int
+) -> None:
+    monkeypatch.setattr(handles, "RECALLED", recalled)
     told: list[Notice] = []
     for _ in range(3):
         runtime = open_runtime()
         runtime.on_trouble = told.append
         async with runtime:
             seen = runtime.events()
-            run = runtime.spawn(MachineActor(EXECUTION), name="run-7")
+            run = await runtime.spawn(MachineActor(EXECUTION), name="run-7")
             if not run.ended:
                 await run.ask(Fire("ENQUEUE"))
                 await run.ask(Fire("CANCEL"))

@@ -10,6 +10,7 @@ Rules
 from __future__ import annotations
 
 from ..cluster import EPOCH
+from ..schema import BREAKERS_KEPT, WORKERS_KEPT
 
 JOIN = """
 WITH joined AS (
@@ -120,16 +121,37 @@ TAKEN = "SELECT taken FROM nodes WHERE node = %(me)s"
 FATE = "SELECT ended_by, extract(epoch FROM ended_at - seen_at) FROM nodes WHERE node = %(me)s"
 _OLD = "node FROM nodes WHERE fenced AND NOT owes AND ended_at < clock_timestamp() - interval '1 day'"
 _INCARNATIONS_KEPT = 20  # of each worker, over all nodes that have one of that name
+# What a node had of a breaker is of use to the next one of its name; else to nobody.
+_BREAKERS_OF_NOBODY = f"""
+DELETE FROM breaker_records WHERE node IN (SELECT {_OLD}) AND NOT EXISTS (
+  SELECT FROM nodes AS old JOIN nodes AS next USING (name) WHERE old.node = breaker_records.node AND NOT next.fenced)"""
+_QUIET_BREAKERS = f"""
+DELETE FROM breaker_records WHERE as_json(record)->>'state' = 'closed'
+  AND coalesce((as_json(record)->>'failures')::bigint, 0) = 0 AND key IN (
+    SELECT key FROM (
+      SELECT key, row_number() OVER (PARTITION BY node ORDER BY key DESC) AS place FROM breaker_records
+    ) AS of_node WHERE place > {BREAKERS_KEPT})"""
 PRUNE = (
     f"""
 DELETE FROM worker_records WHERE key IN (
   SELECT key FROM worker_records AS old WHERE NOT living
     AND run <= (SELECT max(run) FROM worker_records AS last WHERE last.name = old.name) - {_INCARNATIONS_KEPT}
   FOR UPDATE SKIP LOCKED)""",
+    f"""
+DELETE FROM worker_records WHERE key IN (
+  SELECT key FROM worker_records WHERE NOT living AND coalesce((as_json(record)->>'retired')::boolean, false)
+    AND key NOT IN (SELECT key FROM worker_records ORDER BY key DESC LIMIT {WORKERS_KEPT})
+    AND key <> (SELECT key FROM worker_records ORDER BY run DESC, key DESC LIMIT 1)
+  FOR UPDATE SKIP LOCKED)""",
+    _QUIET_BREAKERS,
+    _BREAKERS_OF_NOBODY,
     f"DELETE FROM names WHERE key = 0 AND node IN (SELECT {_OLD})",
     f"DELETE FROM tool_claims WHERE node IN (SELECT {_OLD})",
     f"UPDATE inbox_rows SET taken_by = NULL WHERE answer IS NULL AND taken_by IN (SELECT {_OLD})",
     f"DELETE FROM commits WHERE node IN (SELECT {_OLD})",
     f"DELETE FROM acts WHERE node IN (SELECT {_OLD})",
-    f"DELETE FROM nodes WHERE node IN (SELECT {_OLD} FOR UPDATE SKIP LOCKED)",
+    f"""
+DELETE FROM nodes WHERE node IN (
+  SELECT {_OLD} AND NOT EXISTS (SELECT FROM breaker_records WHERE breaker_records.node = nodes.node)
+  FOR UPDATE SKIP LOCKED)""",
 )

@@ -8,8 +8,8 @@ import anyio
 import pytest
 from tests.runtime.census import held_by
 
-from callboard import Fire, Machine, MachineActor, Runtime, State, Task, Transition, Workstream
-from callboard.actors import machine_actor
+from callboard import Fire, Machine, MachineActor, Runtime, State, Task, Tool, Transition, Workstream
+from callboard.actors import machine_actor, tools
 from callboard.runtime import requests
 
 from .scene import Scene, quick
@@ -32,13 +32,16 @@ async def look(a: Runtime, b: Runtime, n: int) -> None:
     there = b.spawn(MachineActor(DOOR), name=f"door {n}")
     await there.ask(Fire("remove"))
     assert here.state == "gone"
-    job = await a.submit(Workstream("w", tasks=[Task("t", run=quick)]), id=f"j{n}")
+    tool = f"tool {n}"
+    stream = Workstream("w", tasks=[Task("t", run=quick, tool=tool)], tools={tool: Tool(max_parallel=1)})
+    job = await a.submit(stream, id=f"j{n}")
     await (await b.job(f"j{n}")).wait()
     await job.wait()
 
 
 async def test_what_a_node_holds_does_not_grow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine_actor, "KEPT", 10)
+    monkeypatch.setattr(tools, "BREAKERS_KEPT", 10)
     monkeypatch.setattr(requests, "_REMEMBERED", 10)
     scene = Scene()
     counted = []
@@ -51,7 +54,7 @@ async def test_what_a_node_holds_does_not_grow(monkeypatch: pytest.MonkeyPatch) 
                         await anyio.lowlevel.checkpoint()
                     scene.base.seats[:] = scene.base.living()  # as the database forgets them after a day
             gc.collect()
-            counted.append(held_by(b, b.journal, scene.base))
+            counted.append(held_by((a, b), a.journal, b.journal, scene.base))
     before, after = counted
     after.pop("Timers.heap")  # those that were cancelled, up to a thousand
     assert {name: (before[name], number) for name, number in after.items() if number > before[name] + 8} == {}

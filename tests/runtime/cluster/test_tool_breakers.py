@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from tests.actors.stage import Stage, fails, flow, hangs, task
 
+from callboard.actors import tools
 from callboard.actors.breaker import BreakerActor
-from callboard.actors.commands import ResetBreaker, TripBreaker
+from callboard.actors.commands import Command, Reply, ResetBreaker, TripBreaker
 from callboard.actors.spec import Breaker, Retry, Task, Tool
 from callboard.actors.transitions import as_event
 from callboard.machines.audit import audit
@@ -376,4 +377,60 @@ def test_whatever_happens_nodes_agree_and_one_of_them_tries_at_most(seed: int) -
         nodes[name].command(nodes.breaker(name), ResetBreaker("the end"))
     nodes.agree()
     assert nodes.states() == ["closed"] * 3
+    nodes.check()
+
+
+def lets_go(nodes: Nodes, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a node use so many other tools that it lets go of those that nothing uses."""
+    monkeypatch.setattr(tools, "BREAKERS_KEPT", 2)
+    stage = nodes[name]
+    nodes.jobs += 1
+    others = (task(f"o{n}", tool=f"other-{nodes.jobs}-{n}") for n in range(6))
+    stage.submit(flow(*others), f"others{nodes.jobs}")
+    stage.settle()
+
+
+def test_a_breaker_that_a_node_let_go_of_hears_anew_and_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = Nodes("web-1", "web-2")
+    nodes.open_on("web-1")
+    nodes.agree()
+    nodes["web-1"].kernel.run(Command(nodes.breaker("web-1").record.key, ResetBreaker("well"), Reply(None)))
+    nodes["web-1"].settle()
+    nodes.agree()
+    assert nodes.states() == ["closed", "closed"]
+    lets_go(nodes, "web-1", monkeypatch)
+    assert "t" not in nodes["web-1"].kernel.breakers
+    nodes.agree()
+    assert "t" not in nodes["web-1"].kernel.breakers  # all are well: there is nothing to hear
+    nodes.open_on("web-1")  # it begins anew, and the others hear of it
+    nodes.agree()
+    assert nodes.states() == ["open", "open"]
+    nodes.check()
+
+
+def test_a_breaker_that_others_have_found_ill_comes_back_to_a_node_that_let_go_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    nodes = Nodes("web-1", "web-2")
+    nodes.submit("web-1", use("a"))
+    nodes["web-1"].settle()
+    lets_go(nodes, "web-1", monkeypatch)
+    assert "t" not in nodes["web-1"].kernel.breakers
+    nodes.open_on("web-2")
+    nodes.agree()
+    assert nodes.breaker("web-1").record.state == "open"
+    lets_go(nodes, "web-1", monkeypatch)
+    assert "t" in nodes["web-1"].kernel.breakers  # it is not well
+    nodes.check()
+
+
+def test_a_breaker_with_news_for_the_others_is_not_let_go_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = Nodes("web-1", "web-2")
+    nodes.open_on("web-1")
+    nodes.agree()
+    nodes["web-1"].kernel.run(Command(nodes.breaker("web-1").record.key, ResetBreaker("well"), Reply(None)))
+    nodes["web-1"].settle()
+    lets_go(nodes, "web-1", monkeypatch)
+    nodes.agree()
+    assert nodes.states() == ["closed", "closed"]
     nodes.check()

@@ -9,7 +9,7 @@ from typing import TypeVar
 import msgspec
 
 from callboard.actors.base_record import Record
-from callboard.actors.records import AnyRecord, JobRecord, WorkerRecord, WorkstreamRecord
+from callboard.actors.records import AnyRecord, BreakerRecord, JobRecord, WorkerRecord, WorkstreamRecord
 from callboard.actors.task_record import AttemptRecord, TaskRecord
 from callboard.actors.transitions import Transitioned
 from callboard.runtime.journal.contract import Entry, Journal, Loaded
@@ -67,6 +67,10 @@ def worker(key: int, **changes: object) -> WorkerRecord:
         WorkerRecord, changes, key=key, id=f"loop-{key}", name="loop", state="idle", created_at=1.0,
         engine="loop", capacity=4,
     )  # fmt: skip
+
+
+def breaker(key: int, **changes: object) -> BreakerRecord:
+    return _made(BreakerRecord, changes, key=key, id=f"tool-{key}", name=f"tool-{key}", state="closed", created_at=1.0)
 
 
 def attempt(key: int, of: TaskRecord, **changes: object) -> AttemptRecord:
