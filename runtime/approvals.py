@@ -193,12 +193,20 @@ async def _members(func: Callable[..., Any], team: str) -> set[str]:
     args = (team,) if takes_context(func) else ()
     if is_async(func):
         return called(_names_in, await awaited(func, *args))
-    # What it returns is read in the thread: event loops look at what comes out of one.
-    return await in_lane("people", partial(_names_by, func, args), abandon=True)
+    answer = await in_lane("people", partial(_names_by, func, args), abandon=True)
+    if isinstance(answer, tuple):
+        raise answer[0]
+    return answer
 
 
-def _names_by(func: Callable[..., Any], args: tuple[str, ...]) -> set[str]:
-    return called(lambda: _names_in(func(*args)))
+def _names_by(func: Callable[..., Any], args: tuple[str, ...]) -> set[str] | tuple[Exception]:
+    """The names, or what was raised: it does not leave the thread as an error, since event loops look at those, and one
+    that lies about its class would never be heard of.
+    """
+    try:
+        return called(lambda: _names_in(func(*args)))
+    except Exception as error:
+        return (error,)
 
 
 def _names_in(said: object) -> set[str]:
