@@ -72,27 +72,37 @@ class After(Struct, gc=False, eq=False):
         """Call it off. Once it has fired this does nothing, though its message may still wait to be handled."""
         if not self.cell.stopped:
             host = self.cell.host
+            host.check_here()
             host.stage(host.timers.cancel, self.timer)
 
 
 class Later(Struct, gc=False, eq=False):
-    """An answer that is given later, from `ctx.reply_later()`; from a later receive, or from anywhere on the loop."""
+    """An answer that is given later, from `ctx.reply_later()`; from a later receive, or from anywhere on the loop.
+
+    In another thread, or on another event loop, both ways to give it raise RuntimeError.
+    """
 
     request: Request | None  # None: the message was told, nobody waits
 
     def send(self, value: Any) -> None:
         """Give the answer. Only the first answer counts; later ones become dead letters."""
         if self.request is not None:
+            self.request.host.check_here()
             self.request.host.stage(self.request.answer, value)
 
     def fail(self, error: Exception) -> None:
         """Let the ask raise `error`."""
         if self.request is not None:
+            self.request.host.check_here()
             self.request.host.stage(self.request.fail, error)
 
 
 class Context(Struct, gc=False, eq=False):
-    """What an actor can do besides sending: given to each of its methods by the runtime."""
+    """What an actor can do besides sending: given to each of its methods by the runtime.
+
+    All of it raises RuntimeError in another thread than the event loop's: a thread that it started uses
+    `tell_threadsafe` of a reference.
+    """
 
     cell: Ref
     epoch: int
@@ -107,6 +117,7 @@ class Context(Struct, gc=False, eq=False):
         if self.cell.stopped:
             msg = f"{self.cell!r} did something after its end; a task it had started was still running?"
             raise ActorStopped(msg)
+        self.cell.host.check_here()
         return self.cell.host
 
     def ask(self, ref: Ref, message: Any, *, timeout: float | None = ASK_TIMEOUT) -> Coroutine[Any, Any, Any]:

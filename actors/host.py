@@ -63,6 +63,7 @@ class Host(Protocol):
     def timers(self) -> TimerHeap: ...  # noqa: D102
     # What each of these does is written where it is done: runtime/mailroom.py, batches.py and dispatcher.py.
     def wake(self) -> None: ...  # noqa: D102
+    def check_here(self) -> None: ...  # noqa: D102
     def now(self) -> float: ...  # noqa: D102
     def waiter(self) -> Waiter: ...  # noqa: D102
     def admit(self, cell: Ref, message: Any) -> bool: ...  # noqa: D102

@@ -231,12 +231,13 @@ class Ref(Struct, gc=False, eq=False):
     async def offer(self, message: Any) -> None:
         """Send a message, waiting for room if there is none. Offers are let in by turns.
 
-        Raises `ActorStopped` if the actor has stopped or stops while waiting, and `MailboxFull` if an actor
-        offers to itself without room: it would wait for itself.
+        Raises `ActorStopped` if the actor has stopped or stops while waiting, `MailboxFull` if an actor
+        offers to itself without room (it would wait for itself), and RuntimeError in another thread.
         """
         if self.stopped:
             raise _stopped(self, message)
         host = self.host
+        host.check_here()
         turn = host.turn
         if turn is not None:
             host.release(turn)

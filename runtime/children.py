@@ -168,6 +168,7 @@ class Children:
 
     async def wait_for(self, job: JobHandle, token: int, lending: Callable[[int], object] | None = None) -> Outcome:
         """The same, of its job. lending: called before others may be given the slot of the body under `token`."""
+        self.runtime.check_here("a child job")
         if not job.ended:
             if lending is not None:
                 lending(token)

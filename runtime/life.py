@@ -148,6 +148,7 @@ class RuntimeLife(RuntimeParts):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool | None:
+        self.check_here("a runtime")  # elsewhere it goes on, and is to be left by who can wait for it
         around, self._around = self._around, None
         raised: BaseException | None = None
         if error is None:

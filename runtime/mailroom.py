@@ -31,7 +31,7 @@ from ..actors.theirs import shown
 from ..actors.times import LONGEST, wait_of
 from .clock import Clock, SystemClock
 from .timers import Timers
-from .waker import Waker, native_waiter
+from .waker import ACTORS, Waker, native_waiter
 
 if TYPE_CHECKING:
     from ..actors.host import Waiter
@@ -110,6 +110,11 @@ class Mailroom:
         if self._waker is not None:
             self._waker.wake()  # first, since it refuses other threads
         self.parked = False
+
+    def check_here(self) -> None:
+        """Refuse other threads, and other event loops, where nobody would be woken. Raises RuntimeError."""
+        if self._waker is not None:
+            self._waker.home.check(ACTORS)
 
     def soon(self, function: Callable[..., object], *args: Any) -> None:
         """Call `function(*args)` before the next message of anybody, never inside a receive."""
@@ -423,6 +428,7 @@ class Mailroom:
 
     def stop(self, cell: Ref) -> None:
         """`Ref.stop`."""
+        self.check_here()
         self.stage(self.soon, self.lives.stop, cell)
 
     def leave(self, cell: Ref) -> None:

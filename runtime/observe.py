@@ -125,7 +125,9 @@ class Subscription(Generic[EventT]):
             self.close()
 
     def close(self) -> None:
-        """Take no more; what has come may still be read."""
+        """Take no more; what has come may still be read. Raises RuntimeError in another thread, where it is open."""
+        if not self._closed:
+            self._check_here()
         self._closed = True
         self._hub.forget(self)
         self._arrived.set()
@@ -196,8 +198,7 @@ class Subscription(Generic[EventT]):
         return self
 
     async def __anext__(self) -> EventT | Dropped:
-        if self._hub.home is not None:
-            self._hub.home.check("a subscription of events")
+        self._check_here()
         while not self._before and (past := self._past) is not None:
             await self._turn_page(past)
         if self._before:
@@ -216,6 +217,10 @@ class Subscription(Generic[EventT]):
             count, self._dropped = self._dropped, 0
             return Dropped(count)
         return self._events.popleft()
+
+    def _check_here(self) -> None:
+        if self._hub.home is not None:
+            self._hub.home.check("a subscription of events")
 
 
 def _check_size(size: object) -> None:

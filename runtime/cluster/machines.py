@@ -121,6 +121,8 @@ class MachinesAbroad:
             return
         if not at_once and now - self._looked_at.get(ref, -STALE) < STALE:
             return
+        if not self._seat.is_here(partial(self.glance, ref, at_once=at_once)):
+            return
         self._looked_at[ref] = now
         self._seat.start(partial(self._look, ref))
 

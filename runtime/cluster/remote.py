@@ -104,6 +104,8 @@ class RemoteJob(JobHandle):
         stale = max(STALE, TIMES * self._took)
         if self._looking or seat.host.monotonic() - self._looked_at < stale or not self._runtime.is_open:
             return
+        if not seat.is_here(self._glance):
+            return
         self._looking = True
         seat.start(self._look_once)
 

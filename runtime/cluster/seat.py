@@ -25,6 +25,7 @@ from ..control.verbs import VERBS
 from ..journal.cluster import EPOCH, LeaseLost
 from ..journal.contract import InboxRow, JournalError
 from ..outcomes import closed, goes_on
+from ..waker import Home
 
 if TYPE_CHECKING:
     from ...actors.messages import Message
@@ -86,6 +87,14 @@ class Seat:
         self._waiting: set[anyio.Event] = set()
         self._closed = False
         self._cause: BaseException | None = None  # what the runtime broke by
+        self._home = Home()
+
+    def is_here(self, look: Callable[[], object]) -> bool:
+        """Whether this is the runtime's event loop, where its tasks are started. If not, `look` is called there."""
+        if self._home.here:
+            return True
+        self.host.dispatcher.call_threadsafe(look)
+        return False
 
     @property
     def name(self) -> str:

@@ -2,8 +2,8 @@
 
 Rules:
 - A context belongs to one attempt. When the attempt is over its heartbeats go nowhere.
-- `heartbeat` may be called from the body's own thread only: the loop's for async functions, its own for
-  plain ones.
+- It may be used in the body's own thread only: the loop's for async functions, its own for plain ones. Other threads,
+  and other event loops, are refused where the loop would not hear of it.
 - structlog is imported when a body first asks for its logger.
 """
 
@@ -17,6 +17,7 @@ import msgspec
 from ...actors.errors import TaskCancelled
 from ..logs import task_logger
 from ..secrets import Mask
+from ..waker import Home
 from .values import checked
 from .waiting import Desk, Waiter, rule_of
 
@@ -47,8 +48,9 @@ class TaskContext:
     """
 
     __slots__ = (
-        "_beat", "_cancelled", "_cannot_wait", "_desk", "_family", "_log", "_raises", "_waiters", "_when_cancelled",
-        "args", "attempt", "details", "job_id", "mask", "results", "saved", "secrets", "task", "token", "workstream_id",
+        "_beat", "_cancelled", "_cannot_wait", "_desk", "_family", "_home", "_log", "_raises", "_waiters",
+        "_when_cancelled", "args", "attempt", "details", "job_id", "mask", "results", "saved", "secrets", "task",
+        "token", "workstream_id",
     )  # fmt: skip
 
     def __init__(
@@ -83,6 +85,7 @@ class TaskContext:
         self._waiters: list[Waiter] = []  # what the body waits for in its threads
         self._desk = desk
         self._beat: Callable[[Any], None] = _nowhere
+        self._home: Home | None = None  # the event loop that the body runs on
         self._raises = False
         self._cannot_wait: str | None = None
         self._log: Any = None
@@ -94,8 +97,10 @@ class TaskContext:
 
         Raises TaskCancelled in a plain function whose task was cancelled: let it through, or clean up and
         return. (Async functions are cancelled by their event loop.) Raises NotSerialisable for other
-        details.
+        details, RuntimeError in another thread than the body's. One that an async body has started uses
+        `anyio.from_thread.run_sync(task.heartbeat, details)`, or `loop.call_soon_threadsafe`.
         """
+        self._check_here()
         self._beat(None if details is None else checked(details, "the heartbeat's details"))
         self._stop_if_cancelled()
 
@@ -106,6 +111,7 @@ class TaskContext:
         is cancelled, fails or is interrupted. Nothing is kept where the task says `checkpoint = false`. Counts as a
         heartbeat, and raises as that does.
         """
+        self._check_here()
         self._beat(Saved(checked(value, "the checkpoint")))
         self._stop_if_cancelled()
 
@@ -217,9 +223,14 @@ class TaskContext:
         """Refuse the way to ask for something that is not the one of where the body runs."""
         if self._cannot_wait is not None:
             raise RuntimeError(self._cannot_wait)
+        self._check_here()
         if blocks != self._raises:
             place, better = ("on the loop", on_loop) if blocks else ("in a thread or process", in_thread)
             raise RuntimeError(f"this body runs {place}: use {better}")
+
+    def _check_here(self) -> None:
+        if self._home is not None:
+            self._home.check("a task's context")
 
     @property
     def log(self) -> Any:
@@ -241,12 +252,14 @@ class TaskContext:
         why the body can wait for nothing, where it cannot.
         """
         self._beat = beat
+        self._home = None if raises else Home()
         self._raises = raises
         self._cannot_wait = cannot_wait
 
     def detach(self) -> None:
         """For engines: the attempt is over; heartbeats go nowhere."""
         self._beat = _nowhere
+        self._home = None
         for waiter in list(self._waiters):
             waiter.over.set()
         if self._when_cancelled is not None:

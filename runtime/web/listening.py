@@ -91,13 +91,9 @@ def _listens(number: int, address: Address) -> bool:
     try:
         if not one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
             return False
-        name: object = one.getsockname()
+        name: tuple[object, ...] | str | bytes = one.getsockname()
     except OSError:
         return False
     finally:
         one.detach()  # it is the server's, and stays open
-    match name:
-        case (_, int() as port, *_):
-            return port == address
-        case _:
-            return name == address
+    return (name[1] if isinstance(name, tuple) else name) == address

@@ -12,11 +12,27 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.from_thread
 import anyio.to_thread
+import msgspec
 import pytest
+from anyio.abc import TaskGroup
 from anyio.from_thread import start_blocking_portal
 
-from callboard import Actor, Fire, Machine, MachineActor, Runtime, RuntimeClosed, State, Task, Transition, Workstream
+from callboard import (
+    Actor,
+    Fire,
+    Machine,
+    MachineActor,
+    Runtime,
+    RuntimeClosed,
+    State,
+    Task,
+    TaskContext,
+    Transition,
+    Worker,
+    Workstream,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -28,9 +44,14 @@ REFUSED = r"is used on another one, or in another thread.*runtime\.portal\.call"
 
 
 class Echo(Actor):
-    """Answers what it is sent."""
+    """Answers what it is sent, but where it is to put that off: then it keeps what it could do."""
+
+    kept: Any = None
 
     def receive(self, message: Any, ctx: Any) -> Any:
+        if message == "put it off":
+            Echo.kept = ctx, ctx.reply_later(), ctx.after(3_600, "hello")
+            return None
         return message
 
 
@@ -49,12 +70,31 @@ def of(run: Any) -> Workstream:
 class Things:
     """One of everything."""
 
-    def __init__(self, runtime: Runtime, job: Any, ended: Any) -> None:
-        self.runtime, self.job, self.ended = runtime, job, ended
+    def __init__(self, runtime: Runtime, ended: Any) -> None:
+        self.runtime, self.ended = runtime, ended
         self.ref = runtime.spawn(Echo, name="echo")
         self.machine = runtime.spawn(MachineActor(DOOR), name="front")
         self.told = runtime.events()
-        self.its_own = job.events()
+        self.began = anyio.Event()
+
+    async def begin(self, asking: TaskGroup) -> None:
+        """Have a job run, and an actor put an answer off."""
+        body = self.runtime.task(partial(self.body), name="body")
+        job = Workstream("one", tasks=[Task("one", run=body, tool="press")])
+        self.job: Any = await self.runtime.submit(job, id="job")
+        self.its_own = self.job.events()
+        await self.began.wait()
+        asking.start_soon(self.ref.ask, "put it off")
+        while await self.ref.ask("hello") and Echo.kept is None:
+            pass
+        (self.ctx, self.later, self.timer), Echo.kept = Echo.kept, None
+
+    async def body(self, task: TaskContext) -> None:
+        """What runs in the job."""
+        self.task: Any = task
+        self.child: Any = await task.submit(of(endless), name="first")
+        self.began.set()
+        await anyio.sleep_forever()
 
 
 USES: dict[str, Callable[[Things], Any]] = {
@@ -80,6 +120,18 @@ USES: dict[str, Callable[[Things], Any]] = {
     "reject": lambda it: it.job.reject(by="ana"),
     "cancel a task": lambda it: it.job.task("one").cancel(),
     "children": lambda it: it.job.children(),
+    "skip a task": lambda it: it.ended.task("one").skip(),
+    "reset a task": lambda it: it.job.task("one").reset(),
+    "leave": lambda it: it.runtime.__aexit__(None, None, None),
+    "leave by an error": lambda it: it.runtime.__aexit__(ValueError, ValueError("odd"), None),
+    "start a worker": lambda it: it.runtime.start_worker(Worker("more", engine="thread", capacity=1)),
+    "end a worker": lambda it: it.runtime.worker("loop").shut_down(),
+    "terminate a worker": lambda it: it.runtime.worker("loop").terminate(),
+    "find a machine": lambda it: it.runtime.machine_of("front"),
+    "find a breaker": lambda it: it.runtime.breaker_of("press"),
+    "reset a breaker": lambda it: it.runtime.breaker("press").reset(),
+    "close a subscription": lambda it: it.told.close(),
+    "close a subscription of a job": lambda it: it.its_own.close(),
     "pause a worker": lambda it: it.runtime.worker("loop").pause(),
     "tell": lambda it: it.ref.tell("hello"),
     "ask": lambda it: it.ref.ask("hello"),
@@ -87,6 +139,19 @@ USES: dict[str, Callable[[Things], Any]] = {
     "tell a machine": lambda it: it.machine.tell(Fire("remove")),
     "ask a machine": lambda it: it.machine.ask(Fire("remove")),
     "fire": lambda it: it.machine.fire("remove"),
+    "stop an actor": lambda it: it.ref.stop(),
+    "answer later": lambda it: it.later.send("late"),
+    "refuse later": lambda it: it.later.fail(ValueError("late")),
+    "spawn out of an actor": lambda it: it.ctx.spawn(Echo),
+    "set a timer": lambda it: it.ctx.after(0, "hello"),
+    "cancel a timer": lambda it: it.timer.cancel(),
+    "watch": lambda it: it.ctx.watch(it.machine),
+    "stop oneself": lambda it: it.ctx.stop(),
+    "heartbeat": lambda it: it.task.heartbeat(1),
+    "checkpoint": lambda it: it.task.checkpoint(1),
+    "submit a child": lambda it: it.task.submit(of(quick), name="child"),
+    "wait for a child": lambda it: it.child.wait(),
+    "ask for an approval": lambda it: it.task.approval("fine", people=1),
 }
 
 
@@ -101,26 +166,72 @@ async def in_a_thread(func: Callable[[], Any]) -> Any:
     return await anyio.to_thread.run_sync(func, abandon_on_cancel=True)
 
 
+@pytest.mark.parametrize("busy", [False, True])
 @pytest.mark.parametrize("use", list(USES))
-async def test_what_is_used_on_the_event_loop_of_another_thread_says_so_at_once(use: str, tmp_path: Path) -> None:
+async def test_what_is_used_on_the_event_loop_of_another_thread_says_so_at_once(
+    use: str, busy: bool, tmp_path: Path
+) -> None:
+    """Whether the dispatcher sleeps, or has something to do just then."""
+    if busy and use in {"tell", "ask"}:
+        pytest.skip("the way of most messages looks at no thread before they are sent, while the dispatcher is awake")
+
     def elsewhere(things: Things) -> None:
         with pytest.raises(RuntimeError, match=REFUSED) as raised:
             anyio.run(awaited, partial(USES[use], things))
         assert not isinstance(raised.value, RuntimeClosed)
 
     with anyio.fail_after(25):
-        async with Runtime(tmp_path / "state.db", drain_deadline=0) as runtime:
+        async with Runtime(tmp_path / "state.db", drain_deadline=0) as runtime, anyio.create_task_group() as asking:
             ended = await runtime.submit(of(quick), id="ended")
             await ended.wait()
-            job = await runtime.submit(of(endless), id="job")
-            things = Things(runtime, job, ended)
+            things = Things(runtime, ended)
+            await things.begin(asking)
             await things.machine.ask(Fire("remove"))
             await anyio.sleep(0.05)  # the dispatcher sleeps
+            runtime._dispatcher.parked = runtime._dispatcher.parked and not busy
             await in_a_thread(partial(elsewhere, things))
+            runtime._dispatcher.wake()
             assert await things.ref.ask("hello") == "hello"  # nothing has come of it here
-            assert job.state == "running"
+            assert things.job.state == "running"
             assert runtime._dispatcher.dead_letters.count == 0
             assert (await (await runtime.submit(of(quick))).wait()).ok
+            things.later.send("late")
+
+
+async def test_who_would_leave_it_elsewhere_leaves_it_open(tmp_path: Path) -> None:
+    """It can only be left by who can wait for it; so `async with` ends as `close()` does."""
+
+    def leaves(runtime: Runtime) -> None:
+        with pytest.raises(RuntimeError, match=REFUSED):
+            anyio.run(partial(runtime.__aexit__, None, None, None))
+
+    with anyio.fail_after(25):
+        async with Runtime(tmp_path / "state.db") as runtime:
+            await in_a_thread(partial(leaves, runtime))
+            await anyio.sleep(0.05)
+            assert runtime.is_open
+            assert (await (await runtime.submit(of(quick))).wait()).ok
+
+
+async def test_a_thread_that_a_body_has_started_says_something_by_its_loop(tmp_path: Path) -> None:
+    told: list[str] = []
+
+    async def body(task: TaskContext) -> None:
+        def computes() -> None:
+            try:
+                task.checkpoint(1)
+            except RuntimeError as error:
+                told.append(str(error))
+            anyio.from_thread.run_sync(task.checkpoint, 2)
+
+        await anyio.to_thread.run_sync(computes)
+
+    with anyio.fail_after(25):
+        async with Runtime(tmp_path / "state.db") as runtime:
+            job = await runtime.submit(of(runtime.task(body)))
+            assert (await job.wait()).ok
+            assert job.task("one").record.checkpoint == msgspec.Raw(b"2")
+            assert "a task's context belongs to the event loop" in told[0]
 
 
 async def test_what_asks_nothing_is_seen_in_any_thread(tmp_path: Path) -> None:

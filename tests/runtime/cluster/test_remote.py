@@ -108,6 +108,38 @@ async def test_its_events_are_all_told_until_its_end(scene: Scene) -> None:
         assert [event async for event in far.events(notices=False)] == told
 
 
+@pytest.mark.parametrize("by_a_loop", [False, True])
+async def test_looking_at_it_in_another_thread_has_it_read_on_its_own_loop(scene: Scene, by_a_loop: bool) -> None:
+    """Whoever looks there has no task started there, which would break the runtime."""
+    async with scene.runtime("a") as a, scene.runtime("b") as b:
+        job = await a.submit(scene.waiting(), id="j")
+        ref = a.spawn(MachineActor(DOOR), name="front")
+        await ref.fire("open")
+        far, door = await b.job("j"), await b.machine_of("front")
+        assert (far.elsewhere, door.elsewhere) == (True, True)
+
+        def look() -> tuple[Any, ...]:
+            return far.state, [task.state for task in far.tasks()], far.record.state, far.approvals(), door.state
+
+        async def looked() -> tuple[Any, ...]:
+            return look()
+
+        async def seen() -> tuple[Any, ...]:
+            return (
+                await anyio.to_thread.run_sync(anyio.run, looked) if by_a_loop else await anyio.to_thread.run_sync(look)
+            )
+
+        scene.ran.go_on.set()
+        await ref.fire("shut")
+        await job.wait()
+        with anyio.fail_after(20):
+            while (told := await seen())[0] != "completed" or told[4] != "shut":
+                await anyio.sleep(0.01)  # what it reads is read in threads
+                scene.clock.advance(1)
+        assert told[1] == ["completed"]
+        assert (a.is_open, b.is_open) == (True, True)
+
+
 async def test_looking_at_it_has_it_read_again(scene: Scene) -> None:
     async with scene.runtime("a") as a, scene.runtime("b") as b:
         job = await a.submit(scene.waiting(), id="j")
