@@ -27,7 +27,7 @@ from ..actors.transitions import Transitioned
 from ..machines import TransitionEvent, event_type
 from .journal.contract import History, JournalError, JournalUnwritable
 from .logs import Line, write
-from .places import in_words
+from .places import belongs_to, in_words, name_too_long
 
 BLOCK = 1 << 16
 LONGEST_LINE = 32 << 20
@@ -149,10 +149,19 @@ class JsonlLog:
         self._size = 0  # bytes up to the end of the last whole line
         self._one_at_a_time = threading.Lock()  # the journal's writer, and who asks to catch up
 
-    def check_place(self) -> None:
-        """Refuse a place where no log can be. Nothing is made there. Raises JournalUnwritable."""
+    def check_place(self, journal: Path | None = None) -> None:
+        """Refuse a place where no log can be. Nothing is made there. Raises JournalUnwritable.
+
+        journal: the file of the journal that it is the log of.
+        """
         folder = self.path.absolute().parent
-        if not folder.is_dir():
+        if name_too_long(self.path):
+            problem = "that is too long for a path. Name it shorter"
+        elif self.path.is_symlink():  # all links have been followed
+            problem = "it is a link that leads to itself, or through too many others. Name a file"
+        elif journal is not None and belongs_to(self.path, journal):
+            problem = f"it is a file of the journal {in_words(journal)} itself. Name another file"
+        elif not folder.is_dir():
             problem = f"there is no folder {folder}. Make it first"
         elif self.path.exists() and not self.path.is_file():
             problem = "it is a folder, a device or the like. Name a file"

@@ -352,7 +352,8 @@ class RuntimeParts(ABC):
             from .jsonl import JsonlLog  # noqa: PLC0415 - most runtimes keep no such log
 
             log = JsonlLog(self._jsonl_path, trouble=self._log_unwritable)
-            log.check_place()
+            shared = self.journal.shared
+            log.check_place(shared if isinstance(shared, Path) else None)
             self._closing.callback(log.close)
 
         def opening() -> Loaded:

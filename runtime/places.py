@@ -14,6 +14,7 @@ Rules
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 from pathlib import Path
@@ -37,6 +38,10 @@ Store: TypeAlias = Path | Database
 """Where a journal is."""
 
 
+MADE_BESIDE = ("-journal", "-wal", "-shm", ".lock")
+"""What the names of those files have behind the journal's that are made beside it."""
+_OF_IT = ("", *MADE_BESIDE, ".sock", ".saved", ".saved.part", ".overwritten-wal")
+"""What the names of a journal's files have behind its own."""
 _OURS = re.compile(r"postgres(?:ql)?://", re.IGNORECASE)
 _WITH_SCHEME = re.compile(r"(?P<scheme>[^/]{2,}?)://")
 _OF_WORDS = re.compile(
@@ -71,7 +76,7 @@ def looks_like_address(text: str) -> bool:
 def file_of(path: str | Path) -> Path:
     """The path of a file, taken once: absolute, with `~` and all links followed, whether it is there or not.
 
-    Raises JournalMissing for a text that other programs take for something else than a path.
+    Raises JournalMissing for a text that can be no path, or that other programs take for something else.
     """
     text = os.fspath(path)
     if path is text and text.lower().startswith(("file:", ":memory:")):
@@ -82,7 +87,25 @@ def file_of(path: str | Path) -> Path:
             f"{text!r:.80} is {kind}, and no path. Give the path of a file, or None to `Runtime` for a journal in "
             "memory; a file of that name is ./NAME."
         )
+    if "\0" in text:
+        from .journal.contract import JournalMissing
+
+        raise JournalMissing(f"{text!r:.80} is no path: no path has a NUL character in it.")
     return Path(os.path.realpath(os.path.expanduser(text)))  # noqa: PTH111 - of an unknown user's it stays as it is
+
+
+def name_too_long(path: Path) -> bool:
+    """Whether no file can have that path, as it is too long."""
+    try:
+        path.lstat()
+    except OSError as error:
+        return error.errno == errno.ENAMETOOLONG
+    return False
+
+
+def belongs_to(place: Path, journal: Path) -> bool:
+    """Whether a file is the journal at that path, or one of those that it keeps beside it."""
+    return place.parent == journal.parent and place.name in {f"{journal.name}{suffix}" for suffix in _OF_IT}
 
 
 def in_words(place: object) -> str:

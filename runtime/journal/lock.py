@@ -4,7 +4,8 @@ Rules:
 - The lock is on FILE.lock, never on the database: closing any handle of a file drops this process's POSIX locks on
   it, and SQLite needs its own.
 - The kernel frees the lock when its owner dies, however it dies. The file stays; the owner's process id is in it.
-- Its process id goes into a plain file of that name, never through a link: what a link leads to is not ours.
+- Its process id goes into a plain file of that name, never through a link: what a link leads to is not ours. Nor is a
+  file with anything else in it than such a number (`poetry.lock`): it is refused, and not touched.
 - The handle is not inherited by child processes, and closed at once in those that this process forks (as a body may,
   by `os.fork` or `multiprocessing`): they would keep the lock when their parent has been killed.
 """
@@ -27,6 +28,8 @@ _ITSELF = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 """What stands under the name, and nothing that it leads to; and without waiting for the other end of a pipe."""
 _TAKEN = frozenset({errno.EWOULDBLOCK, errno.EACCES, errno.EDEADLK})
 """What the system says where somebody else has the lock."""
+_LONGEST = 32
+"""Bytes of a lock file that are looked at: more than the number of any process has."""
 _owned: dict[str, int] = {}  # the handles of the locks of the journals that this process has open, by real paths
 
 
@@ -65,11 +68,15 @@ class Lock:
                     f"Cannot lock {beside}, which guards {path}: {error.strerror}. Where a file system has no locks, "
                     "nothing keeps two runtimes from one file: keep the journal on a disk of this machine."
                 ) from error
-            owner = os.read(self._handle, 32).decode("ascii", "replace").strip()
+            owner = os.read(self._handle, _LONGEST).decode("ascii", "replace").strip()
             os.close(self._handle)
             raise _in_use(path, f"process {owner}" if owner else "another process") from error
+        if not _is_ours(os.read(self._handle, _LONGEST)):
+            os.close(self._handle)
+            raise _no_lock_file(beside, path)
         with contextlib.suppress(OSError):  # a full disk: then others are told of "another process"
             os.ftruncate(self._handle, 0)
+            os.lseek(self._handle, 0, os.SEEK_SET)
             os.write(self._handle, b"%d\n" % os.getpid())
         _owned[self._name] = self._handle
 
@@ -95,7 +102,7 @@ def owner_of(path: Path) -> str | None:
     try:
         if not _is_plain(handle):
             return None
-        owner = os.read(handle, 32).decode("ascii", "replace").strip()
+        owner = os.read(handle, _LONGEST).decode("ascii", "replace").strip()
         if not owner:
             return None
         try:
@@ -123,9 +130,15 @@ def _is_plain(handle: int) -> bool:
     return stat.S_ISREG(found.st_mode) and found.st_nlink <= 1
 
 
+def _is_ours(text: bytes) -> bool:
+    """Whether that may stand in a lock file: nothing, or the number of a process that was killed."""
+    return len(text) < _LONGEST and (not text or text.strip().isdigit())
+
+
 def _no_lock_file(beside: Path, path: Path) -> JournalUnwritable:
     return JournalUnwritable(
-        f"{beside}, which guards {path}, is a link, or no plain file. It was not touched: remove it."
+        f"{beside}, which guards {path}, is a link, no plain file, or a file of something else. It was not touched: "
+        "remove it, or name the journal otherwise."
     )
 
 

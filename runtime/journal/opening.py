@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from ..engines.processes import this_process
 from ..identity import Origin
-from ..places import in_words
+from ..places import MADE_BESIDE, in_words, name_too_long
 from .contract import JournalCorrupt, JournalError, JournalLocked, JournalMissing, JournalTooNew, JournalUnwritable
 from .schema import BATCH, FIRST_COLUMNS, MIGRATIONS
 
@@ -67,6 +67,7 @@ def connect_writer(path: Path) -> sqlite3.Connection:
 
 def check_place(path: Path) -> None:
     """Refuse a place where no journal can be, before anything is made there. Raises JournalError."""
+    refuse_name(path)
     refuse_second_name(path)
     folder = path.absolute().parent
     if not folder.is_dir():
@@ -75,8 +76,14 @@ def check_place(path: Path) -> None:
         )
     if path.is_dir():
         raise JournalUnwritable(f"Cannot keep a journal in {in_words(path)!r}: it is a folder. Name a file in it.")
+    if path.is_symlink():  # all links have been followed
+        raise JournalUnwritable(
+            f"Cannot keep a journal in {in_words(path)!r}: it is a link that leads to itself, or through too many "
+            "others. Name a file."
+        )
     if not os.access(folder, os.W_OK):
         raise JournalUnwritable(f"Cannot write the journal {path}: the folder {folder} is read-only to this user.")
+    _refuse_beside(path)
     if path.exists():
         if not path.is_file():
             raise JournalUnwritable(f"Cannot keep a journal in {path}: it is {no_file(path)}. Name a file.")
@@ -93,6 +100,27 @@ def check_place(path: Path) -> None:
                 except sqlite3.Error as error:
                     if code_of(error) != sqlite3.SQLITE_READONLY:  # a half-made file that only a writer can mend
                         raise
+
+
+def _refuse_beside(path: Path) -> None:
+    """Refuse a file that can have none of its other files beside it. Raises JournalUnwritable."""
+    for suffix in MADE_BESIDE:
+        beside = path.with_name(f"{path.name}{suffix}")
+        if os.path.lexists(beside) and (beside.is_symlink() or not beside.is_file()):
+            raise JournalUnwritable(
+                f"Cannot keep a journal in {path}: {beside}, which it needs beside it, is {no_file(beside)}. It was "
+                "not touched: remove it, or name another file."
+            )
+
+
+def refuse_name(path: Path) -> None:
+    """Refuse a name that is too long, for readers too. Raises JournalUnwritable."""
+    longest = max(MADE_BESIDE, key=len)
+    if name_too_long(Path(f"{path}{longest}")):
+        raise JournalUnwritable(
+            f"There can be no journal at {str(path)[:300]!r}: that is too long for a path, as a file beside it has "
+            f"{len(longest)} characters more. Name it shorter."
+        )
 
 
 def refuse_second_name(path: Path) -> None:
@@ -112,6 +140,8 @@ def refuse_second_name(path: Path) -> None:
 
 def no_file(path: Path) -> str:
     """What stands where a file should be."""
+    if path.is_symlink():
+        return "a link"
     return "a folder" if path.is_dir() else "a device, a pipe or the like"
 
 

@@ -60,6 +60,7 @@ from .opening import (
     damage,
     is_half_made,
     no_file,
+    refuse_name,
     refuse_second_name,
     refusing,
     version_of,
@@ -82,6 +83,7 @@ class SqliteReader:
         self._path = file_of(path)
         self._is_aside = False  # the file was replaced or mended: it must be opened anew
         self._one_at_a_time = threading.Lock()  # a connection keeps statements: two threads must not use one at once
+        refuse_name(self._path)
         if not self._path.exists():
             raise JournalMissing(f"There is no journal {in_words(self._path)}. Check the path.")
         if not self._path.is_file():

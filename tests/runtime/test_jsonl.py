@@ -153,6 +153,29 @@ def test_a_runtime_refuses_such_a_place_before_it_opens_its_journal(path: Path) 
     assert list(path.parent.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("place", "why"),
+    [
+        *(
+            (f"state.db{suffix}", "a file of the journal")
+            for suffix in ("", "-wal", "-shm", "-journal", ".lock", ".sock")
+        ),
+        ("loop", "a link that leads to itself"),
+        ("n" * 256, "too long"),
+    ],
+)
+def test_a_runtime_refuses_a_log_in_a_file_of_its_journal_or_behind_a_loop(path: Path, place: str, why: str) -> None:
+    async def enter() -> None:
+        async with Runtime(path.with_name("state.db"), jsonl=path.with_name(place)):
+            raise AssertionError("it was entered")
+
+    loop = path.with_name("loop")
+    loop.symlink_to("loop")
+    with pytest.raises(JournalUnwritable, match=why):
+        anyio.run(enter)
+    assert list(path.parent.iterdir()) == [loop]
+
+
 def test_a_log_that_cannot_be_written_is_counted_said_once_and_filled_in_later(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

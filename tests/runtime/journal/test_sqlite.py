@@ -285,6 +285,53 @@ def test_places_where_no_journal_can_be(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_what_cannot_be_a_journal_leaves_nothing_behind(tmp_path: Path) -> None:
+    places = {
+        "loop": "a link that leads to itself",
+        "twin": "names .hard links",
+        "folder": "is a folder",
+        "inside/x.db": "no folder",
+        "pipe": "a device, a pipe",
+        "n" * 256: "too long for a path",
+        "m" * 248: "too long for a path",
+        "log.db": "log.db-wal, which it needs beside it, is a folder",
+        "rollback.db": "rollback.db-journal, which it needs beside it, is a link",
+        "locked.db": "locked.db.lock, which it needs beside it, is a folder",
+    }
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "file").write_bytes(b"")
+    (tmp_path / "twin").hardlink_to(tmp_path / "file")
+    for name in ("folder", "log.db-wal", "locked.db.lock"):
+        (tmp_path / name).mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "rollback.db-journal").symlink_to("nowhere")
+    before = sorted(tmp_path.rglob("*"))
+    for name, why in places.items():
+        with pytest.raises(JournalUnwritable, match=why):
+            Loop().open(SqliteJournal(tmp_path / name))
+        assert sorted(tmp_path.rglob("*")) == before, name
+    with pytest.raises(JournalUnwritable, match="is a folder"):
+        Loop().open(SqliteJournal("/"))
+    with pytest.raises(JournalUnwritable, match="too long"):
+        SqliteReader(tmp_path / ("n" * 256))
+    for take in (SqliteJournal, SqliteReader):
+        with pytest.raises(JournalMissing, match="NUL"):
+            take("a\0b")
+
+
+def test_a_file_of_something_else_is_no_lock(tmp_path: Path) -> None:
+    """A journal may be called `poetry`, beside a `poetry.lock`."""
+    beside = tmp_path / "poetry.lock"
+    for text in (b"# This file was made by Poetry", b"12 34\n", b"7" * 40):
+        beside.write_bytes(text)
+        with pytest.raises(JournalUnwritable, match="file of something else"):
+            Loop().open(SqliteJournal(tmp_path / "poetry"))
+        assert beside.read_bytes() == text
+    beside.write_bytes(b"123456\n")  # of an owner that was killed
+    with opened(tmp_path / "poetry"):
+        assert beside.read_bytes() == b"%d\n" % os.getpid()
+
+
 def test_a_read_only_file_or_folder_is_refused_for_writing_but_can_be_read() -> None:
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
