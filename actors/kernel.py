@@ -188,10 +188,14 @@ class Kernel(Staging):
         actor: Receiver | None = None
         try:
             self._begin(message)
-            queue = turn.queue
-            while queue:
-                actor, told = queue.popleft()
-                actor.receive(told)
+            queue, scheduler = turn.queue, self.scheduler
+            while queue or scheduler.to_match:
+                if queue:
+                    actor, told = queue.popleft()
+                    actor.receive(told)
+                else:
+                    actor = scheduler
+                    scheduler.match()
         except BaseException as raised:  # of a function of the application's that was called in it
             self._undo(turn, seq, message, actor, contained(raised))
             return

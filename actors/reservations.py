@@ -215,7 +215,7 @@ class Reservations:
         mine.held = {}
         self._changed()
         self.collect()
-        self.scheduler.match()
+        self.scheduler.match_soon()
 
     def _new(self, job: JobActor) -> Reservation:
         above = self.of(job.parent)
@@ -368,7 +368,7 @@ class Reservations:
             self._let_all(mine)
             mine.yielded = True
         self.collect()
-        self.scheduler.match()
+        self.scheduler.match_soon()
 
     # -- lending -------------------------------------------------------------------------------------------------------
 

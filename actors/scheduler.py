@@ -3,6 +3,8 @@
 Rules
 -----
 - Higher priority first; within a priority first come, first served. A task that is queued again keeps its old place.
+  It is decided at the end of a turn, once nobody has anything more to say in it: of tasks that become ready together
+  the most urgent one is first, whichever of them said so first.
 - A task starts when all of its *gates* are open: its pool (the workers that have its engine and capabilities), its
   workstream's `max_parallel`, its tool's (where nodes share a journal: this node's share of it, see `shares.py`), and
   the one that is shut while its tool rests. A
@@ -64,6 +66,7 @@ class SchedulerActor:
         self.probing: dict[str, BreakerActor] = {}  # those whose permit may wait for somebody who can start
         self.tickets = 0
         self.entries = 0
+        self.to_match = False
 
     def receive(self, message: Message) -> None:
         """Queue a task, or take a slot back."""
@@ -83,7 +86,7 @@ class SchedulerActor:
             self.reservations.yield_idle()
         elif isinstance(message, ToolShares) and self.shares is not None:
             self.shares.take(message)
-        self.match()
+        self.match_soon()
 
     def forget(self, stream: int) -> None:
         """Let go of what is kept for a workstream that has ended."""
@@ -124,7 +127,7 @@ class SchedulerActor:
             lane.paused = False
             if lane.at is None:
                 self._again(lane, lane.top())
-        self.match()
+        self.match_soon()
 
     # -- workers -------------------------------------------------------------------------------------------------------
 
@@ -144,7 +147,7 @@ class SchedulerActor:
                     self._moved(task)
         self.reservations.tell_short()
         self.reservations.workers_changed()
-        self.match()
+        self.match_soon()
 
     def retire(self, worker: WorkerActor) -> None:
         """A worker takes no more tasks. What it still runs no longer counts for its pools."""
@@ -157,7 +160,7 @@ class SchedulerActor:
         worker.pools = []
         if self.reservations.at_work:
             self.reservations.workers_changed()
-            self.match()
+            self.match_soon()
 
     def tell_unroutable(self) -> None:
         """Tell the queued tasks that none of the workers could run, and the jobs that wait for slots of none."""
@@ -297,7 +300,7 @@ class SchedulerActor:
             gate.limit = 0 if resting else NO_LIMIT
             if not resting and gate.waiting:
                 self.wake(gate)
-                self.match()
+                self.match_soon()
 
     def limit_tool(self, tool: str, limit: int | None) -> None:
         """Keep to another limit of a tool from now on; None: it has none. What runs beyond it runs on."""
@@ -308,7 +311,7 @@ class SchedulerActor:
         self._set_limit(tool, gate, limit)
         if gate.limit > before and gate.waiting:
             self.wake(gate)
-            self.match()
+            self.match_soon()
 
     def _set_limit(self, tool: str, gate: Gate, limit: int | None) -> None:
         shares = self.shares
@@ -334,8 +337,13 @@ class SchedulerActor:
 
     # -- matching ------------------------------------------------------------------------------------------------------
 
+    def match_soon(self) -> None:
+        """Something has changed that may let a task start: look at the end of the turn, when all that is in it has."""
+        self.to_match = True
+
     def match(self) -> None:
         """Start what can start."""
+        self.to_match = False
         ready = self.ready
         while ready and not self.stopped:
             key, _, lane = heappop(ready)

@@ -12,6 +12,7 @@ Rules
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -48,6 +49,7 @@ class StoppableStream(CancellableEntity[WorkstreamRecord]):
     """A workstream as far as its stopping goes; `WorkstreamActor` is the whole of it."""
 
     __slots__ = (
+        "by_priority",
         "cursor",
         "deadline",
         "dependents",
@@ -82,7 +84,12 @@ class StoppableStream(CancellableEntity[WorkstreamRecord]):
         self.watches = Watches(spec.alerts) if spec.alerts else None
         if spec.alerts:
             kernel.alerting = True
-        for index, task in enumerate(spec.tasks):
+        # The most urgent task first: a large graph is started a part at a time, and so are many dependents of one.
+        self.by_priority: Sequence[int] = range(len(spec.tasks))
+        if any(task.priority for task in spec.tasks):
+            self.by_priority = sorted(self.by_priority, key=lambda index: -spec.tasks[index].priority)
+        for index in self.by_priority:
+            task = spec.tasks[index]
             for name in task.depends_on:
                 self.dependents.setdefault(self.names[name], []).append((index, True))
             for name in task.after:

@@ -141,7 +141,7 @@ class SupervisorActor:
                 kernel.free_slot(token)
         kernel.scheduler.reservations.tell_short()
         kernel.scheduler.reservations.collect()
-        kernel.scheduler.match()
+        kernel.scheduler.match_soon()
         for breaker in kernel.breakers.values():
             breaker.go_on()
         for job in kernel.jobs.values():

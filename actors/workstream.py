@@ -170,7 +170,7 @@ class WorkstreamActor(Protected[WorkstreamRecord], PausableStream):
 
     def _start_some(self) -> None:
         end = min(self.cursor + CHUNK, len(self.tasks))
-        for index in range(self.cursor, end):
+        for index in self.by_priority[self.cursor : end]:
             if not self.unmet[index] and not self.tasks[index].record.ready and not self.tasks[index].ended:
                 self.kernel.send(self.tasks[index], READY)
         self.cursor = end

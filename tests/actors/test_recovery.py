@@ -234,7 +234,7 @@ def test_a_queue_limit_holds_over_restarts() -> None:
 def test_the_queue_keeps_its_order_and_nothing_is_called_unroutable() -> None:
     stage = Stage(workers=(Worker("w", engine="loop", capacity=1),))
     stage.scripts["hog"] = hangs
-    stage.submit(flow(task("hog"), task("b"), task("a", priority=1), task("c")))
+    stage.submit(flow(task("hog", priority=2), task("b"), task("a", priority=1), task("c")))
     after = stage.after_crash(down=1000)
     after.scripts.clear()
     after.advance(0)

@@ -9,6 +9,7 @@ from tests.actors.stage import Stage, fails_until, flow, hangs, task
 
 from callboard.actors.commands import StartWorkers
 from callboard.actors.spec import Retry, Task, Tool, Worker
+from callboard.actors.stopping import CHUNK
 
 
 def one(capacity: int = 1, *capabilities: str, name: str = "w") -> tuple[Worker, ...]:
@@ -27,6 +28,36 @@ def test_higher_priority_first_of_tasks_and_of_workstreams() -> None:
     stage.submit(flow(task("urgent"), priority=3), "second")
     stage.send(StartWorkers(one()))
     assert stage.bodies() == ["high", "urgent", "plain", "low"]
+
+
+def test_of_tasks_that_become_ready_together_the_most_urgent_is_first() -> None:
+    stage = Stage(workers=one())
+    stage.submit(flow(task("low"), task("mid", priority=5), task("high", priority=9)), "ready")
+    assert stage.bodies() == ["high", "mid", "low"]
+    after = [task("l", "gate"), task("m", "gate", priority=5, tool="t"), task("h", "gate", priority=9)]
+    stage.submit(flow(task("gate"), *after), "released")
+    assert stage.bodies()[3:] == ["gate", "h", "m", "l"]
+
+
+def test_the_most_urgent_of_very_many_is_first_too() -> None:
+    stage = Stage(workers=one())
+    many = [task(f"t{number}") for number in range(CHUNK + 1)]
+    stage.submit(flow(*many, task("high", priority=9)), "ready")
+    assert stage.bodies()[:2] == ["high", "t0"]
+    many = [task(f"t{number}", "gate") for number in range(2 * CHUNK)]
+    stage.submit(flow(task("gate"), *many, task("high", "gate", priority=9)), "released")
+    assert stage.bodies()[CHUNK + 2 :][:3] == ["gate", "high", "t0"]
+    assert stage.audit() == []
+
+
+def test_what_becomes_ready_as_a_limit_opens_is_weighed_with_what_waited_there() -> None:
+    stage = Stage(workers=one(5))
+    stage.scripts["first"] = hangs
+    tasks = [task("first", tool="t"), task("waits", tool="t"), task("next", "first", priority=1, tool="t")]
+    stage.submit(flow(*tasks, tools={"t": Tool(max_parallel=1)}))
+    stage.end(stage.token("first"))
+    stage.settle()
+    assert stage.bodies() == ["first", "next", "waits"]
 
 
 def test_many_priorities_and_lanes_in_one_order() -> None:
