@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterable, Sequence, Sized
 from contextlib import suppress
 from hashlib import blake2b
 from threading import Lock
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import msgspec
 
@@ -45,6 +45,7 @@ from .functions import (
     follow,
     located,
     look_in,
+    parts_of,
     path_of,
     spoken,
     standing,
@@ -66,6 +67,18 @@ __all__ = [
     "prepare",
     "prepared",
 ]
+
+
+class Meaning(NamedTuple):
+    """What a workstream means: its JSON, without where its own modules lie.
+
+    bare: without where any module lies. called: its functions, as they were called, and as they are now.
+    """
+
+    whole: bytes
+    bare: bytes
+    called: list[tuple[str, str]]
+
 
 LARGE = 2_000
 """Tasks. To check and encode so many takes a few hundredths of a second."""
@@ -170,21 +183,34 @@ class Bodies:
         if self._local:
             _with_members(rule, (), self._drop)
 
-    def meaning(self, workstream: Workstream) -> bytes:
-        """The JSON of a workstream with each function by one name, whatever it was called when it was submitted."""
+    def meaning(self, workstream: Workstream) -> Meaning:
+        """What a workstream means, with each function by one name, whatever it was called when it was submitted."""
         names: dict[str, str] = {}
         for name, func in self._registered.items():
             names[name] = kept = self._names[id(func)]
             with suppress(NoPath):
                 names[path_of(func)] = kept
+        called: list[tuple[str, str]] = []
+
+        def now_called(name: str) -> str:
+            now = located(name, None)  # an older version kept no more of a program than that it was one
+            if name not in names and now not in names and (func := standing(now)) is not None:
+                with suppress(NoPath):
+                    now = path_of(func)  # by a link, its module has another path
+            return names.get(name) or names.get(now, now)
 
         def one(name: object, _: Path) -> object:
             if not isinstance(name, str):
                 return name
-            now = located(name, None)  # an older version kept no more of a program than that it was one
-            return names.get(name) or names.get(now, now)
+            called.append((name, now_called(name)))
+            return called[-1][1]
 
-        return _unplaced(msgspec.json.encode(_rewrite(workstream, one)), workstream.folder)
+        def bare(name: object, _: Path) -> object:
+            return parts_of(name)[2] if isinstance(name, str) and ":" in name else name
+
+        same = _rewrite(workstream, one)
+        told, unplaced = msgspec.json.encode(same), _rewrite(same, bare)
+        return Meaning(_unplaced(told, workstream.folder), msgspec.json.encode(unplaced), called)
 
     def is_registered(self, name: str) -> bool:
         """Whether the application has registered a function by that name."""

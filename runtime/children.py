@@ -32,8 +32,9 @@ from .engines.childjob import ChildJob
 from .handles import JobHandle
 from .inflight import InFlight
 from .outcomes import JobExists, Outcome
-from .reruns import is_same, load
+from .reruns import load
 from .runners import BodyCancelled, RunnerPool
+from .same import compare
 from .threads import in_lane
 
 if TYPE_CHECKING:
@@ -116,10 +117,11 @@ class Children:
         folder = spec.folder or self._host.kernel.folder_of(token)
         fingerprint = fingerprint_of(_plain(said), folder)
         known = await reserve(runtime.seat, "job", job_id, lambda: self._known(job_id))
-        if known is not None and not await is_same(runtime, known, spec, fingerprint, _plain):
+        if known is not None and not (held := await compare(runtime, known, spec, fingerprint, _plain)).same:
+            why = f"Nothing differs but where its functions are: {held.moved}. " if held.moved is not None else ""
             raise JobExists(
-                f"there is a child job {job_id!r} already, with another workstream ({known.state} now). Use another "
-                "name, or submit under one name what does not change from attempt to attempt."
+                f"there is a child job {job_id!r} already, with another workstream ({known.state} now). {why}Use "
+                "another name, or submit under one name what does not change from attempt to attempt."
             )
         if known is not None and (known.finished_at is None or known.state == "completed" or self._stays(known)):
             return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -11,6 +11,9 @@ from ..actors.records import JobRecord
 from ..actors.task_record import TaskRecord
 from .journal.cluster import LeaseLost
 from .journal.contract import ArchivedJob
+
+if TYPE_CHECKING:
+    from .same import Compared
 
 _SHOWN = 20  # names of tasks, at most, in an error
 
@@ -71,9 +74,14 @@ class RuntimeClosed(RuntimeError):  # noqa: N818 - a state, as in the standard l
     """
 
 
-def taken(job_id: str, record: JobRecord | None, archived: Sequence[ArchivedJob], *, same: bool) -> JobExists | None:
-    """Why a workstream cannot be submitted under an id, by what the journal has of that. same: it is that job's."""
-    if record is not None and not same:
+def taken(job_id: str, record: JobRecord | None, archived: Sequence[ArchivedJob], held: Compared) -> JobExists | None:
+    """Why a workstream cannot be submitted under an id, by what the journal has of that, and how it compares."""
+    if record is not None and held.moved is not None:
+        return JobExists(
+            f"there is a job {job_id!r} already, submitted with the same workstream ({record.state} now) but for "
+            f"where its functions are: {held.moved}. For another job, use another id."
+        )
+    if record is not None and not held.same:
         return JobExists(
             f"there is a job {job_id!r} already, submitted with another workstream ({record.state} now). Use another "
             "id, or submit exactly what was submitted under this one."

@@ -120,6 +120,13 @@ def why_not(where: str, names: str) -> str:
             "is in the main module of another program, which was not read from a file (python -, python -c, a "
             "notebook): it is found in that process only. Put it in a module, or register it: @runtime.task(name=...)"
         )
+    if not os.path.lexists(where):
+        moved = f"{MAIN}@{where}:{names}"
+        return (
+            f"is in the main module of another program, {where}, which is not there any more, and {here}. If it was "
+            "moved, make a link where it was, or say in the program that has the function that it is the same one: "
+            f"@runtime.task(aliases=[{moved!r}])"
+        )
     return (
         f"is in the main module of another program, {where}, and {here}. Start that one: it goes on. What several are "
         "to run, put in a module, or register it in each by one name: @runtime.task(name=...)"

@@ -27,7 +27,6 @@ from .cluster.seat import Delays
 from .requests import Known
 
 if TYPE_CHECKING:
-    from .bodies import Bodies
     from .runtime import Runtime
 
 
@@ -59,26 +58,6 @@ async def load(runtime: Runtime, record: JobRecord) -> Loaded:
     runs = await runtime.read(journal.workstreams, record.id)
     tasks: list[TaskRecord] = await runtime.read(journal.tasks, runs[-1].key) if runs else []
     return Loaded(record, encoded, spec, runs[-1] if runs else None, tasks)
-
-
-async def is_same(
-    runtime: Runtime, record: JobRecord, spec: Workstream, fingerprint: str, plain: Callable[[bytes], bytes] = bytes
-) -> bool:
-    """Whether a job was submitted with that workstream, also where functions in it were called otherwise then.
-
-    plain: takes out of its JSON what tells nothing.
-    """
-    if record.fingerprint == fingerprint:
-        return True
-    return means(runtime.bodies, await runtime.read(runtime.journal.spec, record.stream), spec, plain)
-
-
-def means(bodies: Bodies, encoded: bytes | None, spec: Workstream, plain: Callable[[bytes], bytes] = bytes) -> bool:
-    """Whether what a journal has of a workstream means that one."""
-    if encoded is None:
-        return False
-    before = placed(msgspec.json.decode(encoded, type=Workstream))
-    return plain(bodies.meaning(before)) == plain(bodies.meaning(spec))
 
 
 async def run_again(

@@ -46,7 +46,8 @@ from .observe import BUFFER, Hub, Past, Subscription
 from .outcomes import closed, outcome_of, taken
 from .outputs import Found
 from .requests import First
-from .reruns import is_same, run_again
+from .reruns import run_again
+from .same import SAME, compare
 from .workers import WorkerHandle, check_worker, not_there, start
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -183,8 +184,8 @@ class Runtime(RuntimeLife):
         actor = self._host.kernel.jobs.get(job_id)
         record = actor.record if actor is not None else await self.read(self.journal.job, job_id)
         archived: list[Any] = [] if record is not None else await self.read(self.journal.archived, job_id)
-        same = record is None or await is_same(self, record, spec, fingerprint)
-        if (refused := taken(job_id, record, archived, same=same)) is not None:
+        held = SAME if record is None else await compare(self, record, spec, fingerprint)
+        if (refused := taken(job_id, record, archived, held)) is not None:
             raise refused
         if record is None:
             return None

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ...actors.digits import whole
 from ..places import in_words
 from .boards import Board
 from .options import LONGEST
@@ -274,6 +273,7 @@ def address(named: Found) -> str:
 
 def find(reader: Asked, target: str, task: str | None = None) -> Found:
     """The job or task that "JOB", "JOB/TASK" or "JOB@RUN/TASK" means. Raises Trouble."""
+    from ...actors.digits import whole  # noqa: PLC0415 - `--help` imports no actors
     from .reading import find_job, find_task  # noqa: PLC0415
 
     if not target.strip():

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ..handles import JobHandle
     from ..journal.contract import Reader
     from ..runtime import Runtime
+    from ..same import Compared
     from ..specfile import RunFile
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="A specification: .toml, .yaml or .json.")]
@@ -111,16 +112,17 @@ def _refuse_a_second(asked: RunFile, journal: Store, job_id: str | None, opened:
     opened, since that goes on with all that is unfinished in it.
     """
     from ..outcomes import taken  # noqa: PLC0415 - heavy
+    from ..same import SAME  # noqa: PLC0415 - heavy
     from .functions import refuse_unless_found  # noqa: PLC0415
     from .reading import LIVING, reading_if_used  # noqa: PLC0415
 
     with reading_if_used(journal) as reader:
         if reader is None:
             return
-        same = _same(opened(), asked.workstream, reader)
+        hold = _holder(opened(), asked.workstream, reader)
         if job_id is not None:
             record = reader.job(job_id)
-            refused = taken(job_id, record, reader.archived(job_id), same=record is None or same(record))
+            refused = taken(job_id, record, reader.archived(job_id), SAME if record is None else hold(record))
             if refused is not None:
                 raise Trouble(str(refused))
         for job in reader.jobs(states=LIVING, limit=10_000):
@@ -133,16 +135,21 @@ def _refuse_a_second(asked: RunFile, journal: Store, job_id: str | None, opened:
         refuse_unless_found(reader, journal)
 
 
-def _same(runtime: Runtime, workstream: Workstream, reader: Reader) -> Callable[[JobRecord], bool]:
-    """What tells whether a job was submitted with that workstream, by a runtime which nobody has entered.
+def _holder(runtime: Runtime, workstream: Workstream, reader: Reader) -> Callable[[JobRecord], Compared]:
+    """What holds that workstream against the one of a job, by a runtime which nobody has entered.
 
     Raises SpecificationError.
     """
     import msgspec  # noqa: PLC0415
 
     from ..bodies import fingerprint_of, prepare  # noqa: PLC0415
-    from ..reruns import means  # noqa: PLC0415
+    from ..same import SAME, compared  # noqa: PLC0415
 
     ready = prepare(workstream, runtime.bodies, durable=True, lifecycles=runtime.lifecycles)
     fingerprint = fingerprint_of(msgspec.json.encode(ready), ready.folder)
-    return lambda job: job.fingerprint == fingerprint or means(runtime.bodies, reader.spec(job.stream), ready)
+
+    def hold(job: JobRecord) -> Compared:
+        same = job.fingerprint == fingerprint
+        return SAME if same else compared(runtime.bodies, reader.spec(job.stream), ready)
+
+    return hold

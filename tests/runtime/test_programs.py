@@ -51,6 +51,16 @@ async def main():
                 task = Task("t", run=run, engine=sys.argv[2], wait="0.3s")
                 await runtime.submit(Workstream("w", tasks=[task]), id="j")
                 os._exit(9)
+            case "again":
+                if sys.argv[2:]:
+                    runtime.task(aliases=[sys.argv[2]])(work)
+                try:
+                    run = [Task("t", run=work, timeout=60, checks=[Check(run=note)])]
+                    job = await runtime.submit(Workstream("w", tasks=run), id="j")
+                    print(job.state if job.ended else (await job.wait()).state)
+                except ValueError as error:
+                    print(error)
+                return
             case "parts":
                 first = Task("first", command=["true"], wait="0.3s")
                 asked = Task(
@@ -149,6 +159,43 @@ def test_a_file_that_was_moved_is_another_program_unless_a_link_stays(tmp_path: 
     assert str(mine) in run(moved, cwd=tmp_path)
     mine.symlink_to(moved)
     assert run(moved, cwd=tmp_path) == "crates"
+
+
+def test_a_moved_script_that_submits_the_same_again_is_told_the_cause_and_the_way_out(tmp_path: Path) -> None:
+    mine = write(tmp_path, "crates")
+    assert run(mine, "again", cwd=tmp_path) == "completed"
+    moved = mine.rename(tmp_path / "boxes.py")
+    told = run(moved, "again", cwd=tmp_path)
+    was = f"__main__@{mine}:note"
+    assert "submitted with the same workstream (completed now) but for where its functions are" in told
+    assert f"its function 'note' (and 1 more) was of the program {mine}, and is '__main__@{moved}:note' here" in told
+    assert "make a link where it was" in told
+    assert f"@runtime.task(aliases=[{was!r}])" in told
+    assert "its function 'note' was" in run(moved, "again", f"__main__@{mine}:work", cwd=tmp_path)
+    mine.symlink_to(moved)
+    assert run(moved, "again", cwd=tmp_path) == run(mine, "again", cwd=tmp_path) == "completed"
+
+
+def test_what_a_moved_script_left_says_how_it_goes_on(tmp_path: Path) -> None:
+    mine = write(tmp_path, "crates")
+    run(mine, "submit", "thread", cwd=tmp_path)
+    moved = mine.rename(tmp_path / "boxes.py")
+    told = run(moved, cwd=tmp_path)
+    assert f"{mine}, which is not there any more, and this one is {moved}. If it was moved, make a link" in told
+    assert f"@runtime.task(aliases=['__main__@{mine}:work'])" in told
+
+
+@pytest.mark.parametrize("first", ["-c", "-m"])
+def test_the_same_workstream_of_another_kind_of_program_is_told_so(tmp_path: Path, first: str) -> None:
+    (tmp_path / "shop").mkdir()
+    mine = write(tmp_path / "shop", "jobs")
+    begun = [first, mine.read_text() if first == "-c" else "shop.jobs"]
+    assert run(*begun, "again", cwd=tmp_path) == "completed"
+    told = run(mine, "again", cwd=tmp_path)
+    assert "but for where its functions are" in told
+    assert (
+        "was not read from a file" if first == "-c" else f"'shop.jobs:note' (and 1 more) is '__main__@{mine}:note'"
+    ) in told
 
 
 def test_a_module_that_is_run_keeps_its_real_name(tmp_path: Path) -> None:
