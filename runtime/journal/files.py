@@ -149,9 +149,11 @@ class Files:
     def stands_in(self) -> tuple[int, int]:
         """Owner and last entry of the file that is in the database's place, read without its log or ours.
 
-        Raises sqlite3.Error where it is no journal.
+        Where others read, only some pages of the log are folded: the file may be shorter then than it says it is, which
+        SQLite takes for damage where its schema cannot be written. Raises sqlite3.Error where it is no journal.
         """
         with contextlib.closing(connect(self._path, "ro&immutable=1")) as connection:
+            connection.execute("PRAGMA writable_schema = ON")  # nothing is written: it is opened to be read
             owner, entry = connection.execute("SELECT owner, entry FROM meta").fetchone()
             return int(owner), int(entry)
 
