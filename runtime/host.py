@@ -93,6 +93,7 @@ class Host:
         self.watchdog: Watchdog | None = None
         self.on_job_over: Callable[[JobActor], None] = lambda _: None
         self.on_machine_over: Callable[[str], None] = lambda _: None  # told of each name
+        self.events_left = 0  # in the inbox, for machines that are not here
         self.on_close: Callable[[], None] = lambda: None
         self.on_job_here: Callable[[JobActor], None] = lambda _: None  # told of each that was taken over
         self._bodies = bodies

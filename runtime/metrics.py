@@ -72,7 +72,8 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     transitions: how often each was taken. states: by kind and state. rejected: commands that a state did not allow, by
     machine, state and event. stale: messages under an old fencing token. requests, request_hits: commands that came
     with a `request_id`, and those of them that were answered from what is kept. inbox: messages that wait for the
-    lifecycle actors; ready: actors that have mail. commits, committed: batches and the transitions in them;
+    lifecycle actors; ready: actors that have mail; events_left: in the journal's inbox, for machines that are not here.
+    commits, committed: batches and the transitions in them;
     commit_seconds: spent writing them, slowest_commit: the longest; backlog: transitions not yet durable. breakers:
     states by tool. workers: how many are in each (engine, state); slots, slots_used: what they could and do run.
     timers_fired, timers_late: how many, and the seconds that the loop was late for all of them together;
@@ -103,6 +104,7 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     latest_timer: float
     failed_hooks: int
     unlogged: int
+    events_left: int = 0
     jobs_taken: int = 0
     nodes_fenced: int = 0
     nodes: int = 1
@@ -235,6 +237,7 @@ def snapshot(host: Host, requests: int, request_hits: int, member: Membership | 
     return Metrics(
         transitions=counting.pairs, states=counting.states(), rejected=dict(kernel.rejected), stale=kernel.stale,
         requests=requests, request_hits=request_hits, inbox=host.waiting, ready=len(dispatcher.ready),
+        events_left=host.events_left,
         commits=commits.commits, committed=commits.transitions, commit_seconds=commits.seconds,
         slowest_commit=commits.slowest, backlog=journal.backlog,
         breakers={name: str(breaker.record.state) for name, breaker in list(kernel.breakers.items())},

@@ -86,6 +86,7 @@ SERIES: tuple[Series, ...] = (
     _one("journal_backlog", "Transitions that are not durable yet.", "backlog", "{transition}", counts=False),
     _one("mailbox_depth", "Messages that wait for the lifecycle actors.", "inbox", "{message}", counts=False),
     _one("actors_ready", "Actors that have mail.", "ready", "{actor}", counts=False),
+    _one("events_left", "Events left for machines that are not here.", "events_left", "{event}", counts=False),
     Series("breaker_state", "1 for the state it is in.", False, "1", ("tool", "state"), _breakers),
     Series(
         "workers", "Workers, by engine and state.", False, "{worker}", ("engine", "state"), attrgetter("workers")

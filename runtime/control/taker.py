@@ -6,12 +6,16 @@ Rules:
 - Rows about one target are taken in order, one after another; those about others go on meanwhile, so that a function of
   a user which takes its time (who is in a team?) keeps nobody waiting but whoever asked for it. A task's target is its
   job. Rows of one `request_id` are in one line, whatever they are about: they are one command, or the later is refused.
+- What people say comes before events of machines, which may be very many: each look takes all of the first, and so many
+  of the second that no more than `IN_HAND` are in hand, `AT_ONCE` of them being done. The rest stays in the journal
+  until half of those have been done.
 - Each is answered once: what took effect in the same commit as the effect (its row's number travels with the
   `request_id`), what was refused by a commit of its own.
 - A row is unanswered until then, whatever happens: after a kill it is taken again at the next start, where its key says
   whether it had taken effect.
 - What was left for a machine that this program has not got waits, unanswered and in order, until it is spawned, here or
-  by a later start: whoever only resumes a job must not use up what was meant for another program.
+  by a later start: whoever only resumes a job must not use up what was meant for another program. It waits in the
+  journal, and is told once for each machine. How much may wait there says who puts it there (`client.py`).
 - Of several nodes each does what is about what it runs. A row about what has moved to another one meanwhile is left to
   that: the journal gives it to whoever owns its target.
 - Nothing that a row asks can end the taker. Where the journal cannot be read it looks again after `AGAIN`.
@@ -46,6 +50,10 @@ if TYPE_CHECKING:
 
 AGAIN = 1.0
 """Seconds until the inbox is looked at again that could not be read."""
+IN_HAND = 1_000
+"""Events of machines that are taken out of the inbox before some of them have been done."""
+AT_ONCE = 64
+"""Events of machines that are being done at a time."""
 
 
 class _Line:
@@ -53,11 +61,20 @@ class _Line:
 
     def __init__(self) -> None:
         self.rows: deque[tuple[InboxRow, bool]] = deque()
-        self.failing = False  # its last try met a journal that cannot be read
-        self.again = False  # its machine has been spawned: what waits for it is to be done
+        self.busy = False  # with its first
+        self.again = False  # its machine has been spawned: what waits for that is looked for again
         self.requests: set[str] = set()
         self.scope = anyio.CancelScope()
         self.over = anyio.Event()
+
+
+class _Absent:
+    """A machine that is not here: the rows that wait for it, oldest first, and why it is not."""
+
+    def __init__(self) -> None:
+        self.rows: list[int] = []
+        self.why = ""
+        self.told = False
 
 
 class Taker:
@@ -81,12 +98,22 @@ class Taker:
         self._read = read
         self.on_ring: Callable[[], None] = lambda: None  # told of each ring of the bell
         self._taken: set[int] = set()  # rows that are in the inbox still, and have been taken, or are about to be
+        self._events: set[int] = set()  # the same of those about machines; those that wait for one, too
+        self._in_hand = 0  # of those, in the lines
+        self._more = False  # others are still in the inbox
         self._lines: dict[str, _Line] = {}  # what is being done, by what it is about
         self._line_of: dict[str, str] = {}  # the same by the keys of the commands in it
         self._closed = False
-        self._waiting: dict[str, list[InboxRow]] = {}  # by the machine that is not there
-        self._unread = False  # the last look failed
-        self._unheard = False  # so did the first: nobody waits for the answers to what is there
+        self._waiting: dict[str, _Absent] = {}  # by the names of machines
+        self._left: set[int] = set()  # rows that have been tried in vain: nobody waits for their answers any more
+        self._failing: set[str] = set()  # the lines whose last try met a journal that cannot be read
+        self._unread = False  # the last look failed, or the last try of one of those
+        self._unheard = False  # nobody waits for the answers to what is there: it was put there before the start
+        self._doing = anyio.Semaphore(AT_ONCE)
+        self._starting = False
+        self._wanted = False  # it is to look again
+        self._again: anyio.CancelScope | None = None  # of the task that does
+        self._not_again = anyio.Event()
         self._taking = anyio.Lock()
         self._serving = anyio.CancelScope()
         self._ended = anyio.Event()
@@ -103,7 +130,7 @@ class Taker:
             with self._serving:
                 await self.take()  # what was put there before there was a bell
                 while True:
-                    with anyio.move_on_after(AGAIN if self._unread or self._lines else None):
+                    with anyio.move_on_after(AGAIN if self._unread or self._lines or self._more else None):
                         await bell.heard()
                     self.on_ring()
                     await self.take()
@@ -116,6 +143,9 @@ class Taker:
         self._closed = True
         self._serving.cancel()
         await self._ended.wait()
+        if self._again is not None:
+            self._again.cancel()
+            await self._not_again.wait()
         lines = [*self._lines.values()]
         for line in lines:
             line.scope.cancel()
@@ -125,7 +155,7 @@ class Taker:
     async def awaited(self) -> dict[str, float]:
         """Which decisions are in the inbox: their targets, with the time at which the first about each was made."""
         try:
-            rows: list[InboxRow] = await self._read(self._host.journal.inbox)
+            rows: list[InboxRow] = await self._read(partial(self._host.journal.inbox, events=False))
         except JournalError:
             return {}  # `take` tells of it
         made: dict[str, float] = {}
@@ -138,31 +168,78 @@ class Taker:
         """Have done what is in the inbox. unheard: nobody waits for the answers, so a notice tells of refusals, and it
         returns when all has been done, or cannot be.
         """
-        unheard = self._unheard = unheard or self._unheard
+        self._unheard |= unheard
+        self._starting |= unheard
         try:
             async with self._taking:
-                rows: list[InboxRow] = await self._read(self._host.journal.inbox)
-                self._taken.intersection_update(row.row for row in rows)
-                for row in rows:
-                    if row.row not in self._taken:
-                        self._line_up(row, unheard)
-            self._unread = any(line.failing for line in self._lines.values())  # which goes on trying
-            self._unheard = False
+                await self._take_people()
+                await self._take_events()
+            self._failing.intersection_update(self._lines)
+            self._unread = bool(self._failing)
+            self._unheard &= self._more
         except RuntimeClosed:
             return  # the next start takes them
         except JournalError as error:
             self._tell_unreadable(error)
-        if unheard:
+            self._look_again()
+        if not unheard:
+            return
+        while self._lines or (self._again is not None and not self._unread):
             for line in [*self._lines.values()]:
                 await line.over.wait()
+            if self._again is not None and not self._unread:
+                await self._not_again.wait()
+        self._starting = False
+        for machine in self._waiting:
+            self._tell_waiting(machine)
 
-    def _line_up(self, row: InboxRow, unheard: bool) -> None:
+    async def _take_people(self) -> None:
+        """Take what is about jobs, tasks, workers and tools: all of it."""
+        rows: list[InboxRow] = await self._read(partial(self._host.journal.inbox, events=False))
+        self._taken.intersection_update(row.row for row in rows)
+        for row in rows:
+            if row.row not in self._taken:
+                self._taken.add(row.row)
+                self._line_up(row)
+
+    async def _take_events(self) -> None:
+        """Take what is about machines, as much as there is room for: the oldest."""
+        limit = len(self._events) + IN_HAND
+        rows: list[InboxRow] = await self._read(partial(self._host.journal.inbox, events=True, limit=limit))
+        whole, seen = len(rows) < limit, {row.row for row in rows}
+        self._events = {row for row in self._events if row in seen or (not whole and row > rows[-1].row)}
+        new, room = [row for row in rows if row.row not in self._events], IN_HAND - self._in_hand
+        for row in new[:room]:
+            self._events.add(row.row)
+            self._in_hand += 1
+            self._line_up(row)
+        self._more = not whole or len(new) > room
+
+    def _look_again(self) -> None:
+        """Look once more, in a task of its own; after a while, where the last look failed."""
+        self._wanted = True
+        if self._again is None and not self._closed:
+            self._again, self._not_again = anyio.CancelScope(), anyio.Event()
+            self._start(partial(self._looking_again, self._again))
+
+    async def _looking_again(self, scope: anyio.CancelScope) -> None:
+        try:
+            with scope:
+                while self._wanted:
+                    if self._unread:
+                        await anyio.sleep(AGAIN)
+                    self._wanted = False
+                    await self.take()
+        finally:
+            self._again = None
+            self._not_again.set()
+
+    def _line_up(self, row: InboxRow) -> None:
         about = self._line_of.get(row.request_id) or _about(row)
         line = self._line(about)
-        line.rows.append((row, unheard))
+        line.rows.append((row, self._unheard or row.row in self._left))
         line.requests.add(row.request_id)
         self._line_of[row.request_id] = about
-        self._taken.add(row.row)
 
     def _line(self, about: str) -> _Line:
         """The line of what is about something; it is worked off from now on."""
@@ -175,34 +252,58 @@ class Taker:
     async def _work_off(self, about: str, line: _Line) -> None:
         try:
             with line.scope, suppress(RuntimeClosed):  # the next start takes them
-                while (line.rows or line.again) and not self._closed:
+                while line.rows and not self._closed:
                     await self._next(about, line)
         finally:
             del self._lines[about]
             for request_id in line.requests:
                 self._line_of.pop(request_id, None)
             line.over.set()
+            self._end_line(about.removeprefix("machine "), line)
+
+    def _end_line(self, machine: str, line: _Line) -> None:
+        if line.again:
+            self.spawned(machine)
+        elif not self._starting:
+            self._tell_waiting(machine)
 
     async def _next(self, about: str, line: _Line) -> None:
-        again, line.again = line.again, False
+        row, unheard = line.rows[0]
+        line.busy = True
         try:
-            await self._do_what_waits(about)
-            if line.rows:
-                row, unheard = line.rows[0]
-                if not await self._do(row, unheard):
-                    self._taken.discard(row.row)
-                line.rows.popleft()
+            if row.kind == "machine":
+                async with self._doing:
+                    done = await self._do(row, unheard)
+            else:
+                done = await self._do(row, unheard)
         except JournalError as error:
-            line.again |= again
-            line.failing = True
             self._tell_unreadable(error)
-            self._unheard |= any(unheard for _, unheard in line.rows)
-            self._taken.difference_update(row.row for row, _ in line.rows)  # they are looked for again
-            line.rows.clear()
-            if line.again:
-                await anyio.sleep(AGAIN)
-        else:
-            line.failing = False
+            self._failing.add(about)
+            self._left.update(row.row for row, unheard in line.rows if unheard)
+            self._put_back(line, 0)
+            self._look_again()
+            return
+        finally:
+            line.busy = False
+        self._failing.discard(about)
+        if not done:
+            self._put_back(line, 0, 1)
+            return
+        line.rows.popleft()
+        if row.kind == "machine":
+            self._in_hand -= 1
+            if self._more and self._in_hand <= IN_HAND // 2:
+                self._look_again()
+
+    def _put_back(self, line: _Line, first: int, last: int | None = None) -> None:
+        """Leave some of the rows of a line in the inbox, to be found there again."""
+        rows = [*line.rows]
+        for row, _ in rows[first:last]:
+            self._taken.discard(row.row)
+            self._events.discard(row.row)
+            self._in_hand -= row.kind == "machine"
+        del rows[first:last]
+        line.rows = deque(rows)
 
     def _tell_unreadable(self, error: JournalError) -> None:
         if isinstance(error, LeaseLost) and self._host.seat is not None:
@@ -212,20 +313,34 @@ class Taker:
         self._unread = True
 
     def spawned(self, machine: str) -> None:
-        """It may be there now: do what waits for it."""
-        if machine in self._waiting:
-            self._line(f"machine {machine}").again = True
+        """It may be there now: take what waits for it, and then what has come since."""
+        absent, line = self._waiting.pop(machine, None), self._lines.get(f"machine {machine}")
+        if absent is None:
+            return
+        if line is not None:
+            line.again = True  # the one that is being done may have been too early
+            self._put_back(line, int(line.busy))
+        self._events.difference_update(absent.rows)
+        self._host.events_left -= len(absent.rows)
+        self._look_again()
 
-    async def _do_what_waits(self, about: str) -> None:
-        machine = about.removeprefix("machine ")
-        rows = deque(self._waiting.pop(machine, ()) if machine != about else ())
-        try:
-            while rows:
-                await self._do(rows[0], unheard=True)
-                rows.popleft()
-        finally:
-            if rows:  # behind those which wait again
-                self._waiting.setdefault(machine, []).extend(rows)
+    def _wait_for(self, row: InboxRow, why: str) -> None:
+        absent = self._waiting.setdefault(row.target, _Absent())
+        absent.rows.append(row.row)
+        absent.why = why
+        self._left.add(row.row)
+        self._host.events_left += 1
+
+    def _tell_waiting(self, machine: str) -> None:
+        absent = self._waiting.get(machine)
+        if absent is not None and not absent.told:
+            absent.told = True
+            several, number = len(absent.rows) != 1, len(absent.rows)
+            text = (
+                f"{number:,} event{'s' * several} for machine {machine}, left in the inbox while nobody ran it, "
+                f"wait{'' if several else 's'} for it: {absent.why}"
+            )
+            self._host.notice("command_waits", "warning", text, verb="fire", target=machine, waiting=number)
 
     async def _do(self, row: InboxRow, unheard: bool) -> bool:
         """Do it, and have it answered. False for what is left to another node."""
@@ -234,15 +349,14 @@ class Taker:
             answered = await self._done(row)
         except MachineNotFound as error:
             if unheard:
-                self._waiting.setdefault(row.target, []).append(row)
-                text = f"{row.verb} {row.target}, left in the inbox while nobody ran it, waits for its machine: {error}"
-                self._host.notice("command_waits", "warning", text, verb=row.verb, target=row.target)
+                self._wait_for(row, str(error))
                 return True
             answered = answer_to(error)
         except MovedAway:
             return False
         finally:
             self._requests.rows.pop(row.request_id, None)
+        self._left.discard(row.row)
         if answered is not None:
             text = msgspec.json.encode(answered).decode()
             journal = self._host.journal

@@ -303,6 +303,12 @@ class Reader(Asked, Protocol):
         """What is kept of the command that was given that key. It may be past its time."""
         ...
 
+    def inbox(self, *, events: bool | None = None, limit: int | None = None) -> list[InboxRow]:
+        """The commands of other processes that are not answered yet, oldest first: only events of machines, or only the
+        rest, where asked for, and so many of the oldest at most.
+        """
+        ...
+
     def archived_numbers(self) -> list[tuple[int, int]]:
         """The numbers of the transitions that were moved out of it, as ranges from first to last."""
         ...

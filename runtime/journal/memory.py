@@ -377,7 +377,7 @@ class MemoryJournal:
         """What is kept of the command that was given that key."""
         return self._requests.get(request_id)
 
-    def inbox(self) -> list[InboxRow]:
+    def inbox(self, *, events: bool | None = None, limit: int | None = None) -> list[InboxRow]:  # noqa: ARG002
         """Nothing: no other process can reach this memory."""
         return []
 

@@ -73,6 +73,7 @@ T = TypeVar("T")
 
 _RECORD = "CAST(record AS BLOB)"  # bytes, as the decoder wants them
 _LAST_INCARNATIONS = "(SELECT name, max(run) FROM worker_records GROUP BY name)"
+_EVENT = "coalesce(CASE WHEN json_valid(command) THEN json_extract(command, '$.kind') = 'machine' END, false)"
 _LIVING_WORKSTREAMS = "workstream_records WHERE job IN (SELECT key FROM job_records WHERE living)"
 
 
@@ -222,19 +223,25 @@ class SqliteReader:
         found = self._records(REQUEST, f"SELECT {_RECORD} FROM request_records WHERE request_id = ?", request_id)
         return found[0] if found else None
 
-    def inbox(self) -> list[InboxRow]:
-        """The commands of other processes that are not answered yet, oldest first.
+    def inbox(self, *, events: bool | None = None, limit: int | None = None) -> list[InboxRow]:
+        """The commands of other processes that are not answered yet, oldest first, as in the contract.
 
         One that cannot be read, or is too long, is passed over: it is not for this version.
         """
+        only = {None: "", True: f"AND {_EVENT}", False: f"AND NOT {_EVENT}"}[events]
+        sql = (
+            f"SELECT key, CAST(command AS BLOB) FROM inbox_rows WHERE answer IS NULL AND length(command) <= ? {only}"
+            " AND key > ? ORDER BY key LIMIT ?"
+        )
         rows: list[InboxRow] = []
-        for number, text in self._rows(
-            "SELECT key, CAST(command AS BLOB) FROM inbox_rows WHERE answer IS NULL AND length(command) <= ?",
-            LONGEST_COMMAND,
-        ):
-            with contextlib.suppress(*UNREADABLE):
-                rows.append(msgspec.structs.replace(INBOX.decode(text), row=number))
-        return sorted(rows, key=lambda row: row.row)
+        left, after = -1 if limit is None else limit, 0
+        while left and (found := self._rows(sql, LONGEST_COMMAND, after, left)):
+            for number, text in found:
+                with contextlib.suppress(*UNREADABLE):
+                    rows.append(msgspec.structs.replace(INBOX.decode(text), row=number))
+            after = found[-1][0]
+            left = 0 if limit is None else limit - len(rows)
+        return rows
 
     def sent(self, request_id: str) -> list[tuple[InboxRow, bytes | None]]:
         """What was put into the inbox under that key and is still there, with its answer as JSON, oldest first."""

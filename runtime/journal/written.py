@@ -227,9 +227,9 @@ class WrittenJournal(ABC, Generic[R]):
         """What is kept of the command that was given that key."""
         return self.reader.request(request_id)
 
-    def inbox(self) -> list[InboxRow]:
-        """The commands of other processes that are not answered yet, oldest first."""
-        return self.reader.inbox()
+    def inbox(self, *, events: bool | None = None, limit: int | None = None) -> list[InboxRow]:
+        """The commands of other processes that are not answered yet, oldest first, as in the contract."""
+        return self.reader.inbox(events=events, limit=limit)
 
     def outbox(self) -> list[OutboxRow]:
         """What is still to run of hooks, alerts and callbacks, oldest first."""

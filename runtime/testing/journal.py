@@ -13,6 +13,7 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -76,9 +77,10 @@ class SimulatedJournal(MemoryJournal):
     def flush(self) -> None:
         """Do nothing: what is pending is written as soon as the seed has it."""
 
-    def inbox(self) -> list[InboxRow]:
-        """The commands of other processes that are not answered yet, oldest first."""
-        return [row for number, row in self._inbox.items() if number not in self._answers]
+    def inbox(self, *, events: bool | None = None, limit: int | None = None) -> list[InboxRow]:
+        """The commands of other processes that are not answered yet, oldest first, as in the contract."""
+        left = (row for number, row in self._inbox.items() if number not in self._answers)
+        return [*islice((row for row in left if events in {None, row.kind == "machine"}), limit)]
 
     # -- what other processes do ---------------------------------------------------------------------------------------
 

@@ -128,6 +128,22 @@ def test_rows_that_everybody_wants_are_claimed_once(seats: Seats) -> None:
     assert sorted(claimed) == sorted(sent)
 
 
+def test_what_people_say_is_claimed_apart_and_of_events_no_more_than_there_is_room_for(seats: Seats) -> None:
+    first, second = seats.node("web-1"), seats.node("web-2")
+    for number in range(6):
+        first.send(row("machine", f"m{number}", "fire"))
+    first.send(row("machine", 'odd\n"', "fire"))
+    seats.run("INSERT INTO inbox_rows (command, about) VALUES ('nonsense', 'machine:m')")
+    for kind, target in (("job", "machine:m"), ("breaker", "cc")):
+        second.send(row(kind, target))
+    assert [one.target for one in first.inbox(events=False)] == ["machine:m", "cc"]
+    assert [one.target for one in first.inbox(events=True, limit=2)] == ["m0", "m1"]
+    assert [one.target for one in second.inbox(events=True, limit=3)] == ["m2", "m3", "m4"]
+    assert [one.target for one in first.inbox(events=True, limit=2)] == ["m0", "m1"]
+    assert [one.target for one in first.inbox(events=True)] == ["m0", "m1", "m5", 'odd\n"']
+    assert targets(second) == ["m2", "m3", "m4"]
+
+
 def test_an_answer_is_read_by_anybody(seats: Seats) -> None:
     first, second = seats.node("web-1"), seats.node("web-2")
     number = second.send(row("job", "unknown"))

@@ -14,7 +14,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import anyio
 import msgspec
@@ -48,6 +48,7 @@ SELECT key, pg_notify(%(channel)s, 'inbox'), (SELECT number FROM acted) FROM don
 """
 _LIVING = "SELECT name FROM nodes WHERE NOT fenced AND seen_at + lease >= clock_timestamp() ORDER BY name"
 _ANY = "SELECT EXISTS (SELECT FROM inbox_rows WHERE answer IS NULL)"
+_EVENT = "coalesce(about LIKE 'machine:%%' OR about LIKE '\"machine:%%', false)"  # whose name is odd is in quotes
 _CLAIM = """
 UPDATE inbox_rows SET taken_by = %(me)s WHERE key IN (
   SELECT row.key FROM inbox_rows AS row
@@ -59,11 +60,13 @@ UPDATE inbox_rows SET taken_by = %(me)s WHERE key IN (
   WHERE row.answer IS NULL AND (row.taken_by IS NULL OR taker.fenced)
     AND coalesce(job.node, machine.node, named.node, %(me)s) = %(me)s
     AND EXISTS (SELECT FROM nodes WHERE node = %(me)s AND NOT fenced)
+    AND {only}
+  ORDER BY row.key LIMIT %(room)s
   FOR UPDATE OF row SKIP LOCKED)
 """
 _MINE = """
 SELECT key, command FROM inbox_rows
-WHERE answer IS NULL AND taken_by = %(me)s AND octet_length(command) <= %(longest)s ORDER BY key
+WHERE answer IS NULL AND taken_by = %(me)s AND octet_length(command) <= %(longest)s AND {only} ORDER BY key
 """
 
 
@@ -102,15 +105,27 @@ def answer(connection: Connection, row: int) -> bytes | None:
     return None if found is None or found[0] is None else found[0].encode()
 
 
-def claimed(connection: Connection, me: int) -> list[InboxRow]:
-    """The commands that this node has to do, oldest first: those that it has claimed, now or before."""
-    values: dict[str, Any] = {"me": me, "longest": LONGEST_COMMAND}  # Any: numbers
+def claimed(connection: Connection, me: int, *, events: bool | None = None, limit: int | None = None) -> list[InboxRow]:
+    """The commands that this node has to do, oldest first: those that it has claimed, now or before.
+
+    events and limit: as in the journal's contract. No more are claimed than there is room for.
+    """
     any_there = connection.execute(_ANY).fetchone()
     if not any_there or not any_there[0]:
         return []
-    connection.execute(_CLAIM, values)
+    only = {None: "true", True: _EVENT, False: f"NOT {_EVENT}"}[events]
+    rows = [] if limit is None else _mine(connection, me, only)
+    if limit is None or len(rows) < limit:
+        room = None if limit is None else limit - len(rows)
+        connection.execute(_CLAIM.replace("{only}", only).encode(), {"me": me, "room": room})
+        rows = _mine(connection, me, only)
+    return rows[:limit]
+
+
+def _mine(connection: Connection, me: int, only: str) -> list[InboxRow]:
     rows: list[InboxRow] = []
-    for number, text in connection.execute(_MINE, values):
+    sql = _MINE.replace("{only}", only).encode()
+    for number, text in connection.execute(sql, {"me": me, "longest": LONGEST_COMMAND}):
         with contextlib.suppress(*UNREADABLE):
             rows.append(msgspec.structs.replace(INBOX.decode(text), row=number))
     return rows

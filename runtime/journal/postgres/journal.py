@@ -83,9 +83,9 @@ class PostgresJournal(WrittenJournal[PostgresReader]):
         cluster = self._cluster
         return PostgresBell(self.address) if cluster is None else PostgresBell(self.address, given=cluster.call)
 
-    def inbox(self) -> list[InboxRow]:
-        """The commands that this node has to do, oldest first."""
-        return [] if self._cluster is None else self._cluster.inbox()
+    def inbox(self, *, events: bool | None = None, limit: int | None = None) -> list[InboxRow]:
+        """The commands that this node has to do, oldest first, as in the contract."""
+        return [] if self._cluster is None else self._cluster.inbox(events=events, limit=limit)
 
     def _begin(self) -> tuple[PostgresReader, Loaded, Medium]:
         prepare(self.address)

@@ -337,11 +337,14 @@ class PostgresCluster:
 
     # -- the inbox, and tools
 
-    def inbox(self) -> list[InboxRow]:
-        """The commands that this node has to do, oldest first; the same again until they are answered."""
+    def inbox(self, *, events: bool | None = None, limit: int | None = None) -> list[InboxRow]:
+        """The commands that this node has to do, oldest first; the same again until they are answered.
+
+        events and limit: as in the journal's contract. What is beyond the limit may go to other nodes.
+        """
         if self._attempt or self._owed:
             return []  # they may be about what this node owns and does not have yet
-        return self._ask(lambda connection: inbox.claimed(connection, self.node))
+        return self._ask(lambda connection: inbox.claimed(connection, self.node, events=events, limit=limit))
 
     def send(self, row: InboxRow) -> int:
         """Put a command into the inbox, and ring. Returns its number there."""

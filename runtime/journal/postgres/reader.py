@@ -210,12 +210,13 @@ class PostgresReader:
         """What is kept of the command that was given that key."""
         return self._one(REQUEST, "SELECT record FROM request_records WHERE request_id = %s", plain(request_id))
 
-    def inbox(self) -> list[InboxRow]:
+    def inbox(self, *, events: bool | None = None, limit: int | None = None) -> list[InboxRow]:
         """The commands of other processes that are not answered yet, whoever is to do them, oldest first.
 
         One that cannot be read, or is too long, is passed over: it is not for this version.
         """
-        return [row for row, _ in self._sent("AND answer IS NULL")]
+        left = (row for row, _ in self._sent("AND answer IS NULL"))
+        return [*islice((row for row in left if events in {None, row.kind == "machine"}), limit)]
 
     def sent(self, request_id: str) -> list[tuple[InboxRow, bytes | None]]:
         """What was put into the inbox under that key and is still there, with its answer as JSON, oldest first."""

@@ -174,18 +174,18 @@ class MemoryNode:
             self.leave()
         return True
 
-    def inbox(self) -> list[InboxRow]:
+    def inbox(self, *, events: bool | None = None, limit: int | None = None) -> list[InboxRow]:
         self._check()
         base, found = self.base, []
         for number, row in base.rows.items():
-            if number in base.answers:
+            if number in base.answers or events not in {None, row.kind == "machine"}:
                 continue
             owner = base.owner_of(row)
             if owner is None:
                 owner = base.claimed.setdefault(number, self.name)
             if owner == self.name:
                 found.append(row)
-        return found
+        return found[:limit]
 
     def transitions(
         self, *, entity_id: str | None = None, job_id: str | None = None, after: int = 0, limit: int | None = None

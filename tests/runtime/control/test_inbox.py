@@ -357,11 +357,11 @@ def failing(question: Any, times: int) -> Any:
     """A question to the journal, which fails so many times first."""
     left = [times]
 
-    def ask(reader: Any, *args: Any) -> Any:
+    def ask(reader: Any, *args: Any, **more: Any) -> Any:
         if left[0]:
             left[0] -= 1
             raise JournalUnwritable("disk I/O error")
-        return question(reader, *args)
+        return question(reader, *args, **more)
 
     return ask
 
@@ -496,7 +496,13 @@ async def test_without_a_bell_it_looks_by_itself(tmp_path: Path, why: str, monke
 async def test_an_idle_runtime_does_not_look(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[str] = []
     inbox = SqliteReader.inbox
-    monkeypatch.setattr(SqliteReader, "inbox", lambda self: looked.append("") or inbox(self))
+
+    def looking(self: SqliteReader, *, events: bool | None = None, limit: int | None = None) -> list[InboxRow]:
+        if not events:  # a look asks for what people say, and for events
+            looked.append("")
+        return inbox(self, events=events, limit=limit)
+
+    monkeypatch.setattr(SqliteReader, "inbox", looking)
     async with opened(journal) as runtime:
         with anyio.fail_after(60):
             while len(looked) < 2:  # once before anything runs, once when there is a bell
@@ -516,3 +522,129 @@ def test_who_looks_who_owns_it_is_in_nobodys_way(journal: Path, monkeypatch: pyt
     assert owner_of(journal) == f"process {os.getpid()}"
     lock.release()
     assert owner_of(journal) is None
+
+
+BELL = Machine(
+    "bell", "quiet", [State("quiet", bounded_by="anybody")], [Transition("quiet", "ring", "quiet")], endless=True
+)
+
+
+def rings(journal: Path, machines: int, each: int) -> list[int]:
+    """Put so many events for so many machines into the inbox, in one transaction."""
+    rows = [
+        InboxRow("fire", "machine", f"bell-{machine}", f"{machine} {number}", {"event": "ring", "reason": str(number)})
+        for number in range(each)
+        for machine in range(machines)
+    ]
+    with contextlib.closing(sqlite3.connect(journal)) as connection, connection:
+        return [
+            connection.execute(
+                "INSERT INTO inbox_rows (command) VALUES (?)", [msgspec.json.encode(row).decode()]
+            ).lastrowid
+            or 0
+            for row in rows
+        ]
+
+
+def taken(journal: Path) -> list[tuple[str, str, str | None]]:
+    """What was done, in order: the entity, the event and its reason."""
+    with contextlib.closing(SqliteReader(journal)) as reader:
+        return [
+            (row.entity_id, row.event, row.reason) for row in reader.transitions() if row.event in {"ring", "cancel"}
+        ]
+
+
+async def with_bells(journal: Path, machines: int) -> None:
+    """Leave a journal with a job and so many machines."""
+    async with opened(journal) as runtime:
+        await begun(runtime)
+        for machine in range(machines):
+            await runtime.spawn(MachineActor(BELL), name=f"bell-{machine}")
+
+
+@pytest.mark.parametrize("left", [True, False], ids=["left while nobody ran it", "while it runs"])
+async def test_what_people_say_is_done_before_the_many_events_that_were_put_there_first(
+    journal: Path, monkeypatch: pytest.MonkeyPatch, left: bool
+) -> None:
+    monkeypatch.setattr(takers, "IN_HAND", 40)
+    monkeypatch.setattr(takers, "AT_ONCE", 4)
+    read: list[int] = []
+    inbox = SqliteReader.inbox
+
+    def counted(self: SqliteReader, **asked: Any) -> list[InboxRow]:
+        rows = inbox(self, **asked)
+        if asked.get("events"):
+            read.append(len(rows))
+        return rows
+
+    await with_bells(journal, 20)
+    monkeypatch.setattr(SqliteReader, "inbox", counted)
+    if left:
+        rows = [*rings(journal, 20, 15), put(journal, cancel("j/a", "r1"))]
+    async with opened(journal):
+        if not left:
+            rows = [*rings(journal, 20, 15), put(journal, cancel("j/a", "r1"))]
+            ring(journal)
+            answers = [await anyio.to_thread.run_sync(answer_of, journal, row, 60) for row in rows]
+            assert None not in answers
+    assert None not in [answer_of(journal, row, 0) for row in rows]
+    done = taken(journal)
+    assert [name for name, *_ in done].index("j@1/a") < 20
+    assert len(done) == 301
+    for machine in range(20):  # each once, and in order
+        assert [reason for name, _, reason in done if name == f"bell-{machine}"] == [*map(str, range(15))]
+    assert len(read) > 5  # in slices
+    assert max(read) <= 80 + 40
+
+
+async def test_what_somebody_says_while_a_start_does_what_was_left_is_done_before_the_rest_of_that(
+    journal: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(takers, "IN_HAND", 20)
+    await with_bells(journal, 5)
+    rings(journal, 5, 40)
+    done: list[str] = []
+    said: list[int] = []
+    perform = takers.perform
+
+    async def performing(runtime: Runtime, row: InboxRow) -> None:
+        done.append(row.verb)
+        if len(done) == 30:
+            said.append(put(journal, cancel("j/a", "r1")))
+        await perform(runtime, row)
+
+    monkeypatch.setattr(takers, "perform", performing)
+    async with opened(journal):
+        assert len(done) == 201
+    assert (answer := answer_of(journal, said[0], 0)) is not None
+    assert answer.state == "cancelled"
+    assert done.index("cancel") < 70
+
+
+async def test_many_events_for_machines_that_are_not_here_are_told_once_counted_and_taken_in_order_when_they_come(
+    journal: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(takers, "IN_HAND", 8)
+    await with_bells(journal, 3)
+    rows = rings(journal, 2, 30)
+    with monkeypatch.context() as elsewhere:
+        elsewhere.delitem(globals(), "BELL")
+        runtime, told = opened(journal), list[Notice]()
+        runtime.on_trouble = told.append
+        async with runtime:
+            waits = [notice for notice in told if notice.event == "command_waits"]
+            assert sorted((notice.facts["target"], notice.facts["waiting"]) for notice in waits) == [
+                ("bell-0", 30), ("bell-1", 30),
+            ]  # fmt: skip
+            assert "30 events for machine bell-" in waits[0].text
+            assert ", left in the inbox while nobody ran it, wait for it: " in waits[0].text
+            assert runtime.metrics().events_left == 60
+            elsewhere.setitem(globals(), "BELL", SPARE)
+            runtime.spawn(MachineActor(SPARE), name="bell-0")
+            for row in rows[::2]:
+                assert (await anyio.to_thread.run_sync(answer_of, journal, row, 60)) is not None
+            assert runtime.metrics().events_left == 30
+    assert taken(journal) == [("bell-0", "ring", str(number)) for number in range(30)]
+
+
+SPARE = BELL
