@@ -26,11 +26,17 @@ class ActorError(Exception):
 
 
 class ActorStopped(ActorError):
-    """The actor has stopped, or stopped while the message waited. Spawn it again; watch it to hear of its end."""
+    """The actor has stopped, or stopped while the message waited. Spawn it again; watch it to hear of its end.
+
+    `__cause__` is what it failed by, if it was stopped by a failure that is still known (of the last thousand).
+    """
 
 
 class AskTimeout(ActorError, TimeoutError):
-    """No answer came in time. The message may still be handled: ask again only if twice is harmless."""
+    """No answer came in time. The message may still be handled: ask again only if twice is harmless.
+
+    `__cause__` is what the actor failed by while it was asked, if it did.
+    """
 
 
 class AskCycleError(ActorError):

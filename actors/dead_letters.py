@@ -35,7 +35,10 @@ class Reason(StrEnum):
 
 
 class DeadLetter(Struct, frozen=True, gc=False):
-    """One message that was not handled."""
+    """One message that was not handled.
+
+    error: what was raised on it, or by what its recipient had failed. None where nothing had.
+    """
 
     recipient: str
     # Any: users' messages are of any type.

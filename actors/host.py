@@ -74,6 +74,7 @@ class Host(Protocol):
     def send_now(self, cell: Ref, message: Any) -> bool: ...  # noqa: D102
     def lend(self, request: Request) -> None: ...  # noqa: D102
     def stop(self, cell: Ref) -> None: ...  # noqa: D102
+    def failure_of(self, cell: Ref, since: float = 0.0) -> BaseException | None: ...  # noqa: D102
     def wait_for_room(self, cell: Ref, offer: Offer) -> None: ...  # noqa: D102
     def tell_threadsafe(self, cell: Ref, message: Any) -> bool: ...  # noqa: D102
     def call_threadsafe(self, function: Callable[..., object], *args: Any) -> bool: ...  # noqa: D102

@@ -26,6 +26,10 @@
 | worker_given_up | critical | a worker died too often, and is not replaced any more | reason, runs |
 | not_archived | warning | ended jobs could not be moved out of the journal, and stay in it | jobs, reason |
 | loop_blocked | warning | the event loop did not turn: nothing of the runtime went on | seconds, stack |
+| actor_failed | error | a user's actor raised | actor, message (its type), traceback |
+| actor_restarted | error | it was built anew, and what it knew is lost | actor, traceback |
+| actor_stopped | critical | it ended by its failure (error: as it was decided) | actor, traceback |
+| actor_abandoned | critical | it did not end in time, and is left where it is | actor, message |
 
 Rules
 -----

@@ -28,7 +28,7 @@ from msgspec import Struct
 
 from .actor_errors import ActorStopped, AskCycleError, AskTimeout, MailboxFull
 from .dead_letters import Reason
-from .theirs import shown
+from .theirs import said, shown
 from .times import LONGEST, wait_of
 
 if TYPE_CHECKING:
@@ -165,7 +165,11 @@ class Request(Struct, gc=False, eq=False):
         """The asker has waited long enough."""
         self.timer = None
         asked = f"asked {self.target.name} {shown(self.message)}"
-        self.fail(AskTimeout(f"{asked}: no answer within {seconds} s; it may still come"))
+        failure = self.host.failure_of(self.target, self.host.now() - seconds)
+        failed = "" if failure is None else f". It failed meanwhile: {said(failure)}"
+        error = AskTimeout(f"{asked}: no answer within {seconds} s; it may still come{failed}")
+        error.__cause__ = failure
+        self.fail(error)
 
     def _late(self, value: Any) -> None:
         self.host.dead_letters.add(self.target.name, value, Reason.LATE_REPLY)
@@ -376,7 +380,11 @@ class SystemRef(Struct, gc=False, eq=False):
 
 
 def _stopped(cell: Ref, message: Any) -> ActorStopped:
-    return ActorStopped(f"sent {shown(message)} to {cell.name}: it has stopped; spawn it again, or watch it")
+    failure = cell.host.failure_of(cell)
+    what = "it has stopped" if failure is None else f"it was stopped by its failure ({said(failure)})"
+    error = ActorStopped(f"sent {shown(message)} to {cell.name}: {what}; spawn it again, or watch it")
+    error.__cause__ = failure
+    return error
 
 
 def _full(cell: Ref, message: Any) -> MailboxFull:

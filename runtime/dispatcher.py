@@ -29,6 +29,7 @@ from ..actors.actor import DEFAULT_MAILBOX, DEFAULT_STOP_TIMEOUT, Actor
 from ..actors.dead_letters import DeadLetters
 from ..actors.ref import SYSTEM, Ref, Request, SystemRef
 from ..actors.strategy import Restart, Supervision
+from .actor_failures import ActorTrouble
 from .batches import BATCH, Batches
 from .clock import Clock, VirtualClock
 from .runners import RunnerPool
@@ -51,8 +52,8 @@ class Dispatcher(Batches):
     """Runs actors. Made anywhere; driven by `run()` on one event loop, or by `step()` without any.
 
     `runners` is the pool for coroutine receives; without one, `run()` makes its own. `supervision` is how actors
-    without a parent are treated. `on_critical(name, what happened, error)` hears of what nobody else deals with:
-    an actor stopped for good by its failures, or abandoned.
+    without a parent are treated. `on_trouble` hears of every failure of an actor, and of what becomes of it; without
+    one it is a line in the log.
     """
 
     def __init__(
@@ -62,11 +63,11 @@ class Dispatcher(Batches):
         runners: RunnerPool | None = None,
         supervision: Supervision | None = None,
         dead_letters: DeadLetters | None = None,
-        on_critical: Callable[[str, str, BaseException | None], object] | None = None,
+        on_trouble: Callable[[ActorTrouble], object] | None = None,
     ) -> None:
         super().__init__(clock, dead_letters)
         self.runners = runners
-        self.on_critical = on_critical
+        self.on_trouble = on_trouble
         self.on_error = _raise
         self.after_slice: Callable[[], float | None] | None = None
         self._systems: list[SystemRef] = []
@@ -159,6 +160,7 @@ class Dispatcher(Batches):
         self._calls.clear()
         self._outside.told.clear()
         self.after_slice = None
+        self.on_trouble = _ignore
         if self._waker is not None:
             self._waker.wake()
 

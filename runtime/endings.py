@@ -19,19 +19,38 @@ from msgspec import Struct
 
 from ..actors.actor import Terminated
 from ..actors.ref import BUSY, NOTHING, Ref, Turn
-from ..actors.theirs import shown
+from ..actors.theirs import kind_name, said, shown
+from .actor_failures import ActorTrouble, Failures
 from .grave import Grave
 
 if TYPE_CHECKING:
     from ..actors.host import Host
     from .dispatcher import Dispatcher
 
-__all__ = ["Endings"]
+__all__ = ["BUILT", "CHILD", "START", "STOPPED", "Endings", "Mark"]
 
 _ENDED: deque[Any] = deque()
 """The control lane of every ended cell: not None, so the dispatcher looks twice before it runs one."""
 
 _Step = tuple[Callable[..., object], tuple[Any, ...]]
+
+
+class Mark:
+    """What stands for a message where an actor does something without one. where: how that is told."""
+
+    def __init__(self, name: str, where: str) -> None:
+        self._name = name
+        self.where = where
+
+    def __repr__(self) -> str:
+        return self._name
+
+
+START = Mark("<started>", "in started()")
+"""The control message that runs `started`."""
+STOPPED = Mark("<stopped>", "in stopped()")
+BUILT = Mark("<built>", "when it was built anew")
+CHILD = Mark("<child>", "by a child")
 
 
 class Ending(Struct, gc=False, eq=False):
@@ -50,6 +69,7 @@ class Endings:
 
     def __init__(self, host: Dispatcher) -> None:
         self._host = host
+        self.failures = Failures()
         self._grave = cast("Host", Grave(host))  # all of Host that is asked of a stopped cell
 
     def suspend(self, cell: Ref) -> None:
@@ -134,7 +154,7 @@ class Endings:
         """`stopped` is over, or there was none."""
         host = self._host
         if error is not None:
-            host.critical(cell, "its stopped() failed", error)
+            host.soon(self._tell_failed, cell.name, STOPPED, error)
         life = cell.life
         if life is None or life.ending is None:
             return
@@ -148,6 +168,13 @@ class Endings:
             host.fail_owed(cell, "was built anew")
         for function, args in ending.then:
             host.soon(function, *args)
+
+    def _tell_failed(self, name: str, message: object, error: BaseException) -> None:
+        """Tell that an actor has raised on a message, or one of ours."""
+        kind = None if isinstance(message, Mark) else kind_name(message)
+        where = message.where if isinstance(message, Mark) else f"on a message of type {kind}"
+        text = f"actor {name} failed {where}: {said(error)}"
+        self._host.tell_trouble(ActorTrouble("actor_failed", "error", name, text, kind, error))
 
     def _limit(self, cell: Ref) -> None:
         host = self._host
@@ -170,8 +197,9 @@ class Endings:
         life.ending.reason = "abandoned"
         self._host.abandon(turn)
         timeout = 0.0 if cell.spec is None else cell.spec.stop_timeout
-        late = f"{shown(turn.message)} was still running {timeout} s after its stop"
-        self._host.critical(cell, f"abandoned: {late}", None)
+        text = f"actor {cell.name} was abandoned: {shown(turn.message)} was still running {timeout} s after its stop"
+        kind = None if turn.hook is not None else kind_name(turn.message)
+        self._host.tell_trouble(ActorTrouble("actor_abandoned", "critical", cell.name, text, kind))
         if turn.hook is not None:
             self._ended(cell, None)
         else:
@@ -180,6 +208,10 @@ class Endings:
     def _finish(self, cell: Ref, reason: str, error: BaseException | None) -> None:
         """The end of an actor: its mail, those who watch it, its place among its siblings, its links."""
         host, life, parent = self._host, cell.life, cell.parent
+        if error is None:
+            self.failures.forget(cell)  # it failed before, and has not ended by that
+        else:
+            self.failures.note(cell, error, host.now())
         host.end_mail(cell)
         if parent is not None and parent.life is not None and parent.life.children is not None:
             parent.life.children.pop(cell.key, None)
@@ -251,3 +283,4 @@ class Endings:
                     self._host.abandon(life.turn)
             self._host.end_mail(cell)
             self._cut(cell)
+        self.failures.clear()

@@ -6,7 +6,7 @@
 | workstream | of this workstream (its id) |
 | task | of this task, by its name or its id, or of something that belongs to it |
 | entity | of the entity with this id |
-| kind | of an entity of this kind: job, workstream, task, approval, worker, breaker, machine; or "runtime": no entity |
+| kind | of this kind of entity: job, workstream, task, approval, worker, breaker, machine, actor; or "runtime": none |
 | event | of this name: a transition's trigger, or a notice's event |
 | severity | of this severity, or a graver one |
 | from_state, to_state | that leaves or enters this state (so no notice) |
@@ -28,7 +28,9 @@ from ..actors.records import MachineRecord
 from ..actors.transitions import Transitioned
 from ..machines.own import MACHINES
 
-KINDS = (*MACHINES, MachineRecord.kind, "runtime")
+UNJOURNALED = ("actor", "runtime")
+"""Kinds of which there are notices, and no transitions."""
+KINDS = (*MACHINES, MachineRecord.kind, *UNJOURNALED)
 Event = Transitioned | Notice
 """What subscribers are told."""
 Wanted = Callable[[Event], bool]

@@ -35,6 +35,11 @@ class Grave:
         mailroom = self._mailroom()
         return mailroom is not None and mailroom.admit(cell, message)
 
+    def failure_of(self, cell: Ref, since: float = 0.0) -> BaseException | None:
+        """By what it ended, as far as that is still known."""
+        mailroom = self._mailroom()
+        return None if mailroom is None else mailroom.failure_of(cell, since)
+
     def tell_threadsafe(self, cell: Ref, message: Any) -> bool:
         """Go on to the loop, where it will be recorded."""
         mailroom = self._mailroom()

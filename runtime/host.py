@@ -13,7 +13,7 @@ Rules
 from __future__ import annotations
 
 import gc
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -49,6 +49,7 @@ from ..actors.turn import (
     Tell,
     Turn,
 )
+from .actor_failures import ActorTrouble
 from .bodies import Bodies, BodyNotFound, NoPath, kind_of, located, placed
 from .calls import Caller
 from .dispatcher import Dispatcher
@@ -60,6 +61,7 @@ from .outcomes import closed
 from .program import NOT_OF_A_FILE
 from .secrets import Secrets
 from .timers import Timer
+from .tracebacks import traceback_of
 from .utc import LONGEST_SLEEP, UtcTimer, UtcTimers
 from .watchdog import Watchdog
 
@@ -113,7 +115,9 @@ class Host:
         self._closed = False
         self._cause: BaseException | None = None  # what the runtime broke by
         self._unwritable_since: float | None = None  # monotonic; None while the journal can be written
+        self.actor_troubles: Counter[str] = Counter()  # by the events of their notices
         dispatcher.after_slice = self._after_slice
+        dispatcher.on_trouble = self._about_actor
 
     def _timers_by_utc(self, longest_sleep: float) -> UtcTimers:
         """Timers by the wall clock, which have the kernel look at it when it was set back."""
@@ -276,6 +280,19 @@ class Host:
         where = "; what blocked it:\n" + stack if stack else "; what blocked it held the interpreter's lock"
         text = f"the event loop did not turn for {seconds:.2f} s or more{where}"
         self.notice("loop_blocked", "warning", text, seconds=round(seconds, 3), stack=stack)
+
+    def _about_actor(self, trouble: ActorTrouble) -> None:
+        """Tell what became of a user's actor that failed."""
+        self.actor_troubles[trouble.event] += 1
+        error, facts = trouble.error, {"actor": trouble.actor}
+        if trouble.message is not None:
+            facts["message"] = trouble.message
+        if error is not None:
+            facts["traceback"] = traceback_of(error)
+        self.notice(
+            trouble.event, trouble.severity, trouble.text, kind="actor", entity_id=trouble.actor,
+            raised=error if isinstance(error, Exception) else None, **facts,
+        )  # fmt: skip
 
     def tell_notice(self, notice: Notice) -> None:
         """Tell of something at once. Raises nothing."""

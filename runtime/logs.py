@@ -166,12 +166,14 @@ class LastResort:
         self._begun = float("-inf")
         self._written: dict[tuple[str, str | None], int] = {}
         self._all = 0
+        self._trace: str | None = None  # the last one that was written: what comes of a failure has the same
 
     def write(self, line: Line, *, past_logs: bool = False) -> None:
         """Write a line of a warning or worse. Raises nothing. past_logs: not by `logging`, which has raised."""
         if (more := self._admitted(line)) is None:
             return
-        line = replace(line, text=f"{line.text}{more}", error=None)
+        trace, self._trace = None if line.trace == self._trace else line.trace, line.trace or self._trace
+        line = replace(line, text=f"{line.text}{more}", trace=trace, error=None)
         with suppress(Exception):
             if past_logs:
                 told = "\n".join((f"callboard: {line.event}: {line.text}", line.trace or "")).rstrip("\n")

@@ -27,7 +27,7 @@ from ..actors.actor import After, Later
 from ..actors.actor_errors import ActorStopped
 from ..actors.dead_letters import DeadLetters, Reason
 from ..actors.ref import BUSY, NOTHING, Life, Offer, Ref, Request, Turn
-from ..actors.theirs import shown
+from ..actors.theirs import said, shown
 from ..actors.times import LONGEST, wait_of
 from .clock import Clock, SystemClock
 from .timers import Timers
@@ -159,6 +159,17 @@ class Mailroom:
         """Monotonic seconds."""
         return self.clock.monotonic()
 
+    def failure_of(self, cell: Ref, since: float = 0.0) -> BaseException | None:
+        """By what an actor failed last, if that was not before `since` (monotonic seconds), and is still known."""
+        return self.lives.failures.of(cell, since)
+
+    def _stopped(self, cell: Ref, text: str) -> ActorStopped:
+        """The error of who waits in vain for an actor that has ended, or was built anew."""
+        failure = self.failure_of(cell)
+        error = ActorStopped(text if failure is None else f"{text}. It failed: {said(failure)}")
+        error.__cause__ = failure
+        return error
+
     def waiter(self) -> Waiter:
         """Something for the present task to wait by."""
         return native_waiter() if self._waker is None else self._waker.waiter()
@@ -182,8 +193,13 @@ class Mailroom:
         else:
             reason = Reason.MAILBOX_FULL
         if type(message) is not Request:  # its asker is told
-            self.dead_letters.add(cell.name, message, reason)
+            self._drop(cell, message, reason)
         return False
+
+    def _drop(self, cell: Ref, message: Any, reason: Reason) -> None:
+        """Record a dead letter of an actor that has ended, or takes no more."""
+        failed = reason is Reason.STOPPED or (cell.life is not None and cell.life.suspended)
+        self.dead_letters.add(cell.name, message, reason, self.failure_of(cell) if failed else None)
 
     def at_once(self, do: Callable[..., object], *args: Any) -> None:
         """Do it now, though a receive is running: it is held back by none."""
@@ -276,18 +292,19 @@ class Mailroom:
 
     def _bury(self, cell: Ref, message: Any) -> None:
         if type(message) is After:
-            self.dead_letters.add(cell.name, message.message, Reason.STALE_TIMER)
+            self.dead_letters.add(cell.name, message.message, Reason.STALE_TIMER, self.failure_of(cell))
         else:
-            self.dead_letters.add(cell.name, message, Reason.STOPPED)
+            self._drop(cell, message, Reason.STOPPED)
 
     def end_mail(self, cell: Ref) -> None:
         """The actor has ended: everything that waits for it is told, or becomes a dead letter."""
         self.put_back(cell)
         for message in (*reversed(cell.hand or ()), *(cell.more or ())):
             if type(message) is Request:
-                message.fail(ActorStopped(f"asked {cell.name} {shown(message.message)}: it stopped before its turn"))
+                text = f"asked {cell.name} {shown(message.message)}: it stopped before its turn"
+                message.fail(self._stopped(cell, text))
             else:
-                self.dead_letters.add(cell.name, message, Reason.STOPPED)
+                self._drop(cell, message, Reason.STOPPED)
         for message in cell.control or ():
             self._bury(cell, message)
         life = cell.life
@@ -296,9 +313,8 @@ class Mailroom:
         for offer in life.offers or ():
             if not offer.gone:
                 offer.gone = True
-                offer.error = ActorStopped(
-                    f"offered {cell.name} {shown(offer.message)}: it stopped while this waited for room"
-                )
+                text = f"offered {cell.name} {shown(offer.message)}: it stopped while this waited for room"
+                offer.error = self._stopped(cell, text)
                 offer.waiter.set()
         self.fail_owed(cell, "stopped")
 
@@ -308,7 +324,8 @@ class Mailroom:
         while life is not None and life.owed:
             request = next(iter(life.owed))
             del life.owed[request]
-            request.fail(ActorStopped(f"asked {cell.name} {shown(request.message)}: it {what} with the answer put off"))
+            text = f"asked {cell.name} {shown(request.message)}: it {what} with the answer put off"
+            request.fail(self._stopped(cell, text))
 
     # -- what a receive does ---------------------------------------------------------------------------------------
 
@@ -344,7 +361,7 @@ class Mailroom:
         turn = self.turn
         if turn is None or turn.abandoned or cell.spec is None or not cell.has_room():
             full = cell.spec is not None and not (turn is not None and turn.abandoned)
-            self.dead_letters.add(cell.name, message, Reason.MAILBOX_FULL if full else Reason.STOPPED)
+            self._drop(cell, message, Reason.MAILBOX_FULL if full else Reason.STOPPED)
             return False
         cell.room -= 1
         turn.log.append(Staged(self._let_go, (cell, message), self._give_room))

@@ -78,6 +78,7 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     states by tool. workers: how many are in each (engine, state); slots, slots_used: what they could and do run.
     timers_fired, timers_late: how many, and the seconds that the loop was late for all of them together;
     latest_timer: the most that it was. failed_hooks, unlogged: hooks that failed, lines that the log would not take.
+    actors_failed, actors_restarted, actors_stopped: how often users' actors failed, were built anew, ended by one.
     Of a node of several: jobs_taken: that it has taken over; nodes_fenced: other nodes that were, as it has seen;
     nodes: that live, it too; lease_left: seconds until its lease runs out, None where the journal has one owner.
     """
@@ -104,6 +105,9 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     latest_timer: float
     failed_hooks: int
     unlogged: int
+    actors_failed: int
+    actors_restarted: int
+    actors_stopped: int
     events_left: int = 0
     jobs_taken: int = 0
     nodes_fenced: int = 0
@@ -243,7 +247,9 @@ def snapshot(host: Host, requests: int, request_hits: int, member: Membership | 
         breakers={name: str(breaker.record.state) for name, breaker in list(kernel.breakers.items())},
         workers=dict(workers), slots=dict(slots), slots_used=dict(used), timers_fired=timers.fired,
         timers_late=timers.late, latest_timer=timers.latest, failed_hooks=host.caller.failed_hooks,
-        unlogged=host.hub.unlogged, **({} if member is None else _of_node(member)),
+        unlogged=host.hub.unlogged, actors_failed=host.actor_troubles["actor_failed"],
+        actors_restarted=host.actor_troubles["actor_restarted"], actors_stopped=host.actor_troubles["actor_stopped"],
+        **({} if member is None else _of_node(member)),
     )  # fmt: skip
 
 

@@ -7,7 +7,8 @@ Rules
 - A restart ends all that are restarted, the last started first, waits the delay, and builds them anew in order of
   start. Children of a restarted actor end: whoever built them builds them again.
 - What an actor cannot survive goes to its parent; what the parent cannot, to its parent. At the root the actor is
-  stopped and `on_critical` told. The host application is never taken down.
+  stopped. The host application is never taken down.
+- Each failure is told, and what becomes of it: runtime/actor_failures.py.
 - A child that was spawned inside a receive is unborn until that receive has succeeded: it takes mail, and does not run.
 """
 
@@ -20,11 +21,13 @@ from msgspec import Struct
 
 from ..actors.actor import Actor, Context
 from ..actors.actor_errors import ActorStopped, ChildFailed, NameTaken, RestartLimitReached
+from ..actors.notices import Severity
 from ..actors.ref import BUSY, NOTHING, Ref, Spec
 from ..actors.strategy import Directive, Restart, RestartCount, Strategy, Supervision
-from ..actors.theirs import called, shown
+from ..actors.theirs import called, raised_by_user, said, shown
 from ..actors.times import number, seconds
-from .endings import Endings
+from .actor_failures import ActorTrouble
+from .endings import BUILT, CHILD, START, Endings
 
 if TYPE_CHECKING:
     from .dispatcher import Dispatcher
@@ -36,22 +39,14 @@ SPECS_KEPT = 1_000
 """Classes of actors that are known with how they are run."""
 
 
-class _Start:
-    """The control message that runs `started`."""
-
-    def __repr__(self) -> str:
-        return "<started>"
-
-
-START = _Start()
-
-
 class Group(Struct, gc=False, eq=False):
     """Those who are restarted together, in order of start."""
 
     members: list[Ref]
     left: int  # how many have not ended yet; the last started end first
     delay: float
+    began: Ref  # who failed, or wanted to end and is permanent
+    failed: bool
 
 
 class Supervisor(Endings):
@@ -82,8 +77,7 @@ class Supervisor(Endings):
         host = self._host
         if host.closed or parent.spec is None:
             who = "the dispatcher is closed" if host.closed else f"{parent.name} has stopped"
-            msg = f"cannot spawn {shown(actor)}: {who}"
-            raise ActorStopped(msg)
+            raise ActorStopped(f"cannot spawn {shown(actor)}: {who}") from self.failures.of(parent)
         life = host.life(parent)
         children = life.children
         if children is None:
@@ -160,10 +154,13 @@ class Supervisor(Endings):
 
     # -- failing ---------------------------------------------------------------------------------------------------
 
-    def failed(self, cell: Ref, error: BaseException) -> None:
-        """A receive raised. The cell handles nothing more until `_decide` has run."""
+    def failed(self, cell: Ref, error: BaseException, message: object) -> None:
+        """A receive raised on that message. The cell handles nothing more until `_decide` has run."""
+        host = self._host
         self.suspend(cell)
-        self._host.soon(self._decide, cell, error)
+        self.failures.note(cell, error, host.now())
+        host.soon(self._tell_failed, cell.name, message, error)
+        host.soon(self._decide, cell, error)
 
     def _decide(self, cell: Ref, error: BaseException, child: Ref | None = None) -> None:
         """What becomes of an actor that failed, or (`child`) of one whose child's failure was escalated."""
@@ -173,8 +170,9 @@ class Supervisor(Endings):
         supervision = self._supervision(parent)
         try:
             directive = called(Directive, called(supervision.decide, error))
-        except Exception as broken:
+        except Exception as raised:
             # The function that should decide cannot: that is the parent's own failure.
+            broken = raised_by_user(raised)
             broken.__context__ = error
             self._escalate(cell, broken)
             return
@@ -189,13 +187,19 @@ class Supervisor(Endings):
         elif directive is Directive.ESCALATE:
             self._escalate(cell, error)
         else:
-            self.end(cell, "failed", error)
+            self._give_up(cell, error, "by its supervision, as it failed")
+
+    def _give_up(self, cell: Ref, error: BaseException, why: str, severity: Severity = "error") -> None:
+        """End an actor for good by its failure."""
+        text = f"actor {cell.name} was stopped for good {why}: {said(error)}"
+        self._host.tell_trouble(ActorTrouble("actor_stopped", severity, cell.name, text, None, error))
+        self.end(cell, "failed", error)
 
     def _go_on(self, child: Ref, error: BaseException) -> None:
         if child.spec is None or self._host.life(child).ending is not None:
             return
         if child.actor is None:
-            self.end(child, "failed", error)
+            self._give_up(child, error, "since it could not be built anew")
         else:
             self.resume(child)
 
@@ -205,12 +209,13 @@ class Supervisor(Endings):
     def _escalate(self, cell: Ref, error: BaseException) -> None:
         parent = cell.parent
         if parent is None or parent is self.root or parent.life is None or parent.life.ending is not None:
-            self._host.critical(cell, "stopped for good by its failure", error)
-            self.end(cell, "failed", error)
+            self._give_up(cell, error, "by its failure", "critical")
             return
         failure = ChildFailed(f"{cell.name}, a child of {parent.name}, failed: {shown(error)}")
         failure.__cause__ = error
         self.suspend(parent)
+        self.failures.note(parent, failure, self._host.now())
+        self._tell_failed(parent.name, CHILD, failure)
         self._host.soon(self._decide, parent, failure, cell)
 
     # -- restarting ------------------------------------------------------------------------------------------------
@@ -220,7 +225,11 @@ class Supervisor(Endings):
         if spec is None or parent is None:
             return
         if not self._can_restart(cell):
-            self.end(cell, "failed", error)
+            if error is None:
+                self.end(cell, "failed", None)
+            else:
+                why = "is temporary" if spec.build is not None else "was given as an instance"
+                self._give_up(cell, error, f"by its failure, since it {why}")
             return
         supervision = self._supervision(parent)
         delay = self._count(cell, parent, supervision).next_delay(supervision, now)
@@ -233,7 +242,12 @@ class Supervisor(Endings):
             self._escalate(cell, limit)
             return
         members = self._together(cell, parent, supervision.strategy)
-        self._end_next(Group(members, len(members), delay))
+        for other in members:
+            if error is None:
+                self.failures.forget(other)
+            else:
+                self.failures.note(other, error, now)
+        self._end_next(Group(members, len(members), delay, cell, error is not None))
 
     def _can_restart(self, cell: Ref) -> bool:
         spec = cell.spec
@@ -267,6 +281,10 @@ class Supervisor(Endings):
             group.left -= 1
             cell = group.members[group.left]
             final = not self._can_restart(cell)
+            if final and group.failed:
+                text = f"actor {cell.name} was stopped for good, since it cannot be built anew with its siblings"
+                error = self.failures.of(cell)
+                self._host.tell_trouble(ActorTrouble("actor_stopped", "error", cell.name, text, None, error))
             self.end(cell, "restarted with its siblings", None, final=final, then=(self._end_next, (group,)))
             return
         host = self._host
@@ -286,13 +304,29 @@ class Supervisor(Endings):
             cell.ctx = Context(cell, life.epoch)
             try:
                 cell.actor = called(host.apart, spec.build)
-            except Exception as error:
+            except Exception as raised:
+                error = raised_by_user(raised)
+                self.failures.note(cell, error, host.now())
+                self._tell_failed(cell.name, BUILT, error)
                 host.soon(self._decide, cell, error)
                 continue
             self._count(cell, parent, self._supervision(parent)).up_since = host.now()
+            self._tell_restarted(cell, group)
             if spec.has_started and cell.control is not None:
                 cell.control.appendleft(START)
             self.resume(cell)
+
+    def _tell_restarted(self, cell: Ref, group: Group) -> None:
+        name, error = cell.name, self.failures.of(cell)
+        why = "with its siblings"
+        if group.failed:
+            whose = "" if cell is group.began else f" of {group.began.name}"
+            why = f"after a failure{whose}" + ("" if error is None else f": {said(error)}")
+        elif cell is group.began:
+            why = "as its restart is permanent"
+        severity: Severity = "error" if group.failed else "info"
+        text = f"actor {name} was built anew, {why}"
+        self._host.tell_trouble(ActorTrouble("actor_restarted", severity, name, text, None, error))
 
     def leave(self, cell: Ref) -> None:
         """`Context.stop`: the actor itself wants to end."""

@@ -22,11 +22,14 @@ from ..actors.actor_errors import ActorStopped, NoEventLoop, ReceiveFailed
 from ..actors.dead_letters import DeadLetters, Reason
 from ..actors.ref import BUSY, Ref, Request, Turn
 from ..actors.theirs import called, from_terminal, is_a, shown
+from .actor_failures import ActorTrouble
 from .clock import Clock
 from .inside import close
+from .logs import Line, write
 from .mailroom import Mailroom
 from .runners import BodyCancelled, PoolClosed, RunnerPool
 from .supervision import START
+from .tracebacks import traceback_of
 
 if TYPE_CHECKING:
     from .supervision import Supervisor
@@ -47,13 +50,13 @@ class Turns(Mailroom):
 
     lives: Supervisor
     runners: RunnerPool | None
-    on_critical: Callable[[str, str, BaseException | None], object] | None
+    on_trouble: Callable[[ActorTrouble], object] | None
 
     def __init__(self, clock: Clock | None, dead_letters: DeadLetters | None) -> None:
         super().__init__(clock, dead_letters)
         self._base = contextvars.copy_context()
         self._context = self._base.copy()
-        self.deaf = 0  # calls of `on_critical` that raised
+        self.deaf = 0  # calls of `on_trouble` that raised
 
     # -- what supervision asks for ---------------------------------------------------------------------------------
 
@@ -61,12 +64,14 @@ class Turns(Mailroom):
         """Call users' code outside of any receive, in a context of its own."""
         return self._base.copy().run(function)
 
-    def critical(self, cell: Ref, what: str, error: BaseException | None) -> None:
-        """Tell the application of what nobody else deals with."""
-        if self.on_critical is None:
+    def tell_trouble(self, trouble: ActorTrouble) -> None:
+        """Tell of an actor that failed. Outside of any receive, since others' code hears of it. Raises nothing."""
+        if self.on_trouble is None:
+            trace = None if trouble.error is None else traceback_of(trouble.error)
+            write(Line(trouble.severity, trouble.event, trouble.text, {}, trouble.actor, trace))
             return
         try:
-            called(self.on_critical, cell.name, what, error)
+            called(self.on_trouble, trouble)
         except Exception:
             self.deaf += 1
 
@@ -127,7 +132,7 @@ class Turns(Mailroom):
         elif type(item) is not After:
             self._run_receive(cell, item, None)
         elif cell.ctx is None or item.epoch != cell.ctx.epoch:
-            self.dead_letters.add(cell.name, item.message, Reason.STALE_TIMER)
+            self.dead_letters.add(cell.name, item.message, Reason.STALE_TIMER, self.failure_of(cell))
             self.rest(cell)
         else:
             self._run_receive(cell, item.message, None)
@@ -174,7 +179,7 @@ class Turns(Mailroom):
         self.undo(self.log)
         self._request = None
         self._record_failure(cell, message, request, error)
-        self.lives.failed(cell, error)
+        self.lives.failed(cell, error, message)
         self.current = None
         if from_terminal(error):
             raise error
@@ -245,7 +250,7 @@ class Turns(Mailroom):
                 self.abandon(turn)  # the whole pool is being cancelled: no failure of the actor's
             elif hook is None:
                 self._record_failure(cell, turn.message, turn.request, error)
-                self.lives.failed(cell, error)
+                self.lives.failed(cell, error, turn.message)
         life.turn = None
         if hook is not None:
             hook(cell, error)

@@ -18,7 +18,7 @@ from litestar import get
 from litestar.params import QueryParameter
 
 from ...actors.transitions import Transitioned
-from ..filters import KINDS
+from ..filters import KINDS, UNJOURNALED
 from .context import Board, JobPath, TheBoard, job_id_of
 from .lists import Limit
 from .problems import FoundWrong, unfit
@@ -37,7 +37,7 @@ Before: TypeAlias = Annotated[
 ]
 _Job: TypeAlias = Annotated[str | None, QueryParameter(description="Only those of this job and all that is in it.")]
 _Entity: TypeAlias = Annotated[str | None, QueryParameter(description="Only those of the entity of this id.")]
-_KINDS = tuple(kind for kind in KINDS if kind != "runtime")  # of which there are notices, and no transitions
+_KINDS = tuple(kind for kind in KINDS if kind not in UNJOURNALED)
 _Kind: TypeAlias = Annotated[
     str | None, QueryParameter(description=f"Only those of this kind of entity: {', '.join(_KINDS)}.")
 ]

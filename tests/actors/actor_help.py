@@ -11,6 +11,7 @@ import anyio
 from callboard.actors.actor import Actor, Context
 from callboard.actors.ref import Ref
 from callboard.actors.strategy import Supervision
+from callboard.runtime.actor_failures import ActorTrouble
 from callboard.runtime.clock import VirtualClock
 from callboard.runtime.dispatcher import Dispatcher
 
@@ -24,15 +25,24 @@ class Bench:
 
     def __init__(self, supervision: Supervision | None = None) -> None:
         self.clock = VirtualClock()
-        self.critical: list[tuple[str, str]] = []
+        self.trouble: list[ActorTrouble] = []
         self.record: list[Any] = []
         self.dispatcher = Dispatcher(
             clock=self.clock,
             supervision=supervision,
-            on_critical=lambda name, what, error: self.critical.append((name, what)),
+            on_trouble=self.trouble.append,
         )
         self.spawn = self.dispatcher.spawn
         self.dead = self.dispatcher.dead_letters
+
+    @property
+    def critical(self) -> list[tuple[str, str]]:
+        """What nobody else deals with: who, and the event."""
+        return [(one.actor, one.event) for one in self.trouble if one.severity == "critical"]
+
+    def told(self) -> list[tuple[str, str]]:
+        """What was told, and of whom."""
+        return [(one.event, one.actor) for one in self.trouble]
 
     def idle(self) -> None:
         self.dispatcher.run_until_idle()

@@ -513,9 +513,9 @@ async def test_a_stop_lets_the_message_in_hand_end_and_what_takes_too_long_is_ab
             assert not quick.stopped
             gate.opened.set()
         assert quick.stopped
-        ((name, what),) = bench.critical
-        assert name == "slow"
-        assert "3 s" in what
+        (told,) = bench.trouble
+        assert (told.event, told.severity, told.actor) == ("actor_abandoned", "critical", "slow")
+        assert "3 s" in told.text
         assert bench.reasons() == ["abandoned"]
 
 

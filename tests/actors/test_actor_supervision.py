@@ -260,7 +260,7 @@ def test_a_decision_that_raises_is_the_parents_failure() -> None:
     ref.tell(boom)
     bench.idle()
     assert ref.stopped
-    assert bench.critical == [("a", "stopped for good by its failure")]
+    assert bench.critical == [("a", "actor_stopped")]
 
 
 class Fragile(Actor):
@@ -316,7 +316,7 @@ def test_an_actor_that_can_never_be_built_again_is_stopped() -> None:
     for _ in range(10):
         bench.after(10)
     assert ref.stopped
-    assert bench.critical == [("f", "stopped for good by its failure")]
+    assert bench.critical == [("f", "actor_stopped")]
 
 
 def test_a_failing_stopped_is_reported_and_the_actor_ends_all_the_same() -> None:
@@ -325,7 +325,8 @@ def test_a_failing_stopped_is_reported_and_the_actor_ends_all_the_same() -> None
     ref.stop()
     bench.idle()
     assert ref.stopped
-    assert bench.critical == [("f", "its stopped() failed")]
+    assert bench.told() == [("actor_failed", "f")]
+    assert bench.trouble[0].text == "actor f failed in stopped(): Boom"
 
 
 def test_children_stop_first_the_last_started_first() -> None:

@@ -200,8 +200,10 @@ def test_standard_error_is_told_so_much_and_no_more(no_logs: object, capsys: pyt
             resort.write(line(about(number)))
         return capsys.readouterr().err.count("callboard: actor_failed: it failed")
 
+    resort.write(line(-1))
+    assert capsys.readouterr().err.count("Traceback ...") == 1
     assert told(1000, lambda _: 0) == ALIKE
-    assert told(1000, lambda number: number) == ALL - ALIKE
+    assert told(1000, lambda number: number) == ALL - ALIKE - 1
     Clock.now += PERIOD - 1
     assert told(1, lambda _: 77) == 0
     Clock.now += 1

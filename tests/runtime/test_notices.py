@@ -182,7 +182,7 @@ def test_every_kind_of_entity_can_be_asked_for() -> None:
             MachineRecord,
         )
     }
-    assert {*KINDS} == kinds | {"runtime"}
+    assert {*KINDS} == kinds | {"actor", "runtime"}
 
 
 def test_filters_that_there_cannot_be_are_refused() -> None:
