@@ -257,9 +257,9 @@ class AttemptedTask(CancellableEntity[TaskRecord]):
             return
         self.beat_at = self.kernel.port.monotonic()
         if message.details is not None:
-            self.change(details=message.details)
+            self.change(raw_details=message.details)
         if message.saved is not None and self.limits.checkpoint:
-            self.change(checkpoint=message.saved)
+            self.change(raw_checkpoint=message.saved)
 
     def _stale_beat(self, token: int) -> None:
         """A body that is over for us says that it runs: have it killed, unless it is being stopped already."""
@@ -381,8 +381,9 @@ class AttemptedTask(CancellableEntity[TaskRecord]):
         record, duration = self.record, ended.duration
         told = {"duration_seconds": round(duration, 3), "retry_count": record.failed_attempts}
         changed = replace(
-            record, result=ended.value, execution_ms=round(duration * 1000), ended_at=self.kernel.at, claimed_at=None,
-            limit=None, produced=produced_by(ended), trouble=unrepeated(record.trouble), circuit_state="closed",
+            record, raw_result=ended.value, execution_ms=round(duration * 1000), ended_at=self.kernel.at,
+            claimed_at=None, limit=None, produced=produced_by(ended), trouble=unrepeated(record.trouble),
+            circuit_state="closed",
         )  # fmt: skip
         self.fire(SUCCEED, changed, metadata=told)
 

@@ -156,8 +156,8 @@ class QueueingTask(TroubledTask):
 
     def _let_go(self) -> None:
         """Forget what its body saved, where that is not kept after such an attempt."""
-        if self.record.checkpoint is not None and not self.limits.keeps(self.record):
-            self.change(checkpoint=None)
+        if self.record.raw_checkpoint is not None and not self.limits.keeps(self.record):
+            self.change(raw_checkpoint=None)
 
     def on_permit(self, _: Permit) -> None:
         """It may probe its tool."""

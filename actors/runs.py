@@ -73,8 +73,8 @@ def kept_of(
                 completed[task.name] = task
         elif by_itself and task.optional and task.is_final:
             stopped[task.name] = task.reason or f"it was {task.state} in the run before"
-        elif task.checkpoint is not None and limits.of(spec.tasks[task.index]).keeps(task):
-            saved[task.name] = task.checkpoint
+        elif task.raw_checkpoint is not None and limits.of(spec.tasks[task.index]).keeps(task):
+            saved[task.name] = task.raw_checkpoint
     if again is not None:
         for kept in (completed, skipped, saved):
             kept.pop(again, None)

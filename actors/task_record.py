@@ -6,7 +6,7 @@ parts are Structs of their own, None or shared where there is nothing to say, an
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -52,6 +52,11 @@ APPROVED = "approved"
 """The verdict of a decision that lets something go on; all others stop it."""
 
 
+def decoded(raw: msgspec.Raw | None) -> Any:
+    """The value that a journal holds as JSON."""
+    return None if raw is None else msgspec.json.decode(raw)
+
+
 class TaskRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """One task. The limits that guards read are copied here from the specification: a guard needs nothing else."""
 
@@ -92,16 +97,32 @@ class TaskRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=False
     # what came of it
     standing: str | None = None  # how its end counts: good | void | bad
     final: bool = False  # no try by itself can help: its last failure says so, or a person stopped it
-    result: MaybeRaw = None
+    raw_result: MaybeRaw = msgspec.field(default=None, name="result")  # as JSON: the journal's word for it
     checked: int = 0  # acceptance tests passed so far in this attempt
     produced: Produced | None = None
     execution_ms: int | None = None
     validation_ms: int | None = None
     trouble: Trouble | None = None
     circuit_state: str = "closed"
-    details: MaybeRaw = None  # of the last heartbeat
-    checkpoint: MaybeRaw = None  # what its body saved last: the next attempt, or the next run, goes on from there
+    raw_details: MaybeRaw = msgspec.field(default=None, name="details")  # of the last heartbeat
+    # what its body saved last: the next attempt, or the next run, goes on from there
+    raw_checkpoint: MaybeRaw = msgspec.field(default=None, name="checkpoint")
     cancel: Cancellation | None = None
+
+    @property
+    def result(self) -> Any:
+        """What its body returned, decoded anew each time; None before it has completed, too."""
+        return decoded(self.raw_result)
+
+    @property
+    def details(self) -> Any:
+        """What the last heartbeat told, decoded anew each time."""
+        return decoded(self.raw_details)
+
+    @property
+    def checkpoint(self) -> Any:
+        """What its body saved last, decoded anew each time."""
+        return decoded(self.raw_checkpoint)
 
     @property
     def is_final(self) -> bool:

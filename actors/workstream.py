@@ -80,7 +80,7 @@ class WorkstreamActor(Protected[WorkstreamRecord], PausableStream):
             if spec.name in kept.stopped:
                 record = replace(record, final=True)
             if (saved := kept.saved.get(spec.name)) is not None:
-                record = replace(record, checkpoint=saved)
+                record = replace(record, raw_checkpoint=saved)
             task = self._make(record, limits)
             told = {
                 "depends_on": len(spec.depends_on) + len(spec.after), "optional": spec.optional,
@@ -114,7 +114,7 @@ class WorkstreamActor(Protected[WorkstreamRecord], PausableStream):
         """A task that completed in the run before stands as completed in this one."""
         record = replace(
             self._new_record(spec, limits), state=TaskState.COMPLETED, standing=GOOD, ready=True, unmet=0,
-            finished_at=self.kernel.at, reason=f"carried over from {done.id}", result=done.result,
+            finished_at=self.kernel.at, reason=f"carried over from {done.id}", raw_result=done.raw_result,
             produced=done.produced, execution_ms=done.execution_ms, validation_ms=done.validation_ms,
             published=self.kernel.lifecycles.birth("task", limits.lifecycle, TaskState.COMPLETED),
         )  # fmt: skip

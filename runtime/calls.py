@@ -458,8 +458,8 @@ class Caller(Reports):
         return TaskContext(
             task=record.name, token=token, attempt=record.attempt, job_id=record.job_id,
             workstream_id=record.workstream_id, results=_results(task), args=task.spec.args,
-            details=None if record.details is None else msgspec.json.decode(record.details), secrets=secrets, mask=mask,
-            saved=None if record.checkpoint is None else msgspec.json.decode(record.checkpoint),
+            details=record.details, secrets=secrets, mask=mask,
+            saved=record.checkpoint,
             family=self._children, desk=desk,
         )  # fmt: skip
 
@@ -545,7 +545,7 @@ def _results(task: TaskActor) -> dict[str, Any]:
     stream = task.stream
     results: dict[str, Any] = {}
     for name in (*spec.depends_on, *spec.after):
-        raw = stream.tasks[stream.names[name]].record.result
+        raw = stream.tasks[stream.names[name]].record.raw_result
         results[name] = None if raw is None else msgspec.json.decode(raw)
     return results
 

@@ -53,11 +53,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
 def outcome_of(job: JobRecord, tasks: list[TaskRecord]) -> Outcome:
     """The outcome of an ended job, from its records."""
-    results = {
-        task.name: None if task.result is None else msgspec.json.decode(task.result)
-        for task in tasks
-        if task.state == "completed"
-    }
+    results = {task.name: task.result for task in tasks if task.state == "completed"}
     return Outcome(
         job.id, str(job.state), job.error or job.reason, results, {task.name: task for task in tasks}, job.shown
     )

@@ -128,7 +128,7 @@ def _given(view: View) -> View:
 
 
 def _struct(given: View, kind: type[R]) -> R:
-    names = set(kind.__struct_fields__)
+    names = set(kind.__struct_encode_fields__)
     # by way of JSON: what a record keeps encoded (a result) is decoded in a view
     return msgspec.json.decode(
         msgspec.json.encode({name: value for name, value in given.items() if name in names}), type=kind

@@ -206,7 +206,6 @@ class SimulatedEngine(BaseEngine[SimulatedRun]):
         plan = run.plan
         if plan is None or (not run.script.late and self._runs.get(run.call.token) is not run):
             return
-        run.script.told(run.owner)
         if isinstance(plan, Dies):
             if run.worker is None:
                 self._lose(run, plan.reason)
@@ -317,7 +316,6 @@ class SimulatedEngine(BaseEngine[SimulatedRun]):
     def _done(self, run: SimulatedRun, value: Any, error: BaseException | None) -> None:
         if self._runtime.gone or (self._runs.get(run.call.token) is not run and not run.script.late):
             return
-        run.script.told(run.owner)
         if error is None:
             self._tell(run, self._returned(run, value))
         elif isinstance(error, BodyCancelled):

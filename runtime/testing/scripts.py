@@ -13,8 +13,8 @@ Rules
 - A script is found by the most exact of its names: "job/task", "task", then patterns ("ship-*"), the last given first.
   What belongs to a task has its word behind: "build.condition", "build.check", "build.cancel_hook", "build.hook"; hooks
   of workstreams and alerts are under the name of what they are told of.
-- Outcomes are taken in turn, by each task for itself, and the last one stays. One is taken when it is told: an attempt
-  that is lost, stopped or crashed with takes none.
+- Outcomes are taken in turn, by each task for itself, and the last one stays. One is taken when an attempt begins: the
+  second attempt has the second one, whether the first has ended, was lost, or crashed with the runtime.
 """
 
 from __future__ import annotations
@@ -97,12 +97,10 @@ class Script(msgspec.Struct, kw_only=True, eq=False):
     used: bool = False  # something ran by it
 
     def next(self, owner: str) -> Scripted:
-        """What comes of the next run for that task."""
-        return self.outcomes[min(self.taken.get(owner, 0), len(self.outcomes) - 1)]
-
-    def told(self, owner: str) -> None:
-        """That came of it."""
-        self.taken[owner] = self.taken.get(owner, 0) + 1
+        """Take what comes of the run for that task which begins now."""
+        taken = self.taken.get(owner, 0)
+        self.taken[owner] = taken + 1
+        return self.outcomes[min(taken, len(self.outcomes) - 1)]
 
 
 def script_of(

@@ -318,7 +318,7 @@ def task_view(
         attempt=task.attempt, max_attempts=task.max_attempts + task.granted, max_losses=task.max_losses,
         last_error=task.last_error, error_type=task.error_type, error_category=task.error_category,
         error_count=task.error_count, exit_code=task.exit_code, execution_ms=task.execution_ms,
-        worker_id=task.worker_id, tool=tool, command=command, result=task.result, details=task.details,
+        worker_id=task.worker_id, tool=tool, command=command, result=task.raw_result, details=task.raw_details,
         depends_on=list(depends_on), after=list(after), optional=task.optional, hold_until=task.hold_until,
         wait_until=task.wait_until, decisions=task.decisions, output_size=task.output_size,
         facts={

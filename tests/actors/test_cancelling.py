@@ -595,7 +595,7 @@ def test_a_checkpoint_is_kept_also_while_the_body_stops_and_a_late_one_is_not() 
     stage.settle()
     stage.send(Beat(token, None, msgspec.Raw(b"[3]")))
     record = stage.task("a")
-    assert (record.state, record.checkpoint, record.details) == (
+    assert (record.state, record.raw_checkpoint, record.raw_details) == (
         "cancelled", msgspec.Raw(b"[1,2]"), msgspec.Raw(b'"more"'),
     )  # fmt: skip
 
@@ -605,14 +605,14 @@ def test_a_checkpoint_outlives_a_crash() -> None:
     beat(stage, saved=7)
     again = stage.after_crash()
     again.advance(0)
-    assert again.task("a").checkpoint == msgspec.Raw(b"7")
+    assert again.task("a").checkpoint == 7
     assert again.task("a").attempt == 2
 
 
 def test_no_checkpoint_is_kept_where_that_is_off() -> None:
     stage = running(checkpoint=False)
     beat(stage, saved=7, details=8)
-    assert (stage.task("a").checkpoint, stage.task("a").details) == (None, msgspec.Raw(b"8"))
+    assert (stage.task("a").checkpoint, stage.task("a").details) == (None, 8)
 
 
 @pytest.mark.parametrize("way", ["cancelled", "timed out"])

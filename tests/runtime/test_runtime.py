@@ -189,6 +189,19 @@ async def test_permanent_errors_and_retry_after(open_runtime: Callable[..., Runt
     assert outcome.results == {"soon": 2}
 
 
+async def test_the_record_of_a_task_has_what_its_body_returned_and_told_as_values(
+    open_runtime: Callable[..., Runtime],
+) -> None:
+    async with open_runtime() as runtime:
+        spec = [Task("t", run=tells, retry=NO_WAIT), Task("one", run=one), Task("no", run=permanent, optional=True)]
+        job = await runtime.submit(Workstream("w", tasks=spec))
+        outcome = await job.wait()
+        assert outcome.tasks["one"].result == outcome.results["one"] == 1
+        assert (outcome.tasks["t"].result, outcome.tasks["t"].details) == ({"row": 17}, {"row": 17})
+        assert (outcome.tasks["no"].result, outcome.tasks["no"].checkpoint) == (None, None)
+        assert job.task("one").record.result == 1
+
+
 async def test_heartbeat_details_reach_the_next_attempt(open_runtime: Callable[..., Runtime]) -> None:
     async with open_runtime() as runtime:
         outcome = await (await runtime.submit(Workstream("w", tasks=[Task("t", run=tells, retry=NO_WAIT)]))).wait()

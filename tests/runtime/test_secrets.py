@@ -84,7 +84,7 @@ def lines() -> Iterator[list[Any]]:
 
 
 def saved(record: TaskRecord) -> Any:
-    return json.loads(bytes(record.checkpoint or b""))
+    return record.checkpoint
 
 
 def files(folder: Path) -> Iterator[tuple[Path, bytes]]:

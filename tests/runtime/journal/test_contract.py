@@ -99,7 +99,7 @@ def test_append_numbers_entries_and_tells_from_flush_only(bench: Bench) -> None:
 def test_the_living_come_back_and_the_ended_do_not(bench: Bench) -> None:
     ws = workstream(2, 1, 2)
     ended = workstream(11, 10, 1, state="completed", finished_at=9.0)
-    tasks = [task(3, ws, state="completed", finished_at=8.0, result=raw([1])), task(4, ws, state="running")]
+    tasks = [task(3, ws, state="completed", finished_at=8.0, raw_result=raw([1])), task(4, ws, state="running")]
     claim = attempt(5, tasks[1])
     idle, gone = worker(6, run=2), worker(7, run=1, state="shutdown", finished_at=2.0)
     of_node = "" if bench.journal.cluster is None else f"@{bench.journal.cluster.name}"  # whose breaker it is
@@ -165,8 +165,9 @@ def test_an_outbox_row_written_and_done_in_one_batch_is_gone(bench: Bench) -> No
 def test_every_field_comes_back_exactly(bench: Bench) -> None:
     ws = workstream(2, 1, 1, deadline_at=0.1 + 0.2, error='a "quoted"\n\\ line, é, 漢, \U0001f600, \x00')
     whole = task(
-        3, ws, result=raw({"a": [None, 1.5, "é"], "b": 2**63 - 1}), details=raw(None), produced=Produced(exit_code=-9),
-        trouble=Trouble(error="", count=2**62), process=Process(1, 2**63 - 1), allowed=Allowed(max_losses=0),
+        3, ws, raw_result=raw({"a": [None, 1.5, "é"], "b": 2**63 - 1}), raw_details=raw(None),
+        produced=Produced(exit_code=-9), trouble=Trouble(error="", count=2**62),
+        process=Process(1, 2**63 - 1), allowed=Allowed(max_losses=0),
         due_at=5e-324, queued_at=1.7976931348623157e308, unmet=2**62, optional=True, circuit_state="open",
     )  # fmt: skip
     tries = attempt(4, whole, process_started=2**63 - 1, error="", ended_at=1e-9, end="lost", duration_ms=0)

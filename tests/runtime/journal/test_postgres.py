@@ -315,8 +315,8 @@ def request(key: int, request_id: str = "r", *, expires_at: float = 9e9, owner: 
 def test_nothing_that_a_text_can_hold_stops_the_journal(emptied: str) -> None:
     ws = workstream(2, 1, 1)
     result = raw({"a": "\0\n\\u0000"})
-    odd = task(3, ws, trouble=Trouble(error="\ud800!\0"), produced=Produced(path="/tmp/\udcff"), result=result)
-    broken = task(4, ws, result=msgspec.Raw(b'{"a":\n"\xff"}'))
+    odd = task(3, ws, trouble=Trouble(error="\ud800!\0"), produced=Produced(path="/tmp/\udcff"), raw_result=result)
+    broken = task(4, ws, raw_result=msgspec.Raw(b'{"a":\n"\xff"}'))
     names = ["\0", "", "a\nb", "{", "é\u2028", "\ud800", "\udfff"]
     with opened(emptied) as (journal, loop):
         journal.append(entry(job(1), ws, odd, worker(9, name="\0\ud800"), seq=1))

@@ -717,7 +717,11 @@ def test_what_cannot_be_written_is_refused_on_the_loop(path: Path) -> None:
 def test_what_slipped_through_does_not_stop_the_journal(path: Path) -> None:
     ws = workstream(2, 1, 1)
     odd = task(
-        3, ws, trouble=Trouble(error="\ud800!"), produced=Produced(path="/tmp/\udcff"), result=msgspec.Raw(b'{"a":\n1}')
+        3,
+        ws,
+        trouble=Trouble(error="\ud800!"),
+        produced=Produced(path="/tmp/\udcff"),
+        raw_result=msgspec.Raw(b'{"a":\n1}'),
     )
     with opened(path) as (journal, loop):
         journal.append(entry(job(1), ws, odd, worker(9, name="\ud800"), seq=1))

@@ -72,6 +72,16 @@ def test_outcomes_come_attempt_by_attempt_and_the_last_one_stays(sim: Simulation
     assert sim.submit(one(retry=Retry(max_attempts=3)), id="second").run().tasks["build"].attempt == 3
 
 
+def test_an_attempt_that_is_lost_has_had_its_outcome(sim: Simulation) -> None:
+    sim.body("build", outcomes=[Hangs(), Fails("no"), Succeeds(3)])
+    job = sim.submit(one(retry=Retry(max_attempts=3, jitter=0)))
+    sim.settle()
+    sim.crash()
+    outcome = job.run()
+    build = outcome.tasks["build"]
+    assert (build.result, build.attempt, build.lost_attempts, build.failed_attempts) == (3, 3, 1, 1)
+
+
 def test_errors_say_what_bodies_say_by_them(sim: Simulation) -> None:
     sim.body("build", outcomes=[Fails(RetryAfter(50)), Fails(Permanent("never"))])
     outcome = sim.submit(one(retry=Retry(max_attempts=9))).run()
