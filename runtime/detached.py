@@ -54,6 +54,18 @@ def has_ended(task: object) -> bool:
     return done is not None and done()
 
 
+def all_are_told_to_end() -> bool:
+    """Whether each task of the event loop was cancelled, as `asyncio.run` does with all that is left at its end.
+
+    Under trio nobody but its own main task can do so, which then is over: False.
+    """
+    if under_trio():
+        return False
+    import asyncio  # noqa: PLC0415 - as above
+
+    return all(task.cancelling() > 0 for task in asyncio.all_tasks())
+
+
 def pass_on_interrupt() -> None:
     """Have Ctrl+C, which such a task got under trio, raised in the main task. asyncio ends its loop by itself."""
     if under_trio():

@@ -31,7 +31,7 @@ from .attribution import name_of, reason_of, words
 from .control.verbs import commands_of
 from .filters import Event, Filters, Wanted, wanted_by
 from .observe import BUFFER, Subscription
-from .outcomes import Outcome, closed, goes_on, no_task
+from .outcomes import CutShort, Outcome, closed, goes_on, no_task
 
 if TYPE_CHECKING:
     from ..actors.job import JobActor
@@ -287,7 +287,7 @@ class JobHandle:
         await self._over.wait()
         if self._outcome is None:
             text = f"the runtime closed before job {self.id!r} ended"
-            if self._cause is None:
+            if self._cause is None or isinstance(self._cause, CutShort):
                 text = f"{text}; {goes_on(shared=self._runtime.seat is not None)}"
             raise closed(text, self._cause)
         return self._outcome

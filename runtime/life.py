@@ -18,7 +18,8 @@ Rules
 - It is entered once: whoever wants to go on makes another one of the same journal.
 - It takes no signals, which is the program's business, unless it was told to (`signals`): then the first one drains it,
   and once it has drained the code inside `async with` is cancelled, so that what ended meanwhile can be waited for.
-- A program that ends without leaving it has it left (trio), or cut short (asyncio), and told so.
+- A program that ends without leaving it has it left (trio), or cut short (asyncio), and told so: `not_closed`. Cut
+  short it has not broken, and what was raised passes: it is the application's own error that ended the event loop.
 """
 
 from __future__ import annotations
@@ -32,12 +33,13 @@ from anyio.abc import TaskGroup, TaskStatus
 from anyio.from_thread import BlockingPortal
 
 from ..actors.messages import Drain, StopWorkers
-from ..actors.theirs import from_terminal
+from ..actors.theirs import from_terminal, shown
 from ..actors.times import Duration
-from .detached import has_ended, pass_on_interrupt, present_task, start_detached
+from .detached import all_are_told_to_end, has_ended, pass_on_interrupt, present_task, start_detached
 from .draining import LONGEST_STOP, durable, idle, quiesce
+from .imported import under_trio
 from .journal.cluster import LeaseLost
-from .outcomes import RuntimeClosed, closed
+from .outcomes import CutShort, RuntimeClosed, closed
 from .parts import CLOSING, DRAIN_DEADLINE, RuntimeParts, span
 from .runners import RunnerPool
 from .signals import Signals, taken_for_a_runtime
@@ -156,7 +158,7 @@ class RuntimeLife(RuntimeParts):
                 await self._drain_to_leave()
             except BaseException as cancelled:
                 raised = cancelled
-        ended, ends_well = error or raised, False
+        ended, ends_well = raised if error is None else error, False  # it may say that it is not true
         try:
             # Left in another task, there is no way out of the scope: it stays with the one that entered, unused.
             if around is not None and present_task() is self._around_task:
@@ -167,7 +169,9 @@ class RuntimeLife(RuntimeParts):
             raised = rest
         try:
             await self._until_left()
-            if not (isinstance(error, RuntimeClosed) and error.__cause__ is self._broken is not None):
+            said = isinstance(error, RuntimeClosed) and error.__cause__ is self._broken is not None
+            passes = isinstance(self._broken, CutShort) and not (error is None and raised is None)
+            if not said and not passes:
                 self._raise_broken()
             if raised is not None:
                 raise raised
@@ -261,7 +265,7 @@ class RuntimeLife(RuntimeParts):
         finally:
             with anyio.CancelScope(shield=True):
                 if not self._told_to_leave and self._broken is None:
-                    self._say_not_closed()
+                    self._end_of_program()
                 await self._leave()
 
     async def _heed(self, taken: Signals) -> None:
@@ -283,11 +287,15 @@ class RuntimeLife(RuntimeParts):
             self._to_leave.set()
         self._end_around()
 
-    def _say_not_closed(self) -> None:
-        if not hasattr(self, "_host"):
-            return
-        text = "the runtime was not closed before the program ended, so it is left now, and what runs is stopped"
-        self._host.notice("not_closed", "warning", text)
+    def _end_of_program(self) -> None:
+        """Nobody has closed it. Under trio it can still be left in good order."""
+        if not under_trio():
+            self._break(None)
+        elif hasattr(self, "_host"):
+            self._say_not_closed("so it is left now, and what runs is stopped")
+
+    def _say_not_closed(self, then: str) -> None:
+        self._host.notice("not_closed", "warning", f"the runtime was not closed before the program ended, {then}")
 
     async def _entered_or_refused(self, inside: TaskGroup) -> None:
         try:
@@ -349,13 +357,19 @@ class RuntimeLife(RuntimeParts):
         self._end_around()
 
     def _say_broken(self, broken: BaseException) -> None:
-        text = f"the runtime has broken, and stops all that it runs: {broken!r}. What was running is begun again"
+        if isinstance(broken, CutShort):
+            self._say_not_closed("so it is cut short: what was running is begun again at the next start")
+            return
+        text = f"the runtime has broken, and stops all that it runs: {shown(broken)}. What was running is begun again"
         self._host.notice("runtime_broken", "error", text, raised=broken if isinstance(broken, Exception) else None)
 
     def _end_around(self) -> None:
-        """Cancel the code inside `async with`, if the runtime has broken, or was told to stop."""
+        """Cancel the code inside `async with`, if the runtime has broken, or was told to stop.
+
+        Where it was cut short, all code of the event loop was cancelled already.
+        """
         if (
-            (self._broken is not None or self._stopped)
+            ((self._broken is not None and not isinstance(self._broken, CutShort)) or self._stopped)
             and self._around is not None
             and not has_ended(self._around_task)
         ):
@@ -453,10 +467,17 @@ class RuntimeLife(RuntimeParts):
     def _raise_closed(self) -> NoReturn:
         if self._broken is not None:
             raise closed("the runtime has closed", self._broken)
+        if self._told_to_leave:
+            raise RuntimeClosed(
+                "the runtime was left, and is of no more use. Make another Runtime(...), of the same journal if it is "
+                "to go on there"
+            )
         raise RuntimeClosed(f"the runtime is not open: {_USE}")
 
 
 def _strayed() -> RuntimeError:
+    if all_are_told_to_end():
+        return CutShort()
     return RuntimeError("its own tasks were cancelled, which no code of ours does")
 
 

@@ -9,6 +9,7 @@ import msgspec
 
 from ..actors.records import JobRecord
 from ..actors.task_record import TaskRecord
+from ..actors.theirs import shown
 from .journal.cluster import LeaseLost
 from .journal.contract import ArchivedJob
 
@@ -70,6 +71,13 @@ class RuntimeClosed(RuntimeError):  # noqa: N818 - a state, as in the standard l
     """
 
 
+class CutShort(RuntimeError):  # noqa: N818 - it says what happened
+    """All tasks of an event loop were cancelled while a runtime was open there, as at the end of `asyncio.run`."""
+
+    def __init__(self) -> None:
+        super().__init__("it was cut short: its event loop ended, or all tasks of that were cancelled")
+
+
 def taken(job_id: str, record: JobRecord | None, archived: Sequence[ArchivedJob], held: Compared) -> JobExists | None:
     """Why a workstream cannot be submitted under an id, by what the journal has of that, and how it compares."""
     if record is not None and held.moved is not None:
@@ -97,8 +105,10 @@ def closed(text: str, cause: BaseException | None) -> RuntimeClosed:
     """The error of a runtime that has closed, or broken by `cause`."""
     if isinstance(cause, LeaseLost):
         text = f"{text}, since it was fenced: others take over what it ran ({cause})"
+    elif isinstance(cause, CutShort):
+        text = f"{text} ({cause})"
     elif cause is not None:
-        text = f"{text} (it broke: {cause!r})"
+        text = f"{text} (it broke: {shown(cause)})"
     error = RuntimeClosed(text)
     error.__cause__ = cause
     return error

@@ -24,7 +24,7 @@ from ..control.told import Answered, error_of
 from ..control.verbs import VERBS
 from ..journal.cluster import EPOCH, LeaseLost
 from ..journal.contract import InboxRow, JournalError
-from ..outcomes import closed, goes_on
+from ..outcomes import CutShort, closed, goes_on
 from ..waker import Home
 
 if TYPE_CHECKING:
@@ -116,7 +116,9 @@ class Seat:
         """Raises RuntimeClosed once it is closed."""
         if self._closed:
             text = "the runtime closed before this was known"
-            raise closed(text if self._cause is not None else f"{text}; {goes_on(shared=True)}", self._cause)
+            if self._cause is None or isinstance(self._cause, CutShort):
+                text = f"{text}; {goes_on(shared=True)}"
+            raise closed(text, self._cause)
 
     # -- asking --------------------------------------------------------------------------------------------------------
 
