@@ -9,12 +9,14 @@ Rules:
 from __future__ import annotations
 
 import contextlib
+import sqlite3
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
+from ..journal import contract
 from ..journal.contract import InboxRow, JournalError
 from ..journal.opening import connect, refusing, version_of
 from ..journal.reader import SqliteReader
@@ -23,6 +25,11 @@ from ..places import Database, Store, owner_of, reader_of
 from .bell import ring
 from .told import Answered
 
+_WAITING = """
+SELECT coalesce(sum(kind = ?1 AND target = ?2), 0), coalesce(sum((kind = 'machine') = (?1 = 'machine')), 0) FROM (
+  SELECT json_extract(command, '$.kind') AS kind, json_extract(command, '$.target') AS target
+  FROM inbox_rows WHERE answer IS NULL AND json_valid(command))
+"""
 FIRST_LOOK = 0.005
 LAST_LOOK = 0.1
 """Seconds between two looks for the answer: doubled each time, up to the last."""
@@ -31,7 +38,8 @@ OWNER_EVERY = 0.5
 
 
 def put(journal: Store, row: InboxRow) -> int:
-    """Put a command into the inbox of a journal. Returns its number there. Raises JournalError.
+    """Put a command into the inbox of a journal. Returns its number there. Raises JournalError: InboxFull where so
+    many wait there that no more are taken.
 
     A file's owner is still to be rung; a database rings by itself.
     """
@@ -46,11 +54,20 @@ def put(journal: Store, row: InboxRow) -> int:
             raise JournalError(
                 f"{journal} was written by an older Callboard. Open it once with this one (`callboard resume`)."
             )
+        _refuse_full(connection, journal, row)
         connection.execute("PRAGMA synchronous = FULL")
         text = msgspec.json.encode(row).decode()
         number = connection.execute("INSERT INTO inbox_rows (command) VALUES (?)", (text,)).lastrowid
     assert number is not None  # noqa: S101 - a row was inserted
     return number
+
+
+def _refuse_full(connection: sqlite3.Connection, journal: Path, row: InboxRow) -> None:
+    (waiting,) = connection.execute("SELECT count(*) FROM inbox_rows WHERE answer IS NULL").fetchone()
+    if waiting >= min(
+        contract.WAITING_FOR_ONE, contract.WAITING_IN_ALL
+    ):  # else it need not be looked at whose they are
+        contract.refuse_full(str(journal), row, *connection.execute(_WAITING, [row.kind, row.target]).fetchone())
 
 
 def answer_of(

@@ -204,16 +204,37 @@ class Taker:
 
     async def _take_events(self) -> None:
         """Take what is about machines, as much as there is room for: the oldest."""
-        limit = len(self._events) + IN_HAND
+        limit = 2 * len(self._events) + IN_HAND
         rows: list[InboxRow] = await self._read(partial(self._host.journal.inbox, events=True, limit=limit))
         whole, seen = len(rows) < limit, {row.row for row in rows}
         self._events = {row for row in self._events if row in seen or (not whole and row > rows[-1].row)}
-        new, room = [row for row in rows if row.row not in self._events], IN_HAND - self._in_hand
-        for row in new[:room]:
+        self._more = not whole
+        for row in rows:
+            if row.row in self._events:
+                continue
+            if self._in_hand >= IN_HAND:
+                self._more = True
+                break
             self._events.add(row.row)
+            if self._waits(row, self._is_unheard(row)):
+                continue
             self._in_hand += 1
             self._line_up(row)
-        self._more = not whole or len(new) > room
+        self._look_for_more()
+
+    def _look_for_more(self) -> None:
+        if self._more and self._in_hand <= IN_HAND // 2:
+            self._look_again()
+
+    def _is_unheard(self, row: InboxRow) -> bool:
+        return self._unheard or row.row in self._left
+
+    def _waits(self, row: InboxRow, unheard: bool) -> bool:
+        """Whether it waits for a machine that others wait for already: it is not tried then, but put behind them."""
+        absent = self._waiting.get(row.target) if unheard and row.kind == "machine" else None
+        if absent is not None:
+            self._wait_for(row, absent.why)
+        return absent is not None
 
     def _look_again(self) -> None:
         """Look once more, in a task of its own; after a while, where the last look failed."""
@@ -237,7 +258,7 @@ class Taker:
     def _line_up(self, row: InboxRow) -> None:
         about = self._line_of.get(row.request_id) or _about(row)
         line = self._line(about)
-        line.rows.append((row, self._unheard or row.row in self._left))
+        line.rows.append((row, self._is_unheard(row)))
         line.requests.add(row.request_id)
         self._line_of[row.request_id] = about
 
@@ -271,7 +292,9 @@ class Taker:
         row, unheard = line.rows[0]
         line.busy = True
         try:
-            if row.kind == "machine":
+            if self._waits(row, unheard):
+                done = True
+            elif row.kind == "machine":
                 async with self._doing:
                     done = await self._do(row, unheard)
             else:
@@ -292,8 +315,7 @@ class Taker:
         line.rows.popleft()
         if row.kind == "machine":
             self._in_hand -= 1
-            if self._more and self._in_hand <= IN_HAND // 2:
-                self._look_again()
+            self._look_for_more()
 
     def _put_back(self, line: _Line, first: int, last: int | None = None) -> None:
         """Leave some of the rows of a line in the inbox, to be found there again."""

@@ -62,6 +62,27 @@ class InboxRow(msgspec.Struct, frozen=True):
     row: int = 0  # its number in the inbox, given when it is put there
 
 
+WAITING_FOR_ONE = 10_000
+"""Commands that may wait in the inbox for one target: beyond that a new one is refused, as by every queue."""
+WAITING_IN_ALL = 100_000
+"""The same of all events for machines together, and of all else."""
+
+
+def refuse_full(where: str, row: InboxRow, for_one: int, in_all: int) -> None:
+    """Refuse a command for whose target, or of whose sort, so many wait already. Raises InboxFull."""
+    if for_one < WAITING_FOR_ONE and in_all < WAITING_IN_ALL:
+        return
+    event = row.kind == "machine"
+    what = f"{for_one:,} commands for {row.kind} {row.target:.80}"
+    if for_one < WAITING_FOR_ONE:
+        what = f"{in_all:,} {'events for machines' if event else 'commands'}"
+    whom = "a program that has the machine runs the journal" if event else "the journal is run again"
+    raise InboxFull(
+        f"{what} wait in the inbox of {where} already, and it takes no more than {WAITING_FOR_ONE:,} for one target "
+        f"and {WAITING_IN_ALL:,} in all: nothing was put there. They are done when {whom}."
+    )
+
+
 class InboxAnswer(msgspec.Struct, frozen=True, gc=False):
     """The answer to a row of the inbox, as JSON."""
 
@@ -132,6 +153,10 @@ class JournalTooNew(JournalError):  # noqa: N818 - it names the state of the fil
 
 class JournalUnwritable(JournalError):  # noqa: N818 - it names the state of the file
     """The file or its folder cannot be written. Nothing was changed: mend permissions or space."""
+
+
+class InboxFull(JournalError):  # noqa: N818 - it names the state of the inbox
+    """So many commands wait in the inbox that no more are taken: nothing was put there. The text says of what."""
 
 
 class JournalMissing(JournalError):  # noqa: N818 - it names the state of the file

@@ -14,8 +14,9 @@ from tests.postgres.seats import Seats
 from tests.runtime.journal.samples import job
 
 from callboard.actors.records import MachineRecord
+from callboard.runtime.journal import contract
 from callboard.runtime.journal.batch import Batch
-from callboard.runtime.journal.contract import Entry, InboxAnswer, InboxRow, JournalMissing
+from callboard.runtime.journal.contract import Entry, InboxAnswer, InboxFull, InboxRow, JournalMissing
 from callboard.runtime.journal.postgres import inbox
 from callboard.runtime.journal.postgres.address import Address, parse
 from callboard.runtime.journal.postgres.inbox import PostgresBell, about, put, who_runs
@@ -142,6 +143,28 @@ def test_what_people_say_is_claimed_apart_and_of_events_no_more_than_there_is_ro
     assert [one.target for one in first.inbox(events=True, limit=2)] == ["m0", "m1"]
     assert [one.target for one in first.inbox(events=True)] == ["m0", "m1", "m5", 'odd\n"']
     assert targets(second) == ["m2", "m3", "m4"]
+
+
+def test_no_more_is_put_there_than_may_wait_and_events_leave_room_for_what_people_say(
+    seats: Seats, emptied: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(contract, "WAITING_FOR_ONE", 2)
+    monkeypatch.setattr(contract, "WAITING_IN_ALL", 3)
+    node = seats.node("web-1")
+    for send in (node.send, lambda one: put(emptied, one)):
+        for target in ("m1", "m1", "m2"):
+            send(row("machine", target, "fire"))
+        for target, text in (("m1", "2 commands for machine m1 wait"), ("m3", "3 events for machines wait")):
+            with pytest.raises(InboxFull, match=text):
+                send(row("machine", target, "fire"))
+        for kind, target in (("job", "j"), ("job", "j"), ("breaker", "cc")):
+            send(row(kind, target))
+        with pytest.raises(InboxFull, match=r"2 commands for (job|task) j"):
+            send(row("task", "j/a") if send is node.send else row("job", "j"))
+        with pytest.raises(InboxFull, match="3 commands wait"):
+            send(row("breaker", "cc"))
+        seats.run("UPDATE inbox_rows SET answer = 'done'")
+    node.beat(0)  # what was refused has not it taken for lost
 
 
 def test_an_answer_is_read_by_anybody(seats: Seats) -> None:

@@ -7,6 +7,7 @@ Rules
 - A claim holds until it is answered, or its node was fenced.
 - A ring carries nothing that matters. Who does not hear it looks after a while.
 """
+# ruff: noqa: S608 - statements are put together from names in this module only; values are bound
 
 from __future__ import annotations
 
@@ -14,13 +15,14 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import msgspec
 
 from ....actors.digits import whole
 from ...threads import at_once
+from .. import contract
 from ..contract import InboxRow, JournalError
 from ..decoding import INBOX, LONGEST_COMMAND, UNREADABLE
 from .address import Address, parse
@@ -37,18 +39,24 @@ LOOK_ANYWAY = 5.0
 LAST_RETRY = 15.0
 """Seconds between two attempts to have a bell again: doubled each time from LOOK_EVERY, up to this."""
 
-_SEND = """
-WITH sent AS (INSERT INTO inbox_rows (command, about) VALUES (%(command)s, %(about)s) RETURNING key)
-SELECT key, pg_notify(%(channel)s, 'inbox') FROM sent
-"""
-_SEND_AS = """
-WITH done AS (INSERT INTO inbox_rows (command, about) VALUES (%(command)s, %(about)s) RETURNING key),
+_EVENT = "coalesce(about LIKE 'machine:%%' OR about LIKE '\"machine:%%', false)"  # whose name is odd is in quotes
+_PUT = f"""
+WITH waiting AS (
+  SELECT (SELECT count(*) FROM (
+      SELECT FROM inbox_rows WHERE answer IS NULL AND about = %(about)s LIMIT %(one)s) AS these) AS for_one,
+    (SELECT count(*) FROM (
+      SELECT FROM inbox_rows WHERE answer IS NULL AND {_EVENT} = %(event)s LIMIT %(all)s) AS these) AS in_all),
+done AS (
+  INSERT INTO inbox_rows (command, about) SELECT %(command)s::text, %(about)s::text FROM waiting
+  WHERE for_one < %(one)s AND in_all < %(all)s RETURNING key)"""
+_KEY = "(SELECT key FROM done), (SELECT count(pg_notify(%(channel)s, 'inbox')) FROM done), for_one, in_all"
+_SEND = f"{_PUT} SELECT {_KEY} FROM waiting"
+_SEND_AS = f"""{_PUT},
 acted AS (UPDATE acts SET number = number + 1 WHERE node = %(me)s RETURNING number)
-SELECT key, pg_notify(%(channel)s, 'inbox'), (SELECT number FROM acted) FROM done
+SELECT {_KEY}, (SELECT number FROM acted) FROM waiting
 """
 _LIVING = "SELECT name FROM nodes WHERE NOT fenced AND seen_at + lease >= clock_timestamp() ORDER BY name"
 _ANY = "SELECT EXISTS (SELECT FROM inbox_rows WHERE answer IS NULL)"
-_EVENT = "coalesce(about LIKE 'machine:%%' OR about LIKE '\"machine:%%', false)"  # whose name is odd is in quotes
 _CLAIM = """
 UPDATE inbox_rows SET taken_by = %(me)s WHERE key IN (
   SELECT row.key FROM inbox_rows AS row
@@ -83,20 +91,29 @@ def about(row: InboxRow) -> str | None:
 
 
 def send(connection: Connection, row: InboxRow, channel: str) -> int:
-    """Put a command into the inbox, and ring. Returns its number there."""
-    values = {"command": msgspec.json.encode(row).decode(), "about": about(row), "channel": channel}
-    sent = connection.execute(_SEND, values).fetchone()
-    assert sent is not None  # noqa: S101 - a row was inserted
-    return int(sent[0])
+    """Put a command into the inbox, and ring. Returns its number there. Raises InboxFull."""
+    return _put(connection.execute(_SEND.encode(), _sent(row, channel)).fetchone(), row)
 
 
 def send_as(connection: Connection, node: Known, row: InboxRow, channel: str) -> int:
     """The same as a node, which can tell that it was lost: nobody would answer it."""
-    values = {"command": msgspec.json.encode(row).decode(), "about": about(row), "channel": channel, "me": node.node}
-    sent = connection.execute(_SEND_AS, values).fetchone()
-    assert sent is not None  # noqa: S101 - a row was inserted
-    node.acted(sent[2])
-    return int(sent[0])
+    done = connection.execute(_SEND_AS.encode(), {**_sent(row, channel), "me": node.node}).fetchone()
+    assert done is not None  # noqa: S101 - what waits is counted in any case
+    node.acted(done[4])
+    return _put(done, row)
+
+
+def _sent(row: InboxRow, channel: str) -> dict[str, Any]:  # Any: text, numbers
+    return {
+        "command": msgspec.json.encode(row).decode(), "about": about(row), "event": row.kind == "machine",
+        "channel": channel, "one": contract.WAITING_FOR_ONE, "all": contract.WAITING_IN_ALL,
+    }  # fmt: skip
+
+
+def _put(done: Any, row: InboxRow) -> int:  # Any: a row is a tuple of what columns hold
+    key, _, for_one, in_all = done[:4]
+    contract.refuse_full("the journal", row, for_one, in_all)
+    return int(key)
 
 
 def answer(connection: Connection, row: int) -> bytes | None:

@@ -28,7 +28,8 @@ from callboard.runtime.control.client import answer_of, command, put
 from callboard.runtime.control.told import Answered
 from callboard.runtime.engines.context import TaskContext
 from callboard.runtime.handles import JobHandle
-from callboard.runtime.journal.contract import InboxRow, JournalMissing, JournalUnwritable
+from callboard.runtime.journal import contract
+from callboard.runtime.journal.contract import InboxFull, InboxRow, JournalMissing, JournalUnwritable
 from callboard.runtime.journal.lock import Lock, owner_of
 from callboard.runtime.journal.reader import SqliteReader
 from callboard.runtime.journal.sqlite import SqliteJournal
@@ -648,3 +649,53 @@ async def test_many_events_for_machines_that_are_not_here_are_told_once_counted_
 
 
 SPARE = BELL
+
+
+async def test_no_more_is_put_there_than_may_wait_and_events_leave_room_for_what_people_say(
+    journal: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(contract, "WAITING_FOR_ONE", 3)
+    monkeypatch.setattr(contract, "WAITING_IN_ALL", 8)
+    await with_bells(journal, 5)
+
+    def full(row: InboxRow) -> str:
+        with pytest.raises(InboxFull, match="nothing was put there") as refused:
+            put(journal, row)
+        return str(refused.value)
+
+    def pull(machine: int, number: int) -> InboxRow:
+        return InboxRow("fire", "machine", f"bell-{machine}", f"{machine} {number}", {"event": "ring"})
+
+    for machine in range(2):
+        for number in range(3):
+            put(journal, pull(machine, number))
+        assert f"3 commands for machine bell-{machine} wait in the inbox of {journal} already" in full(pull(machine, 3))
+    for number in range(2):
+        put(journal, pull(2, number))
+    assert "8 events for machines wait in the inbox" in full(pull(4, 0))
+    for number in range(3):
+        put(journal, cancel("j/a", f"r{number}"))
+    assert "3 commands for task j/a wait" in full(cancel("j/a", "r3"))
+    put(journal, cancel("j/b", "r4"))
+    async with opened(journal):
+        pass
+    put(journal, pull(0, 4))
+    assert len(taken(journal)) == 8 + 2
+
+
+async def test_of_many_events_for_an_absent_machine_one_is_tried_at_a_start(
+    journal: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(takers, "IN_HAND", 10)
+    await with_bells(journal, 2)
+    rings(journal, 2, 50)
+    perform, tried = takers.perform, list[str]()
+
+    async def performing(runtime: Runtime, row: InboxRow) -> None:
+        tried.append(row.target)
+        await perform(runtime, row)
+
+    monkeypatch.setattr(takers, "perform", performing)
+    monkeypatch.delitem(globals(), "BELL")
+    async with opened(journal) as runtime:
+        assert (sorted(tried), runtime.metrics().events_left) == (["bell-0", "bell-1"], 100)
