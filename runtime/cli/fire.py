@@ -33,12 +33,17 @@ def fire(
 ) -> None:
     """Fire an event at a machine: it takes it, or says what is possible in its state."""
     from ...actors.schema import did_you_mean  # noqa: PLC0415
+    from .machines import A_MACHINE  # noqa: PLC0415
     from .reading import reading  # noqa: PLC0415
 
     act = acting(journal, "fire", request_id=request_id, timeout=timeout, as_json=as_json)
     told = _values(metadata or [])
     with reading(journal) as reader:
         if reader.machine(entity) is None:
+            entity = entity.removeprefix(A_MACHINE)
+        if reader.machine(entity) is None:
+            if reader.job(entity) is not None:
+                raise Trouble(f"{entity!r:.80} is a job, and no machine: `cancel`, `pause`, `approve` act on it.")
             names = [record.name for record in reader.machines(limit=10_000)]
             advice = did_you_mean(entity, names) or "`callboard status` lists them."
             raise Trouble(f"There is no machine {entity!r:.80} in this journal; {advice}")

@@ -36,8 +36,8 @@ def _events(reader: Asked, job_id: str | None, task: str | None) -> Iterator[Tra
 
     if job_id is None:
         return reader.transitions()
-    if task is None and named(reader, job_id) is not None:
-        return (row for row in reader.transitions(entity_id=job_id) if row.kind == "machine")
+    if task is None and (machine := named(reader, job_id)) is not None:
+        return (row for row in reader.transitions(entity_id=machine.name) if row.kind == "machine")
     job = find_job(reader, job_id)
     if task is None:
         return reader.transitions(job_id=job.id)

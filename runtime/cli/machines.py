@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from .terminal import echo, echo_json
 
+A_JOB, A_MACHINE = "job:", "machine:"
+"""What stands before a name which both a job and a machine may have."""
+
 if TYPE_CHECKING:
     from ...actors.records import MachineRecord
     from ...machines import Machine, TransitionEvent
@@ -17,8 +20,23 @@ if TYPE_CHECKING:
 
 
 def named(reader: Asked, name: str) -> MachineRecord | None:
-    """The machine of that name, unless there is a job of that id."""
-    return None if reader.job(name) is not None else reader.machine(name)
+    """The machine of that name, unless there is a job of that id: that one is meant, and the machine is told of.
+
+    "machine:NAME" means a machine in any case. Raises Trouble where there is none.
+    """
+    from .trouble import Trouble, tell  # noqa: PLC0415
+
+    is_job, record = reader.job(name) is not None, reader.machine(name)
+    if is_job and record is not None:
+        tell(f"There is a machine {name!r:.80}, too, which `machine:{name:.80}` means.")
+    if is_job or record is not None:
+        return None if is_job else record
+    if not name.startswith(A_MACHINE):
+        return None
+    record = reader.machine(name.removeprefix(A_MACHINE))
+    if record is None:
+        raise Trouble(f"There is no machine {name.removeprefix(A_MACHINE)!r:.80} in this journal.")
+    return record
 
 
 def waiting(reader: Asked) -> dict[str, list[InboxRow]]:

@@ -15,6 +15,7 @@ from .. import places
 from ..journal.contract import Asked, JournalMissing, Stored
 from ..places import Database, Store, reader_of
 from .boards import Board, Place
+from .machines import A_JOB, A_MACHINE
 from .trouble import Trouble
 
 LIVING = tuple(str(name) for name, state in JOB.states.items() if not state.terminal)
@@ -72,7 +73,7 @@ _MADE = re.compile(r"[0-9A-HJKMNP-TV-Z]{26}")  # an id that was not chosen: a UL
 
 
 def find_job(reader: Asked, text: str, *, to_act: bool = False) -> JobRecord:
-    """The job whose id is `text`, or begins with it. Raises Trouble if there is none, or more than one.
+    """The job whose id is `text`, or begins with it, also behind "job:". Raises Trouble if there is none, or more.
 
     to_act: something is to be done to it. Then only an id that Callboard made may be shortened: `cancel order-1` must
     never mean `order-10`, whatever has become of the first.
@@ -80,6 +81,8 @@ def find_job(reader: Asked, text: str, *, to_act: bool = False) -> JobRecord:
     job = reader.job(text)
     if job is not None:
         return job
+    if text.startswith(A_JOB):
+        return find_job(reader, text.removeprefix(A_JOB), to_act=to_act)
     for archived in reader.archived(text):
         raise Trouble(f"Job {archived.id} ({archived.state}) was archived in {archived.file}.")
     near = [job for job in reader.jobs(limit=10_000) if text and job.id.startswith(text)]
@@ -92,8 +95,9 @@ def find_job(reader: Asked, text: str, *, to_act: bool = False) -> JobRecord:
             f"{len(near)} {'job begins' if len(near) == 1 else 'jobs begin'} with {text!r:.80}: "
             f"{', '.join(job.id for job in near[:5])}. Give {more} id."
         )
-    if reader.machine(text) is not None:
-        raise Trouble(f"{text!r:.80} is no job, but a machine: `callboard fire {shlex.quote(text)} EVENT` acts on it.")
+    name = text.removeprefix(A_MACHINE) if reader.machine(text) is None else text
+    if reader.machine(name) is not None:
+        raise Trouble(f"{name!r:.80} is no job, but a machine: `callboard fire {shlex.quote(name)} EVENT` acts on it.")
     raise Trouble(f"There is no job {text!r:.80} in this journal. `callboard status` lists them.")
 
 

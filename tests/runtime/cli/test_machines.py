@@ -160,6 +160,35 @@ def test_a_machine_is_no_job_and_a_fact_is_given_once(cli: Cli, folder: Path) ->
         assert live.runtime.machine("run-7").state == "queued"
 
 
+def test_a_job_and_a_machine_of_one_name_are_told_apart(cli: Cli, folder: Path) -> None:
+    held = Workstream("w", tasks=[Task("a", command=["true"], hold=Approval())])
+    with running() as live:
+        live.run("ENQUEUE", name="x")
+        live.run(name="job:x")  # a name that is one as it stands is meant as it stands
+        for name in ("x", "y"):
+            live.portal.call(lambda name=name: live.runtime.submit(held, id=name))
+        too = "callboard: There is a machine 'x', too, which `machine:x` means.\n"
+        for words in (["status", "x"], ["history", "x"]):
+            told = cli(*words)
+            assert (told.code, told.err, "queued" in told.out, "running" in told.out) == (0, too, False, True)
+        for words in (["status", "machine:x"], ["history", "machine:x"]):
+            told = cli(*words)
+            assert (told.code, told.err, "queued" in told.out, "running" in told.out) == (0, "", True, False)
+        assert cli("status", "job:x").out.startswith("machine job:x: execution, pending")
+        assert json.loads(cli("status", "job:y", "--json").out.splitlines()[0])["id"] == "y"
+        told = cli("status", "machine:y")
+        assert (told.code, "There is no machine 'y' in this journal" in told.err) == (2, True)
+        told = cli("fire", "machine:x", "START")
+        assert (told.code, told.out) == (0, "machine x running\n")
+        told = cli("fire", "y", "START")
+        assert (told.code, "'y' is a job, and no machine" in told.err) == (2, True)
+        told = cli("cancel", "machine:job:x")
+        assert (told.code, "'job:x' is no job, but a machine: `callboard fire job:x EVENT`" in told.err) == (2, True)
+        assert cli("cancel", "x").out == "job x cancelled (cancelled by the user)\n"
+        assert cli("cancel", "job:y").out == "job y cancelled (cancelled by the user)\n"
+        assert live.runtime.machine("x").state == "running"
+
+
 def test_fire_at_a_stopped_journal_waits_for_the_next_start(cli: Cli, folder: Path) -> None:
     with running() as live:
         live.run("ENQUEUE")
