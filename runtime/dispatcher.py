@@ -91,7 +91,8 @@ class Dispatcher(Batches):
 
         `name` is unique among its siblings. `mailbox` messages may wait for it. `supervision` is how it treats its own
         children. It may take `stop_timeout` seconds to end its message in hand, and again for its `stopped`.
-        Raises `NameTaken`, `ActorStopped` once the dispatcher is closed, and what the class or factory raises.
+        Raises `NameTaken`, `ActorStopped` once the dispatcher is closed, TypeError for what is no actor or has methods
+        that cannot be called (`receive(self, message)`), and what the class or factory raises.
         """
         return self.spawn_child(
             self.lives.root,

@@ -454,6 +454,7 @@ class Runtime(RuntimeLife):
     ) -> Ref | MachineRef:
         """Start an actor of the application's own; the options are those of `Dispatcher.spawn`.
 
+        Raises NameTaken, and TypeError where its methods cannot be called, as a `receive(self, message)` without `ctx`.
         A `MachineActor` is durable: the one of that name goes on where it was, if the journal has one. Raises
         MachineConflict where that runs by another machine, SpecificationError for one that could not be found again.
         `await runtime.spawn(MachineActor(...), name=...)` returns when it is durable, or was found in the journal; not

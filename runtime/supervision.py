@@ -23,6 +23,7 @@ from ..actors.actor import Actor, Context
 from ..actors.actor_errors import ActorStopped, ChildFailed, NameTaken, RestartLimitReached
 from ..actors.notices import Severity
 from ..actors.ref import BUSY, NOTHING, Ref, Spec
+from ..actors.signatures import check_methods
 from ..actors.strategy import Directive, Restart, RestartCount, Strategy, Supervision
 from ..actors.theirs import called, raised_by_user, said, shown
 from ..actors.times import number, seconds
@@ -55,6 +56,7 @@ class Supervisor(Endings):
     def __init__(self, host: Dispatcher, supervision: Supervision) -> None:
         super().__init__(host)
         self._specs: dict[tuple[Any, ...], Spec] = {}
+        self._fit: dict[int, type[Actor]] = {}  # classes whose methods can be called
         self._number = 0
         spec = Spec(None, Restart.TEMPORARY, supervision, 0, 0, has_started=False, has_stopped=False)
         self.root = Ref(host, None, BUSY, None, None, 0, None, spec, None, "root", None)
@@ -115,6 +117,7 @@ class Supervisor(Endings):
         spec = self._specs.get(key) if key else None
         if spec is None:
             _check_kind(actor, built)
+            self._check_methods(built)
             if mailbox < 1:
                 raise ValueError(f"cannot spawn {shown(actor)} with mailbox={mailbox}: at least 1")
             try:
@@ -137,6 +140,15 @@ class Supervisor(Endings):
                 self._specs[key] = spec
         return built, spec
 
+    def _check_methods(self, built: Actor) -> None:
+        """Raise TypeError where it cannot be called; of each class the first one is looked at."""
+        kind = type(built)
+        if id(kind) not in self._fit:  # by its number, since a metaclass may have code of its own
+            check_methods(built)
+            if len(self._fit) >= SPECS_KEPT:
+                self._fit.clear()
+            self._fit[id(kind)] = kind
+
     def _begin(self, cell: Ref) -> None:
         if cell.spec is not None and cell.spec.has_started:
             self._host.control(cell, START)
@@ -151,6 +163,7 @@ class Supervisor(Endings):
         """End everybody at once, without a word to them: see `Endings.close`."""
         super().close()
         self._specs.clear()
+        self._fit.clear()
 
     # -- failing ---------------------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partialmethod, wraps
 from typing import Any
 
 import anyio
@@ -10,6 +11,7 @@ import pytest
 from callboard import Actor, ActorStopped, AskTimeout, Context, Notice, Runtime, Supervision, Terminated
 from callboard.actors.dead_letters import Reason
 from callboard.actors.strategy import Directive
+from callboard.runtime import supervision
 from callboard.runtime.actor_failures import FAILURES_KEPT, Failures
 
 from .actor_help import Bench, Boom, Loud, Script, boom, running, spawning
@@ -133,6 +135,135 @@ def test_one_that_leaves_and_is_permanent_is_built_anew_for_information_only() -
     bench.after(0)
     (told,) = bench.trouble
     assert (told.event, told.severity, told.error) == ("actor_restarted", "info", None)
+
+
+# -- signatures --------------------------------------------------------------------------------------------------------
+
+
+class NoContext(Actor):
+    def receive(self, message: Any) -> Any:  # type: ignore[override] # pyright: ignore[reportIncompatibleMethodOverride]
+        return message
+
+
+class NoContextLater(Actor):
+    async def receive(self, message: Any) -> Any:  # type: ignore[override] # pyright: ignore[reportIncompatibleMethodOverride]
+        return message
+
+
+class StartsWithout(Actor):
+    def started(self) -> None:  # type: ignore[override] # pyright: ignore[reportIncompatibleMethodOverride]
+        pass
+
+    def receive(self, message: Any, ctx: Context) -> Any:
+        return message
+
+
+class WantsMore(Actor):
+    def receive(self, message: Any, ctx: Context, more: int, *, name: str) -> Any:
+        return message
+
+
+@pytest.mark.parametrize("way", ["class", "factory", "instance", "child"])
+@pytest.mark.parametrize(
+    ("actor", "says"),
+    [
+        (NoContext, r"its `receive\(self, message\)` is called once .*: write `def receive\(self, message, ctx\)`"),
+        (NoContextLater, r"or `async def receive\(self, message, ctx\)`"),
+        (StartsWithout, r"its `started\(self\)` is called before .*: write `def started\(self, ctx\)`"),
+        (WantsMore, r"write `def receive\(self, message, ctx\)`"),
+    ],
+)
+def test_an_actor_that_cannot_be_called_is_refused_when_it_is_spawned(way: str, actor: type[Actor], says: str) -> None:
+    bench = Bench()
+    if way != "child":
+        given: Any = {"class": actor, "factory": lambda: actor(), "instance": actor()}[way]  # noqa: PLW0108
+        with pytest.raises(TypeError, match=f"^{actor.__name__} is no actor: .*{says}"):
+            bench.spawn(given)
+        assert bench.dispatcher.lives.root.life is not None
+        assert not bench.dispatcher.lives.root.life.children
+    else:
+        bench.spawn(lambda: Script(bench), name="parent").tell(lambda _, ctx: ctx.spawn(actor))
+        bench.idle()
+        assert f"of type function: TypeError: {actor.__name__} is no actor" in bench.trouble[0].text
+
+
+def decorated(method: Any) -> Any:
+    @wraps(method)
+    def receive(self: Any, message: Any, ctx: Context) -> Any:
+        return method(self, message)
+
+    return receive
+
+
+class Decorated(Actor):
+    @decorated
+    def receive(self, message: Any) -> Any:
+        return message
+
+
+class Static(Actor):
+    @staticmethod
+    def receive(message: Any, ctx: Context) -> Any:
+        return message
+
+
+class Partial(Actor):
+    def _receive(self, more: int, message: Any, ctx: Context) -> Any:
+        return message
+
+    receive = partialmethod(_receive, 7)  # type: ignore[assignment]
+
+
+class AnyArguments(Actor):
+    def receive(self, *args: Any, **_: Any) -> Any:
+        return args[0]
+
+
+class Optional(Actor):
+    def receive(self, message: Any, ctx: Context | None = None, *, more: int = 1) -> Any:
+        return message
+
+
+class OfItsInstance(Actor):
+    def __init__(self) -> None:
+        self.receive = lambda message, ctx: message  # type: ignore[method-assign]
+
+
+class Receiver:
+    def __call__(self, message: Any, ctx: Context) -> Any:
+        return message
+
+
+class OfAnObject(Actor):
+    receive = Receiver()  # type: ignore[assignment]
+
+
+class OfABuiltin(Actor):
+    receive = max  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize(
+    "actor", [Decorated, Static, Partial, AnyArguments, Optional, OfItsInstance, OfAnObject, OfABuiltin]
+)
+def test_an_actor_may_have_its_methods_in_any_way(actor: type[Actor]) -> None:
+    bench = Bench()
+    bench.spawn(actor)
+    for _ in range(2):
+        ref = bench.spawn(lambda: actor())  # noqa: PLW0108
+        ref.tell("hello")
+    bench.idle()
+    if actor is not OfABuiltin:  # max("hello", a Context) raises
+        assert bench.trouble == []
+
+
+def test_each_class_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[Actor] = []
+    monkeypatch.setattr(supervision, "check_methods", looked.append)
+    bench = Bench()
+    for _ in range(3):
+        bench.spawn(Scale)
+        bench.spawn(lambda: Script(bench))
+    assert [type(actor) for actor in looked] == [Scale, Script]
 
 
 # -- causes ------------------------------------------------------------------------------------------------------------
