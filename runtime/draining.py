@@ -23,8 +23,10 @@ if TYPE_CHECKING:
     from .host import Host
 
 
-LOOK = 1.0
+LOOK = 0.5
 """Seconds between two looks whether the journal can be written."""
+STALLED = 3
+"""After so many looks in a row that found nothing new to be durable, the journal counts as one that does not answer."""
 LONGEST_GRACE = 10.0
 """Seconds that what was stopped has at the longest when a runtime is left, whatever its own `kill_grace`."""
 LONGEST_STOP = LONGEST_GRACE + 2 * STOP_MARGIN
@@ -33,28 +35,35 @@ LetGo: TypeAlias = Callable[[], Awaitable[bool]]
 """Hands over to other nodes what may go; says whether there was something."""
 
 
-async def quiesce(host: Host, deadline: float, let_go: LetGo) -> None:
-    """Let what runs end within `deadline` seconds, and have the rest stopped; a drain has begun before."""
-    await durable(host)
-    if deadline > 0:
-        with anyio.move_on_after(deadline):
-            await _until_nothing_goes(let_go)
-            while host.kernel.calls and not _in_vain(host):
-                await host.moved()
-                await _until_nothing_goes(let_go)
-    host.tell(Drain(stop=True))
-    await durable(host)
-
-
-async def durable(host: Host) -> bool:
-    """Wait until every input given so far has been run, and what it did is durable. False where the journal cannot be
-    written: then nobody waits for what may never come.
+async def quiesce(host: Host, deadline: float, let_go: LetGo) -> bool:
+    """Let what runs end within `deadline` seconds, and have the rest stopped; a drain has begun before. Returns whether
+    the journal has taken that.
     """
+    over = anyio.current_time() + deadline
+    answers = await durable(host)
+    if not answers:
+        let_go = _nothing  # the others could not be told of it
+    with anyio.CancelScope(deadline=over):
+        await _until_nothing_goes(let_go)
+        while host.kernel.calls and not _in_vain(host):
+            await host.moved()
+            await _until_nothing_goes(let_go)
+    host.tell(Drain(stop=True))
+    return await durable(host, STALLED if answers else 1)
+
+
+async def durable(host: Host, looks: int = STALLED) -> bool:
+    """Wait until every input given so far has been run, and what it did is durable. False where the journal cannot be
+    written, or so many looks in a row have found nothing new: then nobody waits for what may never come.
+    """
+    stalled, before = 0, host.journal.durable
     while True:
         with anyio.move_on_after(LOOK):
             await host.barrier()
             return True
-        if not host.journal.health.ok:
+        now = host.journal.durable
+        stalled, before = stalled + 1 if now == before else 0, now
+        if not host.journal.health.ok or stalled == looks:
             return False
 
 
@@ -102,6 +111,10 @@ async def _until_nothing_goes(let_go: LetGo) -> None:
     """Also what has become free while something was handed over: nobody would wake us for that."""
     while await let_go():
         pass
+
+
+async def _nothing() -> bool:
+    return False
 
 
 async def hooks_over(host: Host) -> None:

@@ -14,6 +14,8 @@ Rules
   gets RuntimeClosed with the cause, and so does who leaves or closes it. The code inside `async with` is cancelled, if
   that is left in the task that entered it. Who has opened it otherwise is cancelled by nobody: the notice
   `runtime_broken` (or `lease_lost`), its health and the next use of it say so.
+- With a journal that cannot be written, or does not answer, leaving takes `drain_deadline` and `REST` seconds, and what
+  runs has `CLOSING` to go. Who still waits for an answer then is cut off.
 - A node that others have fenced (`LeaseLost`) is broken so, and what it ran is stopped at once: it is theirs now.
 - It is entered once: whoever wants to go on makes another one of the same journal.
 - It takes no signals, which is the program's business, unless it was told to (`signals`): then the first one drains it,
@@ -40,7 +42,7 @@ from .draining import LONGEST_STOP, durable, idle, quiesce
 from .imported import under_trio
 from .journal.cluster import LeaseLost
 from .outcomes import CutShort, RuntimeClosed, closed
-from .parts import CLOSING, DRAIN_DEADLINE, RuntimeParts, span
+from .parts import CLOSING, DRAIN_DEADLINE, REST, RuntimeParts, span
 from .runners import RunnerPool
 from .signals import Signals, taken_for_a_runtime
 from .waker import Home
@@ -63,7 +65,6 @@ class RuntimeLife(RuntimeParts):
     _around: anyio.CancelScope | None = None  # around the code inside `async with`
     _around_task: object = None  # whose that is
     _stops: dict[int, float]  # when what was told to stop is abandoned, by its token
-    _group: TaskGroup
     _ready: anyio.Event  # it was entered, or could not be
     _to_leave: anyio.Event
     _emptied: anyio.Event  # it was left: what still runs was told to end, and abandoned
@@ -386,11 +387,14 @@ class RuntimeLife(RuntimeParts):
             await group.start(self._shared_tools.serve)
         await self._catch_up(taker)
         await group.start(taker.serve)
-        self._closing.push_async_callback(taker.close)
+        self._closing.push_async_callback(self._end, taker.close)
 
     async def _leave(self) -> None:
         """Close everything, in the reverse order of its opening. Nothing is waited for without a limit."""
         self._open = False
+        now = anyio.current_time()
+        if self._leave_by is None or self._leave_by + REST < now:  # it was drained some time before
+            self._leave_by = now + REST
         try:
             with anyio.CancelScope(shield=True):
                 with suppress(RuntimeClosed):
@@ -409,7 +413,7 @@ class RuntimeLife(RuntimeParts):
             return
         if not self._drained:
             await self.drain(0.0)
-        elif self._host.journal.health.ok:
+        elif self._host.journal.health.ok and not self._hopeless:
             await self._until_idle()  # a cancellation may have ended that wait
         with anyio.CancelScope() as self._stopping:
             await self._dispatcher.stop_all()
@@ -440,15 +444,21 @@ class RuntimeLife(RuntimeParts):
         task_status.started()
         if self._host.kernel.draining:
             limit = 0.0  # what runs has been stopped before: a later drain gives it no more time
-        with anyio.move_on_after(limit + self._patience):
-            await quiesce(self._host, limit, self._hand_over)
-            self._drained = True
-        if self._drained:
-            await self._until_idle()
+        leave_by = anyio.current_time() + limit + REST
+        self._leave_by = leave_by if self._leave_by is None else min(leave_by, self._leave_by)
+        answers, patience = False, CLOSING if self._host.journal.health.ok else REST
+        with self._cut_off(limit + patience), anyio.move_on_after(limit + patience):
+            answers = await quiesce(self._host, limit, self._hand_over)
+        if not answers:
+            self._hopeless = True
+            self._host.tell(Drain(stop=True))
+        self._drained = True
+        await self._until_idle()
 
     async def _until_idle(self) -> None:
         """Wait for what was stopped, and abandon what does not go. Nothing can be told to stop without a journal."""
-        limit = LONGEST_STOP if self._host.journal.health.ok else self._patience
+        answers = self._host.journal.health.ok and not self._hopeless
+        limit = LONGEST_STOP if answers else self._patience
         with anyio.move_on_after(limit):
             await idle(self._host, self._hand_over, self._stops)
 

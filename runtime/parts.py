@@ -11,13 +11,16 @@ from __future__ import annotations
 
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import AsyncExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
+
+import anyio
+from anyio.abc import TaskGroup
 
 from ..actors.commands import StartWorkers
 from ..actors.health import patience
@@ -67,18 +70,18 @@ from .identity import Origin
 from .inflight import InFlight
 from .journal import open_journal
 from .journal.cluster import LeaseLost, lease_of
-from .journal.contract import Entry, Journal
+from .journal.contract import Entry, Journal, JournalError
 from .leftovers import kill_leftovers
 from .machines import Machines
 from .naming import Finder, by_name, check_loaded, known_by
-from .observe import Hub
+from .observe import UNREAD, Hub
 from .outcomes import outcome_of
 from .outputs import Outputs, beside
 from .places import file_of, is_address
 from .requests import KEEP_REQUESTS, Requests
 from .runners import RunnerPool
 from .secrets import Secrets, Source
-from .threads import Lane, at_once
+from .threads import GivenUp, Lane, at_once
 from .waker import Home
 from .watchdog import Watchdog
 from .workers import check_workers, default_workers
@@ -102,6 +105,11 @@ CLOSING = 5.0
 """Seconds that each step of closing may take once nothing is waited for any more."""
 HOPELESS = 0.5
 """The same, where the journal could not be written for as long before."""
+REST = 2.0
+"""Seconds that leaving may take beyond the drain deadline, and the time that what runs has to go, where the journal
+cannot be written or does not answer: all of its steps together, each at most half of what is left."""
+SHORTEST_STEP = 0.1
+"""Seconds that each of them has nevertheless."""
 
 
 class RuntimeParts(ABC):
@@ -111,6 +119,10 @@ class RuntimeParts(ABC):
     _questions: Lane
     _own_questions: Lane
     _lease_questions: Lane
+    _group: TaskGroup  # of all its tasks
+    _hopeless = False  # the journal has not answered in time while the runtime was left
+    _leave_by: float | None = None  # by the event loop's clock: when it should be left, with a journal that is no help
+    _engines_over: float | None = None  # the same of its engines
     _cluster_away: str | None = None  # why the Ray cluster is not connected, where it was
     _handing: HandingOver | None = None
     _settled = False  # it has stopped in good order, and all that it did is durable
@@ -264,10 +276,10 @@ class RuntimeParts(ABC):
         self._handing = HandingOver(seat, self._host)
         seat.lost = self._fenced
         self._host.on_health = member.look_now
-        self._closing.push_async_callback(member.close)
+        self._closing.push_async_callback(self._end, member.close)
         tools = self._shared_tools = ToolsService(seat, self._host)
         member.also.append(tools.renew)
-        self._closing.push_async_callback(tools.close)
+        self._closing.push_async_callback(self._end, tools.close)
 
     async def _hand_over(self) -> bool:
         """While it drains: hand over to other nodes what may go. Returns whether there was something."""
@@ -386,13 +398,47 @@ class RuntimeParts(ABC):
     def _patience(self) -> float:
         """Seconds that a step of closing may take: less where it is for a journal that cannot be written for long."""
         health = self.journal.health
-        if health.ok or health.since is None:
+        if health.ok and not self._hopeless:
             return CLOSING
-        return min(CLOSING, max(HOPELESS, CLOSING - (self._host.now() - health.since)))
+        failing = CLOSING if health.since is None else self._host.now() - health.since
+        step = min(CLOSING, max(HOPELESS, CLOSING - failing))
+        left = REST if self._leave_by is None else self._leave_by - anyio.current_time()
+        return max(SHORTEST_STEP, min(step, left / 2))
+
+    @contextmanager
+    def _cut_off(self, limit: float) -> Generator[None]:
+        """Have nobody wait longer than so many seconds from now for an answer of the journal's."""
+        scope = anyio.CancelScope()
+        self._group.start_soon(self._cut_after, limit, scope)
+        try:
+            yield
+        finally:
+            scope.cancel()
+
+    async def _cut_after(self, limit: float, scope: anyio.CancelScope) -> None:
+        with scope:
+            await anyio.sleep(limit)
+            self._hopeless = True
+            if self.journal.cluster is not None:
+                self.journal.cluster.cut()
+            for lane in (self._questions, self._own_questions, self._lease_questions):
+                lane.give_up()
+
+    async def _end(self, close: Callable[[], Awaitable[None]]) -> None:
+        """Close what asks the journal."""
+        with self._cut_off(self._patience):
+            await close()
+
+    async def _close_engine(self, engine: Engine) -> None:
+        """All engines together have `CLOSING` seconds."""
+        now = anyio.current_time()
+        if self._engines_over is None:
+            self._engines_over = now + CLOSING
+        await engine.close(max(0.0, self._engines_over - now))
 
     async def _shut_journal(self) -> None:
         deadline = self._drain_deadline
-        if not self.journal.health.ok:
+        if self._hopeless or not self.journal.health.ok:
             deadline = min(deadline, self._patience)
         if isinstance(self._broken, LeaseLost):
             deadline = 0.0  # nothing is taken from it any more
@@ -401,8 +447,13 @@ class RuntimeParts(ABC):
                 await at_once(self._log.catch_up)
             await archive_ended(self._host, shared, max(deadline, CLOSING))
         await self._hub.keep(self._read_at_last, self._patience)
-        shut = self.journal.shut
-        whole = await at_once(shut, deadline) if self.journal.durable_medium else shut(deadline)
+        shut, whole = self.journal.shut, False
+        if self.journal.durable_medium:
+            limit = deadline + self._patience
+            with self._cut_off(limit), anyio.move_on_after(limit + HOPELESS):
+                whole = await at_once(shut, deadline, abandon=True)
+        else:
+            whole = shut(deadline)
         if not whole and not isinstance(self._broken, LeaseLost):  # else it was told of
             self._say_incomplete()
 
@@ -433,7 +484,7 @@ class RuntimeParts(ABC):
 
     async def _open_engine(self, engine: Engine) -> None:
         await engine.open()
-        self._closing.push_async_callback(engine.close, CLOSING)
+        self._closing.push_async_callback(self._close_engine, engine)
         self._engines[engine.name] = engine
 
     def _ray_engine(self) -> RayEngine:
@@ -552,12 +603,18 @@ class RuntimeParts(ABC):
 
     async def _in_lane(self, lane: Lane, question: Callable[..., Any], *args: Any) -> Any:
         self.check_here("a runtime")
-        return await lane.run(question, *args)
+        try:
+            return await lane.patiently(question, *args)
+        except GivenUp:
+            raise JournalError("The journal was asked for too long while the runtime was left.") from None
 
     async def _read_at_last(self, question: Callable[[], T]) -> T:
         """The same for what is asked before the journal closes, and is left to itself where that takes too long."""
         if self.journal.durable_medium:
-            return await self._own_questions.run(question, abandon=True)
+            try:
+                return await self._own_questions.patiently(question)
+            except GivenUp:
+                raise JournalError(UNREAD) from None
         return question()
 
     def _handle(self, actor: JobActor) -> JobHandle:

@@ -36,11 +36,34 @@ class _Here:
 _here: RunVar[_Here] = RunVar("callboard threads")
 
 
+class GivenUp(Exception):  # noqa: N818 - what has happened
+    """Nobody waits any more for what a lane runs."""
+
+
 class Lane:
     """So many threads at a time."""
 
     def __init__(self, most: int) -> None:
         self._limiter = anyio.CapacityLimiter(most)
+        self._waits: set[anyio.CancelScope] = set()
+        self._given_up = False
+
+    def give_up(self) -> None:
+        """Leave what runs, and what waits, to itself: whoever waits for it gets GivenUp, and so does who comes."""
+        self._given_up = True
+        for scope in self._waits:
+            scope.cancel()
+
+    async def patiently(self, func: Callable[..., T], *args: Any) -> T:
+        """Run a function in a thread, whoever is cancelled meanwhile. Raises GivenUp."""
+        with anyio.CancelScope(shield=True) as scope:
+            self._waits.add(scope)
+            try:
+                if not self._given_up:
+                    return await self.run(func, *args, abandon=True)
+            finally:
+                self._waits.discard(scope)
+        raise GivenUp
 
     async def run(self, func: Callable[..., T], *args: Any, abandon: bool = False) -> T:
         """Run a function in a thread. abandon: whether who is cancelled leaves it to itself."""

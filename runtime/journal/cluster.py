@@ -136,6 +136,10 @@ class Cluster(Protocol):
         """Seconds that its lease lasts."""
         ...
 
+    def cut(self) -> None:
+        """Answer nobody any more, also who waits now, in whatever thread: they get JournalError. Does not block."""
+        ...
+
     def beat(self, last: int) -> Pulse:
         """Renew the lease. last: the highest number given so far: near the end of its epoch a new one is begun."""
         ...

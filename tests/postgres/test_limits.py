@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from callboard.runtime.journal.postgres.limits import limits_of
 from callboard.runtime.journal.postgres.medium import connect_writer
 from callboard.runtime.journal.postgres.opening import connect, migrate, refusal
 from callboard.runtime.journal.postgres.reader import PostgresReader
+from callboard.runtime.parts import REST
 from callboard.runtime.testing.postgres import PrivateServer
 
 from .pair import Pair
@@ -76,7 +78,7 @@ def test_an_address_may_say_other_limits(postgres: str) -> None:
         with closing(made) as connection:
             assert settings(connection) == wanted
     reader = PostgresReader(address)
-    assert reader._link.ask(settings) == wanted
+    assert reader.link.ask(settings) == wanted
     reader.close()
     assert "lock_timeout=1500ms" in str(parse(address))
     with pytest.raises(JournalMissing, match="does not understand a setting that the address says"):
@@ -119,10 +121,16 @@ async def waits() -> None:
     await anyio.sleep_forever()
 
 
+DEADLINE = 0.5
+"""Seconds: the drain deadline."""
+BUSY = 1.0
+"""Seconds that a busy machine may take beside."""
+
+
 @ON_BOTH
-async def test_leaving_with_a_full_database_is_bounded(postgres: str) -> None:
+async def test_leaving_with_a_full_database_takes_its_deadline_and_a_named_rest(postgres: str) -> None:
     migrate(parse(postgres))
-    async with Runtime(postgres, node="a", lease=LEASE, drain_deadline=0.5) as runtime:
+    async with Runtime(postgres, node="a", lease=LEASE, drain_deadline=DEADLINE) as runtime:
         job = await runtime.submit(Workstream("w", tasks=[Task("a", run=waits)]))
         await until(lambda: job.state == "running")
         with closing(connect(parse(postgres), "test")) as connection:
@@ -139,7 +147,51 @@ async def test_leaving_with_a_full_database_is_bounded(postgres: str) -> None:
         reason = str(runtime.health.reason)
         began = time.monotonic()
     assert "its disk is full. Make room" in reason or "has not renewed its lease" in reason
-    assert time.monotonic() - began < 12
+    assert time.monotonic() - began < DEADLINE + REST + BUSY
+
+
+@contextmanager
+def still(server: PrivateServer) -> Iterator[None]:
+    """All processes of a server stand still meanwhile: it takes what is sent, and never answers."""
+    children = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
+    pids = [server.pid, *map(int, children)]
+    try:
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        yield
+    finally:
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+
+@ON_BOTH
+@pytest.mark.parametrize("lease", [3.0, 60.0])
+async def test_leaving_with_a_database_that_does_not_answer_takes_no_longer(
+    postgres_server: PrivateServer,  # which says whether there is any
+    lease: float,
+) -> None:
+    with PrivateServer(fsync=False) as server, ExitStack() as until_left:
+        migrate(parse(server.address()))
+        async with Runtime(server.address(), node="a", lease=lease, drain_deadline=DEADLINE) as runtime:
+            job = await runtime.submit(Workstream("w", tasks=[Task("a", run=waits)]))
+            await until(lambda: job.state == "running")
+            until_left.enter_context(still(server))
+            began = time.monotonic()
+        took = time.monotonic() - began
+    assert took < DEADLINE + REST + BUSY
+
+
+@ON_BOTH
+async def test_leaving_while_somebody_holds_the_nodes_locked_takes_no_longer(postgres: str) -> None:
+    migrate(parse(postgres))
+    with ExitStack() as until_left:
+        async with Runtime(postgres, node="a", lease=15.0, drain_deadline=DEADLINE) as runtime:
+            job = await runtime.submit(Workstream("w", tasks=[Task("a", run=waits)]))
+            await until(lambda: job.state == "running")
+            until_left.enter_context(locked(postgres, "nodes"))
+            began = time.monotonic()
+        assert time.monotonic() - began < DEADLINE + REST + BUSY
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from callboard.runtime.engines.context import TaskContext
 from callboard.runtime.journal.opening import connect_writer
 from callboard.runtime.journal.sqlite import SqliteJournal
 from callboard.runtime.jsonl import log_line
+from callboard.runtime.parts import CLOSING, REST
 from callboard.runtime.runtime import Runtime
 
 pytestmark = pytest.mark.anyio
@@ -124,3 +125,47 @@ async def test_leaving_while_the_disk_is_full_ends_in_time_and_the_next_start_go
         (job,) = runtime.recovered
         outcome = await job.wait()
     assert outcome.results == {"first": "result", "second": "done"}
+
+
+def deaf() -> None:
+    ran.append("deaf")
+    let_go.wait(60)
+
+
+async def stubborn() -> None:
+    ran.append("stubborn")
+    while not let_go.is_set():
+        try:
+            await anyio.sleep(99)
+        except BaseException:
+            continue
+
+
+let_go = threading.Event()
+BUSY = 1.0
+"""Seconds that a busy machine may take beside."""
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
+@pytest.mark.parametrize("stay", [False, True], ids=["what runs goes", "what runs stays"])
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+async def test_leaving_while_the_disk_is_full_takes_its_deadline_and_a_named_rest(tmp_path: Path, stay: bool) -> None:
+    ran.clear()
+    let_go.clear()
+    release["started"], release["go on"] = anyio.Event(), anyio.Event()
+    disk, deadline = Disk(), 0.5
+    journal = SqliteJournal(tmp_path / "state.db", connect=disk.connect, pause=lambda _: disk.room.wait(0.05))
+    ignores = ["sh", "-c", "trap '' TERM; while :; do sleep 0.05; done"]
+    more = [Task("deaf", run=deaf), Task("stubborn", run=stubborn), Task("command", command=ignores)] if stay else []
+    try:
+        async with Runtime(journal, drain_deadline=deadline) as runtime:
+            await runtime.submit(Workstream("w", tasks=[Task("first", run=waits), *more]))
+            await release["started"].wait()
+            disk.full = True
+            began = anyio.current_time()
+        took = anyio.current_time() - began
+    finally:
+        let_go.set()
+        disk.clear()
+    engines = CLOSING + 4  # of three, each waits for a second for what was forced to end
+    assert took < deadline + REST + engines * stay + BUSY

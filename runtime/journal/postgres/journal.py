@@ -93,6 +93,7 @@ class PostgresJournal(WrittenJournal[PostgresReader]):
         try:
             self._identity = Identity(reader.id(), self.address.place)
             cluster = self._cluster = PostgresCluster(self.address, reader.load, name=self._node, lease=self._lease)
+            cluster.others.append(reader.link)
             loaded = cluster.take() or reader.load(Part())
             mine = {one.name: one for one in reader.breakers() if one.id == f"{one.name}@{cluster.name}"}
             loaded.breakers = [*mine.values()]  # of this name, whoever has taken what else it left

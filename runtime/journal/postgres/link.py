@@ -10,6 +10,8 @@ Rules
 from __future__ import annotations
 
 import contextlib
+import os
+import socket
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
@@ -34,7 +36,8 @@ class Link:
         self._connect = connect
         self._one_at_a_time = threading.Lock()
         self._connection: Connection | None = None
-        self._closed = False
+        self._changing = threading.Lock()  # held for moments only
+        self._closed = threading.Event()
         self.made = 0  # how many connections it has had
 
     def ask(self, question: Callable[[Connection], T]) -> T:
@@ -47,10 +50,13 @@ class Link:
                     if not (is_lost(error) or error.sqlstate == _READ_ONLY):
                         raise
                     self._drop()
-            if self._closed:
+            if self._closed.is_set():
                 raise JournalError(f"{self._address} is not open any more.")
             self._connection = self._connect(self._address, self._purpose)
             self.made += 1
+            if self._closed.is_set():  # it was cut meanwhile
+                self._drop()
+                raise JournalError(f"{self._address} is not open any more.")
             try:
                 return question(self._connection)
             except driver().Error as error:
@@ -61,11 +67,26 @@ class Link:
     def close(self) -> None:
         """Let go of it."""
         with self._one_at_a_time:
-            self._closed = True
+            self._closed.set()
             self._drop()
 
+    def cut(self) -> None:
+        """Answer nobody any more, and have who waits for an answer get an error. Does not block; from any thread."""
+        self._closed.set()
+        with self._changing:
+            if self._connection is not None:
+                with contextlib.suppress(Exception):
+                    _shut(self._connection.fileno())
+
     def _drop(self) -> None:
-        if self._connection is not None:
-            with contextlib.suppress(Exception):
-                self._connection.close()
-            self._connection = None
+        with self._changing:
+            if self._connection is not None:
+                with contextlib.suppress(Exception):
+                    self._connection.close()
+                self._connection = None
+
+
+def _shut(number: int) -> None:
+    """Shut a socket, whoever reads from it: that ends."""
+    with contextlib.closing(socket.socket(fileno=os.dup(number))) as other:
+        other.shutdown(socket.SHUT_RDWR)

@@ -88,6 +88,7 @@ class PostgresCluster:
         self._renewed_on = 0  # the connection, of those that it has had, on which the lease was last renewed
         self._pruned = clock() - PRUNE_EVERY + FIRST_PRUNE
         self._connect = connect
+        self.others: list[Link] = []  # those that are cut with it
         self._lease_link = Link(address, "lease", self._connect_known)
         self._link = Link(address, "node", self._connect_known)
         try:
@@ -236,6 +237,11 @@ class PostgresCluster:
         """Let go of the connections. Its lease runs out, unless it has left."""
         self._lease_link.close()
         self._link.close()
+
+    def cut(self) -> None:
+        """Answer nobody any more, nor wait for an answer; what is on its way is left to itself. Does not block."""
+        for link in (self._lease_link, self._link, *self.others):
+            link.cut()
 
     # -- taking over
 

@@ -108,9 +108,9 @@ class PostgresReader:
 
     def __init__(self, address: Address | str, purpose: str = "reader", *, anywhere: bool = True) -> None:
         self._address = parse(address) if isinstance(address, str) else address
-        self._link = Link(self._address, purpose, partial(_connect, anywhere=anywhere))
+        self.link = Link(self._address, purpose, partial(_connect, anywhere=anywhere))
         try:
-            self._link.ask(lambda connection: check_version(connection, self._address))
+            self.link.ask(lambda connection: check_version(connection, self._address))
         except BaseException:
             self.close()
             raise
@@ -267,7 +267,7 @@ class PostgresReader:
 
     def close(self) -> None:
         """Let go of the connection."""
-        self._link.close()
+        self.link.close()
 
     # -- recovery
 
@@ -326,7 +326,7 @@ class PostgresReader:
     # -- rows
 
     def _rows(self, sql: str, *values: object) -> list[Any]:  # Any: rows are tuples of what columns hold
-        return self._link.ask(lambda connection: connection.execute(sql.encode(), values).fetchall())
+        return self.link.ask(lambda connection: connection.execute(sql.encode(), values).fetchall())
 
     def _records(self, decoder: msgspec.json.Decoder[T], sql: str, *values: object) -> list[T]:
         try:

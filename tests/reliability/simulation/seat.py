@@ -51,6 +51,9 @@ class MemoryCluster:
         """Own these jobs no more: here all nodes have the same functions."""
         raise NotImplementedError
 
+    def cut(self) -> None:
+        """Nobody waits here."""
+
     def step_aside(self) -> int:
         """Take nothing any more."""
         raise NotImplementedError

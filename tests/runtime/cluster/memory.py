@@ -210,6 +210,9 @@ class MemoryNode:
         if self.state in ENDED_STATES:
             raise LeaseLost(f"node {self.name} was fenced")
 
+    def cut(self) -> None:
+        """Nobody waits here."""
+
     def beat(self, last: int) -> Pulse:
         self._check()
         now = self.base.clock()
