@@ -120,7 +120,7 @@ def why_not(where: str, names: str) -> str:
             "is in the main module of another program, which was not read from a file (python -, python -c, a "
             "notebook): it is found in that process only. Put it in a module, or register it: @runtime.task(name=...)"
         )
-    if not os.path.lexists(where):
+    if not _is_there(where):
         moved = f"{MAIN}@{where}:{names}"
         return (
             f"is in the main module of another program, {where}, which is not there any more, and {here}. If it was "
@@ -131,6 +131,15 @@ def why_not(where: str, names: str) -> str:
         f"is in the main module of another program, {where}, and {here}. Start that one: it goes on. What several are "
         "to run, put in a module, or register it in each by one name: @runtime.task(name=...)"
     )
+
+
+def _is_there(place: str) -> bool:
+    """Whether there is such a file, or an archive that it may lie in."""
+    while place not in {"", os.path.dirname(place)}:  # noqa: PTH120 - as it was kept
+        if os.path.lexists(place):
+            return not os.path.isdir(place)  # noqa: PTH112
+        place = os.path.dirname(place)  # noqa: PTH120
+    return False
 
 
 def _main() -> ModuleType | None:

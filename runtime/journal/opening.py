@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sqlite3
 import stat
 from collections.abc import Generator
@@ -26,6 +27,8 @@ _COLUMNS = (
     "SELECT found.name || '.' || listed.name FROM sqlite_master AS found JOIN pragma_table_info(found.name) AS listed"
     " WHERE found.type = 'table'"
 )
+_MOUNTS = Path("/proc/self/mountinfo")
+_ESCAPED = re.compile(rb"\\([0-7]{3})")  # as a space in a path
 SMALLEST = 512
 """Bytes of the smallest database."""
 LARGEST_CHECKED = 64 * 1024 * 1024
@@ -124,9 +127,8 @@ def refuse_name(path: Path) -> None:
 
 
 def refuse_second_name(path: Path) -> None:
-    """Refuse a file that has several names (hard links), for readers too: its lock and its log go by one of them.
-
-    Raises JournalUnwritable.
+    """Refuse a file that has several names (hard links, a mount of its own), for readers too: its lock and its log go
+    by one of them. Raises JournalUnwritable.
     """
     with contextlib.suppress(OSError):
         found = path.stat()
@@ -136,6 +138,22 @@ def refuse_second_name(path: Path) -> None:
                 f"its owner, and what it has in {path.name}-wal. Remove the others (`find DIR -samefile FILE` lists "
                 "them)."
             )
+        if _is_mounted(path):
+            raise JournalUnwritable(
+                f"{path} is mounted by itself (a bind mount of one file, as `docker run -v FILE:FILE` makes), and what "
+                f"a journal has in {path.name}-wal would stay outside of it: it would be lost, or damage the file. "
+                "Mount the folder that it lies in."
+            )
+
+
+def _is_mounted(path: Path) -> bool:
+    """Whether a file is a mount of its own. Other systems than Linux do not tell."""
+    with contextlib.suppress(OSError):
+        for line in _MOUNTS.read_bytes().splitlines():
+            place = line.split(b" ")[4]
+            if _ESCAPED.sub(lambda found: bytes([int(found[1], 8)]), place) == os.fsencode(path.absolute()):
+                return True
+    return False
 
 
 def no_file(path: Path) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import zipapp
 from pathlib import Path
 
 import anyio
@@ -183,6 +184,21 @@ def test_what_a_moved_script_left_says_how_it_goes_on(tmp_path: Path) -> None:
     told = run(moved, cwd=tmp_path)
     assert f"{mine}, which is not there any more, and this one is {moved}. If it was moved, make a link" in told
     assert f"@runtime.task(aliases=['__main__@{mine}:work'])" in told
+
+
+def test_an_archive_is_the_program_and_not_gone(tmp_path: Path) -> None:
+    for name in ("crates", "boxes"):
+        (tmp_path / name).mkdir()
+        write(tmp_path / name, "__main__", name)
+        zipapp.create_archive(tmp_path / name)
+    run("crates.pyz", "submit", "process", cwd=tmp_path)
+    told = run("boxes.pyz", cwd=tmp_path)
+    assert f"another program, {tmp_path}/crates.pyz/__main__.py, and this one is" in told
+    assert run("./crates.pyz", cwd=tmp_path) == "crates"
+    run("crates.pyz", "submit", "thread", cwd=tmp_path, JOURNAL=str(tmp_path / "k.db"))
+    (tmp_path / "crates.pyz").rename(tmp_path / "kegs.pyz")
+    told = run("kegs.pyz", cwd=tmp_path, JOURNAL=str(tmp_path / "k.db"))
+    assert f"{tmp_path}/crates.pyz/__main__.py, which is not there any more" in told
 
 
 @pytest.mark.parametrize("first", ["-c", "-m"])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import pytest
 from callboard import Runtime, Task, Workstream
 from callboard.runtime.cli.migrate import migrate
 from callboard.runtime.control.client import put
+from callboard.runtime.journal import opening
 from callboard.runtime.journal.contract import InboxRow, JournalLocked, JournalMissing, JournalUnwritable
 from callboard.runtime.journal.reader import SqliteReader
 from callboard.runtime.journal.sqlite import SqliteJournal
@@ -54,6 +57,47 @@ def test_however_it_is_spelled_it_has_one_owner(place: Path, spelled: str, kind:
     assert [row.request_id for row in owner.inbox()] == ["r1"]
     assert owner.shut(30)
     assert not (place.parent / "link.db.lock").exists()
+
+
+def mounts(tmp_path: Path, *places: Path) -> Path:
+    """A table of mounts as Linux has it: with blanks and backslashes in octal."""
+    told = tmp_path / "mounts"
+    spelled = [str(place).replace("\\", "\\134").replace(" ", "\\040").replace("\n", "\\012") for place in places]
+    lines = [f"{at} 44 254:0 /some {place} rw - ext4 /dev/vda rw\n" for at, place in enumerate((*spelled, "/proc"))]
+    told.write_text("".join(lines))
+    return told
+
+
+@pytest.mark.parametrize("name", ["state.db", "a b\\c\n.db"])
+def test_a_file_that_is_mounted_by_itself_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """What it has in its log would be left in the container, or beside the other name."""
+    path = tmp_path / name
+    path.touch()
+    monkeypatch.setattr(opening, "_MOUNTS", mounts(tmp_path, path))
+    for take in (SqliteReader, lambda path: Loop().open(SqliteJournal(path))):
+        with pytest.raises(JournalUnwritable, match="mounted by itself"):
+            take(path)
+    assert not path.with_name(f"{name}.lock").exists()
+    monkeypatch.setattr(opening, "_MOUNTS", mounts(tmp_path, tmp_path))
+    Loop().open(journal := SqliteJournal(path))
+    assert journal.shut(30)
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root may mount")
+def test_such_a_mount_is_known(tmp_path: Path) -> None:
+    for name in ("host", "in container"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "state.db").touch()
+    mounted = tmp_path / "in container" / "state.db"
+    program = "import sys; from callboard.runtime.journal.reader import SqliteReader as R; R(sys.argv[1])"
+    script = 'mount --bind "$1" "$2" || exit 77; exec "$3" -c "$4" "$2"'
+    words = ["unshare", "--mount", "sh", "-c", script, "sh", tmp_path / "host" / "state.db", mounted, sys.executable]
+    done = subprocess.run([*words, program], capture_output=True, text=True, timeout=60, check=False)
+    if done.returncode == 77 or "unshare" in done.stderr:
+        pytest.skip(done.stderr)
+    assert "mounted by itself" in done.stderr
 
 
 def test_a_journal_that_is_owned_is_not_migrated_under_its_owner(place: Path) -> None:
