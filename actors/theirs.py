@@ -81,6 +81,25 @@ def is_a(value: object, kind: type | tuple[type, ...]) -> bool:
     return issubclass(type(value), kind)
 
 
+def plain(value: T) -> T:
+    """A text or number without a class of its own: what a subclass of str, int or float is at heart. Raises nothing.
+
+    Of anything else (and of bool) that itself. Such a class may lie, or raise, whatever it is asked, and no medium
+    knows how to write it.
+    """
+    kind = type(value)
+    for base in (str, int, float):
+        if issubclass(kind, base) and kind is not bool:
+            return value if kind is base else _PLAIN[base](value)
+    return value
+
+
+def written(value: object) -> object:
+    """For encoders: what is kept of an object that they do not know, as it is or in words. Raises nothing."""
+    found = plain(value)
+    return shown(value) if found is value else found
+
+
 def members(error: BaseException) -> Iterator[BaseException]:
     """The error, or all that a group is made of."""
     waiting = [error]
@@ -134,6 +153,8 @@ def _code_of(handler: object) -> CodeType | None:
         handler = handler.func if isinstance(handler, partial) else handler.__func__
     return handler.__code__ if isinstance(handler, FunctionType) else None
 
+
+_PLAIN: dict[type, Any] = {str: str.__str__, int: int.__int__, float: float.__float__}
 
 # -- in words ----------------------------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ it causes holds it.
 
 from __future__ import annotations
 
+from ..actors.theirs import plain, shown
 from .engines.values import checked
 
 LONGEST_REASON = 10_000
@@ -13,8 +14,9 @@ LONGEST_REASON = 10_000
 
 def name_of(by: object) -> str:
     """The name of who says it. Raises TypeError and ValueError for what is none."""
-    if not isinstance(by, str):
-        raise TypeError(f"`by` is the name of who says it, not {by!r:.60}")
+    by = plain(by)
+    if type(by) is not str:
+        raise TypeError(f"`by` is the name of who says it, not {shown(by, 60)}")
     if not by.strip() or len(by) > 200 or not by.isprintable():
         raise ValueError(f"`by` is the name of who says it: 1 to 200 printable characters, not {by!r:.60}")
     return str(checked(by, "the name"))
@@ -22,8 +24,9 @@ def name_of(by: object) -> str:
 
 def reason_of(reason: object) -> str:
     """The reason that is given. Raises TypeError for what is no text, ValueError for one that is too long."""
-    if not isinstance(reason, str):
-        raise TypeError(f"the reason must be a str, not {reason!r:.60}")
+    reason = plain(reason)
+    if type(reason) is not str:
+        raise TypeError(f"the reason must be a str, not {shown(reason, 60)}")
     if len(reason) > LONGEST_REASON:
         raise ValueError(
             f"a reason has at most {LONGEST_REASON:,} characters: this one has {len(reason):,}. "

@@ -36,6 +36,7 @@ from ..actors.fields import kind_of
 from ..actors.lifecycles import Lifecycles
 from ..actors.schema import Finding, Path, beside, did_you_mean, short, where
 from ..actors.spec import ON_CLUSTER, Alert, Approval, Check, Condition, Hook, Retry, Task, Workstream
+from ..actors.theirs import class_name, plain, shown
 from ..actors.validate import SpecificationError, approval_problems, examined
 from .functions import (
     REMEDY,
@@ -106,10 +107,12 @@ class Bodies:
         Raises ValueError for a name that cannot be, or that another function has; TypeError for what is no function.
         """
         if not callable(cast("object", func)):
-            raise TypeError(f"a function is registered, and not {func!r:.60}")
+            raise TypeError(f"a function is registered, and not {shown(func, 60)}")
         if isinstance(aliases, str):
             raise TypeError(f"aliases is a list of names: [{aliases!r}]")
-        name = str(getattr(func, "__name__", "")) if name is None else name
+        name = str(getattr(func, "__name__", "")) if name is None else plain(name)
+        if type(name) is not str:
+            raise TypeError(f"the name of a function is a str, not {shown(name, 60)}")
         if not name or not name.isprintable() or name.strip() != name or ":" in name or "#" in name:
             raise ValueError(f"{name!r} cannot be a body's name: give one without ':' and '#'")
         further = list(aliases)
@@ -258,6 +261,13 @@ class Bodies:
         return func
 
 
+def _refuse(value: object) -> object:
+    """What is no plain value. Its class could not be known again after a restart."""
+    found = plain(value)
+    told = f"{type(found).__name__}(...)" if found is not value else "plain values"
+    raise TypeError(f"a workstream cannot hold a {class_name(type(value))}: give {told} of it")
+
+
 async def prepared(
     workstream: Workstream, bodies: Bodies, *, durable: bool, lifecycles: Lifecycles, folder: str | None = None
 ) -> tuple[Workstream, bytes]:
@@ -266,7 +276,7 @@ async def prepared(
     def work() -> tuple[Workstream, bytes]:
         ready = prepare(workstream, bodies, durable=durable, lifecycles=lifecycles, folder=folder)
         try:
-            return ready, msgspec.json.encode(ready)
+            return ready, msgspec.json.encode(ready, enc_hook=_refuse)
         except BaseException:
             bodies.release(ready)
             raise

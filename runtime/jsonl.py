@@ -23,6 +23,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
+from ..actors.theirs import written
 from ..actors.transitions import Transitioned
 from ..machines import TransitionEvent, event_type
 from .journal.contract import History, JournalError, JournalUnwritable
@@ -38,7 +39,7 @@ FILLED = 1_000
 
 _BEGINNING = b'{"seq":'  # of every line
 
-_encode_lines = msgspec.json.Encoder(enc_hook=ascii).encode_lines
+_encode_lines = msgspec.json.Encoder(enc_hook=written).encode_lines
 
 
 class LogConflict(JournalError):  # noqa: N818 - it names the state of the file

@@ -84,7 +84,7 @@ from .secrets import Secrets, Source
 from .threads import GivenUp, Lane, at_once
 from .waker import Home
 from .watchdog import Watchdog
-from .workers import check_workers, default_workers
+from .workers import check_workers, default_workers, plain_worker
 
 if TYPE_CHECKING:
     from .engines.ray import RayEngine
@@ -505,6 +505,7 @@ class RuntimeParts(ABC):
         outputs = self._new_outputs()
         self._find.look_beside(loaded)
         check_loaded(loaded, self.lifecycles)
+        self._workers = tuple(map(plain_worker, self._workers))
         check_workers(self._workers, self.lifecycles)
         self._workers = tuple(by_name(worker, self.lifecycles) for worker in self._workers)
         said = Workstream(RUNTIME, tools=self._tools, alerts=self._alerts)

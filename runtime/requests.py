@@ -20,6 +20,7 @@ import msgspec
 
 from ..actors.commands import Reply, Request
 from ..actors.messages import Message
+from ..actors.theirs import plain, shown
 from .inflight import InFlight
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ class Requests:
         may find that the command has taken effect meanwhile, on another node.
         kept: makes the answer of what is, where it has one.
         """
-        check_request_id(request_id)
+        request_id = check_request_id(request_id)
         over = await self._on_their_way.enter(request_id)
         sent = False
         try:
@@ -138,12 +139,14 @@ class Requests:
         return record.expires_at > self._host.now() or (owner is not None and not owner.ended)
 
 
-def check_request_id(request_id: object) -> None:
-    """Refuse what can be no key. Raises TypeError, ValueError."""
-    if not isinstance(request_id, str):
-        raise TypeError(f"a request_id is a str, not {request_id!r:.60}")
-    if not (0 < len(request_id) <= LONGEST_ID and request_id.isprintable()):
-        raise ValueError(f"{request_id!r:.80} cannot be a request_id: use 1 to {LONGEST_ID} printable characters")
+def check_request_id(request_id: object) -> str:
+    """The key, as a plain text. Raises TypeError, ValueError for what can be none."""
+    key = plain(request_id)
+    if type(key) is not str:
+        raise TypeError(f"a request_id is a str, not {shown(request_id, 60)}")
+    if not (0 < len(key) <= LONGEST_ID and key.isprintable()):
+        raise ValueError(f"{shown(key, 80)} cannot be a request_id: use 1 to {LONGEST_ID} printable characters")
+    return key
 
 
 def fingerprint_of(operation: str, payload: object) -> str:

@@ -26,6 +26,7 @@ from ..actors.ref import Ref
 from ..actors.schema import short
 from ..actors.spec import Worker, Workstream
 from ..actors.task import TaskActor
+from ..actors.theirs import is_a, plain, shown
 from ..actors.transitions import Transitioned
 from .approvals import PendingApproval, pending_of, with_teams
 from .attribution import name_of, reason_of
@@ -126,9 +127,9 @@ class Runtime(RuntimeLife):
         self._check_open_here()
         check_type(workstream, Workstream, "submit takes a Workstream")
         if id is not None:
-            check_job_id(id)
+            id = check_job_id(id)  # noqa: A001 - the field's word
         if by is not None:
-            name_of(by)
+            by = name_of(by)
         durable = self.journal.durable_medium
         ready, encoded = await prepared(workstream, self.bodies, durable=durable, lifecycles=self.lifecycles)
         over: Callable[[], None] | None = None
@@ -194,6 +195,7 @@ class Runtime(RuntimeLife):
     async def job(self, job_id: str) -> JobHandle:
         """The handle of a job, living or ended. Raises LookupError if there is none."""
         self._check_open_here()
+        job_id = plain(job_id)
         check_type(job_id, str, "a job's id is a str")
         actor = self._host.kernel.jobs.get(job_id)
         if actor is not None:
@@ -372,7 +374,7 @@ class Runtime(RuntimeLife):
 
     def called(self, name: str) -> str:
         """For the board: the name of a worker or breaker of this node, of that or of `NAME@NODE`."""
-        node = self._host.kernel.node
+        node, name = self._host.kernel.node, plain(name)
         return name.removesuffix(f"@{node}") if node else name
 
     def workers(self) -> list[WorkerHandle]:
@@ -411,7 +413,7 @@ class Runtime(RuntimeLife):
         checked = check_worker(worker, self._engines, self.lifecycles)
         said = None if reason is None else reason_of(reason), None if by is None else name_of(by)
         await start(self, by_name(checked, self.lifecycles), said, request_id)
-        return [WorkerHandle(self, self._host, one.name) for one in worker.each()]
+        return [WorkerHandle(self, self._host, one.name) for one in checked.each()]
 
     def breakers(self) -> list[BreakerHandle]:
         """The circuit breakers of all tools that any workstream has used, or that the runtime was given."""
@@ -464,7 +466,7 @@ class Runtime(RuntimeLife):
         if isinstance(actor, MachineActor):
             if options:
                 raise TypeError(f"a MachineActor takes no {', '.join(options)}: it has no mailbox of its own")
-            return self._machines.spawn(actor, self._ids.new() if name is None else name)
+            return self._machines.spawn(actor, self._ids.new() if name is None else plain(name))
         return self._dispatcher.spawn(actor, name=name, **options)
 
     def machine(self, name: str) -> MachineRef:
@@ -474,7 +476,7 @@ class Runtime(RuntimeLife):
         keep the event loop waiting. Raises LookupError.
         """
         self._check_open()
-        return self._machines.of(name)
+        return self._machines.of(plain(name))
 
     async def machine_of(self, name: str) -> MachineRef:
         """The `MachineActor` of that name, ended or not, wherever it is: the journal is asked in a thread.
@@ -482,7 +484,7 @@ class Runtime(RuntimeLife):
         Raises LookupError if there is none; JournalError where the journal cannot be read.
         """
         self._check_open_here()
-        return await self._machines.find(name)
+        return await self._machines.find(plain(name))
 
     def machines(self) -> list[MachineRef]:
         """The `MachineActor`s that have not ended, and those that have lately, in the order of their making."""
@@ -595,8 +597,9 @@ async def _nothing_kept() -> None:
     """A command without a key leaves nothing under one."""
 
 
-def check_job_id(job_id: str) -> None:
-    """Refuse an id that could not be a folder's name. Raises ValueError, and TypeError for what is no text."""
+def check_job_id(job_id: str) -> str:
+    """The id, as a plain text. Raises ValueError for one that could not be a folder's name, TypeError for no text."""
+    job_id = plain(job_id)
     check_type(job_id, str, "a job's id is a str")
     if not (0 < len(job_id) <= 128 and job_id.isascii() and all(c.isalnum() or c in "._-" for c in job_id)):
         raise ValueError(f"{short(job_id)} cannot be a job's id: use 1 to 128 of the characters A-Z a-z 0-9 . _ -")
@@ -604,9 +607,10 @@ def check_job_id(job_id: str) -> None:
         raise ValueError(f"{short(job_id)} cannot be a job's id: it must not begin with '.' or '-'")
     if problem := name_problem(job_id):
         raise ValueError(f"{short(job_id)} cannot be a job's id: it {problem}")
+    return job_id
 
 
 def check_type(value: object, kind: type, expected: str) -> None:
     """Refuse what is of another type. Raises TypeError."""
-    if not isinstance(value, kind):
-        raise TypeError(f"{expected}, not {value!r:.60}")
+    if not is_a(value, kind):
+        raise TypeError(f"{expected}, not {shown(value, 60)}")

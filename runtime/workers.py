@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Generator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 
@@ -21,6 +21,7 @@ from ..actors.lifecycles import Lifecycles
 from ..actors.messages import Message
 from ..actors.records import WorkerRecord
 from ..actors.spec import ON_CLUSTER, Worker
+from ..actors.theirs import is_a, plain, shown
 from ..actors.times import Duration, seconds
 from ..actors.validate import Finding, SpecificationError, worker_findings
 from ..machines import InvalidTransitionError
@@ -194,8 +195,9 @@ async def start(runtime: Runtime, worker: Worker, said: tuple[str | None, str | 
 
 def check_worker(worker: object, engines: Collection[str], lifecycles: Lifecycles | None = None) -> Worker:
     """Refuse what cannot be a worker. Raises TypeError and SpecificationError."""
-    if not isinstance(worker, Worker):
-        raise TypeError(f"start_worker takes a Worker, not {worker!r:.60}")
+    if not is_a(worker, Worker):
+        raise TypeError(f"start_worker takes a Worker, not {shown(worker, 60)}")
+    worker = plain_worker(cast("Worker", worker))
     if worker.engine not in engines:
         text = f"there is no engine {worker.engine!r:.40}; there are: {', '.join(engines)}"
         if worker.engine == ON_CLUSTER:
@@ -203,6 +205,14 @@ def check_worker(worker: object, engines: Collection[str], lifecycles: Lifecycle
         raise SpecificationError([Finding("workers[0].engine", text)], f"worker {worker.name!r:.80}")
     check_workers([worker], lifecycles)
     return worker
+
+
+def plain_worker(worker: Worker) -> Worker:
+    """It with plain texts and numbers, since a journal knows no other classes. What is no Worker stays."""
+    if not is_a(worker, Worker):
+        return worker
+    said = {field: plain(getattr(worker, field)) for field in ("name", "engine", "capacity")}
+    return msgspec.structs.replace(worker, **said)
 
 
 def check_workers(workers: Sequence[Worker], lifecycles: Lifecycles | None = None) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from ...actors.theirs import written
 from ...actors.transitions import Transitioned
 from ..jsonl import log_line
 from ..observe import Dropped
@@ -22,7 +23,7 @@ class JsonView:
     """Writes JSON lines to stdout; notices go to stderr."""
 
     def __init__(self) -> None:
-        self._encode = msgspec.json.Encoder(enc_hook=ascii).encode
+        self._encode = msgspec.json.Encoder(enc_hook=written).encode
         self._out = sys.stdout
         sys.stdout = sys.stderr  # what bodies print must not stand between the lines
 

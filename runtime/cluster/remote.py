@@ -26,6 +26,7 @@ from ..handles import JobHandle, TaskHandle
 from ..journal.contract import JournalError, Reader
 from ..observe import Past, Subscription
 from ..outcomes import RuntimeClosed, outcome_of
+from ..requests import check_request_id
 from .followed import Followed
 from .seat import Delays, arguments_of
 
@@ -155,7 +156,8 @@ class RemoteJob(JobHandle):
 
     async def _say(self, task: str | None, verb: str, arguments: dict[str, Any], request_id: str | None) -> None:
         kind, target = ("job", self.id) if task is None else ("task", f"{self.id}/{task}")
-        await self._seat.command(kind, target, verb, arguments, request_id)
+        key = None if request_id is None else check_request_id(request_id)
+        await self._seat.command(kind, target, verb, arguments, key)
         await self._refresh_patiently()
 
     async def _refresh_patiently(self) -> None:

@@ -30,6 +30,7 @@ import msgspec
 
 from ...actors.records import JobRecord, WorkstreamRecord
 from ...actors.task_record import AttemptRecord, TaskRecord
+from ...actors.theirs import written
 from ...actors.transitions import Transitioned
 from ...machines.auditor import merged
 from ..jsonl import last_written, log_line
@@ -42,7 +43,7 @@ AT_ONCE = 10
 SHARED_AT_ONCE = 2_000
 """Chunks of the history of workers and breakers that go into one file."""
 
-_encode_lines = msgspec.json.Encoder(enc_hook=ascii).encode_lines
+_encode_lines = msgspec.json.Encoder(enc_hook=written).encode_lines
 
 
 class Archive(msgspec.Struct):

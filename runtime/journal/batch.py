@@ -29,6 +29,7 @@ from ...actors.records import (
     WorkstreamRecord,
 )
 from ...actors.task_record import AttemptRecord, TaskRecord
+from ...actors.theirs import plain, written
 from ...actors.transitions import Transitioned
 from .contract import Entry
 from .schema import BATCH_COLUMNS
@@ -56,8 +57,8 @@ COLUMNS: dict[type[AnyRecord], str] = {
     RequestRecord: "request",
 }
 
-encode = msgspec.json.Encoder(enc_hook=ascii).encode
-encode_lines = msgspec.json.Encoder(enc_hook=ascii).encode_lines
+encode = msgspec.json.Encoder(enc_hook=written).encode
+encode_lines = msgspec.json.Encoder(enc_hook=written).encode_lines
 
 TransitionRow: Any = msgspec.defstruct(  # Any: a Struct made from another's fields has no static type
     "TransitionRow",
@@ -293,7 +294,8 @@ def encode_readable(value: object) -> bytes:
 
 
 def _readable(value: Any) -> Any:  # Any: whatever a record can hold
-    """The same with every text made one that UTF-8 can write."""
+    """The same with every text made one that UTF-8 can write, and no class of the application's."""
+    value = plain(value)
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
     if isinstance(value, dict):

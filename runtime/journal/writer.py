@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import Protocol
 
+from ...actors.theirs import contained
 from ...actors.transitions import Transitioned
 from .batch import Batch
 from .cluster import LeaseLost
@@ -235,8 +236,8 @@ class Writer:
             self.lost = error
             self._failed(error)
             return False
-        except Exception as error:  # nothing may end the writer: the loop waits for it
-            self._failed(error)
+        except BaseException as error:  # nothing may end the writer: the loop waits for it
+            self._failed(contained(error))
             return False
         finally:
             self._is_away = False
