@@ -184,10 +184,10 @@ class AttemptedTask(CancellableEntity[TaskRecord]):
         changed = replace(self.record, parked=TOOL, queued_at=queued_at or self.record.queued_at, routable=True)
         self.fire(Event.TRIP, changed, Refusal(), reason=reason, metadata={"retry_in": round(left, 3)})
 
-    def _counts(self, kind: str | None, category: str | None) -> bool:
-        """Whether a failure of that type and category says something about its tool."""
+    def _counts(self, kind: str | None, ended: CallEnded) -> bool:
+        """Whether a failure of that type says something about its tool: `ignore` names none of what it is."""
         breaker = self.breaker
-        return breaker is None or not (kind in breaker.record.ignore or category in breaker.record.ignore)
+        return breaker is None or {kind, ended.category, *ended.kinds}.isdisjoint(breaker.record.ignore)
 
     # -- limits ------------------------------------------------------------------------------------------------------
 
@@ -401,7 +401,7 @@ class AttemptedTask(CancellableEntity[TaskRecord]):
             kind = "timed_out"
             error = f"the {record.limit} limit was reached" + (f": {ended.error}" if ended.error else "")
         self._journal_attempt(ended, end=end, error=error)
-        counts = not lost and kind != INTERNAL and (self.spec.tool is None or self._counts(kind, ended.category))
+        counts = not lost and kind != INTERNAL and (self.spec.tool is None or self._counts(kind, ended))
         self._tell_breaker(FAIL if counts else "returned")
         if record.probe and not counts and not lost:  # it says nothing about the tool: it waits as any other does
             self.change(probe=False)

@@ -3,7 +3,8 @@
 Rules:
 - The arithmetic is tenacity's. It is imported when the first delay is computed, not before.
 - Retry n (n = 1, 2, ...) waits `min(max_delay, base_delay * 2**(n-1))`, times 1 +- jitter, never above
-  `max_delay`, and without overflow for any n. `Retry(wait=...)` draws it in another way; `max_delay` still
+  `max_delay`, and without overflow for any n. Where `max_delay` is nearer, it is drawn from what is left below it:
+  cut off there, half of all delays would be the same. `Retry(wait=...)` draws it in another way; `max_delay` still
   holds.
 - An error that carries its own delay (`RetryAfter`, where that is a failure) wins over both, and is held to a day only.
 - Chance comes from the `rng` that is given, also for tenacity's random strategies: a replay draws the same.
@@ -80,7 +81,9 @@ def delay(
     longest = seconds(retry.max_delay)
     drawn = None if retry.wait is None else _drawn(retry.wait, n, rng, resolve)
     if drawn is None:
-        drawn = _default(retry, n, longest) * (1 + retry.jitter * rng.uniform(-1, 1))
+        steady = _default(retry, n, longest)
+        lowest, highest = steady * (1 - retry.jitter), min(longest, steady * (1 + retry.jitter))
+        drawn = lowest + (highest - lowest) * rng.random()
     return min(drawn, longest)
 
 

@@ -80,6 +80,7 @@ class BreakerActor(Entity[BreakerRecord]):
     __slots__ = ("failed", "left", "looks", "parked", "rests", "tries_since", "waits")
 
     machine = BREAKER
+    moments = ("not_before",)
     by_utc = frozenset({OPEN})
     receivers: ClassVar[dict[type[Message], str]] = {
         Verdict: "on_verdict",

@@ -33,7 +33,7 @@ class Fields:
 
     def __init__(self, bodies: Bodies | None) -> None:
         self.findings: list[Finding] = []
-        self._bodies = bodies
+        self.finder = self._bodies = bodies
         self._known_bodies: dict[object, tuple[str | None, EngineName | None]] = {}
 
     def bad(self, path: Path, message: str, suggestion: str | None = None) -> None:

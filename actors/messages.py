@@ -8,6 +8,7 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -40,6 +41,7 @@ class CallEnded(Message, frozen=True):
     output_size: int | None = None
     duration: float = 0.0
     traceback: str | None = None
+    kinds: Sequence[str] = ()
 
 
 class ProcessStarted(Message, frozen=True):

@@ -245,7 +245,8 @@ class Protected(Entity[HeldRecord]):
             self.kernel.put_off.add(self.record.key)
             return
         missing = missing_of(clauses_of(self.approval), self.record.decisions)
-        decision = Decision(verdict=EXPIRED, at=self.kernel.at)
+        until = self.record.hold_until  # which is not when that is noticed: at the next start, perhaps
+        decision = Decision(verdict=EXPIRED, at=self.kernel.at if until is None else min(until, self.kernel.at))
         self.refuse(Event.EXPIRE, decision, f"no approval in time by {', '.join(missing)}")
 
     def _is_awaited(self) -> bool:

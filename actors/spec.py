@@ -72,7 +72,8 @@ class Breaker(Spec, frozen=True, kw_only=True):
     """The circuit breaker of a tool: failures in a row that open it, cooldown, successes that close it.
 
     ignore: failures that say nothing about the tool, by the error's type (`record.error_type`, as "ValueError",
-    "package.Refused", "exit_code" or "timed_out") or its category ("transient", "permanent", "unknown").
+    "package.Refused", "exit_code" or "timed_out"), one that this derives from, or its category ("transient",
+    "resources", "permanent", "unknown"). What the names may be: `error_names.py`.
     """
 
     failure_threshold: int = 5

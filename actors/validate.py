@@ -23,6 +23,7 @@ import msgspec
 
 from ..machines import TaskState
 from .backoff import WaitError, decode_wait, encode_wait, is_strategy
+from .error_names import name_finding
 from .fields import Bodies, Fields
 from .graph import edge_findings
 from .holds import approval_findings, protection_findings
@@ -317,8 +318,8 @@ class _Checker(Fields):
         self.at_least((*at, "failure_threshold"), spec.failure_threshold, 1)
         self.at_least((*at, "success_threshold"), spec.success_threshold, 1)
         for index, kind in enumerate(spec.ignore):
-            if not kind.strip():
-                self.bad((*at, "ignore", index), "is empty", "name an error's type or category")
+            if (found := name_finding(kind, self.finder)) is not None:
+                self.bad((*at, "ignore", index), *found)
         self.duration((*at, "cooldown"), spec.cooldown)
         self.lifecycle(spec.lifecycle, at, ("breaker",))
 

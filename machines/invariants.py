@@ -347,9 +347,10 @@ def _last_start(what: object) -> str:
 
 def _attempts(task: Entity, known: Mapping[str, Any]) -> Iterator[Broken]:
     granted = _figure(known, "granted") or 0
+    losses = None if task.max_losses is None else max(task.max_losses, 1)  # nothing can forbid the first one
     for word, figure, limit in (
         ("failed", _figure(known, "failed_attempts"), task.at_most),
-        ("lost", _figure(known, "lost_attempts"), task.max_losses),
+        ("lost", _figure(known, "lost_attempts"), losses),
     ):
         if figure is not None and limit is not None and figure > limit + granted:
             yield (

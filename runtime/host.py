@@ -90,6 +90,7 @@ class Host:
         self.hub = Hub()
         self.secrets = Secrets(None)
         self.counting = Counting()
+        self._batch: list[Transitioned] = []  # what is told at present, and not counted yet
         self.kernel: Kernel
         self.caller: Caller
         self.watchdog: Watchdog | None = None
@@ -296,6 +297,9 @@ class Host:
 
     def tell_notice(self, notice: Notice) -> None:
         """Tell of something at once. Raises nothing."""
+        if notice.event == "clock_set_back":
+            self._count()
+            self.counting.set_back(float(notice.facts["seconds"]))
         mask = self.secrets.all
         if mask is not None:
             notice = masked_notice(notice, mask)
@@ -333,7 +337,7 @@ class Host:
         """Do what has become durable, in order; of very much a part, so that others get their turn in between."""
         pending, durable = self._pending, self.journal.durable
         told = self.hub.wanted
-        batch: list[Transitioned] = []
+        batch = self._batch
         left = EFFECTS_AT_ONCE
         while pending and pending[0][0] <= durable:
             if left <= 0:
@@ -353,14 +357,18 @@ class Host:
                     self.caller.start(effect)
                 else:
                     self._do(effect)
-        if batch:
-            self.counting.count(batch)
+        self._count()
         if self._over:
             for name in self._over:
                 self.counting.forget(name)
             self._over.clear()
         if self._moved is not None:
             self._moved.set()
+
+    def _count(self) -> None:
+        if self._batch:
+            self.counting.count(self._batch)
+            self._batch.clear()
 
     @property
     def waiting(self) -> int:

@@ -158,7 +158,7 @@ class Counting:
                 continue
             at = row.at
             if entity in since:
-                spent = at - since[entity]
+                spent = max(0.0, at - since[entity])  # the wall clock may be set back by less than is noticed
                 count.timed += 1
                 count.seconds += spent
                 count.classes[bisect_left(bounds, spent)] += 1
@@ -173,6 +173,11 @@ class Counting:
         if len(self._counts) >= KINDS_COUNTED and pair[0].startswith("machine:"):
             pair = (OTHER_MACHINES, OTHER, OTHER, pair[3])
         return self._counts.setdefault(pair, _Count(pair, phase))
+
+    def set_back(self, by: float) -> None:
+        """The wall clock was set back by so many seconds: what was counted up to then is in its old time."""
+        for entity in self._since:
+            self._since[entity] -= by
 
     def forget(self, machine: str) -> None:
         """A `MachineActor` of that name has ended, which its kind does not say by which states."""

@@ -186,7 +186,7 @@ class Reports:
             CallEnded(
                 outcome.token, outcome.status, value, error.type, text, error.permanent, error.retry_after,
                 error.category, outcome.exit_code, outcome.output_path, outcome.output_size, outcome.duration,
-                error.traceback or None,
+                error.traceback or None, error.kinds,
             )
         )  # fmt: skip
 

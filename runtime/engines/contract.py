@@ -26,7 +26,7 @@ The contract, which one test file holds every engine to:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -108,7 +108,7 @@ class ErrorInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     permanent: another try cannot help (said by the body, or sure from the start, as for a command that does
     not exist). category: what may come of another try, see `failures.py`. retry_after: seconds that the body asked
-    for.
+    for. kinds: the names of its class and of all that this derives from; of a group also what all in it have.
     """
 
     type: str
@@ -117,6 +117,7 @@ class ErrorInfo(msgspec.Struct, frozen=True, kw_only=True):
     retry_after: float | None = None
     category: Category = "unknown"
     traceback: str = ""
+    kinds: Sequence[str] = ()
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):

@@ -25,6 +25,8 @@ from ..secrets import Mask
 from ..tracebacks import clean, traceback_of
 from .contract import Category, ErrorInfo
 
+_MRO: Any = type.__dict__["__mro__"]
+_MOST_KINDS = 20  # classes that one error derives from, as they are told
 _MODULE: Any = type.__dict__["__module__"]  # what a metaclass may say otherwise
 _ERRNO: Any = OSError.__dict__["errno"]
 
@@ -60,17 +62,29 @@ def describe(error: BaseException, mask: Mask | None = None) -> ErrorInfo:
         retry_after=max(delays, default=None),
         category=_category(parts),
         traceback=traceback_of(error, mask),
+        kinds=_kinds(error, parts),
     )
 
 
 def type_name(error: BaseException) -> str:
     """The exception's name, with its module unless it is Python's or ours."""
-    module = _MODULE.__get__(type(error))
+    return _name(type(error))
+
+
+def _name(kind: type) -> str:
+    module = _MODULE.__get__(kind)
     if is_a(module, str) and (place := place_of(module)) is not None:
-        return f"{place[0]}.{kind_name(error)}"
-    name = class_name(type(error))
+        return f"{place[0]}.{kind_name(kind)}"
+    name = class_name(kind)
     known = name.startswith("builtins.") or name.partition(".")[0] == __name__.partition(".")[0]
-    return kind_name(error) if known else name
+    return kind_name(kind) if known else name
+
+
+def _kinds(error: BaseException, parts: list[BaseException]) -> list[str]:
+    """What it is an instance of, by names; of a group also what each of its members is."""
+    each = [dict.fromkeys(_name(kind) for kind in _MRO.__get__(type(one))[:_MOST_KINDS]) for one in (error, *parts)]
+    common = [name for name in each[1] if all(name in names for names in each[2:])] if len(each) > 1 else []
+    return [name for name in dict.fromkeys((*each[0], *common)) if name != "object"]
 
 
 def _delay(error: BaseException) -> float | None:

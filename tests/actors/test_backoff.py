@@ -34,9 +34,18 @@ def test_the_formula_of_the_design(base: float, longest: float, jitter: float, n
     retry = Retry(base_delay=base, max_delay=longest, jitter=jitter)
     got = delay(retry, n, Random(seed))
     steady = min(longest, math.ldexp(base, n - 1) if n < 900 or not base else longest)
-    drawn = steady * (1 + jitter * Random(seed).uniform(-1, 1))
     assert 0 <= got <= longest
-    assert got == pytest.approx(min(longest, drawn))
+    assert steady * (1 - jitter) - 1e-9 <= got <= steady * (1 + jitter) + 1e-9 or got == pytest.approx(steady)
+
+
+def test_delays_at_the_longest_are_spread_below_it_too() -> None:
+    """Many that failed at the same moment would all come back at the same one."""
+    rng = Random(1)
+    drawn = [delay(Retry(max_delay=60, jitter=0.25), 50, rng) for _ in range(400)]
+    assert len(set(drawn)) == 400
+    assert 45 <= min(drawn) < 46
+    assert 59 < max(drawn) < 60
+    assert sum(one < 52.5 for one in drawn) == pytest.approx(200, abs=40)
 
 
 def test_an_error_s_own_delay_wins_and_is_held_to_a_day() -> None:

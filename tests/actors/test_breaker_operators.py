@@ -237,10 +237,13 @@ def test_only_a_parked_task_is_reset() -> None:
 
 @pytest.mark.parametrize(
     "error",
-    [{"error_type": "ValueError"}, {"error_type": "Odd", "category": "permanent"}],
-    ids=["type", "category"],
-)
-def test_errors_that_a_tool_ignores_do_not_count(error: dict[str, str]) -> None:
+    [
+        {"error_type": "ValueError"}, {"error_type": "Odd", "category": "permanent"},
+        {"error_type": "mine.Odd", "kinds": ["mine.Odd", "UnicodeError", "ValueError", "Exception"]},
+    ],
+    ids=["type", "category", "base class"],
+)  # fmt: skip
+def test_errors_that_a_tool_ignores_do_not_count(error: dict[str, Any]) -> None:
     tools = {"t": Tool(breaker=Breaker(failure_threshold=1, ignore=["ValueError", "permanent"]))}
     stage = Stage()
     stage.scripts["a"] = lambda call, entity: {"status": "failed", "error": "no", **error}

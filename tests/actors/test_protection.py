@@ -463,6 +463,10 @@ def test_a_decision_that_is_not_taken_says_what_was_decided_and_what_to_do() -> 
     told = str(refusal(TASK, stage.task("deploy"), "approve"))
     assert told.startswith("task: 'approve' was refused in state 'cancelled': job@1/deploy expired at ")
     assert told.endswith(" A next run asks anew: `retry`.")
+    down = held()
+    until = down.task("deploy").hold_until or 0
+    late = down.after_crash(down=100 * HOUR)
+    assert f"expired at {iso(until)}" in str(refusal(TASK, late.task("deploy"), "approve"))  # and not at that start
     stage = held()
     assert say(stage, Reject("ben", "not today")) is None
     told = str(refusal(TASK, stage.task("deploy"), "approve"))

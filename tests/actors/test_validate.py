@@ -435,3 +435,46 @@ def test_a_wait_that_the_deadline_does_not_let_end_is_a_contradiction() -> None:
     told = found(Task("a", run=plain, wait="3h"), Task("b", run=plain, wait="1h"), wait="2h", deadline="2h")
     assert list(told) == ["wait", "tasks[0].wait"]
     assert "it is not over before the deadline (2h) is" in told["wait"]
+
+
+def ignores(name: str) -> dict[str, str]:
+    def finds_nothing(path: str) -> Any:
+        raise LookupError(path)
+
+    tools = {"t": Tool(breaker=Breaker(ignore=[name]))}
+    spec = Workstream("w", tasks=[Task("a", command=["x"])], tools=tools)
+    return {finding.where: str(finding) for finding in findings(spec, bodies=finds_nothing)}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ValueError", "timed_out", "exit_code", "resources", "RetryAfter", "json.decoder.JSONDecodeError",
+        "__main__.Mine", "steps.work.<locals>.Mine",
+    ],
+)  # fmt: skip
+def test_names_of_errors_that_a_breaker_may_ignore(name: str) -> None:
+    assert not ignores(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "told", "advice"),
+    [
+        ("ValeuError", "is neither an error that can be found", "did you mean 'ValueError'?"),
+        ("transcient", "is neither an error that can be found", "did you mean 'transient'?"),
+        ("json.Nothing", "is neither an error that can be found", "the module that defines it"),
+        ("json.dumps", "is neither an error that can be found", "the module that defines it"),
+        ("no_such_package.Refused", "is neither an error that can be found", "the module that defines it"),
+        ("json.JSONDecodeError", "is recorded as 'json.decoder.JSONDecodeError'", "write 'json.decoder."),
+    ],
+)
+def test_a_name_of_an_error_that_would_never_match_is_refused(name: str, told: str, advice: str) -> None:
+    (text,) = ignores(name).values()
+    assert told in text
+    assert advice in text
+
+
+def test_a_module_that_raises_is_not_the_names_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "raises_at_import.py").write_text("raise SystemExit('no')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert not ignores("raises_at_import.Refused")

@@ -374,6 +374,14 @@ class TestTransitions:
 
 
 class TestInvariants:
+    def test_the_first_loss_is_within_every_limit(self) -> None:
+        log = begun().add("task", "t1", "-> pending", metadata={"max_attempts": 2, "max_losses": 0})
+        log.steps("task", "t1", *RUN[:2]).add("task", "t1", "running fail retrying", metadata={"lost_attempts": 1})
+        assert log.kinds() == []
+        log.add("task", "t2", "-> pending", metadata={"max_attempts": 2, "max_losses": 0})
+        log.steps("task", "t2", *RUN[:2]).add("task", "t2", "running fail retrying", metadata={"lost_attempts": 2})
+        assert log.kinds() == ["too_many_attempts"]
+
     @pytest.mark.parametrize(
         ("told", "kinds"),
         [

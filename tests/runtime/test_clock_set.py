@@ -16,6 +16,7 @@ from callboard import (
     Machine,
     MachineActor,
     Retry,
+    RetryAfter,
     Runtime,
     State,
     Task,
@@ -136,6 +137,14 @@ async def a_cooldown(runtime: VirtualRuntime) -> Over:
     return lambda: runtime.breaker("x").state == "half_open"
 
 
+async def a_rest_of_a_tool(runtime: VirtualRuntime) -> Over:
+    runtime.body("first", outcomes=[Fails(RetryAfter(SPAN)), Hangs()])
+    job = await submitted(runtime, Task("first", run=body, tool="x"))
+    await runtime.settle()
+    await runtime.submit(Workstream("more", tasks=[Task("t", run=body, tool="x")]), id="more")
+    return lambda: (job.task("first").record.attempt, runtime.breaker("x").record.not_before) == (2, None)
+
+
 async def what_is_parked(runtime: VirtualRuntime) -> Over:
     runtime.body("t", outcomes=[Fails("no"), Hangs()])
     parks = Defaults(on_exhausted="park", park_cooldown=SPAN)
@@ -151,7 +160,7 @@ async def a_delay_of_a_machine(runtime: VirtualRuntime) -> Over:
 SPANS = [
     a_backoff, a_backoff_between_runs, a_wait, a_wait_of_a_workstream, a_wait_beside_a_hold, a_hold, a_deadline,
     a_deadline_between_runs, a_limit_of_all_attempts, a_limit_in_the_queue, a_limit_of_what_nobody_can_run, a_cooldown,
-    what_is_parked, a_delay_of_a_machine,
+    a_rest_of_a_tool, what_is_parked, a_delay_of_a_machine,
 ]  # fmt: skip
 
 
@@ -169,6 +178,19 @@ async def test_a_clock_that_is_set_back_lengthens_no_span(begin: Begin, jumps: t
         assert not over()
         await runtime.advance(forward + 9)
         assert over()
+
+
+async def test_time_in_a_state_is_what_really_passed() -> None:
+    async with VirtualRuntime() as runtime:
+        runtime.body("t", takes=30)
+        job = await submitted(runtime, Task("t", run=body))
+        await runtime.advance(10)
+        runtime.jump_utc(-HOUR)
+        await runtime.advance(20)
+        assert job.state == "completed"
+        spent = runtime.metrics().states
+        assert spent["task", "running"].seconds == pytest.approx(30)
+        assert all(one.seconds >= 0 for one in spent.values())
 
 
 @pytest.mark.parametrize("begin", [a_backoff, a_wait, a_hold, a_deadline, a_cooldown, a_delay_of_a_machine])

@@ -88,6 +88,20 @@ def test_groups_are_what_their_members_are() -> None:
     assert describe(ExceptionGroup("g", [ValueError(), Permanent("p")])).permanent
 
 
+def test_an_error_is_all_that_its_class_derives_from_and_a_group_what_all_in_it_are() -> None:
+    class RefusedError(ConnectionRefusedError):
+        pass
+
+    RefusedError.__qualname__ = "RefusedError"
+    assert describe(RefusedError()).kinds == [
+        f"{__name__}.RefusedError", "ConnectionRefusedError", "ConnectionError", "OSError", "Exception",
+        "BaseException",
+    ]  # fmt: skip
+    group = describe(ExceptionGroup("g", [KeyError(1), ExceptionGroup("h", [IndexError(2)])]))
+    assert {"ExceptionGroup", "LookupError"} <= set(group.kinds)
+    assert "KeyError" not in group.kinds
+
+
 def test_texts_are_bounded_and_valid() -> None:
     class RudeError(Exception):
         def __str__(self) -> str:
