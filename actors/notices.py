@@ -30,6 +30,7 @@
 | actor_restarted | error | it was built anew, and what it knew is lost | actor, traceback |
 | actor_stopped | critical | it ended by its failure (error: as it was decided) | actor, traceback |
 | actor_abandoned | critical | it did not end in time, and is left where it is | actor, message |
+| subscriber_failed | error | a function that is told of dead letters raised: 1, 2, 4, ... times | times, traceback |
 
 Rules
 -----

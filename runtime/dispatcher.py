@@ -162,6 +162,7 @@ class Dispatcher(Batches):
         self._outside.told.clear()
         self.after_slice = None
         self.on_trouble = _ignore
+        self.dead_letters.unwire()
         if self._waker is not None:
             self._waker.wake()
 

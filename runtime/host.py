@@ -119,6 +119,7 @@ class Host:
         self.actor_troubles: Counter[str] = Counter()  # by the events of their notices
         dispatcher.after_slice = self._after_slice
         dispatcher.on_trouble = self._about_actor
+        dispatcher.dead_letters.tell_broken(self._subscriber_broken)
 
     def _timers_by_utc(self, longest_sleep: float) -> UtcTimers:
         """Timers by the wall clock, which have the kernel look at it when it was set back."""
@@ -294,6 +295,10 @@ class Host:
             trouble.event, trouble.severity, trouble.text, kind="actor", entity_id=trouble.actor,
             raised=error if isinstance(error, Exception) else None, **facts,
         )  # fmt: skip
+
+    def _subscriber_broken(self, error: Exception, times: int) -> None:
+        text = f"a subscriber of dead letters raised, {times} times in all: {said(error)}"
+        self.notice("subscriber_failed", "error", text, raised=error, times=times, traceback=traceback_of(error))
 
     def tell_notice(self, notice: Notice) -> None:
         """Tell of something at once. Raises nothing."""

@@ -89,7 +89,8 @@ class Mailroom:
     def __init__(self, clock: Clock | None, dead_letters: DeadLetters | None) -> None:
         self.clock: Clock = clock or SystemClock()
         self.timers = Timers(on_earliest=self._earlier_timer)
-        self.dead_letters = dead_letters or DeadLetters()
+        self.dead_letters = DeadLetters() if dead_letters is None else dead_letters
+        self.dead_letters.wire(self.soon)
         self.ready: deque[Any] = deque()  # Ref and SystemRef
         self.log: list[Any] = []
         self.current: Ref | None = None

@@ -23,6 +23,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from ..actors.commands import StartWorkers
+from ..actors.dead_letters import DeadLetters
 from ..actors.health import patience
 from ..actors.job import JobActor
 from ..actors.loading import Loaded, make_kernel
@@ -201,7 +202,7 @@ class RuntimeParts(ABC):
         self._dispatcher: Dispatcher
         self._requests: Requests
         self._machines: Machines
-        self._hub = Hub()
+        self._hub, self._dead_letters = Hub(), DeadLetters()
         self._recovered = Recovered()
         """The jobs that were found living when the runtime was entered, and those that it has taken over since."""
         self.on_trouble: Callable[[Notice], None] | None = None
@@ -222,7 +223,9 @@ class RuntimeParts(ABC):
     async def _load(self, runners: RunnerPool, start: Callable[[Callable[[], Any]], object]) -> Taker:
         """Make all its parts, and load what the journal holds. Nothing runs yet; the recovery is the first input."""
         self._questions, self._own_questions, self._lease_questions = Lane(QUESTIONS), Lane(OWN_QUESTIONS), Lane(1)
-        self._dispatcher = Dispatcher(clock=self._clock, runners=runners, supervision=self._supervision)
+        self._dispatcher = Dispatcher(
+            clock=self._clock, runners=runners, supervision=self._supervision, dead_letters=self._dead_letters
+        )
         self.journal = self._journal_of(self._target)
         self._host = self._new_host()
         self._host.on_trouble = self.on_trouble

@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeVar, Unpack, overload
 
 from ..actors.actor import Actor
 from ..actors.commands import Approve, Command, Reply, Submit
+from ..actors.dead_letters import DeadLetters
 from ..actors.job import JobActor
 from ..actors.machine_kind import MachineActor
 from ..actors.messages import Message, Registered
@@ -557,6 +558,14 @@ class Runtime(RuntimeLife):
         """
         self._check_entered()
         return self._host.caller.failed_hooks
+
+    @property
+    def dead_letters(self) -> DeadLetters:
+        """The messages to actors that were not handled: `count`, `counts` by reason, `newest()`, `subscribe(function)`.
+
+        It is there before the runtime is entered, and after it was left.
+        """
+        return self._dead_letters
 
     @overload
     def events(

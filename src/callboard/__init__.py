@@ -30,6 +30,7 @@ __all__ = [
     "CommandFailed",
     "Condition",
     "Context",
+    "DeadLetter",
     "Decision",
     "DecisionConflict",
     "DecisionRefused",
@@ -115,6 +116,7 @@ _NAMES_BY_MODULE = {
         "ActorError ActorStopped AskCycleError AskTimeout ChildFailed MailboxFull NameTaken NoEventLoop ReceiveFailed"
         " RestartLimitReached"
     ),
+    "actors.dead_letters": "DeadLetter",
     "actors.errors": "ApprovalExpired ApprovalRejected AttemptOver CircuitOpen Permanent RetryAfter TaskCancelled",
     "actors.machine_kind": "FireFailed MachineActor MachineConflict MachineNotFound",
     "actors.commands": "Fire",
@@ -172,6 +174,7 @@ if TYPE_CHECKING:
     )
     from .actors.base_record import Decision
     from .actors.commands import Fire
+    from .actors.dead_letters import DeadLetter
     from .actors.errors import (
         ApprovalExpired,
         ApprovalRejected,

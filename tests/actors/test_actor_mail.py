@@ -5,9 +5,12 @@ from __future__ import annotations
 import signal
 from typing import Any
 
+import anyio
+import anyio.lowlevel
 import pytest
 from tests.actors.actor_help import Bench, Boom, Loud, Script, boom, child, spawning
 
+from callboard import Notice, Runtime
 from callboard.actors.actor import Actor, Context, Refusal, Terminated
 from callboard.actors.actor_errors import ActorStopped, NameTaken
 from callboard.actors.dead_letters import DeadLetter, DeadLetters, Reason
@@ -275,19 +278,94 @@ def test_a_refused_message_that_nobody_asked_about_is_a_dead_letter() -> None:
 def test_dead_letters_keep_the_newest_count_all_and_tell_subscribers() -> None:
     letters = DeadLetters(limit=2)
     seen: list[Any] = []
+    broken: list[tuple[type[Exception], int]] = []
 
     def bad(letter: DeadLetter) -> None:
         raise Boom
 
+    letters.tell_broken(lambda error, times: broken.append((type(error), times)))
     letters.subscribe(bad)
     forget = letters.subscribe(lambda letter: seen.append(letter.message))
     for n in range(3):
         letters.add("a", n, Reason.STOPPED)
     forget()
     letters.add("a", 3, Reason.FAILED)
+    letters.add("a", 4, Reason.FAILED)
     assert seen == [0, 1, 2]
-    assert [letter.message for letter in letters.newest()] == [2, 3]
-    assert (letters.count, letters.counts[Reason.STOPPED], letters.subscriber_errors) == (4, 3, 4)
+    assert [letter.message for letter in letters.newest()] == [3, 4]
+    assert (letters.count, letters.counts[Reason.STOPPED], letters.subscriber_errors) == (5, 3, 5)
+    assert broken == [(Boom, 1), (Boom, 2), (Boom, 4)]
+
+
+def test_a_subscriber_of_dead_letters_is_no_part_of_the_receive_that_sent_in_vain() -> None:
+    bench = Bench()
+    full = bench.spawn(lambda: Script(bench), mailbox=1)
+    other = bench.spawn(lambda: Script(bench))
+    bench.dead.subscribe(lambda letter: other.tell(f"lost {letter.message}"))
+
+    def sends_and_fails(actor: Script, ctx: Context) -> None:
+        full.tell("first")
+        full.tell("second")
+        other.tell("undone")
+        boom(actor, ctx)
+
+    bench.spawn(lambda: Script(bench), name="sender").tell(sends_and_fails)
+    bench.idle()
+    assert bench.record[0] == "lost second"
+    assert "undone" not in bench.record
+
+
+def test_a_subscriber_that_sends_in_vain_does_not_hear_of_that() -> None:
+    bench = Bench()
+    gone = bench.spawn(lambda: Script(bench))
+    gone.stop()
+    bench.idle()
+    bench.dead.subscribe(gone.tell)
+    gone.tell("hello")
+    bench.idle()
+    assert bench.dead.count == 2
+
+
+async def tells_later(letter: DeadLetter) -> None:
+    """Is no plain function."""
+
+
+@pytest.mark.parametrize("subscriber", [tells_later, None, 7])
+def test_what_cannot_be_told_of_dead_letters_is_refused(subscriber: Any) -> None:
+    with pytest.raises(TypeError, match="a subscriber of dead letters is a plain function"):
+        DeadLetters().subscribe(subscriber)
+
+
+@pytest.mark.anyio
+async def test_a_runtime_s_dead_letters_are_counted_kept_and_told(anyio_backend_name: str) -> None:
+    told: list[Notice] = []
+    seen: list[DeadLetter] = []
+    runtime = Runtime()
+    runtime.on_trouble = told.append
+
+    def bad(letter: DeadLetter) -> None:
+        raise ZeroDivisionError(letter.message)
+
+    runtime.dead_letters.subscribe(bad)  # before it is entered, too
+    runtime.dead_letters.subscribe(seen.append)
+    with anyio.fail_after(20):
+        async with runtime:
+            ref = runtime.spawn(lambda: Script(Bench()), name="a")
+            ref.stop()
+            while not ref.stopped:
+                await anyio.lowlevel.checkpoint()
+            assert not ref.tell("hello")
+            while not told:
+                await anyio.lowlevel.checkpoint()
+            metrics = runtime.metrics()
+    (letter,) = runtime.dead_letters.newest()
+    assert (letter.recipient, letter.message, letter.reason) == ("a", "hello", "stopped")
+    assert seen == [letter]
+    assert (runtime.dead_letters.count, metrics.dead_letters) == (1, {"stopped": 1})
+    (notice,) = told
+    assert (notice.event, notice.severity) == ("subscriber_failed", "error")
+    assert "ZeroDivisionError: hello" in notice.text
+    assert "in bad" in notice.facts["traceback"]
 
 
 def test_an_actor_may_be_a_class_with_slots() -> None:
