@@ -468,9 +468,11 @@ class Machines:
         ref.looked()
 
     async def looked(self) -> None:
-        """Wait until all names that were spawned have been looked for."""
+        """Wait until all names that were spawned have been looked for, here or over all nodes."""
         while self._wanted:
             await self._wanted[-1][0].seen()
+        if self.abroad is not None:
+            await self.abroad.settled()
 
     def _give_up(self) -> None:
         """The runtime closes: nobody may wait for what is looked for no longer."""

@@ -41,6 +41,7 @@ class MachinesAbroad:
     def __init__(self, seat: Seat, machines: Machines) -> None:
         self._seat = seat
         self._machines = machines
+        self._settling: set[MachineRef] = set()  # those whose names are being reserved
         self._looked_at: WeakKeyDictionary[MachineRef, float] = WeakKeyDictionary()  # when each was read last
 
     # -- whose a machine is --------------------------------------------------------------------------------------------
@@ -49,7 +50,14 @@ class MachinesAbroad:
         """Have a machine of that name here, or where it is."""
         if ref.settled is None or ref.settled.is_set():
             ref.settled = anyio.Event()
+            self._settling.add(ref)
             self._seat.start(partial(self._spawn, ref, message))
+
+    async def settled(self) -> None:
+        """Wait until it is known of all that were spawned whether their names were free."""
+        for ref in [*self._settling]:
+            if ref.settled is not None:
+                await ref.settled.wait()
 
     async def _spawn(self, ref: MachineRef, message: SpawnMachine) -> None:
         settled = ref.settled
@@ -72,6 +80,7 @@ class MachinesAbroad:
         except RuntimeClosed:
             return  # nothing was spawned
         finally:
+            self._settling.discard(ref)
             if settled is not None:
                 settled.set()
 

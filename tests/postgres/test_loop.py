@@ -146,3 +146,12 @@ async def test_after_a_restart_a_machine_goes_on_and_another_one_of_its_name_is_
                 with pytest.raises(Exception, match="gone"):
                     await right.ask(Fire("knock"))
                 assert right.state == "gone"
+
+
+async def test_what_is_spawned_just_before_leaving_is_kept(postgres: str) -> None:
+    with anyio.fail_after(60):
+        async with Runtime(postgres) as runtime:
+            for name in ("front", "back"):
+                runtime.spawn(MachineActor(DOOR), name=name)
+        async with Runtime(postgres) as runtime:
+            assert [(await runtime.machine_of(name)).state for name in ("front", "back")] == ["shut", "shut"]
