@@ -61,6 +61,7 @@ class _Line:
 
     def __init__(self) -> None:
         self.rows: deque[tuple[InboxRow, bool]] = deque()
+        self.begun = False  # its task has: one that is cancelled before does nothing, and tells nobody
         self.busy = False  # with its first
         self.again = False  # its machine has been spawned: what waits for that is looked for again
         self.requests: set[str] = set()
@@ -113,6 +114,7 @@ class Taker:
         self._starting = False
         self._wanted = False  # it is to look again
         self._again: anyio.CancelScope | None = None  # of the task that does
+        self._again_begun = False
         self._not_again = anyio.Event()
         self._taking = anyio.Lock()
         self._serving = anyio.CancelScope()
@@ -145,12 +147,14 @@ class Taker:
         await self._ended.wait()
         if self._again is not None:
             self._again.cancel()
-            await self._not_again.wait()
+            if self._again_begun:
+                await self._not_again.wait()
         lines = [*self._lines.values()]
         for line in lines:
             line.scope.cancel()
         for line in lines:
-            await line.over.wait()
+            if line.begun:
+                await line.over.wait()
 
     async def awaited(self) -> dict[str, float]:
         """Which decisions are in the inbox: their targets, with the time at which the first about each was made."""
@@ -241,12 +245,14 @@ class Taker:
         self._wanted = True
         if self._again is None and not self._closed:
             self._again, self._not_again = anyio.CancelScope(), anyio.Event()
+            self._again_begun = False
             self._start(partial(self._looking_again, self._again))
 
     async def _looking_again(self, scope: anyio.CancelScope) -> None:
+        self._again_begun = True
         try:
             with scope:
-                while self._wanted:
+                while self._wanted and not self._closed:
                     if self._unread:
                         await anyio.sleep(AGAIN)
                     self._wanted = False
@@ -271,6 +277,7 @@ class Taker:
         return line
 
     async def _work_off(self, about: str, line: _Line) -> None:
+        line.begun = True
         try:
             with line.scope, suppress(RuntimeClosed):  # the next start takes them
                 while line.rows and not self._closed:

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
 import msgspec
 import pytest
@@ -699,3 +700,17 @@ async def test_of_many_events_for_an_absent_machine_one_is_tried_at_a_start(
     monkeypatch.delitem(globals(), "BELL")
     async with opened(journal) as runtime:
         assert (sorted(tried), runtime.metrics().events_left) == (["bell-0", "bell-1"], 100)
+
+
+async def test_what_was_cancelled_before_it_began_keeps_nobody_from_leaving(journal: Path) -> None:
+    await with_bells(journal, 1)
+    with anyio.fail_after(30):
+        async with opened(journal) as runtime:
+            asked: list[Any] = []
+            runtime._taker._start = asked.append  # its tasks never begin
+            put(journal, cancel("j/a", "r1"))
+            ring(journal)
+            while not asked:
+                await anyio.lowlevel.checkpoint()
+            runtime._taker._look_again()
+            assert len(asked) == 2
