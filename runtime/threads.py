@@ -7,16 +7,24 @@ Rules
 - What may wait for others of its kind has a lane: so many at a time, the rest in the order of their coming. Lanes of a
   runtime are a `Lane` each; what belongs to no runtime has one for the whole event loop (`in_lane`).
 - What others must never hold up has a thread at once: opening and closing a journal, and the lease.
+- What may be left to itself, since it may never end (a function of the application's), runs in daemon threads of ours:
+  Python waits for those of anyio before a program ends.
 """
 
 from __future__ import annotations
 
+import contextvars
+import threading
 from collections.abc import Callable
+from queue import Empty, SimpleQueue
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import anyio
 import anyio.to_thread
 from anyio.lowlevel import RunVar
+
+from .engines.crossing import LoopLine
+from .imported import imported
 
 T = TypeVar("T")
 
@@ -25,10 +33,47 @@ _MOST: dict[Name, int] = {"work": 4, "files": 8, "people": 16}
 """work: what only costs time. files: the output of bodies. people: functions that say who is in a team."""
 
 
+KEPT = 10.0
+"""Seconds that a thread waits for more to do: starting one costs three times as much as giving it something."""
+
+
+class _Apart:
+    """Daemon threads: no program waits for them when it ends."""
+
+    def __init__(self) -> None:
+        self._idle: list[SimpleQueue[Callable[[], None]]] = []
+        self._changing = threading.Lock()
+
+    def run(self, job: Callable[[], None]) -> None:
+        """Do it in one of them. It raises nothing. Raises RuntimeError where there can be no more threads for now."""
+        with self._changing:
+            queue = self._idle.pop() if self._idle else None
+        if queue is None:
+            queue = SimpleQueue[Callable[[], None]]()
+            threading.Thread(target=self._work, args=(queue,), name="callboard-apart", daemon=True).start()
+        queue.put(job)
+
+    def _work(self, queue: SimpleQueue[Callable[[], None]]) -> None:
+        while True:
+            try:
+                job = queue.get(timeout=KEPT)
+            except Empty:
+                with self._changing:
+                    if queue in self._idle:  # else it is about to be given something
+                        self._idle.remove(queue)
+                        return
+                continue
+            job()
+            del job  # while it waits it holds nothing
+            with self._changing:
+                self._idle.append(queue)
+
+
 class _Here:
     """What there is on one event loop."""
 
     def __init__(self) -> None:
+        self.apart = _Apart()
         self.lanes = {name: Lane(most) for name, most in _MOST.items()}
         self.at_work = 0
 
@@ -70,9 +115,44 @@ class Lane:
         here = _of_this_loop()
         here.at_work += 1
         try:
-            return await anyio.to_thread.run_sync(func, *args, abandon_on_cancel=abandon, limiter=self._limiter)
+            if abandon:
+                return await self._run_apart(here.apart, func, args)
+            return await anyio.to_thread.run_sync(func, *args, limiter=self._limiter)
         finally:
             here.at_work -= 1
+
+    async def _run_apart(self, apart: _Apart, func: Callable[..., T], args: tuple[Any, ...]) -> T:
+        """Run it in a thread that no program waits for when it ends. It has its place in the lane until it is over."""
+        line, over, place = LoopLine(), anyio.Event(), object()
+        context = contextvars.copy_context()
+        context.run(on_no_loop)
+        returned: list[T] = []
+        raised: list[BaseException] = []
+
+        def free() -> None:
+            self._limiter.release_on_behalf_of(place)
+            over.set()
+
+        def work() -> None:
+            try:
+                returned.append(context.run(func, *args))
+            except BaseException as error:
+                raised.append(error)
+            line.post(free)
+
+        await self._limiter.acquire_on_behalf_of(place)
+        try:
+            apart.run(work)
+        except BaseException:
+            self._limiter.release_on_behalf_of(place)
+            raise
+        await over.wait()
+        try:
+            if raised:
+                raise raised[0]
+            return returned[0]
+        finally:
+            raised.clear()  # an error's traceback holds this frame
 
 
 async def at_once(func: Callable[..., T], *args: Any, abandon: bool = False) -> T:
@@ -96,3 +176,9 @@ def _of_this_loop() -> _Here:
         here = _Here()
         _here.set(here)
     return here
+
+
+def on_no_loop() -> None:
+    """In a context that was copied on an event loop: let what runs in a thread run a loop of its own, of any kind."""
+    if (sniffio := imported("sniffio")) is not None:
+        sniffio.current_async_library_cvar.set(None)

@@ -24,7 +24,7 @@ import msgspec
 
 from ...actors.errors import TaskCancelled
 from ...actors.theirs import is_a, text_of
-from ..imported import imported
+from ..threads import on_no_loop
 from .base import BaseEngine, Run
 from .beats import Beats
 from .bodies import bind, bind_logging
@@ -49,7 +49,7 @@ class ThreadEngine(BaseEngine[_ThreadRun]):
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(clock=clock)
         self._base = contextvars.copy_context()
-        self._base.run(_on_no_loop)
+        self._base.run(on_no_loop)
         self._queue: SimpleQueue[_ThreadRun | None] = SimpleQueue()
         self._threads = 0  # that take calls; those of abandoned bodies do not count
         self._busy = 0
@@ -151,9 +151,3 @@ class ThreadEngine(BaseEngine[_ThreadRun]):
     def _pass_on(self, run: _ThreadRun) -> None:
         if self._runs.get(run.call.token) is run:
             run.beats.pass_on(partial(run.beat, run.call.token))
-
-
-def _on_no_loop() -> None:
-    """In a context that was copied on an event loop: let a body run a loop of its own, of whatever kind."""
-    if (sniffio := imported("sniffio")) is not None:
-        sniffio.current_async_library_cvar.set(None)

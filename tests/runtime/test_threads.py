@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextvars
 import re
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -97,6 +100,82 @@ async def test_what_waits_in_one_lane_holds_up_no_other() -> None:
             assert await in_lane("work", int) == 0
             release.set()
     assert at_work() == 0
+
+
+async def test_what_may_be_left_to_itself_keeps_its_place_and_runs_in_a_daemon_thread() -> None:
+    release, began = threading.Event(), threading.Event()
+    said = contextvars.ContextVar("said", default="")
+    said.set("here")
+    lane = Lane(1)
+
+    def blocks() -> None:
+        began.set()
+        release.wait()
+
+    def seen() -> tuple[bool, str]:
+        return threading.current_thread().daemon, said.get()
+
+    def fails() -> None:
+        raise LookupError("as it was raised")
+
+    async def until_begun() -> None:
+        while not began.is_set():
+            await anyio.sleep(0.001)
+
+    with anyio.fail_after(25):
+        with anyio.CancelScope() as scope:
+            async with anyio.create_task_group() as group:
+                group.start_soon(lambda: lane.run(blocks, abandon=True))
+                await until_begun()
+                scope.cancel()
+        assert at_work() == 0
+        async with anyio.create_task_group() as group:
+            group.start_soon(lambda: lane.run(seen, abandon=True))
+            await anyio.wait_all_tasks_blocked()
+            assert at_work() == 1  # it waits for the place of the first one
+            release.set()
+        assert await lane.run(seen, abandon=True) == (True, "here")
+        with pytest.raises(LookupError, match="as it was raised"):
+            await lane.run(fails, abandon=True)
+
+
+ENDS = """
+import sys, threading
+import anyio
+from callboard import Approval, Clause, Runtime, Task, Workstream
+from callboard.runtime import approvals
+
+approvals.ASKED = 0.1  # seconds: the real one is ten
+
+def members(team):
+    threading.Event().wait()
+
+async def ok():
+    return 1
+
+async def main():
+    held = Approval(clauses=[Clause(team="o", members=members)])
+    async with Runtime(drain_deadline=0.1) as runtime:
+        job = await runtime.submit(Workstream("w", tasks=[Task("t", run=ok, hold=held)]))
+        async for _ in job.events(to_state="held"):
+            break
+        try:
+            await job.task("t").approve(by="ana")
+        except Exception as error:
+            print(type(error).__name__)
+        await job.cancel(force=True)
+
+anyio.run(main, backend=sys.argv[1])
+print("over")
+"""
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_program_ends_whose_team_function_never_does(backend: str, tmp_path: Path) -> None:
+    file = tmp_path / "program.py"
+    file.write_text(ENDS)
+    done = subprocess.run([sys.executable, str(file), backend], capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stdout) == (0, "DecisionRefused\nover\n"), done.stderr[-2_000:]
 
 
 def test_no_other_module_asks_anyio_for_a_thread() -> None:
