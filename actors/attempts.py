@@ -185,9 +185,18 @@ class AttemptedTask(CancellableEntity[TaskRecord]):
         self.fire(Event.TRIP, changed, Refusal(), reason=reason, metadata={"retry_in": round(left, 3)})
 
     def _counts(self, kind: str | None, ended: CallEnded) -> bool:
-        """Whether a failure of that type says something about its tool: `ignore` names none of what it is."""
+        """Whether a failure of that type says something about its tool: `ignore` names none of what it is.
+
+        Of several errors, whether one of them does.
+        """
         breaker = self.breaker
-        return breaker is None or {kind, ended.category, *ended.kinds}.isdisjoint(breaker.record.ignore)
+        if breaker is None:
+            return True
+        ignored = frozenset(breaker.record.ignore)
+        if not ignored.isdisjoint({kind, ended.category, *ended.kinds}):
+            return False
+        leaves = ended.leaves if kind == ended.error_type else ()  # a limit that was reached is the only error
+        return not leaves or any(ignored.isdisjoint(leaf) for leaf in leaves)
 
     # -- limits ------------------------------------------------------------------------------------------------------
 

@@ -25,7 +25,8 @@ class CallEnded(Message, frozen=True):
     """What an engine was told to run is over.
 
     status: ok, failed, cancelled, abandoned, lost (its worker died under it), gone (it never started), or waits (a
-    hook's function is not there: another start has to run it).
+    hook's function is not there: another start has to run it). leaves: of a group of several errors, what each is, and
+    its category.
     """
 
     token: int
@@ -42,6 +43,7 @@ class CallEnded(Message, frozen=True):
     duration: float = 0.0
     traceback: str | None = None
     kinds: Sequence[str] = ()
+    leaves: Sequence[Sequence[str]] = ()
 
 
 class ProcessStarted(Message, frozen=True):

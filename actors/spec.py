@@ -73,7 +73,8 @@ class Breaker(Spec, frozen=True, kw_only=True):
 
     ignore: failures that say nothing about the tool, by the error's type (`record.error_type`, as "ValueError",
     "package.Refused", "exit_code" or "timed_out"), one that this derives from, or its category ("transient",
-    "resources", "permanent", "unknown"). What the names may be: `error_names.py`.
+    "resources", "permanent", "unknown"). Of a group of errors all have to be such. What the names may be:
+    `error_names.py`.
     """
 
     failure_threshold: int = 5

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import dis
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from types import CodeType, FunctionType, MethodType, TracebackType
 from typing import Any, ParamSpec, TypeVar, cast
@@ -29,6 +29,8 @@ T = TypeVar("T")
 LONGEST = 300
 """Characters of an object that are shown."""
 _LONGEST_NAME = 200
+_LONGEST_MEMBER = 100  # characters of the text of what a group is made of
+_MOST_MEMBERS = 5
 _RAISES = frozenset({dis.opmap["RAISE_VARARGS"], dis.opmap["RERAISE"]})
 _QUALIFIED: Any = type.__dict__["__qualname__"]  # what a metaclass may say otherwise
 _MODULE: Any = type.__dict__["__module__"]
@@ -101,14 +103,30 @@ def written(value: object) -> object:
 
 
 def members(error: BaseException) -> Iterator[BaseException]:
-    """The error, or all that a group is made of."""
-    waiting = [error]
+    """The error, or all that a group is made of, groups in it as well: in their order, and each once."""
+    waiting, seen = [error], set[int]()
     while waiting:
         one = waiting.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
         if is_a(one, BaseExceptionGroup):
-            waiting.extend(_MEMBERS.__get__(one))
+            waiting.extend(reversed(_MEMBERS.__get__(one)))
         else:
             yield one
+
+
+def is_woven(error: BaseException) -> bool:
+    """Whether a group has the same error more than once: there may be any number of ways to it."""
+    waiting, seen = [error], set[int]()
+    while waiting:
+        one = waiting.pop()
+        if id(one) in seen:
+            return True
+        seen.add(id(one))
+        if is_a(one, BaseExceptionGroup):
+            waiting.extend(_MEMBERS.__get__(one))
+    return False
 
 
 def origins(error: BaseException) -> Iterator[BaseException]:
@@ -162,6 +180,8 @@ _PLAIN: dict[type, Any] = {str: str.__str__, int: int.__int__, float: float.__fl
 def shown(value: object, longest: int = LONGEST) -> str:
     """An object as Python writes it, cut where it is long. Raises nothing."""
     told = raised_by_user(value)
+    if is_a(told, BaseExceptionGroup) and is_woven(cast("BaseException", told)):
+        return said(cast("BaseException", told), longest)  # Python would write all ways to its members
     try:
         text = ascii(told) if type(told) is str and not told.isprintable() else repr(told)
     except BaseException as error:
@@ -172,11 +192,21 @@ def shown(value: object, longest: int = LONGEST) -> str:
 
 
 def said(error: BaseException, longest: int = LONGEST) -> str:
-    """An error in a line: its type, and its text. Raises nothing."""
-    text = text_of(error, longest)
-    if type(raised_by_user(error)) is Escaped:
+    """An error in a line: its type and its text, and those of what a group is made of. Raises nothing."""
+    text, told = text_of(error, longest), raised_by_user(error)
+    if type(told) is Escaped:
         return text  # one that was copied without its cause: its text is such a line
-    return f"{kind_name(error)}: {text}" if text else kind_name(error)
+    line = f"{kind_name(error)}: {text}" if text else kind_name(error)
+    if not is_a(told, BaseExceptionGroup):
+        return line
+    leaves = [said(one, _LONGEST_MEMBER) for one in members(told)]
+    return kept(f"{line}: {some_of(leaves, '; ')}", longest + _LONGEST_NAME)
+
+
+def some_of(texts: Sequence[str], separator: str) -> str:
+    """The first of many texts, joined, and how many there are more."""
+    more = [f"and {len(texts) - _MOST_MEMBERS} more"] if len(texts) > _MOST_MEMBERS else []
+    return separator.join([*texts[:_MOST_MEMBERS], *more])
 
 
 def text_of(error: BaseException, longest: int = LONGEST) -> str:

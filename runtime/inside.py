@@ -14,7 +14,7 @@ from typing import Any, TypeVar, cast
 
 import anyio
 
-from ..actors.theirs import contained, is_a
+from ..actors.theirs import contained, is_a, is_woven, members
 from .imported import under_trio
 
 T = TypeVar("T")
@@ -126,21 +126,18 @@ def _is_struck() -> bool:
 def sort_out(raised: BaseException) -> tuple[BaseException | None, BaseException | None]:
     """Tell a cancellation that must go on from the body's own error: (cancellation, error)."""
     kind = anyio.get_cancelled_exc_class()
-    cancelled: BaseException | None = None
-    rest: BaseException | None = None
-    if (group := _group(raised)) is not None:
-        cancelled, rest = group.split(kind)
-    elif is_a(raised, kind):
-        cancelled = raised
-    if cancelled is None or not being_cancelled():
+    cancelled = [one for one in members(raised) if is_a(one, kind)]
+    if not cancelled or not being_cancelled():
         return None, raised  # not a cancellation, or one that the body made or got from a task it awaited
-    while (group := _group(cancelled)) is not None:
-        cancelled = group.exceptions[0]
-    return cancelled, rest
+    return cancelled[0], None if cancelled[0] is raised else _without(raised, kind)
 
 
-def _group(error: BaseException) -> BaseExceptionGroup[BaseException] | None:
-    return cast("BaseExceptionGroup[BaseException]", error) if is_a(error, BaseExceptionGroup) else None
+def _without(group: BaseException, kind: type[BaseException]) -> BaseException | None:
+    """A group without the errors of a kind; None if it has no others."""
+    if not is_woven(group):
+        return cast("BaseExceptionGroup[BaseException]", group).split(kind)[1]
+    others = [one for one in members(group) if not is_a(one, kind)]  # Python's own would go all ways to them
+    return BaseExceptionGroup("errors beside a cancellation", others) if others else None
 
 
 def being_cancelled() -> bool:

@@ -186,7 +186,7 @@ class Reports:
             CallEnded(
                 outcome.token, outcome.status, value, error.type, text, error.permanent, error.retry_after,
                 error.category, outcome.exit_code, outcome.output_path, outcome.output_size, outcome.duration,
-                error.traceback or None, error.kinds,
+                error.traceback or None, error.kinds, error.leaves,
             )
         )  # fmt: skip
 
@@ -233,9 +233,9 @@ def _title(row: OutboxRow, hook: Hook) -> str:
 
 
 def _said(error: ErrorInfo) -> str:
-    """An error in a line. One that a function raised says its type, and where."""
+    """An error in a line. One that a function raised says its type, and where: several have no one place."""
     if not error.traceback:
         return error.message
-    frames = _FRAME.findall(error.traceback)
+    frames = () if error.leaves else _FRAME.findall(error.traceback)
     where = f" ({Path(frames[-1][0]).name}:{frames[-1][1]} in {frames[-1][2]})" if frames else ""
     return f"{error.type}: {error.message}{where}" if error.message else f"{error.type}{where}"

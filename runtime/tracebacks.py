@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, cast
 
-from ..actors.theirs import contained, kind_name, raised_by_user, said
+from ..actors.theirs import contained, is_woven, kind_name, raised_by_user, said
 from .secrets import Mask
 
 _LONGEST = 8_000  # characters: its head and tail
@@ -68,7 +68,7 @@ def _is_whole(error: BaseException) -> bool:
         if len(seen) > _LONGEST_CHAIN or any(getattr(kind, name, None) is not known for name, known in _LINKS.items()):
             return False
         if issubclass(kind, BaseExceptionGroup):
-            if kind.exceptions is not BaseExceptionGroup.exceptions:
+            if kind.exceptions is not BaseExceptionGroup.exceptions or is_woven(one):
                 return False
             waiting += cast("BaseExceptionGroup[BaseException]", one).exceptions
         waiting += [link for link in (one.__cause__, one.__context__) if link is not None]

@@ -108,7 +108,8 @@ class ErrorInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     permanent: another try cannot help (said by the body, or sure from the start, as for a command that does
     not exist). category: what may come of another try, see `failures.py`. retry_after: seconds that the body asked
-    for. kinds: the names of its class and of all that this derives from; of a group also what all in it have.
+    for. kinds: the names of its class and of all that this derives from; of a group also what all in it have. leaves:
+    of a group of several errors, the same of each, with its category.
     """
 
     type: str
@@ -118,6 +119,7 @@ class ErrorInfo(msgspec.Struct, frozen=True, kw_only=True):
     category: Category = "unknown"
     traceback: str = ""
     kinds: Sequence[str] = ()
+    leaves: Sequence[Sequence[str]] = ()
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,7 +9,8 @@
 
 The category is recorded, and decides what comes of a task that says nothing about retries, and whether its worker takes
 a rest (`actors/troubles.py`). Only `Permanent` (and what an engine is sure of) sets `permanent`. An exception group is
-what its members are: resources if one is, else permanent if one is; its delay is the longest that a member asks for.
+what its members are: resources if one is, else permanent if one is; its delay is the longest that a member asks for. It
+is recorded by their types and texts: as its only member, or as all of them. Groups in it are opened, too.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 
 from ...actors import times
 from ...actors.errors import Permanent, RetryAfter
-from ...actors.theirs import class_name, contained, is_a, kind_name, members, raised_by_user
+from ...actors.theirs import class_name, contained, is_a, kind_name, members, raised_by_user, some_of
 from ..beside import place_of
 from ..secrets import Mask
 from ..tracebacks import clean, traceback_of
@@ -28,6 +29,9 @@ from .contract import Category, ErrorInfo
 _MRO: Any = type.__dict__["__mro__"]
 _MOST_KINDS = 20  # classes that one error derives from, as they are told
 _MODULE: Any = type.__dict__["__module__"]  # what a metaclass may say otherwise
+_LONGEST_TYPE = 500  # characters
+_LONGEST_LEAF = 300  # characters of what a group is made of
+_MOST_LEAVES = 50
 _ERRNO: Any = OSError.__dict__["errno"]
 
 _TRANSIENT = (ConnectionError, TimeoutError, RetryAfter, InterruptedError, BlockingIOError)
@@ -55,15 +59,24 @@ def describe(error: BaseException, mask: Mask | None = None) -> ErrorInfo:
     error = raised_by_user(error)
     parts = list(members(error))
     delays = [asked for part in parts if is_a(part, RetryAfter) and (asked := _delay(part)) is not None]
+    several = len(parts) > 1
+    types = {type_name(part) for part in parts[:_MOST_LEAVES]}
     return ErrorInfo(
-        type=type_name(error),
-        message=_message(error, mask),
+        type=clean(some_of(sorted(types), ", "), _LONGEST_TYPE),  # who was first differs from try to try
+        message=_message_of_group(error, parts, mask) if several else _message(parts[0], mask),
         permanent=any(is_a(part, Permanent) for part in parts),
         retry_after=max(delays, default=None),
         category=_category(parts),
         traceback=traceback_of(error, mask),
         kinds=_kinds(error, parts),
+        leaves=_leaves(parts) if several else (),
     )
+
+
+def _leaves(parts: list[BaseException]) -> list[list[str]]:
+    """What each member of a group is, with its category; the many after the first are something that has no name."""
+    told = [[*_kinds(part, []), category_of(part)] for part in parts[:_MOST_LEAVES]]
+    return told if len(parts) <= _MOST_LEAVES else [*told, []]
 
 
 def type_name(error: BaseException) -> str:
@@ -119,6 +132,12 @@ def category_of(error: BaseException) -> Category:
     if number in _PASSING or (is_a(error, OSError) and kind_name(error) == "gaierror"):
         return "transient"
     return "unknown"
+
+
+def _message_of_group(group: BaseException, parts: list[BaseException], mask: Mask | None) -> str:
+    said = [f"{type_name(part)}: {_message(part, mask)}".removesuffix(": ") for part in parts[:_MOST_LEAVES]]
+    short = sorted(clean(text, _LONGEST_LEAF) for text in said) + [""] * (len(parts) - len(said))  # only counted
+    return clean(f"{_message(group, mask)}: {some_of(short, '; ')}")
 
 
 def _message(error: BaseException, mask: Mask | None) -> str:

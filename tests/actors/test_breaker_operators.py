@@ -252,6 +252,26 @@ def test_errors_that_a_tool_ignores_do_not_count(error: dict[str, Any]) -> None:
     assert stage.path("t") == ["closed"]
 
 
+@pytest.mark.parametrize(
+    ("leaves", "counts"),
+    [
+        ((("ValueError", "unknown"), ("Odd", "permanent")), False),
+        ((("ValueError", "unknown"), ("KeyError", "unknown")), True),
+        ((("KeyError", "unknown"), ("ValueError", "unknown")), True),
+    ],
+)
+def test_a_group_of_errors_does_not_count_where_a_tool_ignores_all_of_them(
+    leaves: tuple[tuple[str, str], ...], counts: bool
+) -> None:
+    tools = {"t": Tool(breaker=Breaker(failure_threshold=1, ignore=["ValueError", "permanent"]))}
+    stage = Stage()
+    group = {"error_type": "ValueError, Odd", "category": "unknown", "leaves": leaves}
+    stage.scripts["a"] = lambda call, entity: {"status": "failed", "error": "no", **group}
+    stage.submit(flow(use("a"), tools=tools))
+    assert stage.task("a").state == "failed"
+    assert stage.path("t") == (["closed", "open"] if counts else ["closed"])
+
+
 def test_a_probe_with_an_error_that_is_ignored_gives_the_permit_back_and_waits_as_any_other() -> None:
     tools = {"t": Tool(breaker=Breaker(failure_threshold=2, ignore=["ValueError"]))}
     stage = opened(use("a", retry=AGAIN), use("b"), tools=tools)

@@ -113,6 +113,12 @@ def test_every_error_can_be_told(name: str) -> None:
         text.encode()
 
 
+def test_a_group_is_told_with_what_it_is_made_of() -> None:
+    group = ExceptionGroup("g", [ExceptionGroup("h", [KeyError("a")]), ValueError("b"), TimeoutError()])
+    assert said(group) == "ExceptionGroup: g (3 sub-exceptions): KeyError: 'a'; ValueError: b; TimeoutError"
+    assert said(ExceptionGroup("g", [ValueError(n) for n in range(9)])).endswith("ValueError: 4; and 4 more")
+
+
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt("mine"), GeneratorExit(), guests.Bare("x")])
 def test_what_is_no_exception_is_shown_as_it_was_raised(error: BaseException) -> None:
     escaped = contained(error)

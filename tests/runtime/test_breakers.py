@@ -23,6 +23,7 @@ from callboard import (
     Notice,
     NotSerialisable,
     RequestIdReused,
+    Retry,
     Runtime,
     RuntimeClosed,
     SpecificationError,
@@ -30,6 +31,7 @@ from callboard import (
     TaskContext,
     Tool,
     VirtualClock,
+    Worker,
     Workstream,
 )
 
@@ -293,3 +295,54 @@ async def test_an_alert_shows_no_secret_and_is_handed_those_of_its_workstream() 
     assert "xyz" not in str(told)
     assert "refused: ***" in told[0]["text"]
     assert told_secrets == ["xyz-12345"]
+
+
+# -- errors of task groups ---------------------------------------------------------------------------------------------
+
+MANY = [KeyError("no such city"), ZeroDivisionError("rate of zero"), LookupError("no such street")]
+
+
+async def in_a_group(task: TaskContext) -> None:
+    """Fail in a task of its own, each time by another error."""
+    async with anyio.create_task_group() as group:
+        group.start_soon(fail, MANY[task.attempt - 1])
+
+
+async def fail(error: Exception) -> None:
+    raise error
+
+
+async def twice() -> None:
+    """Fail in a group in a group, by two errors that a tool may ignore."""
+    async with anyio.create_task_group() as group:
+        group.start_soon(fail, ExceptionGroup("inner", [ValueError("bad input"), KeyError("x")]))
+
+
+def twice_in_a_process() -> None:
+    """Fail as that."""
+    raise ExceptionGroup("inner", [ValueError("bad input"), KeyError("x")])
+
+
+async def test_different_errors_of_task_groups_are_different_and_named(
+    open_runtime: Callable[..., Runtime],
+) -> None:
+    retry = Retry(max_attempts=3, base_delay=0)
+    async with open_runtime() as runtime:
+        task = Task("t", run=in_a_group, retry=retry, max_error_repeats=1)
+        record = (await (await runtime.submit(Workstream("w", tasks=[task]))).wait()).tasks["t"]
+    assert (record.attempt, record.error_type) == (3, "LookupError")
+    assert (record.last_error or "").startswith("LookupError: no such street (test_breakers.py:")
+
+
+@pytest.mark.parametrize("engine", ["loop", "process"])
+async def test_a_tool_ignores_what_a_task_group_is_made_of(open_runtime: Callable[..., Runtime], engine: str) -> None:
+    names = ["ValueError", "KeyError"]
+    tools = {"t": Tool(breaker=Breaker(failure_threshold=1, ignore=names))}
+    tools |= {"u": Tool(breaker=Breaker(failure_threshold=1, ignore=names[:1]))}
+    run = twice if engine == "loop" else twice_in_a_process
+    tasks = [Task(name, run=run, tool=name, engine=engine, optional=True) for name in tools]
+    async with open_runtime(workers=[Worker(engine, engine=engine)]) as runtime:
+        outcome = await (await runtime.submit(Workstream("w", tasks=tasks, tools=tools))).wait()
+        assert (runtime.breaker("t").state, runtime.breaker("u").state) == ("closed", "open")
+    assert outcome.tasks["t"].error_type == "KeyError, ValueError"
+    assert (outcome.tasks["t"].last_error or "").endswith(": KeyError: 'x'; ValueError: bad input")

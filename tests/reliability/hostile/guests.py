@@ -81,6 +81,14 @@ def grouped(error: BaseException) -> BaseException:
     return error
 
 
+def woven() -> BaseException:
+    """A group of groups that have the same members, over and over: few errors, and a thousand million ways to them."""
+    error: Exception = ExceptionGroup("g", [ValueError("a"), KeyError("b")])
+    for _ in range(30):
+        error = ExceptionGroup("g", [error, error])
+    return error
+
+
 ERRORS: dict[str, Callable[[], BaseException]] = {
     "error": lambda: ValueError("no"),
     "permanent": lambda: Permanent("never"),
@@ -96,6 +104,7 @@ ERRORS: dict[str, Callable[[], BaseException]] = {
     "group": lambda: ExceptionGroup("g", [ValueError("a"), OSError(5, "odd")]),
     "base_group": lambda: BaseExceptionGroup("g", [SystemExit(1), asyncio.CancelledError(), KeyboardInterrupt()]),
     "deep_group": lambda: grouped(SystemExit(2)),
+    "woven": woven,
     "no_text": NoText,
     "endless": Endless,
     "liar": Liar,

@@ -17,6 +17,7 @@ from callboard.runtime.engines.context import TaskContext
 from callboard.runtime.engines.failures import describe
 from callboard.runtime.engines.output import Output, OutputUnwritable
 from callboard.runtime.engines.values import NotSerialisable, checked
+from callboard.runtime.secrets import Mask
 from callboard.runtime.tracebacks import clean
 
 # -- values --
@@ -100,6 +101,38 @@ def test_an_error_is_all_that_its_class_derives_from_and_a_group_what_all_in_it_
     group = describe(ExceptionGroup("g", [KeyError(1), ExceptionGroup("h", [IndexError(2)])]))
     assert {"ExceptionGroup", "LookupError"} <= set(group.kinds)
     assert "KeyError" not in group.kinds
+
+
+def test_a_group_of_one_error_is_recorded_as_that_error() -> None:
+    info = describe(ExceptionGroup("unhandled errors", [ExceptionGroup("h", [KeyError("no such city")])]))
+    assert (info.type, info.message, info.leaves) == ("KeyError", "'no such city'", ())
+    assert "ExceptionGroup: unhandled errors (1 sub-exception)" in info.traceback
+
+
+def test_a_group_is_recorded_by_all_that_it_is_made_of_in_whatever_order_it_came() -> None:
+    inner = ExceptionGroup("h", [TimeoutError("slow"), ValueError("b"), ValueError("c")])
+    info = describe(ExceptionGroup("3 of 5 failed", [inner, KeyError("a")]))
+    assert info.type == "KeyError, TimeoutError, ValueError"
+    assert info.message == (
+        "3 of 5 failed (2 sub-exceptions): KeyError: 'a'; TimeoutError: slow; ValueError: b; ValueError: c"
+    )
+    assert [(leaf[0], leaf[-1]) for leaf in info.leaves] == [
+        ("TimeoutError", "transient"), ("ValueError", "unknown"), ("ValueError", "unknown"), ("KeyError", "unknown"),
+    ]  # fmt: skip
+    other = describe(ExceptionGroup("3 of 5 failed", [KeyError("a"), inner]))
+    assert (other.type, other.message) == (info.type, info.message)
+
+
+def test_what_is_recorded_of_a_large_group_is_bounded_and_holds_no_secrets() -> None:
+    many = [type(f"Odd{n}Error", (Exception,), {})("hush" + "x" * 1_000) for n in range(1_000)]
+    info = describe(ExceptionGroup("g", many), Mask(["hushx"]))
+    assert info.type.endswith(", and 45 more")
+    assert len(info.type) <= 500
+    assert "and 995 more" in info.message
+    assert len(info.message) <= 2_000
+    assert "hush" not in info.message
+    assert len(info.leaves) == 51
+    assert info.leaves[-1] == []  # which no name stands for
 
 
 def test_texts_are_bounded_and_valid() -> None:
