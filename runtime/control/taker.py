@@ -23,7 +23,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
@@ -64,7 +64,7 @@ class _Line:
         self.begun = False  # its task has: one that is cancelled before does nothing, and tells nobody
         self.busy = False  # with its first
         self.again = False  # its machine has been spawned: what waits for that is looked for again
-        self.requests: set[str] = set()
+        self.requests: Counter[str] = Counter()  # of those rows, by their keys
         self.scope = anyio.CancelScope()
         self.over = anyio.Event()
 
@@ -265,7 +265,7 @@ class Taker:
         about = self._line_of.get(row.request_id) or _about(row)
         line = self._line(about)
         line.rows.append((row, self._is_unheard(row)))
-        line.requests.add(row.request_id)
+        line.requests[row.request_id] += 1
         self._line_of[row.request_id] = about
 
     def _line(self, about: str) -> _Line:
@@ -284,8 +284,8 @@ class Taker:
                     await self._next(about, line)
         finally:
             del self._lines[about]
-            for request_id in line.requests:
-                self._line_of.pop(request_id, None)
+            for row, _ in line.rows:
+                self._let_go(line, row)
             line.over.set()
             self._end_line(about.removeprefix("machine "), line)
 
@@ -320,14 +320,23 @@ class Taker:
             self._put_back(line, 0, 1)
             return
         line.rows.popleft()
+        self._let_go(line, row)
         if row.kind == "machine":
             self._in_hand -= 1
             self._look_for_more()
+
+    def _let_go(self, line: _Line, row: InboxRow) -> None:
+        """It is in a line no more: forget where others of its key would go, unless there are some."""
+        line.requests[row.request_id] -= 1
+        if not line.requests[row.request_id]:
+            del line.requests[row.request_id]
+            self._line_of.pop(row.request_id, None)
 
     def _put_back(self, line: _Line, first: int, last: int | None = None) -> None:
         """Leave some of the rows of a line in the inbox, to be found there again."""
         rows = [*line.rows]
         for row, _ in rows[first:last]:
+            self._let_go(line, row)
             self._taken.discard(row.row)
             self._events.discard(row.row)
             self._in_hand -= row.kind == "machine"
