@@ -24,6 +24,7 @@ from typing import Any, Protocol, TypeAlias, cast
 import msgspec
 
 from ..machines import Guard, InvalidTransitionError, Machine, Severity, State, Timed, Transition
+from ..machines.machine import answers_later
 from .commands import Fire
 from .records import MachineRecord
 from .schema import did_you_mean, plain_problem, short
@@ -90,6 +91,8 @@ class MachineActor(msgspec.Struct, frozen=True):
                 raise TypeError(f"timed holds Timed(state, event, fact), and not {entry!r:.80}")
         if self.on_event is not None and not callable(cast("object", self.on_event)):
             raise TypeError(f"on_event is a function of the facts and a Fire, and not {self.on_event!r:.80}")
+        if answers_later(self.on_event):
+            raise TypeError("on_event is a plain function of the facts and a Fire, and neither async nor a generator")
         for name, functions in (("on_enter", self.on_enter), ("on_exit", self.on_exit)):
             if not isinstance(cast("object", functions), Mapping):
                 raise TypeError(f"{name} holds functions by state: {{'*': function}}, and not {functions!r:.80}")

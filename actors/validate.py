@@ -22,6 +22,7 @@ from typing import Any, cast
 import msgspec
 
 from ..machines import TaskState
+from ..machines.machine import answers_later
 from .backoff import WaitError, decode_wait, encode_wait, is_strategy
 from .error_names import name_finding
 from .fields import Bodies, Fields
@@ -355,6 +356,8 @@ class _Checker(Fields):
         try:
             if is_strategy(wait):
                 encode_wait(wait)
+            elif answers_later(wait):
+                self.bad(at, "is async or a generator, and is asked for seconds at once", "write a plain function")
             elif isinstance(wait, str) or callable(wait):
                 self.function(wait, at)
             else:

@@ -14,12 +14,14 @@ Rules
 - Nothing leaves a terminal state, but for rows declared `forced`.
 
 A table that cannot be compiled (a row that names an undeclared state, a state declared twice, an empty name, a
-guard that is no function) is refused when it is built. One that compiles but is unsound is what `check()` finds.
+guard that is no plain function) is refused when it is built. One that compiles but is unsound is what `check()` finds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from types import CodeType
 from typing import Any, Final, Literal, TypeAlias, TypeVar, cast
 
 import msgspec
@@ -357,6 +359,11 @@ class Machine:
                 yield f"the row {title(row)} names the undeclared state {state!s}"
         if row.guard is not None and not callable(cast("object", row.guard)):
             yield f"the row {title(row)} has the guard {row.guard!r}, which is no function of facts and payload"
+        if row.guard is not None and answers_later(row.guard):
+            yield (
+                f"the row {title(row)} has the guard {label(row.guard)!r}, which is async or a generator: what it "
+                "returns at once is always true. A guard is a plain function"
+            )
         if row.severity not in SEVERITIES:
             known = ", ".join(SEVERITIES)
             yield f"the row {title(row)} has the severity {row.severity!r}, which is not one of {known}"
@@ -367,6 +374,17 @@ class Machine:
         named += [("the event", name) for name in dict.fromkeys(row.event for row in self.transitions)]
         named += [("the fact", name) for name in dict.fromkeys(entry.after for entry in self.timed)]
         yield from (f"{what} {name!r} {NO_NAME}" for what, name in named if not is_name(name))
+
+
+_LATER: Final = 0x20 | 0x80 | 0x200  # of a code object: generator, coroutine, asynchronous generator
+
+
+def answers_later(function: object) -> bool:
+    """Whether a function is async, or a generator: its answer is not what it returns."""
+    while isinstance(function, partial):
+        function = function.func
+    code = getattr(function, "__code__", None) or getattr(getattr(type(function), "__call__", None), "__code__", None)  # noqa: B004
+    return isinstance(code, CodeType) and bool(code.co_flags & _LATER)
 
 
 Part = TypeVar("Part", State, Transition, Timed)

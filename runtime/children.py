@@ -26,6 +26,7 @@ from ..actors.messages import Message
 from ..actors.names import name_problem
 from ..actors.records import JobRecord
 from ..actors.spec import Workstream
+from ..actors.theirs import is_a, shown
 from .bodies import LARGE, fingerprint_of, prepared
 from .cluster.ids import adopt, reserve
 from .engines.childjob import ChildJob
@@ -58,6 +59,8 @@ class Children:
 
     async def submit(self, context: TaskContext, workstream: Workstream, name: str) -> ChildJob:
         """`TaskContext.submit`."""
+        if not is_a(workstream, Workstream):
+            raise TypeError(f"submit takes a Workstream, not {shown(workstream, 60)}")
         if problem := name_problem(name):
             raise ValueError(f"{name!r:.80} cannot be the name of a child job: it {problem}")
         context.keep_out_secrets(name, "the child job's name")

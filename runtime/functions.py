@@ -29,7 +29,18 @@ from ..actors.theirs import called, said, shown, text_of
 from .beside import file_of, lies, module_in, place_of, plain
 from .engines.bodies import takes_context
 from .imported import imported
-from .program import AGAIN, MAIN, is_own_file, main_module, module_of, own_main, own_module, own_name, why_not
+from .program import (
+    AGAIN,
+    MAIN,
+    is_own_file,
+    main_module,
+    module_of,
+    own_main,
+    own_module,
+    own_name,
+    why_not,
+    written_elsewhere,
+)
 
 Body = Callable[..., Any]
 REMEDY = "Define it at the top level of a module, or register it (@runtime.task)"
@@ -59,6 +70,13 @@ def path_of(func: Body) -> str:
     except (KeyError, AttributeError):
         found = None
     if found is func or (isinstance(func, MethodType) and found == func):
+        if module in {MAIN, AGAIN} and (file := written_elsewhere(func)) is not None:
+            raise NoPath(
+                f"{name!r} is written in {file}, which {parts_of(own_name() + ':')[1]} has executed as its own: a "
+                "restart could not tell it from a function of another such script. Start the script by Python, or by "
+                "runpy.run_path(path, run_name='__main__'), put the function in a module, or register it "
+                "(@runtime.task)"
+            )
         return f"{_named(module)}:{name}"
     raise NoPath(f'"{module}:{name}" is not {func!r}: a restart would find something else. {REMEDY}')
 

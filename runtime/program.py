@@ -21,8 +21,11 @@ from __future__ import annotations
 import os
 import sys
 import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from inspect import unwrap
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 from .beside import same_file
 
@@ -99,6 +102,19 @@ def is_own_file(file: str | None) -> bool:
     """Whether that file is this program's own."""
     own, main = own_main(), _main()
     return main is not None and same_file(own[1] if own is not None and own[0] == "file" else _file(main), file)
+
+
+def written_elsewhere(func: object) -> str | None:
+    """The file of a function of `__main__`, where that is none of this program's: a launcher has executed it there."""
+    own = own_main()
+    with suppress(ValueError):  # it wraps itself
+        func = unwrap(cast("Callable[..., Any]", func))
+    file = getattr(getattr(func, "__code__", None), "co_filename", None)
+    if own is None or own[0] != "file" or getattr(sys, "frozen", False):
+        return None
+    if not isinstance(file, str) or not os.path.isfile(file) or same_file(file, own[1]):  # noqa: PTH113
+        return None
+    return None if same_file(file, _file(_main())) else file
 
 
 def main_module() -> ModuleType | None:

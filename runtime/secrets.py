@@ -25,6 +25,7 @@ from typing import Any
 from urllib.parse import quote, quote_plus
 
 from ..actors.theirs import called, is_a, kind_name
+from ..machines.machine import answers_later
 
 MASK = "***"
 MASKS_KEPT = 1_000
@@ -154,6 +155,8 @@ class Secrets:
             self._source = os.environ.get
         else:
             self._source = source if callable(source) else source.get
+        if answers_later(self._source):
+            raise TypeError("secrets is a mapping or a plain function of a name, and neither async nor a generator")
         self._masks: dict[frozenset[str], Mask] = {}  # by the values that were handed out together, the latest last
         self.all: Mask | None = None
         """Hides every value that was handed out so far, of the last `MASKS_KEPT` that were handed out together."""

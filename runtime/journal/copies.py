@@ -17,7 +17,7 @@ from pathlib import Path
 
 from ...machines.log import EPOCH
 from .contract import JournalMissing, JournalUnwritable
-from .opening import check_pages, connect, refusal, refusing, version_of
+from .opening import check_pages, connect, connect_reader, refusal, refusing, version_of
 
 _RAISE_KEYS = f"UPDATE meta SET last_key = (last_key / {EPOCH} + 1) * {EPOCH}"  # noqa: S608 - a number of ours
 
@@ -48,7 +48,7 @@ def _copy(source: Path, to: Path, what: str, changes: tuple[str, ...]) -> None:
     if not source.is_file():
         raise JournalMissing(f"There is no journal {source}. Check the path.")
     try:
-        with refusing(source), contextlib.closing(connect(source, "ro")) as connection:
+        with refusing(source), contextlib.closing(connect_reader(source)) as connection:
             if not version_of(connection, source):
                 raise JournalMissing(f"{source} is empty: there is no journal in it. Check the path.")
             check_pages(connection, source)

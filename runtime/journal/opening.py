@@ -53,6 +53,26 @@ def connect(path: Path, mode: str) -> sqlite3.Connection:
     return connection
 
 
+def connect_reader(path: Path) -> sqlite3.Connection:
+    """Open a journal to read it, also where nothing can be written. Raises JournalMissing, sqlite3.Error."""
+    connection = connect(path, "ro")
+    try:
+        connection.execute("SELECT 1 FROM sqlite_master").fetchone()
+    except sqlite3.Error as error:
+        connection.close()
+        if code_of(error) == sqlite3.SQLITE_READONLY and is_half_made(path):
+            raise JournalMissing(
+                f"{path} is half-made: the runtime that began it was killed. The next one to open it makes "
+                "it whole; there is nothing in it yet."
+            ) from None
+        log = path.with_name(path.name + "-wal")
+        if code_of(error) not in {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY} or log.exists():
+            raise
+        # Stopped, and in a folder where SQLite can make no files of its own: then nobody writes it.
+        return connect(path, "ro&immutable=1")
+    return connection
+
+
 def connect_writer(path: Path) -> sqlite3.Connection:
     """Open a journal that is known to be ours, ready for `COMMIT`. Raises sqlite3.Error."""
     connection = connect(path, "rw")
@@ -138,7 +158,7 @@ def refuse_second_name(path: Path) -> None:
                 f"its owner, and what it has in {path.name}-wal. Remove the others (`find DIR -samefile FILE` lists "
                 "them)."
             )
-        if _is_mounted(path):
+        if stat.S_ISREG(found.st_mode) and _is_mounted(path):
             raise JournalUnwritable(
                 f"{path} is mounted by itself (a bind mount of one file, as `docker run -v FILE:FILE` makes), and what "
                 f"a journal has in {path.name}-wal would stay outside of it: it would be lost, or damage the file. "

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sqlite3
 import threading
 from collections.abc import Generator, Iterator, Sequence
 from itertools import islice, takewhile
@@ -55,10 +54,8 @@ from .decoding import (
 from .opening import (
     SMALLEST,
     check_pages,
-    code_of,
-    connect,
+    connect_reader,
     damage,
-    is_half_made,
     no_file,
     refuse_name,
     refuse_second_name,
@@ -93,29 +90,11 @@ class SqliteReader:
             raise JournalCorrupt(f"{in_words(self._path)} is no journal. It was not touched: check the path.")
         refuse_second_name(self._path)
         with refusing(self._path), contextlib.ExitStack() as undo:
-            self._connection = self._connect()
+            self._connection = connect_reader(self._path)
             undo.callback(self._connection.close)
             if version_of(self._connection, self._path) == 0:
                 raise JournalMissing(f"{in_words(self._path)} is empty: no runtime has used it as its journal yet.")
             undo.pop_all()
-
-    def _connect(self) -> sqlite3.Connection:
-        connection = connect(self._path, "ro")
-        try:
-            connection.execute("SELECT 1 FROM sqlite_master").fetchone()
-        except sqlite3.Error as error:
-            connection.close()
-            if code_of(error) == sqlite3.SQLITE_READONLY and is_half_made(self._path):
-                raise JournalMissing(
-                    f"{self._path} is half-made: the runtime that began it was killed. The next one to open it makes "
-                    "it whole; there is nothing in it yet."
-                ) from None
-            log = self._path.with_name(self._path.name + "-wal")
-            if code_of(error) not in {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY} or log.exists():
-                raise
-            # Stopped, and in a folder where SQLite can make no files of its own: then nobody writes it.
-            return connect(self._path, "ro&immutable=1")
-        return connection
 
     # -- questions
 
@@ -377,7 +356,7 @@ class SqliteReader:
     def _rows(self, sql: str, *values: object) -> list[Any]:  # Any: rows are tuples of what SQLite holds
         with self._one_at_a_time, refusing(self._path):
             if self._is_aside:
-                self._connection = self._connect()
+                self._connection = connect_reader(self._path)
                 self._is_aside = False
             return self._connection.execute(sql, values).fetchall()
 

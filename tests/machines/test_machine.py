@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
 import pytest
@@ -212,6 +213,25 @@ class TestCompiling:
     def test_a_guard_that_is_no_function(self, guard: Any) -> None:
         states = [State("new", bounded_by="it"), State("old", terminal=True)]
         with pytest.raises(ValueError, match="which is no function of facts and payload"):
+            Machine("m", "new", states=states, transitions=[Transition("new", "go", "old", guard)])
+
+    @pytest.mark.parametrize("how", ["async", "partial", "object", "generator"])
+    def test_a_guard_whose_answer_comes_later(self, how: str) -> None:
+        """What it returns at once is an object, which is true: the door would be open to everybody."""
+
+        async def closed(facts: Any, payload: Any) -> bool:
+            return False
+
+        def yields(facts: Any, payload: Any) -> Any:
+            yield False
+
+        class Asks:
+            async def __call__(self, facts: Any, payload: Any) -> bool:
+                return False
+
+        guard: Any = {"async": closed, "partial": partial(closed), "object": Asks(), "generator": yields}[how]
+        states = [State("new", bounded_by="it"), State("old", terminal=True)]
+        with pytest.raises(ValueError, match="is async or a generator: what it returns at once is always true"):
             Machine("m", "new", states=states, transitions=[Transition("new", "go", "old", guard)])
 
     @pytest.mark.parametrize(

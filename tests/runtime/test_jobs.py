@@ -115,6 +115,8 @@ async def changes(task: TaskContext) -> None:
     await task.submit(LEAVES, name="one")
     with pytest.raises(JobExists, match="with another workstream"):
         await task.submit(Workstream("other", tasks=[Task("x", run=leaf)]), name="one")
+    with pytest.raises(TypeError, match="submit takes a Workstream, not 'leaves'"):
+        await task.submit("leaves", name="two")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="cannot be the name of a child job: it holds '/'"):
         await task.submit(LEAVES, name="a/b")
 

@@ -67,6 +67,10 @@ def note(facts: Facts, fire: Fire) -> Facts:
     return facts
 
 
+async def later(facts: Facts, fire: Fire) -> Facts:
+    return facts
+
+
 def patient(facts: Facts, fire: Fire) -> bool:
     """Whether a run may be parked."""
     return facts.recovery_timeout > 100
@@ -447,6 +451,7 @@ async def test_facts_that_a_machines_guards_say_they_read_have_to_be_there() -> 
         ({"facts": {"a": 1}}, r"an instance of a msgspec Struct that declares them, not \{'a': 1\}"),
         ({"facts": Facts}, r"an instance of a msgspec Struct: Facts\(\), not <class"),
         ({"timed": [("queued", "FAIL", "beats")]}, r"Timed\(state, event, fact\), and not \('queued'"),
+        ({"on_event": later}, r"on_event is a plain function .*, and neither async nor a generator"),
         ({"on_event": "count"}, r"on_event is a function of the facts and a Fire, and not 'count'"),
         ({"on_enter": [tell]}, r"on_enter holds functions by state"),
         ({"on_exit": {"queued": "tell"}}, r"on_exit\['queued'\] is a function, and not 'tell'"),

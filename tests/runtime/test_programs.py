@@ -214,6 +214,19 @@ def test_the_same_workstream_of_another_kind_of_program_is_told_so(tmp_path: Pat
     ) in told
 
 
+def test_what_a_launcher_executes_as_its_own_is_not_kept_as_the_launchers(tmp_path: Path) -> None:
+    """Two such scripts have one `__main__` and one name for their functions: either could run what the other left."""
+    (tmp_path / "launch.py").write_text(
+        "import sys\nsys.argv.pop(0)\nexec(compile(open(sys.argv[0]).read(), sys.argv[0], 'exec'))\n"
+    )
+    script = write(tmp_path, "invoices")
+    told = run(tmp_path / "launch.py", script, "submit", "thread", cwd=tmp_path)
+    assert f"'work' is written in {script}, which {tmp_path / 'launch.py'} has executed as its own" in told
+    assert "runpy.run_path(path, run_name='__main__')" in told
+    run(script, "submit", "thread", cwd=tmp_path)
+    assert run(script, cwd=tmp_path) == "invoices"
+
+
 def test_a_module_that_is_run_keeps_its_real_name(tmp_path: Path) -> None:
     (tmp_path / "shop").mkdir()
     (tmp_path / "shop" / "__init__.py").touch()

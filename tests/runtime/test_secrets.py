@@ -208,6 +208,14 @@ async def test_task_log_masks_whatever_renders_it(renderer: Any, capsys: pytest.
     assert HIDDEN not in shown
 
 
+def test_a_source_that_answers_later_is_refused_at_once() -> None:
+    async def source(name: str) -> str:
+        return VALUE
+
+    with pytest.raises(TypeError, match="secrets is a mapping or a plain function of a name, and neither async"):
+        Runtime(secrets=source)  # type: ignore[arg-type]
+
+
 async def test_a_source_of_the_application_s_own_is_asked_at_each_start() -> None:
     asked: list[str] = []
 

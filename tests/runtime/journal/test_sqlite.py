@@ -338,8 +338,10 @@ def test_a_read_only_file_or_folder_is_refused_for_writing_but_can_be_read() -> 
         path = written(folder / "state.db")
         code = f"""
 import os
+import tempfile
 import urllib.parse  # which pathlib would import too late
 from pathlib import Path
+from callboard.runtime.journal.copies import back_up
 from callboard.runtime.journal.reader import SqliteReader
 from callboard.runtime.journal.sqlite import SqliteJournal
 from callboard.runtime.journal.contract import JournalUnwritable
@@ -349,6 +351,9 @@ if os.geteuid() == 0:
 reader = SqliteReader({str(path)!r})
 print([job.id for job in reader.jobs()])
 reader.close()
+with tempfile.TemporaryDirectory() as elsewhere:
+    back_up(Path({str(path)!r}), Path(elsewhere) / "copy.db")
+    print([job.id for job in SqliteReader(Path(elsewhere) / "copy.db").jobs()])
 for name in ("state.db", "new.db"):
     try:
         Loop().open(SqliteJournal(Path({str(folder)!r}) / name))
@@ -362,7 +367,7 @@ for name in ("state.db", "new.db"):
             done = subprocess.run([sys.executable, "-c", code], env=CHILD, capture_output=True, text=True, check=False)
         finally:
             folder.chmod(0o755)
-        assert done.stdout.split("\n") == ["['job-1']", "True", "True", ""], done.stderr
+        assert done.stdout.split("\n") == ["['job-1']", "['job-1']", "True", "True", ""], done.stderr
         assert content(folder) == before
 
 
