@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import contextvars
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from queue import Empty, SimpleQueue
 from typing import Any, Literal, TypeAlias, TypeVar
 
@@ -85,6 +86,30 @@ class GivenUp(Exception):  # noqa: N818 - what has happened
     """Nobody waits any more for what a lane runs."""
 
 
+class Asker:
+    """Somebody who may have to end without the answers that he waits for: what is asked within `asking()`."""
+
+    def __init__(self) -> None:
+        self.waits: set[anyio.CancelScope] = set()
+
+    @contextmanager
+    def asking(self) -> Generator[None]:
+        """Have what is asked here be asked by him."""
+        before = _asker.set(self)
+        try:
+            yield
+        finally:
+            _asker.reset(before)
+
+    def give_up(self) -> None:
+        """Leave to itself what he waits for now: he gets GivenUp."""
+        for scope in self.waits:
+            scope.cancel()
+
+
+_asker: contextvars.ContextVar[Asker | None] = contextvars.ContextVar("callboard asker", default=None)
+
+
 class Lane:
     """So many threads at a time."""
 
@@ -101,13 +126,18 @@ class Lane:
 
     async def patiently(self, func: Callable[..., T], *args: Any) -> T:
         """Run a function in a thread, whoever is cancelled meanwhile. Raises GivenUp."""
+        asker = _asker.get()
         with anyio.CancelScope(shield=True) as scope:
             self._waits.add(scope)
+            if asker is not None:
+                asker.waits.add(scope)
             try:
                 if not self._given_up:
                     return await self.run(func, *args, abandon=True)
             finally:
                 self._waits.discard(scope)
+                if asker is not None:
+                    asker.waits.discard(scope)
         raise GivenUp
 
     async def run(self, func: Callable[..., T], *args: Any, abandon: bool = False) -> T:

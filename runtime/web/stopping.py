@@ -11,7 +11,8 @@ Rules
   that is not to be kept after the present answer, and was to be before. The third one is any server's that listens in
   this process: it does not listen any more where the request has come to.
 - It is looked for only while requests are under way.
-- Streams are ended then. What is not answered within `PATIENCE` seconds is answered that the server stops.
+- Streams are ended then. What is not answered within `PATIENCE` seconds is answered that the server stops, also where
+  it waits for a database that answers nothing.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import Any
 import anyio
 
 from ..detached import start_detached
+from ..threads import Asker
 from .listening import Listening, address_of
 
 EVERY = 0.25
@@ -45,12 +47,15 @@ def _owner(handler: Any) -> object:  # whatever a program has for a handler
 
 
 class Going:
-    """One request under way. scope: what it is answered in. address: where it has come to, if that is known."""
+    """One request under way. scope: what it is answered in. asker: who asks the journal for it. address: where it has
+    come to, if that is known.
+    """
 
-    __slots__ = ("_connection", "address", "scope")
+    __slots__ = ("_connection", "address", "asker", "scope")
 
     def __init__(self, asked: Any, receive: Any) -> None:
         self.scope = anyio.CancelScope()
+        self.asker = Asker()
         self.address = address_of(asked)
         connection = getattr(receive, "__self__", None)
         self._connection: object = connection if getattr(connection, "keep_alive", None) is True else None
@@ -106,3 +111,5 @@ class Underway:
         until = anyio.current_time() + PATIENCE
         for going in ending:
             going.scope.deadline = min(going.scope.deadline, until)
+            if going.scope.cancel_called:
+                going.asker.give_up()

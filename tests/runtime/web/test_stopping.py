@@ -203,6 +203,37 @@ def test_a_server_in_a_thread_without_signals_ends_its_streams_and_another_one_g
             serving.result(ENDS)
 
 
+def test_a_question_that_the_journal_does_not_answer_holds_up_no_server(tmp_path: Path) -> None:
+    """As with a database whose disk hangs: nobody can interrupt the thread that asks it."""
+    asked, answers = threading.Event(), threading.Event()
+
+    def silent(job_id: str) -> None:
+        asked.set()
+        answers.wait()
+
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(Runtime(tmp_path / "s.db")) as runtime:
+        runtime.journal.job = silent  # type: ignore[method-assign]
+        port = free_port()
+        app: Any = portal.call(board, runtime)
+        server = uvicorn.Server(uvicorn.Config(app, port=port, lifespan="off", log_level="critical"))
+        serving = portal.start_task_soon(server.serve)
+        until = time.monotonic() + 30
+        while not server.started:
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        try:
+            with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+                connection.sendall(b"GET /api/jobs/none HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                assert asked.wait(30)
+                server.should_exit = True
+                with connection.makefile("rb") as answer:
+                    assert answer.readline().split()[1] == b"503"
+            serving.result(ENDS)
+            assert runtime.is_open
+        finally:
+            answers.set()
+
+
 @pytest.mark.skipif(threading.current_thread() is not threading.main_thread(), reason="handlers are the main thread's")
 def test_a_server_is_known_by_its_handler_and_nothing_is_taken_from_it() -> None:
     before = signal.getsignal(signal.SIGTERM)
