@@ -41,6 +41,7 @@ from .engines.bodies import takes_context
 from .engines.context import TaskContext
 from .engines.contract import Call, CommandCall, Engine, ErrorInfo, Outcome, ProcessCall
 from .engines.processes import ASKED_BY
+from .engines.shells import hides_failures
 from .engines.shortage import Pauses, is_shortage
 from .functions import source_of
 from .imported import imported
@@ -88,6 +89,7 @@ class Caller(Reports):
         self._children = children
         self.desk = ApprovalDesk(tell, bodies, durable=durable, folder_of=kernel.folder_of)
         self._marks = marks
+        self._told_of_shell = False
         self._functions: dict[str, Callable[..., Any]] = {}
         self._delayed: deque[StartCall | RunHook] = deque()  # what could not be started for now, in its order
         self._again: Timer | None = None
@@ -500,6 +502,12 @@ class Caller(Reports):
         self, stream: Workstream, task: Task | None, part: Part, *, path: Path | None, env: dict[str, str]
     ) -> CommandCall:
         words = _words(part)
+        if not self._told_of_shell and "shell" in words and hides_failures(words["shell"]):
+            self._told_of_shell = True
+            text = (
+                "there is no bash here: of a pipeline in a `shell` command only the exit code of its last part counts"
+            )
+            self._notice("no_pipefail", "warning", text)
         secrets, mask = self._secrets_of(stream, task)
         env = {**stream.env, **env, **secrets, **self._marks}
         return CommandCall(

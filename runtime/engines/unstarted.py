@@ -27,6 +27,7 @@ import msgspec
 from ..tracebacks import clean
 from .contract import CommandCall, ErrorInfo
 from .failures import describe
+from .shells import shell_line
 
 LARGEST = 131_071
 """Bytes that Linux takes of one argument, or of one variable with its name."""
@@ -65,7 +66,7 @@ def _refusal(command: CommandCall, error: Exception) -> tuple[str, str] | None:
 
 def _refused_by_system(command: CommandCall, error: OSError) -> tuple[str, str] | None:
     number, cwd = error.errno, command.cwd
-    program = command.argv[0] if command.argv else "/bin/sh"
+    program = command.argv[0] if command.shell is None else shell_line(command.shell)[0]
     if number == errno.E2BIG:
         return "command_too_large", _too_large(command)
     if number in _NOT_THERE | _FORBIDDEN and cwd and not os.path.isdir(cwd):  # noqa: PTH112 - never raises

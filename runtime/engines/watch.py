@@ -36,6 +36,7 @@ from .contract import CommandCall, ProcessInfo
 from .lookout import Lookout, Watched
 from .output import Output
 from .processes import TOKEN, kill_leftover, signal_group, start_time
+from .shells import shell_line
 from .shortage import Pauses, is_shortage
 
 _CHUNK = 65_536  # bytes read at once: what a pipe holds unless it was enlarged
@@ -153,7 +154,7 @@ class Watcher(Lookout[Child]):
             child.output = Output(command.output_path, command.output_limit, command.mask, command.output_root)
             child.began = self._clock()
             child.process = subprocess.Popen(  # noqa: S603 - to run what the specification says is the purpose
-                command.argv if command.shell is None else ["/bin/sh", "-c", command.shell],
+                command.argv if command.shell is None else shell_line(command.shell),
                 stdin=subprocess.DEVNULL,
                 stdout=write_end,
                 stderr=write_end,

@@ -20,6 +20,7 @@ from callboard.actors.validate import SpecificationError
 from callboard.machines import InvalidTransitionError
 from callboard.machines.audit import audit_lines
 from callboard.runtime import observe
+from callboard.runtime.engines import shells
 from callboard.runtime.engines.context import TaskContext
 from callboard.runtime.journal.contract import JournalLocked
 from callboard.runtime.observe import Dropped
@@ -206,6 +207,20 @@ async def test_heartbeat_details_reach_the_next_attempt(open_runtime: Callable[.
     async with open_runtime() as runtime:
         outcome = await (await runtime.submit(Workstream("w", tasks=[Task("t", run=tells, retry=NO_WAIT)]))).wait()
     assert outcome.results == {"t": {"row": 17}}
+
+
+async def test_where_there_is_no_bash_a_pipeline_is_told_of_once(
+    open_runtime: Callable[..., Runtime], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shells, "bash", lambda: None)
+    async with open_runtime() as runtime:
+        notices = runtime.events(event="no_pipefail")
+        lines = [Task(name, command="true | true", shell=True) for name in ("a", "b")]
+        spec = Workstream("w", tasks=[Task("plain", command="true", shell=True), *lines])
+        assert (await (await runtime.submit(spec)).wait()).ok
+        notices.close()
+        (told,) = [notice async for notice in notices]
+    assert told.severity == "warning"
 
 
 async def test_commands_conditions_checks_and_hooks(open_runtime: Callable[..., Runtime], tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import anyio
 import pytest
 
-from callboard.runtime.engines import processes, watch
+from callboard.runtime.engines import processes, shells, watch
 from callboard.runtime.engines.contract import Call, CommandCall, Outcome, ProcessInfo
 from callboard.runtime.engines.output import Output
 from callboard.runtime.engines.processes import kill_leftover, start_time
@@ -94,6 +94,23 @@ async def test_a_shell_only_when_asked_for(tmp_path: Path) -> None:
         shell = await run(bench, CommandCall(shell='echo "$X" | tr a-z A-Z; exit 3', env={"X": "up"}), token=2)
     assert plain.output_tail == "$HOME && false"
     assert (shell.status, shell.exit_code, shell.output_tail) == ("failed", 3, "UP")
+
+
+async def test_a_pipeline_fails_with_any_part_of_it(tmp_path: Path) -> None:
+    async with commands(tmp_path) as bench:
+        hidden = await run(bench, CommandCall(shell=f"false | tee {tmp_path}/x"))
+        fine = await run(bench, CommandCall(shell=f"echo fine | tee {tmp_path}/x"), token=2)
+        wanted = await run(bench, CommandCall(shell=f"set +o pipefail; false | tee {tmp_path}/x"), token=3)
+    assert (hidden.status, hidden.exit_code) == ("failed", 1)
+    assert (fine.status, wanted.status) == ("ok", "ok")
+
+
+async def test_without_bash_a_text_is_run_by_the_plain_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shells, "bash", lambda: None)
+    assert [shells.hides_failures(text) for text in ("a | b", "a || b", "a")] == [True, False, False]
+    async with commands(tmp_path) as bench:
+        outcome = await run(bench, CommandCall(shell="false | true; echo $0"))
+    assert (outcome.status, outcome.output_tail) == ("ok", "/bin/sh")
 
 
 @pytest.mark.parametrize(("expected", "status"), [([0], "failed"), ([3], "ok"), ([0, 3], "ok"), ([], "failed")])
