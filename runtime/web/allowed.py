@@ -19,12 +19,13 @@ from ...actors.base_record import Record
 from ...actors.protection import HELD
 from ...actors.records import ApprovalRecord, BreakerRecord, JobRecord, MachineRecord, WorkerRecord, WorkstreamRecord
 from ...actors.task_record import TaskRecord
-from ...machines import JOB, Event, Phase, WorkstreamState
+from ...machines import JOB, Event, Phase, TaskState, WorkstreamState
 from ...machines.task import TASK
 from ...machines.worker import WORKER
 
 if TYPE_CHECKING:
     from ...actors.lifecycles import Lifecycles
+    from ...actors.workstream import WorkstreamActor
     from ..runtime import Runtime
 
 E = Event
@@ -62,9 +63,11 @@ def actions_of(runtime: Runtime, record: Record, away: Elsewhere | None = None) 
             return _of_its_task(runtime, record)
         case JobRecord():
             if away is not None:
-                return of_job(record, away.run)
+                return of_job(record, away.run, skips=True)  # of its tasks no more is known here
             living = runtime.living(record.id)
-            return of_job(record, None if living is None or living.stream is None else living.stream.record)
+            if living is None or living.stream is None:
+                return of_job(record, None)
+            return of_job(record, living.stream.record, skips=_has_pending(living.stream))
         case WorkerRecord():
             return of_worker(record, runtime.lifecycles)
         case BreakerRecord():
@@ -75,13 +78,18 @@ def actions_of(runtime: Runtime, record: Record, away: Elsewhere | None = None) 
             return []
 
 
-def of_job(job: JobRecord, workstream: WorkstreamRecord | None) -> list[str]:
-    """The words of a job. workstream: its present run, None where it has none yet or has ended."""
-    if JOB.is_terminal(job.state):
-        return [] if job.state == "completed" else ["resume", "retry"]
+def of_job(job: JobRecord, workstream: WorkstreamRecord | None, *, skips: bool = False) -> list[str]:
+    """The words of a job. workstream: its present run, None where it has none yet or has ended.
+
+    skips: whether a task of it may be pending, which is then the one to name.
+    """
+    if JOB.is_terminal(job.state):  # a task is named that the next run does without
+        return ["skip"] if job.state == "completed" else ["resume", "retry", "skip"]
     words = _cancels(JOB.valid_events(job.state))
     if workstream is None:
         return sorted(words)
+    if skips and workstream.cause is None:
+        words.add("skip")
     if workstream.state == WorkstreamState.HELD and workstream.cause is None:
         words.update(_DECISIONS)
     elif workstream.state == WorkstreamState.EXECUTING:
@@ -89,6 +97,11 @@ def of_job(job: JobRecord, workstream: WorkstreamRecord | None) -> list[str]:
     elif workstream.state == WorkstreamState.PAUSED:
         words.add("resume")
     return sorted(words | ({"cancel_force"} if job.state == "cancelling" else set()))
+
+
+def _has_pending(stream: WorkstreamActor) -> bool:
+    """Whether a task of a run is pending. Those at the end of a graph are so for longest."""
+    return any(task.record.state == TaskState.PENDING for task in reversed(stream.tasks))
 
 
 def of_task(task: TaskRecord, *, job_ended: bool, asks: bool = False) -> list[str]:

@@ -88,7 +88,10 @@ export function act({ verb, of, at, body = {} }) {
 }
 
 /** The verbs of a thing in the order of their buttons, as far as the page knows them. */
-export const verbsOf = (thing) => known(thing.actions ?? []);
+export const verbsOf = (thing) => known(buttonsOf(thing, thing.actions ?? []));
+
+/** Of a run it is one of its steps that is skipped, which has that button itself. */
+const buttonsOf = (thing, words) => thing.kind === "job" ? words.filter((word) => word !== "skip") : words;
 
 /** Those of some words that the page knows, in its order; what is being cancelled is cancelled by force only. */
 const known = (words) => ORDER.filter((verb) => words.includes(verb) || (verb === "cancel" && words.includes("cancel_force")));
@@ -216,7 +219,7 @@ function Refused({ problem, of, at, body, from }) {
   if (problem.status === 409 && state) {
     const now = of.kind === "machine"
       ? (may("fire") ? (allowed ?? []).filter((event) => event !== problem.said.event) : []).map((event) => ({ verb: "fire", body: { event }, label: spoken(event) }))
-      : known(commands ?? allowed ?? []).filter(may).map((verb) => ({ verb, body, label: wordsOf(verb, { actions: commands ?? allowed }).label }));
+      : known(buttonsOf(of, commands ?? allowed ?? [])).filter(may).map((verb) => ({ verb, body, label: wordsOf(verb, { actions: commands ?? allowed }).label }));
     return html`<div class="trouble conflict">
       <${Icon} name="question" />
       <div>

@@ -37,7 +37,7 @@ async def test_the_jobs_of_all_nodes_are_shown_and_acted_on(anyio_backend: Any) 
         await scene.until(lambda: job.task("z").record.state == "running")
         assert [one["id"] for one in (await client.get("/api/jobs")).json()["items"]] == ["j"]
         shown = (await client.get("/api/jobs/j")).json()
-        assert (shown["state"], shown["actions"]) == ("running", ["cancel", "cancel_force", "pause"])
+        assert (shown["state"], shown["actions"]) == ("running", ["cancel", "cancel_force", "pause", "skip"])
         tasks = {one["name"]: one for one in (await client.get("/api/jobs/j/tasks")).json()["items"]}
         assert (tasks["z"]["state"], tasks["z"]["actions"]) == ("running", ["cancel", "cancel_force"])
         assert tasks["x"]["actions"] == ["approve", "cancel", "cancel_force", "reject"]

@@ -211,16 +211,16 @@ T, HANGING = Task("t", run=body), Task("hangs", run=body, timeout="9h")
 JOBS: dict[str, tuple[Setup, str]] = {
     "pending": (without_slots, CANCELS),
     "running, ready": (job_of(Task("t", run=body, capabilities=["nobody's"])), CANCELS),
-    "running, held": (job_of(T, hold=HOLD), f"approve {CANCELS} reject"),
-    "running, waiting": (job_of(T, wait="9h"), CANCELS),
+    "running, held": (job_of(T, hold=HOLD), f"approve {CANCELS} reject skip"),
+    "running, waiting": (job_of(T, wait="9h"), f"{CANCELS} skip"),
     "running, executing": (job_of(HANGING), f"{CANCELS} pause"),
     "running, paused": (then(job_of(HANGING), "pause"), f"{CANCELS} resume"),
     "running, validating": (job_of(T, checks=[Check(run=body)]), CANCELS),
     "running, failed": (job_of(Task("fails", run=body), retry=LONG), CANCELS),
     "cancelling, cancelling": (then(job_of(HANGING, cancel_hooks=[Hook(run=body)]), "cancel"), "cancel_force"),
-    "completed, completed": (job_of(T), ""),
-    "failed, failed": (job_of(Task("fails", run=body)), "resume retry"),
-    "cancelled, cancelled": (then(job_of(HANGING), "cancel"), "resume retry"),
+    "completed, completed": (job_of(T), "skip"),
+    "failed, failed": (job_of(Task("fails", run=body)), "resume retry skip"),
+    "cancelled, cancelled": (then(job_of(HANGING), "cancel"), "resume retry skip"),
 }
 
 # -- workers -----------------------------------------------------------------------------------------------------------
@@ -387,6 +387,20 @@ async def test_every_action_in_every_state_is_done_or_refused_as_its_machine_has
     runtime: VirtualRuntime, client: httpx.AsyncClient, case: str, setup: Setup, expected: list[str]
 ) -> None:
     await fire_all(runtime, client, case, setup, expected)
+
+
+async def test_a_job_skips_while_a_task_of_it_is_pending_and_once_it_has_ended(
+    runtime: VirtualRuntime, client: httpx.AsyncClient
+) -> None:
+    job = await submitted(runtime, HANGING, Task("t", run=body, depends_on=["hangs"]))
+    assert actions_of(runtime, job.record) == sorted(f"{CANCELS} pause skip".split())
+    assert (await client.post(f"{path(job)}/skip", json={"task": "t"})).status_code == 200
+    assert actions_of(runtime, job.record) == sorted(f"{CANCELS} pause".split())
+    told = await client.post(f"{path(job)}/skip", json={"task": "t"})
+    assert (told.status_code, "skip" in told.json()["commands"]) == (409, False)
+    done = await submitted(runtime, T)
+    assert actions_of(runtime, done.record) == ["skip"]
+    assert (await client.post(f"{path(done)}/skip", json={"task": "t"})).status_code == 200
 
 
 def test_all_states_are_among_them() -> None:
