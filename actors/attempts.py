@@ -23,6 +23,7 @@ Rules
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -429,7 +430,8 @@ class AttemptedTask(CancellableEntity[TaskRecord]):
             port = self.kernel.port
             wait = self.rest(end, losses)
             if not lost:
-                wait = delay(self.limits.retry, failed, port.random, ended.retry_after, port.resolve)
+                tell = partial(self.kernel.notice, "wait_failed", "error", entity=self)
+                wait = delay(self.limits.retry, failed, port.random, ended.retry_after, port.resolve, tell=tell)
             due = now + wait
             told["retry_at"] = iso(due)
         elif row.target == S.CIRCUIT_OPEN:

@@ -69,17 +69,20 @@ def delay(
     rng: Random,
     error_delay: float | None = None,
     resolve: Callable[[str], Callable[..., Any]] | None = None,
+    *,
+    tell: Callable[[str], object] | None = None,
 ) -> float:
     """Draw the seconds to wait before retry `n` (from 1). Never raises for a `retry` that was validated.
 
     error_delay: the seconds the error itself asked for, if it did; resolve: finds the function of a `wait`
     that is a path (by import unless given). A function that raises, or answers with no number, counts as if
-    `wait` was not set, and a warning is logged; a negative answer counts as 0.
+    `wait` was not set, and `tell` is called with that in words (unless given, it is logged); a negative answer counts
+    as 0.
     """
     if error_delay is not None and error_delay >= 0:
         return min(error_delay, LONGEST_ASKED)
     longest = seconds(retry.max_delay)
-    drawn = None if retry.wait is None else _drawn(retry.wait, n, rng, resolve)
+    drawn = None if retry.wait is None else _drawn(retry.wait, n, rng, resolve, tell or _log)
     if drawn is None:
         steady = _default(retry, n, longest)
         lowest, highest = steady * (1 - retry.jitter), min(longest, steady * (1 + retry.jitter))
@@ -111,15 +114,24 @@ def _default(retry: Retry, n: int, longest: float) -> float:
     return _ask(wait_exponential(multiplier=base, max=longest, exp_base=2.0), n)
 
 
-def _drawn(wait: object, n: int, rng: Random, resolve: Callable[[str], Callable[..., Any]] | None) -> float | None:
+def _drawn(
+    wait: object,
+    n: int,
+    rng: Random,
+    resolve: Callable[[str], Callable[..., Any]] | None,
+    tell: Callable[[str], object],
+) -> float | None:
     try:
         drawn = called(_asked, wait, n, rng, resolve or _imported)
     except Exception as error:
-        text = f"the wait {shown(wait)} failed for retry {n} ({said(error)}); the default backoff is used"
-        with suppress(Exception):  # a handler of the application's
-            called(logging.getLogger("callboard.backoff").warning, text)
+        tell(f"the wait {shown(wait)} failed for retry {n} ({said(error)}); the default backoff is used")
         return None
     return drawn if drawn >= 0 else 0.0  # also for a NaN
+
+
+def _log(text: str) -> None:
+    with suppress(Exception):  # a handler of the application's
+        called(logging.getLogger("callboard.backoff").warning, text)
 
 
 def _asked(wait: object, n: int, rng: Random, resolve: Callable[[str], Callable[..., Any]]) -> float:

@@ -27,6 +27,7 @@ from .commands import Fire, SpawnMachine
 from .entity import Entity
 from .machine_kind import FireFailed, MachineKind, MachineNotFound, digest_of, names_moment, names_of, unfit
 from .messages import Message, Recover, TimerFired, TurnFailed
+from .notices import Notice, Severity
 from .records import MachineRecord, OutboxRow
 from .spec import Hook
 from .transitions import MachineTransition, Transitioned
@@ -90,6 +91,25 @@ class MachineEntity(Entity[MachineRecord]):
 
     def on_fire(self, fire: Fire) -> None:
         """Take an event. Raises InvalidTransitionError, FireFailed, MachineNotFound; nothing has changed then."""
+        try:
+            self._fire(fire)
+        except FireFailed as error:
+            if error.by_function:  # who told it the event need not hear of it
+                self._tell_failed(fire, error)
+            raise
+
+    def _tell_failed(self, fire: Fire, error: FireFailed) -> None:
+        """Tell of it at once: what this turn did, notices too, is undone."""
+        kernel, record = self.kernel, self.record
+        text = f"{record.machine} {record.id}: {error}"
+        kernel.port.tell_notice(
+            Notice(
+                event="event_failed", severity="error", text=text, at=kernel.at, kind=record.kind, entity_id=record.id,
+                facts={"fired": fire.event, "state": record.state}, error=error,
+            )
+        )  # fmt: skip
+
+    def _fire(self, fire: Fire) -> None:
         kind, record = self.found(), self.record
         row, facts = kind.judge(record.state, self.facts, record.facts, fire)
         try:
@@ -221,10 +241,12 @@ class MachineEntity(Entity[MachineRecord]):
         self.set_due({name: due for name, due in record.due.items() if name != event})
         try:
             fact = next(one.after for one in self.found().machine.timed_in[record.state] if one.event == event)
-            self.on_fire(Fire(event, reason=f"its {fact} was over", metadata={"timed": fact}))
+            self._fire(Fire(event, reason=f"its {fact} was over", metadata={"timed": fact}))
         except (InvalidTransitionError, FireFailed, MachineNotFound) as refusal:
             text = f"{record.machine} {record.id}: its timed event {event!r} was refused: {refusal}"
-            kernel.notice("timed_event_refused", "warning", text, self, timed=event, state=record.state)
+            broken = isinstance(refusal, FireFailed) and refusal.by_function
+            severity: Severity = "error" if broken else "warning"
+            kernel.notice("timed_event_refused", severity, text, self, timed=event, state=record.state)
 
     def on_recover(self, _: Recover) -> None:
         """The runtime came back: what fell due meanwhile fires, and what the machine has become is noted."""

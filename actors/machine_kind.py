@@ -55,6 +55,15 @@ class MachineConflict(ValueError):  # noqa: N818 - it says what is the matter
 class FireFailed(ValueError):  # noqa: N818 - it says what happened
     """A guard or the `on_event` of a machine raised, or facts were no facts of it. Nothing has changed."""
 
+    by_function = False
+    """Whether a function of the application's raised, or gave what are no facts: that is no fault of who asks."""
+
+
+def _failed(text: str) -> FireFailed:
+    error = FireFailed(text)
+    error.by_function = True
+    return error
+
 
 class MachineActor(msgspec.Struct, frozen=True):
     """A durable actor that runs by any machine: `runtime.spawn(MachineActor(MACHINE), name="run-7")`.
@@ -217,7 +226,7 @@ class MachineKind:
         except (InvalidTransitionError, FireFailed):
             raise
         except Exception as error:  # the application's own, which must not become the runtime's
-            raise FireFailed(
+            raise _failed(
                 f"{self.machine.name}: {fire.event!r} in state {state!r} was not taken, since a function of the "
                 f"application raised {said(error)}. {'' if facts is not None else NO_FACTS}"
                 "Nothing has changed."
@@ -227,15 +236,15 @@ class MachineKind:
     def _plain(self, changed: Any, fire: Fire) -> Facts:
         """What `on_event` returned, as it is read again: it may be of a class with code of its own."""
         if not is_a(changed, self.facts or type(None)):
-            raise FireFailed(f"{self.machine.name}: its on_event returned {short(changed)}, which are no facts of it")
+            raise _failed(f"{self.machine.name}: its on_event returned {short(changed)}, which are no facts of it")
         if changed is None:
             return None
         if problem := called(number_problem, changed):
-            raise FireFailed(f"{self.machine.name}: {fire.event!r} was not taken: {problem}. Nothing has changed.")
+            raise _failed(f"{self.machine.name}: {fire.event!r} was not taken: {problem}. Nothing has changed.")
         try:
             return self.read(msgspec.Raw(called(msgspec.json.encode, changed)))
         except Exception as error:
-            raise FireFailed(f"{self.machine.name}: its on_event returned no facts of it: {said(error)}") from None
+            raise _failed(f"{self.machine.name}: its on_event returned no facts of it: {said(error)}") from None
 
     def _with(self, facts: Facts, changes: Mapping[str, Any] | None) -> Facts:
         """The facts with some changed."""

@@ -30,6 +30,10 @@
 | actor_restarted | error | it was built anew, and what it knew is lost | actor, traceback |
 | actor_stopped | critical | it ended by its failure (error: as it was decided) | actor, traceback |
 | actor_abandoned | critical | it did not end in time, and is left where it is | actor, message |
+| event_failed | error | a machine took no event, since a function of the application's raised | fired, state |
+| wait_failed | error | a `Retry(wait=...)` raised, or gave no number: the default backoff is used | |
+| on_trouble_failed | error | `on_trouble` raised: told to everybody else | traceback |
+| log_failed | error | the application's log raised: 1, 2, 4, ... times; told to everybody else | times, traceback |
 | subscriber_failed | error | a function that is told of dead letters raised: 1, 2, 4, ... times | times, traceback |
 
 Rules

@@ -116,7 +116,7 @@ class Host:
         self._closed = False
         self._cause: BaseException | None = None  # what the runtime broke by
         self._unwritable_since: float | None = None  # monotonic; None while the journal can be written
-        self.actor_troubles: Counter[str] = Counter()  # by the events of their notices
+        self.notices: Counter[str] = Counter()  # how many were told, by their events
         dispatcher.after_slice = self._after_slice
         dispatcher.on_trouble = self._about_actor
         dispatcher.dead_letters.tell_broken(self._subscriber_broken)
@@ -285,7 +285,6 @@ class Host:
 
     def _about_actor(self, trouble: ActorTrouble) -> None:
         """Tell what became of a user's actor that failed."""
-        self.actor_troubles[trouble.event] += 1
         error, facts = trouble.error, {"actor": trouble.actor}
         if trouble.message is not None:
             facts["message"] = trouble.message
@@ -300,8 +299,25 @@ class Host:
         text = f"a subscriber of dead letters raised, {times} times in all: {said(error)}"
         self.notice("subscriber_failed", "error", text, raised=error, times=times, traceback=traceback_of(error))
 
+    def log_failed(self, error: Exception, times: int) -> None:
+        """Tell that the application's log has raised; that is told by everything but that log."""
+        text = f"the log that this program has configured raised, {times} times in all: {said(error)}"
+        notice = self._broken("log_failed", text, error, times=times)
+        self.hub.tell_readers(notice)
+        self._took(notice)
+
+    def _broken(self, event: str, text: str, error: Exception, **facts: Any) -> Notice:
+        """A notice of a function that was to be told something, and raised."""
+        self.notices[event] += 1
+        notice = Notice(
+            event=event, severity="error", text=text, at=self._clock.time(),
+            facts={**facts, "traceback": traceback_of(error)}, error=error,
+        )  # fmt: skip
+        return notice if self.secrets.all is None else masked_notice(notice, self.secrets.all)
+
     def tell_notice(self, notice: Notice) -> None:
         """Tell of something at once. Raises nothing."""
+        self.notices[notice.event] += 1
         if notice.event == "clock_set_back":
             self._count()
             self.counting.set_back(float(notice.facts["seconds"]))
@@ -318,7 +334,11 @@ class Host:
             return False
         try:
             called(self.on_trouble, notice)
-        except Exception:  # the application's own affair, which must not become the runtime's
+        except Exception as error:  # the application's own affair, which must not become the runtime's
+            text = f"on_trouble raised when it was told of {notice.event}: {said(error)}"
+            broken = self._broken("on_trouble_failed", text, error)
+            if not self.hub.tell_notice(broken, secret=self.secrets.all is not None):
+                self.hub.say_notice(broken)
             return False
         return True
 

@@ -79,7 +79,7 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     timers_fired, timers_late: how many, and the seconds that the loop was late for all of them together;
     latest_timer: the most that it was. failed_hooks, unlogged: hooks that failed, lines that the log would not take.
     actors_failed, actors_restarted, actors_stopped: how often users' actors failed, were built anew, ended by one;
-    dead_letters: messages to actors that were not handled, by the reason.
+    dead_letters: messages to actors that were not handled, by the reason. notices: how many were told, by event.
     Of a node of several: jobs_taken: that it has taken over; nodes_fenced: other nodes that were, as it has seen;
     nodes: that live, it too; lease_left: seconds until its lease runs out, None where the journal has one owner.
     """
@@ -110,6 +110,7 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     actors_restarted: int
     actors_stopped: int
     dead_letters: dict[str, int]
+    notices: dict[str, int]
     events_left: int = 0
     jobs_taken: int = 0
     nodes_fenced: int = 0
@@ -254,9 +255,10 @@ def snapshot(host: Host, requests: int, request_hits: int, member: Membership | 
         breakers={name: str(breaker.record.state) for name, breaker in list(kernel.breakers.items())},
         workers=dict(workers), slots=dict(slots), slots_used=dict(used), timers_fired=timers.fired,
         timers_late=timers.late, latest_timer=timers.latest, failed_hooks=host.caller.failed_hooks,
-        unlogged=host.hub.unlogged, actors_failed=host.actor_troubles["actor_failed"],
+        unlogged=host.hub.unlogged, actors_failed=host.notices["actor_failed"],
+        notices=dict(host.notices),
         dead_letters={str(reason): count for reason, count in dispatcher.dead_letters.counts.items() if count},
-        actors_restarted=host.actor_troubles["actor_restarted"], actors_stopped=host.actor_troubles["actor_stopped"],
+        actors_restarted=host.notices["actor_restarted"], actors_stopped=host.notices["actor_stopped"],
         **({} if member is None else _of_node(member)),
     )  # fmt: skip
 

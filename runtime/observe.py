@@ -251,6 +251,7 @@ class Hub:
         self._listeners: list[Listener] = []
         self.told = 0  # the number of the last transition that was told, to whoever wanted it
         self.unlogged = 0  # lines that the application's log would not take
+        self.on_unlogged: Callable[[Exception, int], object] | None = None  # told what the log raised, and how often
         self.last_resort: LastResort | None = LastResort()
         """What writes trouble where no log is configured; None where somebody shows it to people in another way."""
         self.home: Home | None = None  # the event loop of the runtime, once that is opened
@@ -326,12 +327,16 @@ class Hub:
 
         secret: whether there are secrets, which its error may hold.
         """
+        self.tell_readers(notice)
+        write = configured()
+        return write is not None and self._write(write, line_about(notice, secret=secret))
+
+    def tell_readers(self, notice: Notice) -> None:
+        """Tell subscribers and listeners of a notice, and not the log. Raises nothing."""
         for listener in self._listeners:
             listener.heard((notice,))
         for subscription in list(self._subscriptions):
             subscription.take(notice)
-        write = configured()
-        return write is not None and self._write(write, line_about(notice, secret=secret))
 
     def say_notice(self, notice: Notice) -> None:
         """Tell of trouble that nobody else was told of. Raises nothing."""
@@ -344,6 +349,8 @@ class Hub:
         except Exception as error:
             self.unlogged += 1
             tell_lost(error)
+            if self.on_unlogged is not None and self.unlogged.bit_count() == 1:  # the 1st, 2nd, 4th, ...
+                self.on_unlogged(error, self.unlogged)
             return False
         return True
 
@@ -353,7 +360,7 @@ class Hub:
         What they have still to read of the past they may, until `keep` has read it for them.
         """
         if not self._closed:
-            self._closed, self._cause = True, cause
+            self._closed, self._cause, self.on_unlogged = True, cause, None
         for subscription in list(self._subscriptions):
             subscription.cut(self._cause)
         for listener in list(self._listeners):

@@ -230,6 +230,7 @@ class RuntimeParts(ABC):
         self._host = self._new_host()
         self._host.on_trouble = self.on_trouble
         self._host.hub = self._hub
+        self._hub.on_unlogged = self._host.log_failed
         self._host.secrets = self._secrets
         self._requests = Requests(self._host, self.journal, self.read, self._keep_requests)
         self._closing.callback(self._dispatcher.close)

@@ -54,6 +54,10 @@ def _by_engine(field: str) -> Callable[[Metrics], Values]:
     return lambda told: {(engine,): number for engine, number in slots(told).items()}
 
 
+def _notices(told: Metrics) -> Values:
+    return {(event,): number for event, number in told.notices.items()}
+
+
 def _dead_letters(told: Metrics) -> Values:
     return {(reason,): number for reason, number in told.dead_letters.items()}
 
@@ -84,6 +88,7 @@ SERIES: tuple[Series, ...] = (
     _one("actors_failed", "Failures of users' actors.", "actors_failed", "{failure}"),
     _one("actors_restarted", "Times that users' actors were built anew.", "actors_restarted", "{restart}"),
     _one("actors_stopped", "Users' actors that ended by a failure.", "actors_stopped", "{actor}"),
+    Series("notices", "Notices told.", True, "{notice}", ("event",), _notices),
     Series("dead_letters", "Messages to actors that were not handled.", True, "{message}", ("reason",), _dead_letters),
     _one("jobs_taken_over", "Jobs of other nodes that this one has taken over.", "jobs_taken", "{job}"),
     _one("nodes_fenced", "Other nodes that were fenced, as this one has seen.", "nodes_fenced", "{node}"),

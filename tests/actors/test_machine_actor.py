@@ -107,7 +107,11 @@ def test_a_function_of_the_application_that_raises_refuses_its_event_only(stage:
     assert "RuntimeError: out of ink" in str(refusal)
     assert isinstance(fire(stage, "b", "START"), FireFailed)
     assert fire(stage, "a", "SUCCEED").to_state == "success"
-    assert stage.reports == []
+    assert isinstance(
+        fire(stage, "a", "BEAT", facts={"nothing": 1}), Exception
+    )  # a mistake of who asks, and of nobody else
+    told = [(notice.event, notice.severity, notice.entity_id) for notice in stage.notices]
+    assert told == [("event_failed", "error", "a"), ("event_failed", "error", "b")]
 
 
 # -- time --------------------------------------------------------------------------------------------------------------
