@@ -424,6 +424,8 @@ class AttemptedTask(CancellableEntity[TaskRecord]):
         final = ended.permanent or failure.repeated or (lost and record.on_loss != "rerun")
         failed, losses = record.failed_attempts + (not lost), record.lost_attempts + lost
         told = {"end": end, "failed_attempts": failed, "lost_attempts": losses, "granted": record.granted}
+        if ended.traceback is not None:
+            told["traceback"] = ended.traceback
         row = self.machine.transition(record.state, FAIL, record, failure)
         due = parked = None
         if row.target == S.RETRYING:

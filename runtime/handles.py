@@ -11,6 +11,7 @@ Rules
 from __future__ import annotations
 
 from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 import anyio
@@ -20,7 +21,7 @@ from ..actors.errors import CircuitOpen
 from ..actors.messages import Message
 from ..actors.protection import refusal
 from ..actors.records import JobRecord, WorkstreamRecord
-from ..actors.task_record import TaskRecord
+from ..actors.task_record import AttemptRecord, TaskRecord
 from ..actors.transitions import Transitioned
 from ..machines import InvalidTransitionError
 from ..machines.job import JOB
@@ -30,8 +31,9 @@ from .approvals import PendingApproval, pending_of
 from .attribution import name_of, reason_of, words
 from .control.verbs import commands_of
 from .filters import Event, Filters, Wanted, wanted_by
+from .journal.contract import JournalError
 from .observe import BUFFER, Subscription
-from .outcomes import CutShort, Outcome, closed, goes_on, no_task
+from .outcomes import CutShort, Outcome, RuntimeClosed, closed, explained, goes_on, no_task, to_explain
 
 if TYPE_CHECKING:
     from ..actors.job import JobActor
@@ -290,7 +292,26 @@ class JobHandle:
             if self._cause is None or isinstance(self._cause, CutShort):
                 text = f"{text}; {goes_on(shared=self._runtime.seat is not None)}"
             raise closed(text, self._cause)
+        if asked := to_explain(self._outcome):
+            self._outcome = explained(self._outcome, await self._tries(asked))
         return self._outcome
+
+    async def _tries(self, tasks: list[TaskRecord]) -> dict[str, list[AttemptRecord]]:
+        """The attempts of tasks, by their names; none where the runtime has closed."""
+        found: dict[str, list[AttemptRecord]] = {}
+        with suppress(RuntimeClosed, JournalError):
+            for task in tasks if self._runtime.is_open else ():
+                found[task.name] = await self._runtime.read(self._runtime.journal.attempts, task.id)
+        return found
+
+    async def attempts(self, task: str) -> list[AttemptRecord]:
+        """The attempts of a task in the present run, oldest first: how each ended, and the traceback of what raised.
+
+        Those that are durable; of one that runs, its beginning. Raises LookupError if it has no task of that name.
+        """
+        record = self.task_record(task)
+        found: list[AttemptRecord] = await self._runtime.read(self._runtime.journal.attempts, record.id)
+        return found
 
     @overload
     def events(
@@ -381,6 +402,10 @@ class TaskHandle:
     def elsewhere(self) -> bool:
         """Whether another node of the journal runs it."""
         return self._job.elsewhere
+
+    async def attempts(self) -> list[AttemptRecord]:
+        """Its attempts: `JobHandle.attempts` with its name."""
+        return await self._job.attempts(self.name)
 
     async def cancel(
         self,

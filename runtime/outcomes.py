@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ..actors.records import JobRecord
-from ..actors.task_record import TaskRecord
+from ..actors.task_record import AttemptRecord, TaskRecord
 from ..actors.theirs import shown
 from .journal.cluster import LeaseLost
 from .journal.contract import ArchivedJob
@@ -16,21 +16,28 @@ from .journal.contract import ArchivedJob
 if TYPE_CHECKING:
     from .same import Compared
 
+_EXPLAINED = 5  # tasks whose tracebacks an outcome has
 _SHOWN = 20  # names of tasks, at most, in an error
 
 
 class JobFailed(Exception):  # noqa: N818 - the published name
-    """A job did not complete. `outcome` says what came of every task."""
+    """A job did not complete. `outcome` says what came of every task.
+
+    Its notes are the tracebacks of those that failed it, so that Python shows them with it.
+    """
 
     def __init__(self, outcome: Outcome) -> None:
         super().__init__(f"job {outcome.job_id!r} {outcome.state}: {outcome.error or 'no reason was given'}")
         self.outcome = outcome
+        for name, text in outcome.tracebacks.items():
+            self.add_note(f"task {name!r}:\n{text.rstrip()}")
 
 
 class Outcome(msgspec.Struct, frozen=True):
     """How a job ended. `results` holds what its completed tasks returned, `tasks` every task's last record, by name.
 
-    state: completed, failed or cancelled; shown: the same in the words of the job's lifecycle.
+    state: completed, failed or cancelled; shown: the same in the words of the job's lifecycle. tracebacks: of the
+    functions that failed it, as text, by their tasks' names; at most five, and none once the runtime is closed.
     """
 
     job_id: str
@@ -39,6 +46,7 @@ class Outcome(msgspec.Struct, frozen=True):
     results: Mapping[str, Any]
     tasks: Mapping[str, TaskRecord]
     shown: str = ""
+    tracebacks: Mapping[str, str] = {}
 
     @property
     def ok(self) -> bool:
@@ -58,6 +66,20 @@ def outcome_of(job: JobRecord, tasks: list[TaskRecord]) -> Outcome:
     return Outcome(
         job.id, str(job.state), job.error or job.reason, results, {task.name: task for task in tasks}, job.shown
     )
+
+
+def to_explain(outcome: Outcome) -> list[TaskRecord]:
+    """The tasks whose last attempts tell why a job did not complete; none where that is known, or it completed."""
+    if outcome.ok or outcome.tracebacks:
+        return []
+    failed = [task for task in outcome.tasks.values() if task.state == "failed" and not task.optional]
+    return failed[:_EXPLAINED]
+
+
+def explained(outcome: Outcome, attempts: Mapping[str, Sequence[AttemptRecord]]) -> Outcome:
+    """The outcome with the tracebacks of those tasks, by their names, from their attempts."""
+    found = {name: tries[-1].traceback for name, tries in attempts.items() if tries and tries[-1].traceback}
+    return msgspec.structs.replace(outcome, tracebacks=found) if found else outcome
 
 
 class JobExists(ValueError):  # noqa: N818 - it says what is the matter

@@ -15,8 +15,8 @@ from callboard import client, testing
 
 PUBLIC = """
 Actor ActorError ActorStopped Alert Approval ApprovalExpired ApprovalRejected AskCycleError AskTimeout AttemptOver
-Breaker BreakerHandle Check CheckFailed ChildFailed ChildJob CircuitOpen Clause CommandFailed Condition Context
-DeadLetter Decision DecisionConflict DecisionRefused Defaults Directive Dropped Fire FireFailed GuardRejected
+AttemptRecord Breaker BreakerHandle Check CheckFailed ChildFailed ChildJob CircuitOpen Clause CommandFailed Condition
+Context DeadLetter Decision DecisionConflict DecisionRefused Defaults Directive Dropped Fire FireFailed GuardRejected
 HealthChecks Hook InvalidTransitionError JobExists JobFailed JobHandle JournalCorrupt JournalError JournalLocked
 JournalMissing JournalTooNew JournalUnwritable LeaseLost Lifecycle LogConflict Machine MachineActor MachineConflict
 MachineNotFound MachineRecord MachineRef MailboxFull NameTaken NoEventLoop Node NotSerialisable Notice Outcome

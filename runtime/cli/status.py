@@ -1,4 +1,4 @@
-"""`callboard status [JOB]`: the jobs and machines of a journal, or one of them, also while a runtime has it.
+"""`callboard status [JOB[/TASK]]`: the jobs and machines of a journal, or one of them, also while a runtime has it.
 
 With `--plan`, the order in which a job's tasks run, which is `plan.py`'s.
 """
@@ -30,7 +30,8 @@ Plan = Annotated[bool, typer.Option("--plan", help="Show in which order its task
 
 
 def status(job_id: MaybeJobId = None, *, journal: Place = JOURNAL, as_json: AsJson = False, plan: Plan = False) -> None:
-    """Show the newest jobs and machines of a journal, or the tasks of one job, or one machine."""
+    """Show the newest jobs and machines of a journal, or the tasks of one job, or one task and how its attempts
+    ended, or one machine."""
     from . import machines  # noqa: PLC0415
     from . import owed as owing  # noqa: PLC0415
     from .reading import approvals_of, find_job, nodes_by_job, reading, tasks_of  # noqa: PLC0415
@@ -59,6 +60,9 @@ def status(job_id: MaybeJobId = None, *, journal: Place = JOURNAL, as_json: AsJs
         if not plan and (machine := machines.named(reader, job_id)) is not None:
             machines.show_one(reader, machine, as_json=as_json)
             return
+        if not plan and (task := _task_named(reader, job_id)) is not None:
+            _show_task(reader, task, as_json=as_json)
+            return
         job = find_job(reader, job_id)
         tasks = tasks_of(reader, job)
         if plan:
@@ -85,6 +89,37 @@ def status(job_id: MaybeJobId = None, *, journal: Place = JOURNAL, as_json: AsJs
             table(("approval", "state", "told"), rows)
         for line in owing.lines(owed):
             echo(line)
+
+
+def _task_named(reader: Asked, target: str) -> TaskRecord | None:
+    """The task that "JOB/TASK" or "JOB@RUN/TASK" means; None where that means something else."""
+    from .reading import tasks_of  # noqa: PLC0415
+
+    head, slash, name = target.rpartition("/")
+    if not slash or reader.job(target) is not None:  # a child job's id has slashes, too
+        return None
+    job = reader.job(head) or reader.job(head.rpartition("@")[0])
+    found = [] if job is None else [task for task in tasks_of(reader, job) if task.name == name]
+    return found[0] if found and head in {found[0].job_id, found[0].id.rpartition("/")[0]} else None
+
+
+def _show_task(reader: Asked, task: TaskRecord, *, as_json: bool) -> None:
+    """One task, and how its attempts ended that did not go well, with the tracebacks of what they raised."""
+    from . import words  # noqa: PLC0415
+
+    ends: list[dict[str, Any]] = [
+        {"attempt": event.attempt, "end": told["end"], "error": event.reason, "traceback": told.get("traceback")}
+        for event in reader.transitions(entity_id=task.id)
+        if "end" in (told := event.metadata or {}) and event.to_state != "completed"
+    ]
+    if as_json:
+        echo_json({**_task(task), "attempts": ends})
+        return
+    table(("task", "state", "attempt", "took", "exit", "told"), [_task_row(task, task.job_id)])
+    for one in ends:
+        echo(f"attempt {one['attempt']} {one['end']}: {words.brief(one['error'])}")
+        for line in str(one["traceback"] or "").splitlines():
+            echo(f"  {line}")
 
 
 def _job_told(reader: Asked, job: JobRecord, nodes: Nodes) -> None:

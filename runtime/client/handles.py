@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 import msgspec
 
 from ...actors.records import JobRecord
-from ...actors.task_record import TaskRecord
+from ...actors.task_record import AttemptRecord, TaskRecord
 from ...actors.transitions import Transitioned
 from ..approvals import PendingApproval
 from ..attribution import name_of, reason_of, words
 from ..filters import Event, Filters
 from ..observe import BUFFER
-from ..outcomes import Outcome, no_task, outcome_of
+from ..outcomes import Outcome, explained, no_task, outcome_of, to_explain
 from .link import place
 from .stream import RemoteEvents
-from .views import ENDED, job_of, moved, task_of, workstream_of
+from .views import ENDED, attempt_of, job_of, moved, task_of, workstream_of
 
 if TYPE_CHECKING:
     from .client import Client
@@ -273,7 +273,14 @@ class RemoteJob:
                 moves.close()
         while self._outcome is None:
             await self.refresh()
+        if asked := to_explain(self._outcome):
+            self._outcome = explained(self._outcome, {task.name: await self.attempts(task.name) for task in asked})
         return self._outcome
+
+    async def attempts(self, task: str) -> list[AttemptRecord]:
+        """As `JobHandle.attempts`. Their keys, and what only the runtime has of them, are not told here."""
+        path = f"jobs/{place(self.id)}/tasks/{place(self._name(task))}/attempts"
+        return [attempt_of(view) async for view in self._client.link.pages(path)]
 
     @overload
     def events(
@@ -320,6 +327,10 @@ class RemoteTask:
     async def refresh(self) -> None:
         """Ask for it again."""
         await self._job.refresh_task(self.name)
+
+    async def attempts(self) -> list[AttemptRecord]:
+        """Its attempts: `RemoteJob.attempts` with its name."""
+        return await self._job.attempts(self.name)
 
     async def cancel(
         self,

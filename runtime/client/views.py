@@ -24,7 +24,7 @@ from ...actors.records import (
     WorkstreamRecord,
 )
 from ...actors.spec import Approval, Hook
-from ...actors.task_record import TaskRecord
+from ...actors.task_record import AttemptRecord, TaskRecord
 from ...actors.transitions import MachineTransition, PublishedTransition, Transitioned
 from ...machines.lifecycles import LIFECYCLES
 
@@ -54,6 +54,11 @@ def task_of(view: View) -> TaskRecord:
     if view.get("exit_code") is not None or view.get("output_size") is not None:
         more["produced"] = {"exit_code": view.get("exit_code"), "size": view.get("output_size")}
     return _record({**facts, **view, **more}, TaskRecord)
+
+
+def attempt_of(view: View) -> AttemptRecord:
+    """One attempt of a task."""
+    return msgspec.convert({"key": 0, "task": 0, **view}, AttemptRecord)
 
 
 def workstream_of(view: View, key: int = 0) -> WorkstreamRecord:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ...actors.records import BreakerRecord, JobRecord, WorkerRecord, WorkstreamRecord
 from ...actors.schema import did_you_mean
-from ...actors.task_record import TaskRecord
+from ...actors.task_record import AttemptRecord, TaskRecord
 from ...actors.times import Duration
 from ...machines import BREAKER, JOB, TASK, WORKER, Machine
 from .arguments import known, limit, text
@@ -228,6 +228,10 @@ class SimulatedTask:
     ) -> None:
         """`TaskHandle.skip`."""
         self._ask("skip", reason, by=by, request_id=request_id)
+
+    def attempts(self) -> list[AttemptRecord]:
+        """`TaskHandle.attempts`."""
+        return self._job.simulation.world.journal.attempts(self.record.id)
 
     def _ask(self, verb: str, *args: Any, **named: Any) -> None:
         self._job.ask_of(lambda handle: handle.task(self.name), verb, *args, **named)

@@ -19,6 +19,7 @@ __all__ = [
     "AskCycleError",
     "AskTimeout",
     "AttemptOver",
+    "AttemptRecord",
     "Breaker",
     "BreakerHandle",
     "Check",
@@ -124,7 +125,7 @@ _NAMES_BY_MODULE = {
     "actors.protection": "DecisionConflict DecisionRefused",
     "actors.base_record": "Decision",
     "actors.records": "MachineRecord WorkerRecord",
-    "actors.task_record": "TaskRecord",
+    "actors.task_record": "AttemptRecord TaskRecord",
     "actors.transitions": "Transitioned",
     "actors.ref": "Ref",
     "actors.spec": (
@@ -206,7 +207,7 @@ if TYPE_CHECKING:
         Workstream,
     )
     from .actors.strategy import Directive, Restart, Strategy, Supervision
-    from .actors.task_record import TaskRecord
+    from .actors.task_record import AttemptRecord, TaskRecord
     from .actors.transitions import Transitioned
     from .actors.validate import SpecificationError
     from .machines import GuardRejected, InvalidTransitionError, Machine, Phase, State, Timed, Transition

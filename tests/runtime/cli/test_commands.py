@@ -697,6 +697,30 @@ def test_trouble_of_the_runtime_is_a_notice(cli: Cli, files: Path, monkeypatch: 
     assert "stale" not in told.err
 
 
+def test_how_a_failed_body_came_about_is_told_of_its_task(cli: Cli, folder: Path) -> None:
+    (folder / "crates.toml").write_text(
+        'name = "crates"\n[[tasks]]\nname = "weigh"\nrun = "crates:weigh"\nretry = {max_attempts = 2, base_delay = 0}\n'
+    )
+    (folder / "crates.py").write_text(
+        "def innermost(n):\n    return 1 // n\n\ndef weigh():\n    try:\n        innermost(0)\n"
+        "    except ZeroDivisionError as error:\n        raise ValueError('crate 17') from error\n"
+    )
+    assert cli("run", "crates.toml", "--id", "c1").code == 1
+    for named in ("c1/weigh", "c1@1/weigh"):
+        told = cli("status", named).out
+        assert "c1/weigh  failed" in told
+        assert told.count("attempt 1 failed: ValueError: crate 17 (crates.py:8 in weigh)\n  Traceback (most") == 1
+        assert told.count("in innermost\n") == 2
+        assert told.count("ZeroDivisionError") == 2
+    (task,) = rows(cli("status", "c1/weigh", "--json"))
+    assert [(one["attempt"], one["end"]) for one in task["attempts"]] == [(1, "failed"), (2, "failed")]
+    assert "in innermost" in task["attempts"][1]["traceback"]
+    ended = [row for row in rows(cli("history", "c1", "weigh", "--json")) if row["metadata"].get("end")]
+    assert ["in innermost" in row["metadata"]["traceback"] for row in ended] == [True, True]
+    assert "Traceback" not in cli("history", "c1", "weigh").out
+    assert cli("status", "c1/nobody").code == 2
+
+
 def test_a_locked_journal_names_its_owner(cli: Cli, files: Path) -> None:
     import anyio
 

@@ -27,6 +27,7 @@ from callboard import (
     Machine,
     MachineActor,
     RequestIdReused,
+    Retry,
     SpecificationError,
     State,
     Task,
@@ -46,6 +47,7 @@ async def said(answer: Any) -> Any:
 
 # -- what runs ---------------------------------------------------------------------------------------------------------
 
+TWICE = Retry(max_attempts=2, base_delay=0)
 opened: dict[str, bool] = {}  # by job: whether its `gate` lets through
 
 
@@ -214,6 +216,27 @@ async def what_failed_goes_on_in_a_next_run(runtime: Any, name: str) -> None:
         await again.retry()
     more = await again.task("c").retry("once more")
     assert (await more.wait()).tasks["c"].attempt == 1
+
+
+async def what_a_body_raised_is_explained(runtime: Any, name: str) -> None:
+    flow = Workstream("w", tasks=[Task("a", run=one), Task("g", run=gate, depends_on=["a"], retry=TWICE)])
+    job = await runtime.submit(flow, id=name)
+    outcome = await job.wait()
+    assert list(outcome.tracebacks) == ["g"]
+    with pytest.raises(JobFailed) as failed:
+        outcome.raise_for_state()
+    (note,) = failed.value.__notes__
+    assert note.startswith("task 'g':\nTraceback (most recent call last):\n")
+    assert note.endswith("RuntimeError: shut")
+    tries = await job.task("g").attempts()
+    assert tries == await job.attempts("g")
+    assert [(one.attempt, one.end, one.task_id) for one in tries] == [
+        (1, "failed", f"{name}@1/g"), (2, "failed", f"{name}@1/g"),
+    ]  # fmt: skip
+    assert all("in gate" in (one.traceback or "") for one in tries)
+    assert [(one.end, one.traceback) for one in await job.attempts("a")] == [("succeeded", None)]
+    with pytest.raises(LookupError):
+        await job.attempts("nobody")
 
 
 async def a_task_is_done_without(runtime: Any, name: str) -> None:
@@ -424,8 +447,8 @@ async def it_says_how_it_is(runtime: Any, name: str) -> None:
 
 SCENARIOS: list[Callable[[Any, str], Any]] = [
     a_job_is_done, the_same_job_is_submitted_once, what_cannot_be_run_is_refused_whole, a_job_is_cancelled,
-    a_job_is_paused, what_failed_goes_on_in_a_next_run, a_task_is_done_without, jobs_have_children,
-    a_job_runs_by_a_lifecycle, people_decide, a_workstream_is_held, a_command_is_done_once, workers_are_told,
-    breakers_are_told, machines_are_told, a_job_tells_of_itself, what_is_done_is_told_to_whoever_listened,
-    it_says_how_it_is,
+    a_job_is_paused, what_failed_goes_on_in_a_next_run, what_a_body_raised_is_explained, a_task_is_done_without,
+    jobs_have_children, a_job_runs_by_a_lifecycle, people_decide, a_workstream_is_held, a_command_is_done_once,
+    workers_are_told, breakers_are_told, machines_are_told, a_job_tells_of_itself,
+    what_is_done_is_told_to_whoever_listened, it_says_how_it_is,
 ]  # fmt: skip

@@ -68,6 +68,20 @@ async def test_every_verb_takes_effect_where_the_job_runs(scene: Scene) -> None:
         assert (job.task("x").record.decisions[0].by, far.ended, far.elsewhere) == ("ana", True, False)
 
 
+async def raises() -> None:
+    raise ValueError("no such crate")
+
+
+async def test_attempts_and_what_bodies_raised_are_told_of_what_another_node_runs(scene: Scene) -> None:
+    async with scene.runtime("a") as a, scene.runtime("b") as b, scene.ticking():
+        await a.submit(Workstream("w", tasks=[Task("x", run=raises)]), id="j")
+        far = await b.job("j")
+        outcome = await far.wait()
+        assert "no such crate" in outcome.tracebacks["x"]
+        (tried,) = await far.task("x").attempts()
+        assert (tried.end, "in raises" in (tried.traceback or "")) == ("failed", True)
+
+
 async def test_refusals_are_those_of_the_node_that_runs_it(scene: Scene) -> None:
     async with scene.runtime("a") as a, scene.runtime("b") as b, scene.ticking():
         job = await a.submit(Workstream("w", tasks=[*held().tasks, Task("z", run=waits)]), id="j")

@@ -166,6 +166,7 @@ def test_heartbeats_keep_a_body_alive_and_their_absence_does_not(sim: Simulation
     job = sim.submit(flow(*(Task(name, run=body, heartbeat_timeout="30s", timeout="1h") for name in ("build", "test"))))
     assert job.run().state == "failed"
     assert job.task("test").record.limit == "heartbeat"
+    assert [(one.attempt, one.end) for one in job.task("test").attempts()] == [(1, "timed_out")]
 
 
 def test_a_cancelled_body_needs_the_time_that_it_needs_to_stop(sim: Simulation) -> None:
