@@ -169,7 +169,10 @@ class Caller(Reports):
             return
         context = self.context_of(task, token, self.desk) if takes_context(func) else None
         mask = self._secrets_of(task.stream.spec, spec)[1] if context is None else context.mask
-        call = Call(token=token, func=func, context=context, bound=_bound(task), grace=grace, mask=mask)
+        call = Call(
+            token=token, func=func, context=context, bound=_bound(task), grace=grace, mask=mask,
+            about=f"the body of {task.record.id}",
+        )  # fmt: skip
         self._run(engine, call, self._function_ended)
 
     def _start_in_process(self, engine: Engine, task: TaskActor, func: Callable[..., Any], token: int) -> None:
@@ -288,6 +291,7 @@ class Caller(Reports):
             call = Call(
                 token=effect.token, kind=cast("Any", effect.kind), func=func, context=context, grace=CHECK_GRACE,
                 bound=_bound(entity), mask=self._secrets_of(stream.spec, None if task is None else task.spec)[1],
+                about=f"a {effect.kind.replace('_', ' ')} of {entity.record.id}",
             )  # fmt: skip
             self._run(self.engines[kind_of(func)], call, self._question_ended)
             return
@@ -326,7 +330,7 @@ class Caller(Reports):
                 )  # fmt: skip
                 call = Call(
                     token=effect.token, kind="hook", func=func, context=context, bound=_bound_hook(told),
-                    grace=CHECK_GRACE, mask=mask,
+                    grace=CHECK_GRACE, mask=mask, about=f"a hook of {told['entity_id']}",
                 )  # fmt: skip
                 self._run(self.engines[kind_of(func)], call, ended)
             else:
@@ -369,7 +373,9 @@ class Caller(Reports):
             func = hook.run if callable(hook.run) else self._function(hook.run)
             context = TaskContext(task=name, token=token) if takes_context(func) else None
             engine = kind_of(func)
-            call = Call(token=token, kind="check", func=func, context=context, grace=CHECK_GRACE)
+            call = Call(
+                token=token, kind="check", func=func, context=context, grace=CHECK_GRACE, about=f"a check of {name}"
+            )
         else:
             engine, command = "command", CommandCall(**_words(hook), env={**self._marks, ASKED_BY: UNASKED})
             call = Call(token=token, kind="check", command=command, grace=CHECK_GRACE)

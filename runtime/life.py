@@ -377,7 +377,7 @@ class RuntimeLife(RuntimeParts):
             self._around.cancel()
 
     async def _enter(self, group: TaskGroup) -> None:
-        runners = self._runners = RunnerPool(group)
+        runners = self._runners = RunnerPool(group, left=self.left)
         taker = await self._load(runners, group.start_soon)
         self._watch_loop(runners)
         group.start_soon(self._serve)

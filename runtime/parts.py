@@ -72,6 +72,7 @@ from .inflight import InFlight
 from .journal import open_journal
 from .journal.cluster import LeaseLost, lease_of
 from .journal.contract import Entry, Journal, JournalError
+from .left import Left
 from .leftovers import kill_leftovers
 from .machines import Machines
 from .naming import Finder, by_name, check_loaded, known_by
@@ -126,6 +127,8 @@ class RuntimeParts(ABC):
     _engines_over: float | None = None  # the same of its engines
     _cluster_away: str | None = None  # why the Ray cluster is not connected, where it was
     _handing: HandingOver | None = None
+    _running = False
+    _open = False
     _settled = False  # it has stopped in good order, and all that it did is durable
     _taking_inbox = False  # what was put there while nobody ran the journal
 
@@ -189,8 +192,8 @@ class RuntimeParts(ABC):
         self._engines: dict[str, Engine] = {}
         self._closing = AsyncExitStack()
         self._archiving = False  # whether there may be jobs to be moved out of the journal
-        self._running = False
-        self._open = False
+        self.left = Left()
+        """For the command line: the threads that what was stopped has left behind."""
         self._broken: BaseException | None = None  # by what
         self.seat: Seat | None = None
         """For the handles: its place among the nodes of the journal, if several can share that."""
@@ -233,6 +236,7 @@ class RuntimeParts(ABC):
         self._hub.on_unlogged = self._host.log_failed
         self._host.secrets = self._secrets
         self._requests = Requests(self._host, self.journal, self.read, self._keep_requests)
+        self._closing.callback(self._say_threads_left)  # last of all
         self._closing.callback(self._dispatcher.close)
         loaded = await self._open_journal()
         self._host.on_health = self._look_whether_lost
@@ -461,6 +465,17 @@ class RuntimeParts(ABC):
         if not whole and not isinstance(self._broken, LeaseLost):  # else it was told of
             self._say_incomplete()
 
+    def _say_threads_left(self) -> None:
+        """Tell of threads that the end of the program waits for, and that nothing can end."""
+        left = self.left.threads() if self.left.stopped else []
+        if left:
+            text = (
+                f"a thread still runs, of {', '.join(left)}, and nothing can end it: asyncio, trio or Python waits for "
+                "it before the program ends. Write what blocks as a plain function, without `await`, or give it a "
+                "limit of its own (docs/embedding.md)"
+            )
+            self._host.notice("threads_left", "warning", text, left=left)
+
     def _say_incomplete(self) -> None:
         reason = self.journal.health.reason or "the writes have not ended in time"
         text = (
@@ -478,7 +493,8 @@ class RuntimeParts(ABC):
             died=self._worker_died, asked=partial(self._asked, "process"), environment=self._marks, clock=monotonic,
             start_limit=seconds(self._health_checks.start_timeout), patience=patience(self._health_checks),
         )  # fmt: skip
-        for engine in (LoopEngine(runners, clock=monotonic), ThreadEngine(clock=monotonic), process, command):
+        here = LoopEngine(runners, clock=monotonic), ThreadEngine(clock=monotonic, left=self.left)
+        for engine in (*here, process, command):
             await self._open_engine(engine)
         if self._ray is not None or any(worker.engine == ON_CLUSTER for worker in self._workers):
             ray = self._ray_engine()

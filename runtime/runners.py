@@ -47,6 +47,7 @@ from .detached import present_task, start_detached
 from .engines.crossing import LoopLine
 from .imported import under_trio
 from .inside import asyncio_scope, being_cancelled, inside, sort_out, stray, trio_scope
+from .left import Left, whose
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
@@ -72,17 +73,19 @@ class PoolClosed(RuntimeError):  # noqa: N818 - a state, as in the standard libr
 class Running(Generic[T]):
     """One submitted body: the handle by which it is cancelled."""
 
-    __slots__ = ("_context", "_done", "_dropped", "_func", "_runner", "cancelled", "ended")
+    __slots__ = ("_about", "_context", "_done", "_dropped", "_func", "_runner", "cancelled", "ended")
 
     def __init__(
         self,
         func: Callable[[], Awaitable[T]],
         done: Callable[[T | None, BaseException | None], None],
         context: contextvars.Context | None,
+        about: str,
     ) -> None:
         self._func = func
         self._done = done
         self._context = context
+        self._about = about
         self._runner: _Runner | None = None  # set exactly while the body runs
         self._dropped = False  # abandon() was called, and its turns are over
         self.cancelled = False  # cancel() was called before the end
@@ -94,6 +97,7 @@ class Running(Generic[T]):
             return
         self.cancelled = True
         if self._runner is not None:
+            self._runner.pool.left.stopped = True
             self._runner.scope.cancel()
 
     def abandon(self, turns: int = _TURNS) -> None:
@@ -132,8 +136,9 @@ class RunnerPool:
     ``keep`` is how many idle runners stay parked (a few kB each); more are made on demand and end when idle.
     """
 
-    def __init__(self, task_group: TaskGroup, *, keep: int = 256) -> None:
+    def __init__(self, task_group: TaskGroup, *, keep: int = 256, left: Left | None = None) -> None:
         self._group = task_group
+        self.left = left or Left()
         self._keep = keep
         self.line = LoopLine()
         self._base = contextvars.copy_context()
@@ -169,16 +174,18 @@ class RunnerPool:
         done: Callable[[T | None, BaseException | None], None],
         *,
         context: contextvars.Context | None = None,
+        about: str = "",
     ) -> Running[T]:
         """Run ``await func()`` soon, and call ``done(value, None)`` or ``done(None, error)`` when it is over.
 
         A body that ended by its cancel gives a ``BodyCancelled``; one that swallowed the cancel gives what it
         returned or raised. ``context`` is what the body runs in, unless given a fresh copy of the pool's own.
+        ``about`` says to people whose body it is.
         Raises ``PoolClosed`` after ``close()``.
         """
         if self._closed:
             raise PoolClosed("the runner pool is closed: no body can be started any more")
-        running = Running(func, done, context)
+        running = Running(func, done, context, about)
         self._queue.append(running)
         if not self._finishing and self._coming < _WAKE_AHEAD:
             self._call_runners()
@@ -334,6 +341,8 @@ class _Runner:
     async def _run(self, running: Running[T]) -> None:
         running._runner = self
         context = running._context or self.pool._base.copy()
+        if running._about:
+            context.run(whose.set, (self.pool.left, running._about))
         value: T | None = None
         error: BaseException | None = None
         try:

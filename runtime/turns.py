@@ -206,7 +206,9 @@ class Turns(Mailroom):
             return
         try:
             turn.running = self.runners.submit(
-                lambda: self._steps(turn, body), lambda value, error: self._turn_over(turn, body, value, error)
+                lambda: self._steps(turn, body),
+                lambda value, error: self._turn_over(turn, body, value, error),
+                about=f"actor {cell.name}",
             )
         except PoolClosed as closed:
             self._turn_over(turn, body, None, closed)

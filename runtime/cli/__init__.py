@@ -20,8 +20,6 @@ Rules:
 
 from __future__ import annotations
 
-import sys
-
 __all__ = ["main"]
 
 
@@ -30,9 +28,11 @@ def main() -> None:
     from .first import be_first  # noqa: PLC0415 - as below
 
     be_first()
-    from .trouble import answer  # noqa: PLC0415 - it must not keep `import callboard.runtime` from being light
+    from .last import begin, leave  # noqa: PLC0415 - it must not keep `import callboard.runtime` from being light
+    from .trouble import answer  # noqa: PLC0415 - as above
 
-    sys.exit(answer(_app))
+    begin()
+    leave(answer(_app))
 
 
 def _app() -> None:

@@ -17,6 +17,7 @@ import contextlib
 import os
 import sys
 from collections.abc import AsyncIterable, Awaitable, Callable, Sequence
+from functools import partial
 from typing import NoReturn, Protocol
 
 import anyio
@@ -28,21 +29,23 @@ from ..engines.lookout import kill_all
 from ..filters import Event, wanted_by
 from ..handles import JobHandle
 from ..journal.contract import JournalError
+from ..left import Left
 from ..observe import Dropped, Subscription
 from ..outcomes import Outcome, RuntimeClosed
 from ..runtime import Runtime
 from ..signals import Signals, not_ignored
 from .ending import Shown
+from .last import end_soon
 from .output import Lost, Printing
 from .signals import hear_children
-from .trouble import FAILED, INTERRUPTED, kept, tell
+from .trouble import FAILED, INTERRUPTED, kept, tell, told
 
 _TAKEN = ("SIGINT", "SIGTERM", "SIGHUP")
 _LAST_SIGNAL = 3
 _JOURNAL = ("journal_unwritable", "journal_writable")
 _SHOWN, _TOLD = wanted_by({}, notices=False), wanted_by({"event": _JOURNAL})
-_UNSAID = frozenset({"stale_message", *_JOURNAL})
-"""Notices that are not shown as trouble: what was refused as it should be, and what is shown when it is over, too."""
+_UNSAID = frozenset({"stale_message", "threads_left", *_JOURNAL})
+"""Notices that are not shown as trouble: what was refused as it should be, and what is shown elsewhere (`last.py`)."""
 
 
 class View(Protocol):
@@ -111,6 +114,7 @@ class Session:
         self._incomplete = False  # the journal was left without the last of what was done
         self._runtime: Runtime | None = None  # once it is open
         self._over = anyio.Event()  # all jobs have ended, or the runtime has drained
+        self._left: Left | None = None  # by the runtime
         self._group: TaskGroup
 
     async def run(
@@ -121,12 +125,28 @@ class Session:
         begin: Callable[[Runtime], Awaitable[list[JobHandle]]],
     ) -> int:
         """Have one runtime opened, jobs begun in it, and seen through. Gives the exit code."""
+        try:
+            code = await self._see_through(taken, printing, opened, begin)
+        except BaseException as error:
+            end_soon(self._left, partial(told, error))
+            raise
+        end_soon(self._left, lambda: code)
+        return code
+
+    async def _see_through(
+        self,
+        taken: Signals,
+        printing: Printing,
+        opened: Callable[[], Runtime],
+        begin: Callable[[Runtime], Awaitable[list[JobHandle]]],
+    ) -> int:
         jobs: list[JobHandle] = []
         async with anyio.create_task_group() as self._group:
             self._group.start_soon(self._watch_signals, taken)
             if self.follows:
                 self._group.start_soon(self._watch_output, printing)
             runtime = opened()
+            self._left = runtime.left
             runtime.on_trouble = self._trouble
             # from before it opens, so that recovery is shown
             hub = runtime.hub

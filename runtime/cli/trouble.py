@@ -27,6 +27,11 @@ class Trouble(Exception):  # noqa: N818 - what the user is told, and no more
         self.code = code
 
 
+def told(error: BaseException) -> int:
+    """Tell what ended a command. Returns the exit code."""
+    return _tell(_innermost(error)) if isinstance(error, Exception) else INTERRUPTED
+
+
 def answer(command: Callable[[], None]) -> int:
     """Run a command; tell what went wrong, if anything did. Returns the exit code."""
     from .output import Lost, watched  # noqa: PLC0415 - which needs this module
@@ -46,10 +51,8 @@ def _code_of(command: Callable[[], None]) -> int:
         command()
     except SystemExit as error:
         return error.code if isinstance(error.code, int) else 0 if error.code is None else BAD_INPUT
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except Exception as raised:  # whatever it is, the user gets a sentence
-        return _tell(_innermost(raised))
+    except (KeyboardInterrupt, Exception) as raised:  # whatever it is, the user gets a sentence
+        return told(raised)
     return 0
 
 

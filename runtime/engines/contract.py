@@ -89,7 +89,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     token: the fencing token, never used twice by one runtime; those of bodies are never used twice in one file, and
     rise. grace: seconds between the polite stop and the kill. func takes nothing or the context; engines of other kinds
     use `command` or `process` instead. bound: the fields that log lines inside of a function carry. mask: hides the
-    secrets that it was handed in what is told of it.
+    secrets that it was handed in what is told of it. about: whose it is, for people.
     """
 
     token: int
@@ -101,6 +101,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     bound: dict[str, Any] | None = None
     grace: float = 10.0
     mask: Mask | None = None
+    about: str = ""
 
 
 class ErrorInfo(msgspec.Struct, frozen=True, kw_only=True):

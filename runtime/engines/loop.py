@@ -51,7 +51,9 @@ class LoopEngine(BaseEngine[_LoopRun]):
             call.context.attach(partial(beat, call.token), raises=False)
         if call.bound is not None:
             bind_logging(context, call.bound)
-        run.running = self._pool.submit(partial(self._body, run), partial(self._done, run), context=context)
+        run.running = self._pool.submit(
+            partial(self._body, run), partial(self._done, run), context=context, about=call.about
+        )
         self._runs[call.token] = run
 
     async def _body(self, run: _LoopRun) -> Any:

@@ -24,6 +24,7 @@ import msgspec
 
 from ...actors.errors import TaskCancelled
 from ...actors.theirs import is_a, text_of
+from ..left import Left
 from ..threads import on_no_loop
 from .base import BaseEngine, Run
 from .beats import Beats
@@ -46,8 +47,9 @@ class ThreadEngine(BaseEngine[_ThreadRun]):
 
     name = "thread"
 
-    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic, left: Left | None = None) -> None:
         super().__init__(clock=clock)
+        self._left = left or Left()  # a body may have begun threads of its own
         self._base = contextvars.copy_context()
         self._base.run(on_no_loop)
         self._queue: SimpleQueue[_ThreadRun | None] = SimpleQueue()
@@ -133,6 +135,7 @@ class ThreadEngine(BaseEngine[_ThreadRun]):
         self._queue.put(None)
 
     def _stop(self, run: _ThreadRun, *, force: bool) -> None:
+        self._left.stopped = True
         if force:
             run.line.post(self._abandon, run)
 
