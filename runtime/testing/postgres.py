@@ -20,6 +20,8 @@ import contextlib
 import os
 import pwd
 import shutil
+import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -166,11 +168,22 @@ def _somebody() -> dict[str, Any]:  # Any: arguments of Popen, of several types
 
 
 def main() -> None:
-    """Start one, print its address, and end it on Ctrl-C or at the end of the input."""
+    """Start one, print its address, and end it on Ctrl-C or SIGTERM, or at the end of an input that somebody gives."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with PrivateServer() as server, contextlib.suppress(KeyboardInterrupt):
         sys.stdout.write(f"{server.address('callboard')}\n")
         sys.stdout.flush()
-        sys.stdin.read()
+        if _is_given_input():
+            sys.stdin.read()
+        else:  # in the background, or as a service: its input is over before it begins
+            while True:
+                signal.pause()
+
+
+def _is_given_input() -> bool:
+    if sys.stdin is None:  # pyright: ignore[reportUnnecessaryComparison] - of a program whose input was closed
+        return False
+    return sys.stdin.isatty() or not stat.S_ISCHR(os.fstat(sys.stdin.fileno()).st_mode)
 
 
 if __name__ == "__main__":

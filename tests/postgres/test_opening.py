@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -188,3 +190,19 @@ def test_a_server_that_went_away_is_told_of(postgres: str, postgres_server: Priv
         with pytest.raises(JournalUnwritable, match="it cannot be reached"), refusing(address):
             connection.execute("SELECT 1")
         assert connection.closed
+
+
+@pytest.mark.parametrize("given", ["</dev/null", "<&-"])
+def test_the_private_server_runs_in_the_background_until_it_is_told_to_stop(given: str) -> None:
+    words = ["sh", "-c", f'exec "$0" -m callboard.runtime.testing.postgres {given}', sys.executable]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        address, _, _ = server.stdout.readline().partition("&schema=")
+        try:
+            with psycopg.connect(address) as connection:
+                assert connection.execute("SELECT 1").fetchone() == (1,)
+        finally:
+            server.terminate()
+        assert server.wait(30) == 0
+    with pytest.raises(psycopg.OperationalError):
+        psycopg.connect(address)
