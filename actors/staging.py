@@ -142,6 +142,12 @@ class Staging:
         elif (lent := self.lent.pop(token, None)) is not None:
             self.turn.booked.append((self.lent, token, lent))
 
+    def leave_off(self) -> None:
+        """All is over, whatever still ran: hold no calls, and no turn."""
+        for book in (self.calls, self.slots, self.lent):
+            book.clear()
+        self.turn = Turn()
+
     def lend_slot(self, token: int) -> bool:
         """Let others have what the attempt under `token` occupies, until it wants it back. False if it has nothing."""
         slot = self.slots.get(token)

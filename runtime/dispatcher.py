@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import anyio
 
@@ -36,6 +36,9 @@ from .runners import RunnerPool
 from .supervision import Supervisor
 from .waker import ACTORS, Waker, native_waiter, native_waker
 
+if TYPE_CHECKING:
+    from ..actors.host import Host
+
 __all__ = ["Dispatcher"]
 
 SLICE = 0.004
@@ -46,6 +49,24 @@ SLICE_MESSAGES = 16_384
 
 TIMERS_AT_ONCE = 1_000
 """Timers fired between two batches, at most."""
+
+
+class _Nowhere:
+    """The host of the runtime's own cells once all is closed: what they are told is dropped.
+
+    The garbage collector does not know of cells. One that held its dispatcher would keep it for ever, with all it has.
+    """
+
+    current = None
+    parked = False
+    ready: ClassVar[deque[Any]] = deque(maxlen=0)
+
+    def call_threadsafe(self, *_: object) -> bool:
+        """Call nothing."""
+        return False
+
+
+_NOWHERE = cast("Host", _Nowhere())
 
 
 class Dispatcher(Batches):
@@ -156,6 +177,7 @@ class Dispatcher(Batches):
             system.receive = _ignore
             system.urgent.clear()
             system.data.clear()
+            system.host, system.urgent, system.data = _NOWHERE, deque(maxlen=0), deque(maxlen=0)
         self.timers.clear()
         self.ready.clear()
         self._calls.clear()

@@ -543,6 +543,15 @@ class Host:
         self.on_close()
         self.hub.close(self._cause)
 
+    def let_go(self) -> None:
+        """When all is over: hold nothing of what was still to be done.
+
+        The garbage collector does not know of effects and calls: one that names a job, or a worker's pool, would keep
+        that, and with it the whole runtime.
+        """
+        self._pending.clear()
+        self.kernel.leave_off()
+
     def abandon(self) -> None:
         """Stop all that runs at once, and start nothing that waits for a commit: it is another node's now."""
         self._pending.clear()

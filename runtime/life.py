@@ -402,6 +402,8 @@ class RuntimeLife(RuntimeParts):
                 await self._closing.aclose()
         finally:
             self._left = True
+            if hasattr(self, "_host") and hasattr(self._host, "kernel"):
+                self._host.let_go()
             if self._taken is not None:
                 self._taken.restore()
             self._emptied.set()

@@ -105,8 +105,9 @@ class Turns(Mailroom):
             turn.request.fail(ActorStopped(f"{asked}: it was abandoned while it handled this"))
         if turn.cell.life is not None:
             turn.cell.life.turn = None
-        if turn.running is not None:
-            turn.running.abandon()
+        running, turn.running = turn.running, None  # which holds the turn: a circle that no collector knows of
+        if running is not None:
+            running.abandon()
 
     # -- one message -----------------------------------------------------------------------------------------------
 

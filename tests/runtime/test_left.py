@@ -1,0 +1,156 @@
+"""A runtime that was left is gone: nothing of it is kept by what the garbage collector does not know."""
+
+from __future__ import annotations
+
+import gc
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from callboard import Actor, Approval, Retry, Runtime, RuntimeClosed, Task, TaskContext, Tool, Workstream
+from callboard.actors.job import JobActor
+from callboard.actors.kernel import Kernel
+from callboard.actors.task import TaskActor
+from callboard.runtime.dispatcher import Dispatcher
+from callboard.runtime.host import Host
+from callboard.runtime.journal.sqlite import SqliteJournal
+
+from .cluster.scene import Scene
+from .test_trouble import Disk
+
+pytestmark = pytest.mark.anyio
+KINDS = (Runtime, Host, Kernel, Dispatcher, JobActor, TaskActor)
+TIMES = 3
+
+
+def living() -> Counter[str]:
+    """How many there are of what a runtime is made of, of all tests."""
+    for _ in range(3):
+        gc.collect()
+    kinds = [type(one) for one in gc.get_objects()]  # never isinstance: tests leave objects that lie about their class
+    return Counter(kind.__name__ for kind in kinds if kind in KINDS)
+
+
+async def quick() -> int:
+    return 1
+
+
+async def breaks() -> None:
+    raise ValueError("no")
+
+
+async def endless() -> None:
+    await anyio.sleep_forever()
+
+
+async def asks(task: TaskContext) -> None:
+    await task.approval("go", people=1)
+
+
+class Sleeper(Actor):
+    async def receive(self, message: object, ctx: object) -> None:
+        await anyio.sleep_forever()
+
+
+def all_kinds() -> Workstream:
+    """Tasks that have ended, run, wait for people, for a slot, for their next try and for their tool."""
+    return Workstream(
+        "w", max_parallel=3,
+        tools={"t": Tool(max_parallel=1)},
+        tasks=[
+            Task("quick", run=quick), Task("endless", run=endless, tool="t"), Task("waits", run=quick, tool="t"),
+            Task("asks", run=asks), Task("held", run=quick, hold=Approval(people=1)),
+            Task("again", run=breaks, optional=True, retry=Retry(max_attempts=3, base_delay="1h", max_delay="1h")),
+            Task("after", run=quick, depends_on=["endless"]),
+        ],
+    )  # fmt: skip
+
+
+async def at_work(runtime: Runtime) -> None:
+    """Have the runtime at work with all of them."""
+    runtime.on_trouble = lambda _: None
+    job = await runtime.submit(all_kinds())
+    runtime.spawn(Sleeper, name="sleeper", stop_timeout=0.01).tell("sleep")
+    with anyio.fail_after(20):
+        while not (job.approvals() and job.task("again").record.state == "retrying"):
+            await anyio.lowlevel.checkpoint()
+
+
+async def left(path: Path) -> None:
+    async with Runtime(path, drain_deadline=0) as runtime:
+        await at_work(runtime)
+
+
+async def left_in_memory(path: Path) -> None:
+    async with Runtime(drain_deadline=0) as runtime:
+        await at_work(runtime)
+
+
+async def left_by_an_error(path: Path) -> None:
+    with pytest.raises(ZeroDivisionError):
+        async with Runtime(path) as runtime:
+            await at_work(runtime)
+            raise ZeroDivisionError
+
+
+async def closed_elsewhere(path: Path) -> None:
+    runtime = await Runtime(path, drain_deadline=0).open()
+    await at_work(runtime)
+    async with anyio.create_task_group() as group:
+        group.start_soon(runtime.close)
+
+
+async def broken(path: Path) -> None:
+    def fails(*_: object) -> None:
+        raise RuntimeError("broken")
+
+    with pytest.raises(RuntimeClosed):
+        async with Runtime(path) as runtime:
+            await at_work(runtime)
+            runtime._dispatcher.timers.arm(0.0, fails)
+            await anyio.sleep_forever()
+
+
+async def disk_full(path: Path) -> None:
+    disk = Disk()
+    journal = SqliteJournal(path, connect=disk.connect, pause=lambda _: disk.room.wait(0.01))
+    async with Runtime(journal, drain_deadline=0) as runtime:
+        await at_work(runtime)
+        disk.full = True
+
+
+@asynccontextmanager
+async def of_a_node() -> AsyncGenerator[tuple[Scene, Runtime]]:
+    scene = Scene()
+    with pytest.raises(RuntimeClosed):
+        async with scene.runtime("a") as runtime, scene.ticking():
+            await at_work(runtime)
+            yield scene, runtime
+            await anyio.sleep_forever()
+
+
+async def fenced(path: Path) -> None:
+    async with of_a_node() as (scene, _):
+        scene.seats["a"].state = "fenced"
+
+
+WAYS: list[Callable[[Path], Awaitable[None]]] = [
+    left, left_in_memory, left_by_an_error, closed_elsewhere, broken, disk_full, fenced,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_nothing_of_a_runtime_that_was_left_is_kept(
+    way: Callable[[Path], Awaitable[None]], tmp_path: Path
+) -> None:
+    await way(tmp_path / "first.db")  # what is made once
+    before = living()
+    for n in range(TIMES):
+        await way(tmp_path / f"{n}.db")
+    after = living()
+    assert {name: (before[name], number) for name, number in after.items() if number > before[name] + 1} == {}
