@@ -93,6 +93,8 @@ class Watchdog:
     def _ping(self) -> bool:
         """Ask once, and wait for the answer. False if there is nobody to ask."""
         self._answered.clear()
+        if self._over.is_set():  # what was just cleared may have been the end's
+            return False
         self._stack = None
         self._worked = False
         self.pings += 1

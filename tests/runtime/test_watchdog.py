@@ -155,3 +155,31 @@ def test_work_that_begins_as_an_answer_says_that_there_is_none_makes_no_ping_com
     pauses = [after - before for before, after in itertools.pairwise(pings)]
     assert len(pauses) == 5
     assert min(pauses) > 0.04  # a quarter of the threshold, each time
+
+
+def test_an_end_that_comes_as_it_is_about_to_ask_ends_it() -> None:
+    """It waited for an answer that never came; so did the event loop for the thread, for a second."""
+    about_to_ask, closing = threading.Event(), threading.Event()
+
+    class Answered(threading.Event):
+        def clear(self) -> None:
+            about_to_ask.set()
+            assert closing.wait(20)
+            super().clear()
+
+    posted: list[object] = []
+    dog = Watchdog(1_000, post=lambda answer: posted.append(answer) is None, busy=lambda: True, tell=lambda *_: None)
+    dog._answered = Answered()
+    dog.turned()
+    assert about_to_ask.wait(20)
+    thread = dog._thread
+    assert thread is not None
+
+    def join(limit: float | None = None) -> None:
+        closing.set()  # all that it does has been done by now, but to wait
+        threading.Thread.join(thread, 20)
+
+    thread.join = join  # type: ignore[method-assign]
+    dog.close()
+    assert not thread.is_alive()
+    assert posted == []
