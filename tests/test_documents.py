@@ -332,6 +332,18 @@ def test_files_that_the_tour_names_are_there() -> None:
         assert (ROOT / path).exists(), path
 
 
+EVENT = r'(?:notice\(\s*"|notice, "|Notice\(\s*event="|ActorTrouble\("|_broken\(")([a-z_]+)"'
+
+
+def test_every_notice_that_is_told_is_described() -> None:
+    page = (ROOT / "docs" / "observation.md").read_text(encoding="utf-8")
+    table = page.partition("## Notices")[2].partition("\n## ")[0]
+    files = [path for folder in ("actors", "runtime") for path in (ROOT / folder).rglob("*.py")]
+    told = {event for path in files for event in re.findall(EVENT, path.read_text(encoding="utf-8"))}
+    assert len(told) > 40
+    assert sorted(event for event in told if f"`{event}`" not in table) == []
+
+
 GUARANTEES = (ROOT / "docs/guarantees.md").read_text(encoding="utf-8")
 PROMISES = re.findall(r"^\|.*\| `(tests/[^`]+)` \|$", GUARANTEES, re.MULTILINE)
 
