@@ -32,7 +32,7 @@ from ..actors.task_record import TaskRecord
 from ..actors.theirs import called, is_a, shown
 from ..actors.times import seconds
 from ..machines import Event
-from .bodies import located
+from .bodies import BodyNotFound, located
 from .engines.bodies import is_async, takes_context
 from .inside import awaited
 from .threads import in_lane
@@ -175,8 +175,7 @@ async def with_teams(message: Approve, entity: Entity[Any] | None, bodies: Bodie
             with anyio.fail_after(ASKED):
                 names[team] = await _members(bodies.callable_body(located(members, folder, program=False)), team)
         except Exception as error:  # whatever the application's function raises
-            why = f"it took over {ASKED:g} s" if is_a(error, TimeoutError) else shown(error)
-            text = f"who is in team {team!r} could not be found out by {shown(members)}: {why}"
+            text = f"who is in team {team!r} could not be found out by {shown(members)}: {_why_unknown(error)}"
             host.notice(
                 "team_unknown", "warning", text, kind=record.kind, entity_id=record.id, job_id=record.job_id,
                 team=team, by=message.by,
@@ -187,6 +186,12 @@ async def with_teams(message: Approve, entity: Entity[Any] | None, bodies: Bodie
             asking.start_soon(ask, team, members)
     teams = tuple(team for team in asked if person(message.by) in names.get(team, ()))
     return replace(message, teams=teams, unchecked=tuple(team for team in asked if team not in names))
+
+
+def _why_unknown(error: Exception) -> str:
+    if is_a(error, BodyNotFound):
+        return str(error)  # in our words: where its function is, and what to do
+    return f"it took over {ASKED:g} s" if is_a(error, TimeoutError) else shown(error)
 
 
 async def _members(func: Callable[..., Any], team: str) -> set[str]:
