@@ -8,6 +8,8 @@ Rules
   have changed.
 - A task that waits for its turn to probe its tool gives the permit back: the tool must not wait for a pause.
 - With all its tasks over it waits for the resume, and validates then.
+- One whose tasks all wait still, for people or a time or a worker, is paused as well; after the resume it is ready, as
+  it was.
 - That it is paused is its state, nothing more: after a restart it is paused as before.
 """
 
@@ -25,7 +27,7 @@ class PausableStream(StoppableStream):
     __slots__ = ()
 
     def on_pause(self, message: Pause) -> None:
-        """Start nothing more. Raises InvalidTransitionError where it is not executing."""
+        """Start nothing more. Raises InvalidTransitionError where it would start nothing anyway."""
         self.fire(Event.PAUSE, reason=message.reason, metadata=_by(message))
 
     def entered_paused(self) -> None:

@@ -72,6 +72,11 @@ class WorkstreamFacts(Holdable, Protocol):
         """Why it is being cancelled: "failure" or "cancel"; None while it is not."""
         ...
 
+    @property
+    def started_at(self) -> float | None:
+        """When its first task started; None before."""
+        ...
+
 
 class TaskView(Protocol):
     """What `derive` reads of a task."""
@@ -98,6 +103,11 @@ class TaskView(Protocol):
 def cause_was_a_failure(facts: WorkstreamFacts, _: object) -> bool:
     """It is being cancelled because a critical task failed."""
     return facts.cause == "failure"
+
+
+def nothing_has_started(facts: WorkstreamFacts, _: object) -> bool:
+    """No task of it has started: it was paused while all of them waited."""
+    return facts.started_at is None
 
 
 # -- table ---------------------------------------------------------------------------------------------------
@@ -129,6 +139,7 @@ WORKSTREAM: Final = Machine(
         T(S.READY, E.WAIT, S.WAITING),
         T(S.READY, E.START, S.EXECUTING),
         T(S.READY, E.SUCCEED, S.VALIDATING),
+        T(S.READY, E.PAUSE, S.PAUSED),
         T(S.READY, E.FAIL, S.FAILED, severity="critical"),
         T(S.READY, E.CANCEL, S.CANCELLED),
         T(S.HELD, E.APPROVE, S.HELD, in_time_and_clauses_missing),
@@ -147,6 +158,7 @@ WORKSTREAM: Final = Machine(
         T(S.PAUSED, E.FAIL, S.CANCELLING, severity="error"),
         T(S.PAUSED, E.CANCEL, S.CANCELLING),
         T(S.PAUSED, E.CANCEL_GRACEFUL, S.CANCELLING),
+        T(S.PAUSED, E.RESUME, S.READY, nothing_has_started),
         T(S.PAUSED, E.RESUME, S.EXECUTING),
         T(S.VALIDATING, E.VALIDATION_PASSED, S.COMPLETED),
         T(S.VALIDATING, E.VALIDATION_FAILED, S.FAILED, severity="critical"),
@@ -172,9 +184,9 @@ WORKSTREAM: Final = Machine(
 # A workstream whose tasks have not begun; whose tasks are under way; that has nothing left to run. In the
 # last case it may also not have begun: an empty one, or a further run that carries everything over. It begins when
 # the first task starts: what is queued or parked may not have, and what was completed may have been carried over.
-_BEFORE: Final = frozenset({S.PLANNED, S.READY, S.HELD, S.WAITING})
+_BEFORE: Final = frozenset({S.PLANNED, S.READY, S.HELD, S.WAITING, S.PAUSED})
 _DURING: Final = frozenset({S.EXECUTING, S.PAUSED, S.CANCELLING})
-_AFTER: Final = _BEFORE | {S.PAUSED, S.VALIDATING, S.CANCELLING, S.COMPLETED, S.FAILED, S.CANCELLED}
+_AFTER: Final = _BEFORE | {S.VALIDATING, S.CANCELLING, S.COMPLETED, S.FAILED, S.CANCELLED}
 _BEGUN: Final = frozenset(
     {
         TaskState.RUNNING,

@@ -92,7 +92,7 @@ def of_job(job: JobRecord, workstream: WorkstreamRecord | None, *, skips: bool =
         words.add("skip")
     if workstream.state == WorkstreamState.HELD and workstream.cause is None:
         words.update(_DECISIONS)
-    elif workstream.state == WorkstreamState.EXECUTING:
+    elif workstream.state in {WorkstreamState.READY, WorkstreamState.EXECUTING}:
         words.add("pause")
     elif workstream.state == WorkstreamState.PAUSED:
         words.add("resume")

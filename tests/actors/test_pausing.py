@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from tests.actors.stage import Stage, fails, flow, hangs, task
 
-from callboard.actors.commands import Pause, Resume
-from callboard.actors.spec import Breaker, Check, Condition, Retry, Task, Tool, Worker, Workstream
+from callboard.actors.commands import Approve, Pause, Resume, StartWorkers
+from callboard.actors.spec import Approval, Breaker, Check, Condition, Retry, Task, Tool, Worker, Workstream
 from callboard.machines import InvalidTransitionError
 
 ONE = (Worker("loop", engine="loop", capacity=1),)
@@ -190,10 +190,56 @@ def test_paused_in_the_middle_of_a_start_in_many_turns() -> None:
     assert len(stage.bodies()) == len(set(stage.bodies())) == 2_000
 
 
-@pytest.mark.parametrize("state", ["ready", "paused", "validating", "cancelling"])
-def test_it_is_paused_only_while_it_executes(state: str) -> None:
-    stage = Stage(workers=()) if state == "ready" else Stage(scripts={"run": hangs, "flow.check": hangs})
-    stage.submit(flow(task("run"), checks=[Check(run="m:c")]))
+@pytest.mark.parametrize("lifecycle", [None, "pipeline", "orchestration", "fleet"])
+def test_it_is_paused_while_its_tasks_only_wait_and_begins_after_the_resume(lifecycle: str | None) -> None:
+    stage = Stage()
+    tasks = task("soon", wait=60), task("held", hold=Approval()), task("last", "soon")
+    stage.submit(flow(*tasks, lifecycle=lifecycle))
+    assert stage.stream.state == "ready"
+    assert pause(stage) is None
+    assert stage.stream.state == "paused"
+    stage.advance(60)
+    assert stage.command(stage.actor("held"), Approve("ana")) is None
+    assert stage.bodies() == []
+    after = stage.after_crash()
+    assert (after.stream.state, after.bodies()) == ("paused", [])
+    assert resume(after) is None
+    assert sorted(after.bodies()) == ["held", "last", "soon"]
+    assert after.state() == "completed"
+    assert after.audit() == []
+
+
+def test_what_was_paused_before_it_began_is_as_it_was_once_it_goes_on() -> None:
+    stage = Stage(workers=())
+    stage.submit(flow(task("run")))
+    for _ in range(2):
+        assert pause(stage) is None
+        assert resume(stage) is None
+        assert stage.stream.state == "ready"
+    stage.send(StartWorkers(ONE))
+    assert stage.state() == "completed"
+    assert stage.audit() == []
+
+
+@pytest.mark.parametrize("ends", ["expires", "cancelled", "skipped"])
+def test_it_ends_as_it_would_where_it_was_paused_before_it_began(ends: str) -> None:
+    stage = Stage()
+    stage.submit(flow(task("held", hold=Approval(expires=60)), task("next", "held")))
+    pause(stage)
+    if ends == "expires":
+        stage.advance(60)
+    elif ends == "cancelled":
+        stage.cancel(stage.kernel.jobs["job"])
+    else:
+        stage.cancel(stage.actor("held"))
+    assert stage.state() == {"expires": "failed", "cancelled": "cancelled", "skipped": "failed"}[ends]
+    assert stage.audit() == []
+
+
+@pytest.mark.parametrize("state", ["held", "paused", "validating", "cancelling"])
+def test_it_is_paused_only_where_it_would_start_something(state: str) -> None:
+    stage = Stage(scripts={"run": hangs, "flow.check": hangs})
+    stage.submit(flow(task("run"), checks=[Check(run="m:c")], hold=Approval() if state == "held" else None))
     if state == "paused":
         pause(stage)
     elif state == "cancelling":

@@ -8,7 +8,7 @@ import pytest
 
 from callboard.machines import Standing, WorkstreamState, derive, standing
 
-BEFORE = {"planned", "ready", "held", "waiting"}
+BEFORE = {"planned", "ready", "held", "waiting", "paused"}
 DURING = {"executing", "paused", "cancelling"}
 AFTER = {"paused", "validating", "cancelling", "completed", "failed", "cancelled"}
 AFTER_BAD = {"cancelling", "failed", "cancelled"}

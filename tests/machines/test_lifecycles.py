@@ -100,6 +100,7 @@ EXPECTED: dict[str, dict[str, dict[str, str]]] = {
             "wait": "waiting",
             "start": "executing",
             "succeed": "validating",
+            "pause": "paused",
             "fail": "failed",
             "cancel": "cancelled",
         },
@@ -118,7 +119,7 @@ EXPECTED: dict[str, dict[str, dict[str, str]]] = {
             "cancel_graceful": "cancelling",
         },
         "paused": {
-            "resume": "executing",
+            "resume": "ready executing",
             "fail": "cancelling",
             "cancel": "cancelling",
             "cancel_graceful": "cancelling",

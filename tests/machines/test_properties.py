@@ -41,7 +41,10 @@ def drawn_facts(seed: int) -> SimpleNamespace:
     return SimpleNamespace(
         **{name: random.randint(0, 4) for name in COUNTS},
         **{name: random.random() < 0.5 for name in ("probe", "paused", "draining")},
-        **{name: random.choice([None, 0.0, random.uniform(0, 10)]) for name in ("hold_until", "wait_until")},
+        **{
+            name: random.choice([None, 0.0, random.uniform(0, 10)])
+            for name in ("hold_until", "wait_until", "started_at")
+        },
         on_loss=random.choice(["rerun", "fail", "park"]),
         on_exhausted=random.choice(["fail", "park"]),
         cause=random.choice([None, "failure", "cancel"]),

@@ -210,7 +210,7 @@ async def without_slots(runtime: VirtualRuntime) -> Handle:
 T, HANGING = Task("t", run=body), Task("hangs", run=body, timeout="9h")
 JOBS: dict[str, tuple[Setup, str]] = {
     "pending": (without_slots, CANCELS),
-    "running, ready": (job_of(Task("t", run=body, capabilities=["nobody's"])), CANCELS),
+    "running, ready": (job_of(Task("t", run=body, capabilities=["nobody's"])), f"{CANCELS} pause"),
     "running, held": (job_of(T, hold=HOLD), f"approve {CANCELS} reject skip"),
     "running, waiting": (job_of(T, wait="9h"), f"{CANCELS} skip"),
     "running, executing": (job_of(HANGING), f"{CANCELS} pause"),
