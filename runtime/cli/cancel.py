@@ -8,6 +8,7 @@ opens that is a node, to which all jobs fall, and this one would lack their func
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,8 +17,9 @@ import typer
 from ..places import target_of
 from .acting import TIMEOUT, AsJson, By, JournalAct, Reason, RequestId, Target, Timeout, acting, address, find
 from .boards import Place
+from .last import end_soon
 from .options import JOURNAL, MaybeTask
-from .trouble import FAILED, Trouble, tell
+from .trouble import FAILED, Trouble, tell, told
 
 if TYPE_CHECKING:
     from ...actors.notices import Notice
@@ -73,14 +75,21 @@ async def _cancel(act: JournalAct, named: Found, said: dict[str, Any]) -> None:
 
     def trouble(notice: Notice) -> None:
         events.add(notice.event)
-        tell(notice.text)
+        if notice.event != "threads_left":  # the process ends without them
+            tell(notice.text)
 
     runtime.on_trouble = trouble
     runtime.hub.last_resort = None  # whoever cancels is told here
-    async with runtime:
-        await _cancelled(runtime, act, named, said)
-    if "journal_incomplete" in events:
-        raise typer.Exit(FAILED)
+    try:
+        async with runtime:
+            await _cancelled(runtime, act, named, said)
+    except BaseException as error:
+        end_soon(runtime.left, partial(told, error))
+        raise
+    code = FAILED if "journal_incomplete" in events else 0
+    end_soon(runtime.left, lambda: code)
+    if code:
+        raise typer.Exit(code)
 
 
 async def _cancelled(runtime: Runtime, act: JournalAct, named: Found, said: dict[str, Any]) -> None:

@@ -26,7 +26,8 @@ from .trouble import tell
 if TYPE_CHECKING:
     from ..left import Left
 
-PATIENCE = 2.0
+PATIENCE = 1.0
+"""Seconds: with a drain of eight, it ends before a container that is stopped is killed after ten."""
 
 
 class _Last:

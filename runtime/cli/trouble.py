@@ -29,6 +29,9 @@ class Trouble(Exception):  # noqa: N818 - what the user is told, and no more
 
 def told(error: BaseException) -> int:
     """Tell what ended a command. Returns the exit code."""
+    said: object = getattr(error, "exit_code", None)  # the command has told what there was to tell
+    if isinstance(said, int):
+        return said
     return _tell(_innermost(error)) if isinstance(error, Exception) else INTERRUPTED
 
 

@@ -17,7 +17,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from callboard import Actor, Notice, Retry, Runtime, Task, Workstream
+from callboard import Actor, Hook, Notice, Retry, Runtime, Task, Workstream
 from callboard.runtime.cli import last
 from callboard.runtime.cli.trouble import Trouble
 from callboard.runtime.left import Left
@@ -156,6 +156,22 @@ def test_a_command_that_is_told_to_stop_ends_without_them(command: str, body: st
     assert not list(tmp_path.glob("state.db-wal"))  # it was closed
     check = callboard(tmp_path, "check")
     assert ended(check)[0] == 0
+
+
+@pytest.mark.parametrize("words", [[], ["--json"]], ids=["plain", "json"])
+def test_a_cancel_ends_without_what_a_hook_has_left(words: list[str], tmp_path: Path) -> None:
+    async def submit() -> None:
+        hook = Hook(run="bodies:of_anyio", timeout=0.3)
+        stream = Workstream("w", folder=str(tmp_path), tasks=[Task("t", run="bodies:ok", on_cancelled=[hook])])
+        async with Runtime(tmp_path / "state.db", workers=()) as runtime:
+            await runtime.submit(stream, id="w")
+
+    (tmp_path / "bodies.py").write_text(BODIES)
+    asyncio.run(submit())
+    code, out, err = ended(callboard(tmp_path, "cancel", "w", *words))
+    assert (code, "cancelled" in out) == (0, True), err
+    assert "a thread still runs, of a hook of w@1/t, and nothing can end it: the process ends without it" in err
+    assert state_of(tmp_path) == "cancelled"
 
 
 def test_a_process_where_nothing_was_stopped_ends_as_any_other(
