@@ -24,7 +24,7 @@ from .records import OutboxRow
 from .spec import Alert, Hook, Workstream
 from .theirs import shown
 from .times import seconds
-from .transitions import Transitioned, iso
+from .transitions import Transitioned, ended_with_runtime, iso
 from .turn import Turn, folder_of
 
 if TYPE_CHECKING:
@@ -95,8 +95,8 @@ class Alerter:
         turn.effects += others
 
     def _watches(self, event: Transitioned) -> Iterator[tuple[Watch, Workstream | None]]:
-        if event.kind == "worker" and event.reason == "runtime_restarted":
-            return  # the runtime's own end was no trouble of theirs, and would spend the limit of what is
+        if ended_with_runtime(event):
+            return  # it would spend the limit of what is trouble
         for watch in self._own.of(event.severity):
             yield watch, None
         job = None if event.job_id is None else self.kernel.jobs.get(event.job_id)

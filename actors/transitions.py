@@ -97,3 +97,8 @@ def iso(at: float) -> str:
 @lru_cache(maxsize=64)  # transitions come by the thousand in one second
 def _second(at: int) -> str:
     return datetime.fromtimestamp(at, UTC).isoformat()[:19]
+
+
+def ended_with_runtime(event: Transitioned) -> bool:
+    """Whether a worker failed as its runtime was killed, which the next start finds: no trouble of the worker."""
+    return event.kind == "worker" and event.reason == "runtime_restarted"

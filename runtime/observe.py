@@ -29,7 +29,7 @@ import msgspec
 
 from ..actors.notices import SEVERITIES, Notice
 from ..actors.theirs import called
-from ..actors.transitions import Transitioned
+from ..actors.transitions import Transitioned, ended_with_runtime
 from .filters import Event, Wanted, everything
 from .journal.contract import JournalError, Reader
 from .logs import LastResort, Line, configured, line_about, line_of, takes, tell_lost
@@ -319,7 +319,7 @@ class Hub:
     def publish_trouble(self, transitions: Sequence[Transitioned]) -> None:
         """Tell of those that are trouble where nobody has asked to be told of any. Raises nothing."""
         for event in transitions:
-            if event.severity != "info" and self.last_resort is not None:
+            if event.severity != "info" and self.last_resort is not None and not ended_with_runtime(event):
                 self.last_resort.write(line_of(event))
 
     def tell_notice(self, notice: Notice, *, secret: bool = False) -> bool:

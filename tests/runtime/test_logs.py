@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any
 
+import anyio.to_thread
 import pytest
 import structlog
 
@@ -218,3 +223,22 @@ async def test_trouble_that_is_shown_elsewhere_is_not_written(
     async with runtime:
         await (await runtime.submit(CRATES)).wait()
     assert "cannot be weighed" not in capsys.readouterr().err
+
+
+async def test_the_workers_of_a_runtime_that_was_killed_are_no_trouble(
+    no_logs: object, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    code = f"""
+import os, anyio
+from callboard import Runtime, Task, Workstream
+async def main():
+    async with Runtime({str(tmp_path / "j.db")!r}) as runtime:
+        await (await runtime.submit(Workstream("w", tasks=[Task("t", command=["true"])]))).wait()
+        os._exit(9)
+anyio.run(main)
+"""
+    await anyio.to_thread.run_sync(partial(subprocess.run, [sys.executable, "-c", code], check=False))
+    async with Runtime(tmp_path / "j.db") as runtime:
+        failed = [row.entity_id for row in runtime.journal.transitions() if row.reason == "runtime_restarted"]
+    assert len(failed) >= 3
+    assert capsys.readouterr().err == ""
