@@ -127,6 +127,11 @@ class AttemptedTask(CancellableEntity[TaskRecord]):
         record = self.record
         return record.job_id, record.workstream_id, record.attempt or None, record.worker_id
 
+    @property
+    def within(self) -> WorkstreamActor:
+        """Its workstream."""
+        return self.stream
+
     def wants(self, token: int) -> bool:
         """Whether what was to start under `token` should still start."""
         state = self.record.state

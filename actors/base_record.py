@@ -22,6 +22,16 @@ else:
     MaybeRaw = msgspec.Raw  # msgspec cannot decode a union with Raw; None is the default, which is never written
 
 
+class Untold(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """What somebody decided, for which the lifecycle of an entity had no row: its next row tells it."""
+
+    event: str
+    by: str
+    at: float
+    reason: str | None = None
+    entity_id: str | None = None  # where it was about something inside of the entity that ended without a row
+
+
 class Published(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Where an entity stands in the lifecycle that it was given, beside the phase that it is in."""
 
@@ -29,6 +39,7 @@ class Published(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     state: str
     previous: str | None = None
     seq: int = 1  # of its published transitions
+    untold: tuple[Untold, ...] = ()
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):

@@ -164,6 +164,11 @@ class Entity(Generic[RecordT]):
         """The ids of its job and workstream, its attempt's number and its worker's id, as far as it has them."""
         return None, None, None, None
 
+    @property
+    def within(self) -> Entity[Any] | None:
+        """What it is a part of: a task's workstream, a workstream's job."""
+        return None
+
     def wants(self, token: int) -> bool:  # noqa: ARG002 - most kinds run nothing
         """Whether what was to start under `token` should still start."""
         return False

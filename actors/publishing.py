@@ -10,6 +10,9 @@ Rules
   failed, and is told as cancelled, says so: its event may be called "user_cancelled".
 - A row that the runtime's own machine has no word for (a worker that is told as working before it has anything to do,
   or as terminated after it has ended otherwise) is taken by itself, where somebody asks for it.
+- Who decided something is never lost: what the lifecycle has no row for (an approval where it knows no hold, a task
+  that is skipped where it knows no skip) is kept, and told by the next row of the entity, in its `decided`. Where
+  it ended without a row, what it is in tells it.
 - What no row tells is a notice: that an entity has ended, and rests where its lifecycle has no way to an end.
 """
 
@@ -17,14 +20,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from msgspec import to_builtins
 from msgspec.structs import replace
 
 from ..machines.phases import Phase
 from . import entity as entities
-from .base_record import Published, Record
-from .transitions import PublishedTransition
+from .base_record import Published, Record, Untold
+from .transitions import PublishedTransition, iso
+
+_MOST_UNTOLD = 100
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ..machines import Transition
     from .entity import Entity
 
@@ -38,12 +46,18 @@ def publish(
     refined = entity.kernel.lifecycles.refinement(published.lifecycle, record.kind)
     rows = refined.follow(published.state, row, record, payload, final=entity.is_final)
     last = rows[-1] if rows else None
+    if not rows and metadata is not None and "by" in metadata:
+        _keep(entity, [Untold(event=str(row.event), by=metadata["by"], at=entity.kernel.at, reason=record.reason)])
     for one in rows:
         if entities.observe_transition is not None:
             entities.observe_transition(refined.machine, one)
-        published = replace(published, state=str(one.target), previous=str(one.source), seq=published.seq + 1)
+        untold = published.untold
+        published = replace(
+            published, state=str(one.target), previous=str(one.source), seq=published.seq + 1, untold=()
+        )
         entity.record = record if one is last else before  # an attempt begins with the last of them
         facts = metadata if one is last or record.kind == "task" else None  # what a worker has is so after the last
+        facts = _with_untold(facts, untold)
         means, reason = refined.phases[one.target], record.reason
         if one is last and entity.ended and means != record.state:
             facts = {**(facts or {}), "ended_as": str(record.state)}
@@ -54,6 +68,8 @@ def publish(
         _note(entity, published, (one.source, one.target), (refined.phases[one.source], means), *told)
     if rows:
         entity.record = replace(record, published=published)
+    elif entity.ended and entity.record.published.untold:
+        _hand_over(entity)
     if entity.ended and not refined.machine.is_terminal(published.state):
         text = (
             f"{record.id} has ended ({record.state}), and rests in {published.state}: {published.lifecycle} knows no "
@@ -79,10 +95,34 @@ def publish_row(entity: Entity[Any], row: Transition, reason: str, metadata: dic
     refined = entity.kernel.lifecycles.refinement(published.lifecycle, entity.record.kind)
     if entities.observe_transition is not None:
         entities.observe_transition(refined.machine, row)
-    published = replace(published, state=str(row.target), previous=str(row.source), seq=published.seq + 1)
+    metadata = _with_untold(metadata, published.untold)
+    published = replace(published, state=str(row.target), previous=str(row.source), seq=published.seq + 1, untold=())
     entity.change(published=published, updated_at=entity.kernel.at, reason=reason)
     phases = (refined.phases[row.source], refined.phases[row.target])
     _note(entity, published, (row.source, row.target), phases, str(row.event), row.severity, reason, metadata)
+
+
+def _keep(entity: Entity[Any], decided: Sequence[Untold]) -> None:
+    """Keep what somebody decided for the next row; of very much the newest."""
+    published: Published = entity.record.published
+    untold = (*published.untold, *decided)[-_MOST_UNTOLD:]
+    entity.change(published=replace(published, untold=untold))
+
+
+def _hand_over(entity: Entity[Any]) -> None:
+    """Have what an entity is in tell what was decided about it, if that runs by a lifecycle, too."""
+    published: Published = entity.record.published
+    outer = entity.within
+    if outer is not None and outer.record.published is not None:
+        _keep(outer, [replace(one, entity_id=one.entity_id or entity.record.id) for one in published.untold])
+        entity.change(published=replace(published, untold=()))
+
+
+def _with_untold(metadata: dict[str, Any] | None, untold: Sequence[Untold]) -> dict[str, Any] | None:
+    """The metadata of a row, with what no row has told before it."""
+    if not untold:
+        return metadata
+    return {**(metadata or {}), "decided": [{**to_builtins(one), "at": iso(one.at)} for one in untold]}
 
 
 def publish_birth(entity: Entity[Any], metadata: dict[str, Any] | None) -> None:

@@ -99,6 +99,11 @@ class StoppableStream(CancellableEntity[WorkstreamRecord]):
         """Its ids for the log."""
         return self.record.job_id, self.record.id, None, None
 
+    @property
+    def within(self) -> JobActor:
+        """Its job."""
+        return self.job
+
     def _all_ended(self) -> None:
         """Every task of it has ended."""
         raise NotImplementedError

@@ -13,6 +13,7 @@ from callboard.actors import entity
 from callboard.actors.commands import (
     Approve,
     BeginWork,
+    Cancel,
     PauseWorker,
     Reject,
     ResetBreaker,
@@ -130,6 +131,42 @@ def test_a_restart_at_every_turn_goes_on_where_it_was(name: str) -> None:
         again.advance(500)
         assert again.audit() == []
         assert all(job.finished_at is not None for job in again.kept.records.values() if job.kind == "job")
+
+
+def decided(stage: Stage) -> str:
+    """All that the transitions tell of who decided what."""
+    return repr([(row.reason, row.metadata) for row in stage.kept.transitions])
+
+
+@by_each
+@pytest.mark.parametrize("crash", [False, True])
+def test_who_approves_is_told_by_it_also_after_a_restart(name: str, crash: bool) -> None:
+    stage = staged(name)
+    stage.submit(flow(task("held", hold=Approval(people=2)), task("waits", hold=Approval(), wait=5)))
+    assert stage.command(stage.actor("held"), Approve("ana", "fine")) is None
+    assert stage.command(stage.actor("waits"), Approve("carl")) is None
+    if crash:
+        stage = stage.after_crash(len(stage.kept.turns))
+    assert stage.command(stage.actor("held"), Approve("bob")) is None
+    stage.advance(30)
+    assert stage.over == ["job"]
+    assert clean(stage) == []
+    assert [who for who in ("'ana'", "'bob'", "'carl'", "'fine'") if who not in decided(stage)] == []
+
+
+@by_each
+@pytest.mark.parametrize("command", [SkipTask("why so", "emil"), Cancel("why so", by="emil")], ids=["skip", "cancel"])
+def test_who_skips_or_cancels_a_task_is_told_by_it_or_by_what_the_task_is_in(name: str, command: Any) -> None:
+    stage = staged(name, scripts={"slow": hangs})
+    stage.submit(flow(task("slow"), task("later", "slow", optional=True)))
+    assert stage.command(stage.actor("later"), command) is None
+    stage.end(stage.token("slow"))
+    stage.settle()
+    assert stage.over == ["job"]
+    assert clean(stage) == []
+    told = [row for row in stage.kept.transitions if "emil" in repr(row.metadata)]
+    assert len(told) == 1
+    assert "why so" in repr((told[0].reason, told[0].metadata))
 
 
 @by_each
