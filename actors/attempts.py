@@ -64,7 +64,9 @@ WORKER_LOST = "worker_lost"
 INTERNAL = "internal_error"
 """The `error_type` of a task whose own actor failed."""
 TOOL, EXHAUSTED, LOST = "tool", "exhausted", "lost"
-"""Why a task is parked (`record.parked`)."""
+"""Why a task is parked (`record.parked`); the second is how an attempt ended, too, that ran out of something."""
+DOUBLED = 5
+"""How often the rest of an exhausted task is doubled at most."""
 BEATS = frozenset({RUNNING, TIMED_OUT, CANCELLING})
 """The states in which a body may still say how far it is: also when it has been told to stop."""
 STOP_SIGNALS = frozenset({1, 2, 9, 15})
@@ -347,9 +349,11 @@ class AttemptedTask(CancellableEntity[TaskRecord]):
         """What failed may pass: see what that means. Returns how the attempt ended."""
         raise NotImplementedError
 
-    def rest(self, end: str, losses: int) -> float:
-        """Seconds before it is run again after that loss."""
-        raise NotImplementedError
+    def _rest(self, end: str, losses: int) -> float:
+        """Seconds before it is run again after that loss. Where it ran out of something, somebody else is to end first;
+        after other losses it need not wait.
+        """
+        return self.kernel.supervisor.health.cooldown * 2 ** min(losses - 1, DOUBLED) if end == EXHAUSTED else 0.0
 
     def _tell_partial(self, ended: CallEnded) -> None:
         """What the command had written when it was stopped is kept."""
@@ -435,7 +439,7 @@ class AttemptedTask(CancellableEntity[TaskRecord]):
         due = parked = None
         if row.target == S.RETRYING:
             port = self.kernel.port
-            wait = self.rest(end, losses)
+            wait = self._rest(end, losses)
             if not lost:
                 tell = partial(self.kernel.notice, "wait_failed", "error", entity=self)
                 wait = delay(self.limits.retry, failed, port.random, ended.retry_after, port.resolve, tell=tell)

@@ -23,6 +23,7 @@ from ..machines import InvalidTransitionError
 from .base_record import Record
 from .commands import AskApproval, Command, LeaveApproval, NextRun, Reply, StartWorkers, Submit
 from .entity import Entity
+from .last import keep_last
 from .lifecycles import Lifecycles
 from .machine_kind import FireFailed, MachineNotFound
 from .messages import (
@@ -408,10 +409,7 @@ class Kernel(Staging):
         self.forget(job)
         self.jobs.pop(job.record.id, None)
         if job.record.run > 1:
-            self.reruns.pop(job.record.id, None)
-            self.reruns[job.record.id] = job.record
-            if len(self.reruns) > RERUNS:
-                del self.reruns[next(iter(self.reruns))]
+            keep_last(self.reruns, job.record.id, job.record, RERUNS)
 
     def drop(self, stream: WorkstreamActor) -> bool:
         """Let the actors of a run go that has ended, unless something of it still runs: then False."""

@@ -28,16 +28,13 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from ..machines import Event, TaskState
-from .attempts import RUNNING, START
+from .attempts import EXHAUSTED, RUNNING, START
 from .checks import SAID
 from .lending import LendingTask
 from .limits import PASSING_ATTEMPTS
 from .messages import Back, CallEnded, Drain, Exhausted, Silent
 
 RECOVERING = TaskState.RECOVERING
-EXHAUSTED = "exhausted"
-_DOUBLED = 5
-"""How often the rest of an exhausted task is doubled at most."""
 
 
 class TroubledTask(LendingTask):
@@ -89,10 +86,6 @@ class TroubledTask(LendingTask):
             self.kernel.stop_call(self.record.token, force=True)
         else:
             super().on_drain(message)
-
-    def rest(self, end: str, losses: int) -> float:
-        """Where it ran out of something, somebody else is to end first; after other losses it need not wait."""
-        return self.kernel.supervisor.health.cooldown * 2 ** min(losses - 1, _DOUBLED) if end == EXHAUSTED else 0.0
 
     def passing(self, ended: CallEnded) -> str:
         """An error that may pass, or resources that ran out: it may run once more. Returns how the attempt ended."""

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from ..actors.last import keep_last
 from ..actors.notices import Severity
 from ..actors.ref import Ref
 
@@ -49,10 +50,7 @@ class Failures:
 
     def note(self, cell: Ref, error: BaseException, now: float) -> None:
         """It has failed."""
-        self._last.pop(cell, None)
-        if len(self._last) >= FAILURES_KEPT:
-            del self._last[next(iter(self._last))]
-        self._last[cell] = error, now
+        keep_last(self._last, cell, (error, now), FAILURES_KEPT)
 
     def of(self, cell: Ref, since: float = 0.0) -> BaseException | None:
         """By what it failed last, if that was not before `since` (monotonic seconds)."""

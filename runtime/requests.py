@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ..actors.commands import Reply, Request
+from ..actors.last import keep_last
 from ..actors.messages import Message
 from ..actors.theirs import plain, shown
 from .inflight import InFlight
@@ -128,9 +129,7 @@ class Requests:
         return record
 
     def _remember(self, request_id: str, kept: bytes) -> None:
-        if len(self.answers) >= _REMEMBERED:
-            del self.answers[next(iter(self.answers))]
-        self.answers[request_id] = kept
+        keep_last(self.answers, request_id, kept, _REMEMBERED)
 
     def _is_kept(self, record: RequestRecord) -> bool:
         """Whether it counts, though it may not be pruned yet."""

@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import quote, quote_plus
 
+from ..actors.last import keep_last
 from ..actors.theirs import called, is_a, kind_name
 from ..machines.machine import answers_later
 
@@ -165,14 +166,11 @@ class Secrets:
         """The values of these names, and what hides them. Raises SecretMissing."""
         values = {name: self._value(name) for name in names}
         wanted = frozenset(values.values())
-        mask = self._masks.pop(wanted, None)
-        if mask is not None:
-            self._masks[wanted] = mask  # as the last one
-            return values, mask
-        mask = self._masks[wanted] = Mask(wanted)
-        if len(self._masks) > MASKS_KEPT:
-            del self._masks[next(iter(self._masks))]
-        self.all = Mask(value for known in self._masks for value in known)
+        known = self._masks.get(wanted)
+        mask = Mask(wanted) if known is None else known
+        keep_last(self._masks, wanted, mask, MASKS_KEPT)
+        if known is None:
+            self.all = Mask(value for hidden in self._masks for value in hidden)
         return values, mask
 
     def _value(self, name: str) -> str:
