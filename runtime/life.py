@@ -61,6 +61,7 @@ class RuntimeLife(RuntimeParts):
     _taken: Signals | None = None
     _refused: BaseException | None = None  # why it could not be entered
     _fault: BaseException | None = None  # what its leaving raised
+    _loop_ends = False  # all tasks of the event loop were told to end as it was left
     _stopping: anyio.CancelScope | None = None  # around a wait for what only a living dispatcher does
     _around: anyio.CancelScope | None = None  # around the code inside `async with`
     _around_task: object = None  # whose that is
@@ -234,7 +235,7 @@ class RuntimeLife(RuntimeParts):
             self._fault = sole(error)
         finally:
             if not self._told_to_leave and self._broken is None:
-                self._broken = self._fault or _strayed()
+                self._broken = self._fault or self._strayed()
             self._end_around()
             if self._taken is not None:
                 self._taken.close()
@@ -264,6 +265,7 @@ class RuntimeLife(RuntimeParts):
                 self._ready.set()
             await self._to_leave.wait()
         finally:
+            self._loop_ends = all_are_told_to_end()  # leaving begins tasks that nobody has told so
             with anyio.CancelScope(shield=True):
                 if not self._told_to_leave and self._broken is None:
                     self._end_of_program()
@@ -339,7 +341,7 @@ class RuntimeLife(RuntimeParts):
         """Something inside has ended that should not have: nothing goes on, and nobody may wait for it."""
         if self._left:
             return
-        first, self._broken = self._broken is None, self._broken or cause or _strayed()
+        first, self._broken = self._broken is None, self._broken or cause or self._strayed()
         if cause is not None and from_terminal(cause):
             self._broken = cause  # by it the others were cancelled, who have told of that before
         self._running = self._open = False
@@ -464,6 +466,11 @@ class RuntimeLife(RuntimeParts):
         with anyio.move_on_after(limit):
             await idle(self._host, self._hand_over, self._stops)
 
+    def _strayed(self) -> RuntimeError:
+        if self._loop_ends or all_are_told_to_end():
+            return CutShort()
+        return RuntimeError("its own tasks were cancelled, which no code of ours does")
+
     def _check_open_here(self) -> None:
         self.check_here("a runtime")
         self._check_open()
@@ -485,12 +492,6 @@ class RuntimeLife(RuntimeParts):
                 "to go on there"
             )
         raise RuntimeClosed(f"the runtime is not open: {_USE}")
-
-
-def _strayed() -> RuntimeError:
-    if all_are_told_to_end():
-        return CutShort()
-    return RuntimeError("its own tasks were cancelled, which no code of ours does")
 
 
 def sole(error: BaseException) -> BaseException | None:
