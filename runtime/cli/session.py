@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 from collections.abc import AsyncIterable, Awaitable, Callable, Sequence
 from functools import partial
 from typing import NoReturn, Protocol
@@ -38,6 +37,7 @@ from .ending import Shown
 from .last import end_soon
 from .output import Lost, Printing
 from .signals import hear_children
+from .terminal import draws
 from .trouble import FAILED, INTERRUPTED, kept, tell, told
 
 _TAKEN = ("SIGINT", "SIGTERM", "SIGHUP")
@@ -89,7 +89,7 @@ def view(*, as_json: bool, plain: bool) -> View:
         from .jsonlines import JsonView  # noqa: PLC0415 - one of three is needed
 
         return JsonView()
-    if plain or not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
+    if plain or not draws():
         from .plain import PlainView  # noqa: PLC0415
 
         return PlainView()

@@ -14,7 +14,7 @@ import typer
 from ..printable import printable
 from .boards import Place
 from .options import JOURNAL, AsJson, MaybeJobId
-from .terminal import echo, echo_json
+from .terminal import colours, echo, echo_json
 from .trouble import Trouble
 
 if TYPE_CHECKING:
@@ -222,8 +222,7 @@ def table(head: tuple[str, ...], rows: list[list[str]]) -> None:
     widths = [max(len(row[number]) for row in (list(head), *rows)) for number in range(len(head))]
     left = sum(widths[:-1]) + 2 * len(widths)
     room = max(get_terminal_size().columns - left, 20) if sys.stdout.isatty() else 200
+    shades = words.COLOURS if colours() else {}
     for row in ([name.upper() for name in head], *rows):
-        cells = [
-            typer.style(f"{cell:<{width}}", fg=words.COLOURS.get(cell)) for cell, width in zip(row, widths, strict=True)
-        ]
+        cells = [typer.style(f"{cell:<{width}}", fg=shades.get(cell)) for cell, width in zip(row, widths, strict=True)]
         typer.echo("  ".join([*cells[:-1], words.one_line(row[-1], room)]).rstrip())

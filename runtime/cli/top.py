@@ -3,7 +3,7 @@
 Rules:
 - Read-only: it asks the journal's file, beside whoever writes it. Nothing is asked again while nothing was committed.
 - q, Ctrl+C and any signal that ends a program leave; the terminal is then as it was.
-- `--once`, and any output that is no terminal, gets one picture as plain text.
+- `--once`, and any output that is no terminal, or a dumb one, gets one picture as plain text.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..places import in_words
 from ..printable import printable
 from .boards import Place
 from .options import JOURNAL, LONGEST
-from .terminal import echo
+from .terminal import draws, echo
 
 if TYPE_CHECKING:
     from anyio import CancelScope
@@ -47,7 +47,7 @@ def top(*, once: Once = False, every: Every = 0.5, journal: Place = JOURNAL) -> 
     from .reading import reading  # noqa: PLC0415
 
     with reading(journal) as reader:
-        if once or not sys.stdout.isatty():
+        if once or not draws():
             echo("\n".join(_lines(reader, journal, time.time())))
         else:
             import anyio  # noqa: PLC0415 - heavy
@@ -171,7 +171,7 @@ def _tasks(tasks: dict[str, list[TaskRecord]], now: float) -> list[str]:
     for job, task in busy[:_TASKS]:
         told = words.brief(task.last_error or task.reason)
         if task.due_at is not None:
-            told = f"until {words.clock(task.due_at)}{f'; {told}' if told else ''}"
+            told = f"until {words.when(task.due_at, now)}{f'; {told}' if told else ''}"
         spent = words.took(now - task.updated_at)
         place = f"{task.attempt}/{task.max_attempts + task.granted}" if task.attempt else ""
         rows.append([f"{job}/{task.name}", str(task.shown), spent, place, task.worker_id or "", told])

@@ -50,6 +50,11 @@ def moment(at: float) -> str:
     return _local(at, "%Y-%m-%d %H:%M:%S")
 
 
+def when(at: float, now: float) -> str:
+    """A moment near or far: "12:03:04", and with its date where that is not today's."""
+    return clock(at) if _local(at, "%Y-%m-%d") == _local(now, "%Y-%m-%d") else moment(at)
+
+
 def _local(at: float, form: str) -> str:
     """In the user's zone. A number that is no time, as an old journal may hold, is told as that."""
     try:

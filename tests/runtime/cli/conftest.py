@@ -95,12 +95,12 @@ def program(folder: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
 class Terminal:
     """The command line on a terminal of its own."""
 
-    def __init__(self, *args: str, cwd: Path) -> None:
+    def __init__(self, *args: str, cwd: Path, **more: str) -> None:
         self.out = ""
         self._pid, self._screen = pty.fork()
         if self._pid == 0:
             os.chdir(cwd)
-            os.execve(PROGRAM[0], [*PROGRAM, *args], environment(TERM="xterm", LINES="30"))
+            os.execve(PROGRAM[0], [*PROGRAM, *args], environment(**{"TERM": "xterm", "LINES": "30", **more}))
 
     def wait_for(self, text: str, timeout: float = 30.0) -> None:
         """Read until the program has written `text`, after what was waited for before."""
@@ -155,8 +155,8 @@ def terminal(folder: Path) -> Iterator[Callable[..., Terminal]]:
     """Make terminals that are gone after the test."""
     made: list[Terminal] = []
 
-    def make(*args: str) -> Terminal:
-        made.append(Terminal(*args, cwd=folder))
+    def make(*args: str, **more: str) -> Terminal:
+        made.append(Terminal(*args, cwd=folder, **more))
         return made[-1]
 
     yield make

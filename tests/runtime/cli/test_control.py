@@ -19,7 +19,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from callboard.actors.spec import Approval, Breaker, Clause, Retry, Task, Tool, Worker, Workstream
 from callboard.machines.audit import audit_lines
 from callboard.machines.own import MACHINES
-from callboard.runtime.cli import acting
+from callboard.runtime.cli import acting, words
 from callboard.runtime.cli import stuck as stucks
 from callboard.runtime.handles import JobHandle
 from callboard.runtime.journal.lock import Lock
@@ -319,6 +319,22 @@ def test_top_on_a_terminal_shows_what_moves_until_it_is_left(
     assert not before & termios.ECHO  # unseen, while it was there
     assert screen.left & termios.ECHO
     assert screen.left & termios.ICANON
+
+
+@pytest.mark.parametrize(("days", "dated"), [(0, False), (3, True)])
+def test_top_says_the_day_of_what_is_not_today(
+    cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch, days: int, dated: bool
+) -> None:
+    with running() as live:
+        hold = Approval(people=1, expires=days * 86400 + 60)
+        job = live.submit("j", Task("gate", command=["true"], hold=hold))
+        live.portal.call(reached, job, {"gate": "held"})
+        due = job.task("gate").record.due_at
+    assert due is not None
+    monkeypatch.setattr("time.time", lambda: due - days * 86400)
+    told = cli("top", "--once").out
+    day, _, clock = words.moment(due).partition(" ")
+    assert (f"until {day} {clock};" in told, f"until {clock};" in told) == (dated, not dated)
 
 
 # -- pause and resume --------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import PROGRAM, Told, environment
+from .conftest import PROGRAM, Terminal, Told, environment
 from .test_program import GATED, Program, _wait_for
 
 Cli = Callable[..., Told]
@@ -192,3 +193,33 @@ def test_a_server_whose_reader_leaves_goes_on(gated: Path, program: Program) -> 
     running.stdout.close()
     running.send_signal(signal.SIGTERM)
     assert running.wait(60) == 0
+
+
+def painted(screen: Terminal) -> set[str]:
+    """What a command has sent to its terminal to set a colour, once it has ended."""
+    screen.end()
+    return set(re.findall(r"\x1b\[(?:\d+;)*(?:3|4|9|10)\d(?:;\d+)*m", screen.out))
+
+
+LOOKS = [("status",), ("status", "j1"), ("history", "j1"), ("workers", "list", "--all"), ("--help",), ("bogus",)]
+
+
+@pytest.mark.parametrize("args", [*LOOKS, ("run", "gated.toml", "--id", "j2")], ids=" ".join)
+@pytest.mark.parametrize("said", [{"NO_COLOR": "1"}, {"TERM": "dumb"}], ids=str)
+def test_colours_are_sent_to_no_terminal_that_wants_none(
+    done: Path, terminal: Callable[..., Terminal], args: tuple[str, ...], said: dict[str, str]
+) -> None:
+    assert painted(terminal(*args, **said)) == set()
+
+
+@pytest.mark.parametrize("said", [{}, {"NO_COLOR": ""}], ids=str)
+def test_colours_are_sent_to_a_terminal_otherwise(
+    done: Path, terminal: Callable[..., Terminal], said: dict[str, str]
+) -> None:
+    assert painted(terminal("status", **said)) == {"\x1b[32m"}
+    assert painted(terminal("run", "gated.toml", "--id", "j2", **said))
+
+
+def test_top_draws_over_nothing_on_a_dumb_terminal(done: Path, terminal: Callable[..., Terminal]) -> None:
+    screen = terminal("top", TERM="dumb")
+    assert (screen.end(), "\x1b" in screen.out, "completed" in screen.out) == (0, False, True)
