@@ -10,6 +10,8 @@ Rules
 - A file that is no log is told once: after a few lines, none of which is a transition, nothing more is read.
 - Several logs are those of the nodes of one journal: they are taken together, in the order of their numbers.
 - A log of an archive begins with a line that says so, and holds its jobs only.
+- A log whose first line has exactly the eight fields of document 001's event schema (`BriefEvent`) is one of that
+  document: it is held against the `orchestration` lifecycle, and against the invariants as far as such lines show them.
 
 Findings
 --------
@@ -22,7 +24,9 @@ bad_schema           error    a line that lacks a field, or holds one of another
 no_log               error    none of the first lines is a transition: nothing more was read
 unknown_key          warning  a line has a key that no transition has; told at its first line
 gap, repeat          error    a number of the log, or of an entity, is missing or comes twice
-starts_late          warning  the log does not begin at its first line: earlier states are taken as given
+starts_late          warning  the log does not begin at its first line: earlier states are taken as given. In a log of
+                              document 001, which has no numbers: an entity's first line leaves another state
+                              than the initial one; told of each
 part                 warning  a job (machine, worker) was run by another node before, whose log is not here; told once
 time_backwards       warning  a line is older than the one before it
 unknown_transition   error    the machine has no such row
@@ -52,13 +56,20 @@ import msgspec
 
 from .auditor import UNREADABLE, AuditFinding, Auditor, MachineOf
 from .lifecycle import Lifecycle
-from .log import TransitionEvent
+from .log import BriefEvent, TransitionEvent
 from .machine import Machine
 from .own import MACHINES
 
 
 class _Exactly(TransitionEvent, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A transition, and nothing else."""
+
+
+class _ExactlyBrief(BriefEvent, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A transition with the eight fields of document 001, and nothing else."""
+
+
+_BRIEF = frozenset(BriefEvent.__struct_fields__)
 
 
 def audit(
@@ -79,6 +90,8 @@ def audit(
         if isinstance(entry, TransitionEvent):
             auditor.take(entry)
             continue
+        if number == 1 and frozenset(entry) == _BRIEF:
+            auditor.begin_brief()
         try:
             auditor.take(_converted(auditor, entry))
         except msgspec.ValidationError as error:
@@ -95,7 +108,7 @@ def audit_lines(
 ) -> list[AuditFinding]:
     """Return what is wrong with a JSONL log. `lines` keep their line ends, as those of a binary file do."""
     auditor = Auditor(machines, lifecycles=lifecycles, machine_of=machine_of)
-    decode = msgspec.json.Decoder(_Exactly).decode
+    decode: _Decode = msgspec.json.Decoder(_Exactly).decode
     offset = unreadable = 0
     for number, (line, last) in enumerate(_with_last(lines), start=1):
         auditor.at(number, offset)
@@ -103,6 +116,9 @@ def audit_lines(
         if number == 1 and (promised := lines_of_archive(line)) is not None:
             auditor.begin_archive(promised)
             continue
+        if number == 1 and _is_brief(line):
+            auditor.begin_brief()
+            decode = msgspec.json.Decoder(_ExactlyBrief).decode
         event = _event(auditor, decode, line, last=last)
         if event is not None:
             auditor.take(event)
@@ -145,8 +161,13 @@ def _numbered(auditor: Auditor, name: str, lines: Iterable[bytes]) -> Iterator[_
         if number == 1 and lines_of_archive(line) is not None:
             auditor.find("no_log", "an archive holds jobs that have ended: it is audited alone")
             return
+        if number == 1 and _is_brief(line):
+            auditor.find(
+                "no_log", "its lines have no numbers (`seq`), to take it together with others: it is audited alone"
+            )
+            return
         event = _event(auditor, decode, line, last=last)
-        if event is not None:
+        if isinstance(event, TransitionEvent):
             yield event.seq, number, offset, name, event
         else:
             unreadable += 1
@@ -156,9 +177,10 @@ def _numbered(auditor: Auditor, name: str, lines: Iterable[bytes]) -> Iterator[_
         offset += len(line)
 
 
-def _event(
-    auditor: Auditor, decode: Callable[[bytes], TransitionEvent], line: bytes, *, last: bool
-) -> TransitionEvent | None:
+_Decode: TypeAlias = Callable[[bytes], TransitionEvent | BriefEvent]
+
+
+def _event(auditor: Auditor, decode: _Decode, line: bytes, *, last: bool) -> TransitionEvent | BriefEvent | None:
     """The transition of a line. None where it is none, which is told."""
     try:
         return decode(line)
@@ -172,10 +194,11 @@ def _event(
         return None
 
 
-def _with_more(auditor: Auditor, line: bytes, error: msgspec.ValidationError) -> TransitionEvent | None:
+def _with_more(auditor: Auditor, line: bytes, error: msgspec.ValidationError) -> TransitionEvent | BriefEvent | None:
     """A line that is not exactly a transition: one with more keys, or None."""
+    event: TransitionEvent | BriefEvent
     try:
-        event = msgspec.json.decode(line, type=TransitionEvent)
+        event = msgspec.json.decode(line, type=BriefEvent if auditor.brief else TransitionEvent)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as other:
         auditor.find("bad_schema", str(other))
         return None
@@ -183,13 +206,22 @@ def _with_more(auditor: Auditor, line: bytes, error: msgspec.ValidationError) ->
     return event
 
 
-def _converted(auditor: Auditor, entry: Mapping[str, Any]) -> TransitionEvent:
+def _is_brief(line: bytes) -> bool:
+    """Whether a line has exactly the fields of document 001's event schema."""
     try:
-        return msgspec.convert(entry, _Exactly)
+        return msgspec.json.decode(line, type=dict[str, msgspec.Raw]).keys() == _BRIEF
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+
+
+def _converted(auditor: Auditor, entry: Mapping[str, Any]) -> TransitionEvent | BriefEvent:
+    event: TransitionEvent | BriefEvent
+    try:
+        event = msgspec.convert(entry, _ExactlyBrief) if auditor.brief else msgspec.convert(entry, _Exactly)
     except msgspec.ValidationError as error:
-        event = msgspec.convert(entry, TransitionEvent)
+        event = msgspec.convert(entry, BriefEvent) if auditor.brief else msgspec.convert(entry, TransitionEvent)
         auditor.find_key(str(error))
-        return event
+    return event
 
 
 class _Archive(msgspec.Struct):

@@ -16,6 +16,8 @@ Rules
 - An entity whose creation names a lifecycle is held against the table of that, and against the invariants by the
   phases of its states. Where that lifecycle is not known, which is told once, or the creation is not there (the log
   begins later), it is held against neither. What a lifecycle is called is never imported: a log is no program.
+- A log of document 001 has neither numbers nor creations. They are counted here, and its entities run by the lifecycle
+  of that document.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ import msgspec
 from .invariants import PROBED, Broken, Entity, Probes, at_end, at_rest, created, moved
 from .lifecycle import Lifecycle
 from .lifecycles import LIFECYCLES
-from .log import CREATE, EPOCH, TransitionEvent
+from .log import CREATE, EPOCH, BriefEvent, TransitionEvent
 from .machine import Machine
 from .own import MACHINES
 from .refinement import Refinement
@@ -48,6 +50,7 @@ _WARNINGS: Final = frozenset(
     }
 )
 SHARED: Final = frozenset({"worker", "breaker"})
+DOCUMENTED: Final = "orchestration"  # the lifecycle of document 001
 UNREADABLE: Final = 5  # lines from the beginning, after which it is no log
 
 
@@ -84,6 +87,7 @@ class Auditor:
         self._refined: dict[tuple[str, str], Refinement | None] = {}
         self._unknown: set[str] = set()  # lifecycles of which that was told
         self._without = dict(merged(without))
+        self.brief = False  # a log of document 001: eight fields, without numbers
         self._sparse = False  # an archive: the numbers of others are missing
         self._entities: dict[tuple[str, str, int], Entity] = {}
         self._probes = Probes()
@@ -116,7 +120,7 @@ class Auditor:
                 text=told if self._log is None else f"{self._log}: {told}",
                 line=self._line,
                 offset=self._offset,
-                seq=None if event is None else event.seq,
+                seq=None if event is None or self.brief else event.seq,
                 entity_id=None if event is None else event.entity_id,
             )
         )
@@ -138,8 +142,15 @@ class Auditor:
         self._sparse = True
         self._promised = lines
 
-    def take(self, event: TransitionEvent) -> None:
+    def begin_brief(self) -> None:
+        """Say that what follows is a log of document 001."""
+        self.brief = True
+
+    def take(self, event: TransitionEvent | BriefEvent) -> None:
         """Take in the next transition."""
+        if isinstance(event, BriefEvent):
+            known = self._entities.get((event.event_type, event.entity_id, 1))
+            event = event.numbered(self._seq + 1, 1 if known is None else known.seq + 1)
         self._taken += 1
         if not self._in_order(event):
             return
@@ -198,13 +209,16 @@ class Auditor:
         entity = Entity(event.kind, event.entity_id, machine, self._parent(event), refined)
         entity.enter(event.from_state or event.to_state)
         entity.seq = event.entity_seq
+        entity.brief = self.brief
         if event.kind in {"job", "workstream"}:
             self._parents[event.kind, event.entity_id] = entity
         self._broken(event, created(entity, event))
         self._owner(entity, event)
         entity.epoch = event.seq // EPOCH
         if event.from_state is not None:
-            if event.seq > EPOCH:
+            if self.brief:
+                self._begins_late(entity, event)
+            elif event.seq > EPOCH:
                 self._note_part(event)
             elif not self._partial and not self._may_begin_late(event):
                 self.find("not_created", f"its first line is {event.from_state} -> {event.to_state}", event)
@@ -218,6 +232,12 @@ class Auditor:
         if machine is not None and event.to_state != machine.initial and not _carried_over(entity, event):
             self.find("wrong_start", f"was created in {event.to_state}, not in {machine.initial!s}", event)
         return entity
+
+    def _begins_late(self, entity: Entity, event: TransitionEvent) -> None:
+        """Tell where the first line of an entity, in a log without creations, cannot have been its first transition."""
+        if entity.machine is not None and event.from_state != entity.machine.initial:
+            text = f"its first line leaves {event.from_state}, not {entity.machine.initial!s}: that is taken as given"
+            self.find("starts_late", text, event)
 
     def _may_begin_late(self, event: TransitionEvent) -> bool:
         """Whether the older part of its history may have been archived by itself."""
@@ -276,6 +296,8 @@ class Auditor:
     def _table(self, event: TransitionEvent) -> tuple[Machine | None, Refinement | None]:
         """The machine that an entity runs by, and how it refines the runtime's own, where it does."""
         said = None if event.kind == "machine" else event.metadata.get("lifecycle")  # else a key of the application's
+        if self.brief and event.kind in LIFECYCLES[DOCUMENTED]:
+            said = DOCUMENTED
         if not isinstance(said, str):
             own = self._machines.get(event.kind)
             if own is None or event.from_state is None:

@@ -52,6 +52,7 @@ class Entity:
         "at_most",
         "attempt",
         "bad",
+        "brief",
         "children",
         "depends_on",
         "depth",
@@ -91,6 +92,7 @@ class Entity:
         self.refined: Final = refined
         self.shown = ""  # its state, as the log says
         self.state = ""  # and what that means: in the runtime's own lifecycles it is the same
+        self.brief = False  # whether its log has no word for owners, workers and attempts: one of document 001
         self.seq = 0
         self.epoch = 0  # of its last line: of which node's numbers that is
         self.job_id: str | None = None
@@ -267,7 +269,7 @@ def _as_derived(stream: Entity) -> Iterator[Broken]:
     """Compare the state that a workstream has entered with what its document's own function says of its tasks."""
     refined = stream.refined
     may_say = _MAY_SAY.get(stream.state)
-    if refined is None or refined.lifecycle.derive is None or may_say is None:
+    if refined is None or refined.lifecycle.derive is None or may_say is None or stream.brief:
         return
     derive_state, name = refined.lifecycle.derive, refined.lifecycle.name
     tasks = stream.children
@@ -328,9 +330,9 @@ def _task(task: Entity, event: TransitionEvent, before: str) -> Iterator[Broken]
 
 def _start(task: Entity, event: TransitionEvent, before: str) -> Iterator[Broken]:
     parent = task.parent
-    if event.worker_id is None:
+    if event.worker_id is None and not task.brief:
         yield "no_worker", "started without a worker"
-    if event.attempt is None:
+    if event.attempt is None and not task.brief:
         yield "no_attempt", "started without the number of an attempt"
     task.worker_id, task.told = event.worker_id, True
     if parent is not None and parent.early:
@@ -408,7 +410,7 @@ def at_end(entity: Entity) -> Iterator[Broken]:
 
 def at_rest(entity: Entity) -> Iterator[Broken]:
     """Compare a workstream with its tasks, once nothing more is to come."""
-    if entity.kind != "workstream" or entity.ended or not (entity.known and entity.knows_children):
+    if entity.kind != "workstream" or entity.ended or entity.brief or not (entity.known and entity.knows_children):
         return
     tasks = [task for task in entity.children if task.machine is not None and task.shown in task.machine.states]
     allowed = derive(_Seen(task, task.state, task.standing) for task in tasks)

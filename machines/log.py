@@ -6,6 +6,9 @@ with no `from_state`. Unknown fields are ignored, so that a newer writer can be 
 
 Where several nodes share a journal, each numbers its lines without a gap within an epoch of its own, which begins at a
 multiple of `EPOCH`. Of each job, and of each other entity, numbers rise.
+
+A log of another program may have exactly the eight fields of document 001's event schema: `BriefEvent`. It is read, and
+never written.
 """
 
 from __future__ import annotations
@@ -53,6 +56,23 @@ class TransitionEvent(msgspec.Struct, frozen=True, kw_only=True):
     def kind(self) -> str:
         """The entity's kind: "task", "workstream", "worker", "job", "breaker", or an application's own."""
         return self.event_type.removesuffix(_SUFFIX)
+
+
+class BriefEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """One transition with the fields of document 001's event schema, and no others: it has no numbers and no owner."""
+
+    timestamp: Timestamp
+    event_type: EventType
+    severity: Severity
+    entity_id: Text
+    from_state: str | None
+    to_state: Text
+    trigger: Text
+    metadata: dict[str, Any]
+
+    def numbered(self, seq: int, entity_seq: int) -> TransitionEvent:
+        """The same transition, with the numbers that its log does not hold."""
+        return TransitionEvent(seq=seq, entity_seq=entity_seq, **msgspec.structs.asdict(self))
 
 
 def event_type(kind: str) -> str:

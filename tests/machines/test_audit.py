@@ -658,5 +658,69 @@ class TestLogsOfNodes:
         assert "not_created" in {one.kind for one in audit(late)}
 
 
+class TestLogsOfDocument001:
+    """Lines with exactly the eight fields of the document's event schema, as other programs write them."""
+
+    TASK = ("pending scheduler_assigned queued", "queued worker_started running",
+            "running execution_completed validating", "validating validation_passed completed")  # fmt: skip
+    STREAM = ("planned all_tasks_created ready", "ready first_task_started executing",
+              "executing all_tasks_completed validating")  # fmt: skip
+
+    def entries(self, kind: str, entity_id: str, *steps: str, **fields: Any) -> list[dict[str, Any]]:
+        told: list[dict[str, Any]] = []
+        for second, (source, trigger, target) in enumerate(step.split() for step in steps):
+            told.append(
+                {
+                    "timestamp": f"2024-01-15T10:30:{second:02}.000Z", "event_type": event_type(kind),
+                    "severity": "info", "entity_id": entity_id, "from_state": source, "to_state": target,
+                    "trigger": trigger, "metadata": {"retry_count": 0},
+                }
+                | fields
+            )  # fmt: skip
+        return told
+
+    def found(self, entries: list[dict[str, Any]]) -> list[AuditFinding]:
+        found = audit_lines(_lines(entries))
+        assert [(one.kind, one.text) for one in audit(entries)] == [(one.kind, one.text) for one in found]
+        return found
+
+    def test_all_three_kinds_are_consistent(self) -> None:
+        worker = ("initializing registration_complete idle", "idle task_assigned busy", "busy task_completed idle")
+        entries = self.entries("task", "t", *self.TASK) + self.entries("workstream", "w", *self.STREAM)
+        entries += self.entries("worker", "worker-001", *worker)
+        entries.sort(key=lambda entry: str(entry["timestamp"]))
+        assert self.found(entries) == []
+
+    def test_each_line_is_held_against_the_document_s_tables(self) -> None:
+        (one,) = self.found(self.entries("task", "t", *self.TASK[:2], "running validation_passed completed"))
+        assert (one.severity, one.kind, one.line, one.seq) == ("error", "unknown_transition", 3, None)
+        (one,) = self.found(self.entries("task", "t", self.TASK[0], *self.TASK[2:]))
+        assert (one.severity, one.kind, one.line) == ("error", "does_not_follow", 2)
+        again = self.entries("task", "t", *self.TASK, "completed scheduler_assigned queued")
+        assert [one.kind for one in self.found(again)] == ["after_end"]
+
+    def test_time_severity_and_schema_are_looked_at(self) -> None:
+        entries = self.entries("task", "t", *self.TASK)
+        entries[2]["timestamp"], entries[3]["severity"] = "2024-01-15T10:29:00.000Z", "error"
+        assert [one.kind for one in self.found(entries)] == ["time_backwards", "wrong_severity"]
+        entries = self.entries("task", "t", *self.TASK)
+        entries[0]["timestamp"] = "2024-01-15"
+        assert "timestamp" in self.found(entries[:1])[0].text
+        entries = self.entries("task", "t", *self.TASK)
+        entries[1]["task"] = "t"
+        assert [(one.kind, one.line) for one in self.found(entries)] == [("unknown_key", 2)]
+        del entries[0]["trigger"]  # it is no log of that document, then
+        assert {one.kind for one in self.found(entries)} == {"bad_schema"}
+
+    def test_a_log_that_begins_in_the_middle_is_told_of(self) -> None:
+        (one,) = self.found(self.entries("task", "t", *self.TASK[1:]))
+        assert (one.severity, one.kind, one.line) == ("warning", "starts_late", 1)
+
+    def test_its_lines_have_no_numbers_to_be_taken_together_with_others(self) -> None:
+        alone = _lines(self.entries("task", "t", *self.TASK))
+        (one,) = audit_logs({"a": alone, "b": _lines(completed().entries)})
+        assert (one.kind, one.text[:3]) == ("no_log", "a: ")
+
+
 def _lines(entries: list[dict[str, Any]]) -> list[bytes]:
     return [msgspec.json.encode(entry) + b"\n" for entry in entries]
