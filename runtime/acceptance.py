@@ -7,6 +7,8 @@ Rules
   from a clock that may be a tick behind: `TICK`.)
 - Modules are imported in a process of their own, from the folder of the task. A JavaScript module needs Node.js: where
   there is none, that is what is told.
+- The last line of what these processes say is why the module does not import, in one line: a command's last line is
+  what its error names. What Node.js and Python write by themselves may end with a bracket, a note or a link.
 """
 
 from __future__ import annotations
@@ -26,8 +28,21 @@ if TYPE_CHECKING:
 TICK = 0.02
 """Seconds that a file's time may be behind the clock."""
 
-_PYTHON = "import importlib, sys; importlib.import_module(sys.argv[1])"
-_NODE = "import(process.argv[1]).then(() => process.exit(0), error => { console.error(error); process.exit(1); })"
+# Each names the error last, in no more characters than are kept of a last line.
+_PYTHON = (
+    "import importlib, sys; shown = sys.excepthook; sys.excepthook = lambda kind, error, trace: "
+    "(shown(kind, error, trace), "
+    "print(' '.join(f'cannot import {sys.argv[1]}: {kind.__name__}: {error}'.split())[:190], file=sys.stderr)); "
+    "importlib.import_module(sys.argv[1])"
+)
+_NODE = (
+    "import(process.argv[1]).then(() => process.exit(0), failed); process.on('uncaughtException', failed); "
+    "process.on('beforeExit', () => failed(new Error('its top-level await never ends'))); "
+    "function failed(error) { let text = 'it threw something that has no text'; "
+    "try { console.error(error); text = String(error); } catch {} "
+    r"text = `cannot import ${process.argv[1]}: ${text}`.replace(/\s+/g, ' ').trim(); "
+    "console.error(text.slice(0, 190)); process.exit(1); }"
+)
 
 
 def looked_at(check: Check, stream: Workstream, task: Task | None, record: TaskRecord | WorkstreamRecord) -> str | None:

@@ -91,6 +91,44 @@ async def test_a_javascript_module_must_import_with_all_that_it_imports(tmp_path
     assert "missing.mjs" in (error or "")
 
 
+REASONS = {
+    "absent": (None, "Error [ERR_MODULE_NOT_FOUND]: Cannot find module "),
+    "syntax": ("let let = 1", "SyntaxError: "),
+    "several lines": ("throw new TypeError('no\\n  port')", "TypeError: no port"),
+    "properties": ("throw Object.assign(new Error('no port'), { code: 7 })", "Error: no port"),
+    "no error": ("throw 'no port'", "no port"),
+    "no text": ("throw { toString() { throw 1 } }", "it threw something that has no text"),
+    "later": ("setTimeout(() => { throw new Error('no port') }); await new Promise(() => {})", "Error: no port"),
+    "never": ("await new Promise(() => {})", "Error: its top-level await never ends"),
+}
+
+
+@NODE
+@pytest.mark.parametrize("which", REASONS)
+async def test_why_a_javascript_module_does_not_import_is_told(tmp_path: Path, which: str) -> None:
+    text, reason = REASONS[which]
+    if text is not None:
+        (tmp_path / "m.mjs").write_text(text, encoding="utf-8")
+    state, error = await outcome(tmp_path, Task("a", run=writes, checks=[Check(imports_js="./m.mjs")]))
+    assert state == "failed"
+    assert f" exited with 1 (expected: 0): cannot import ./m.mjs: {reason}" in (error or "")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("import nothing_of_this_name", "ModuleNotFoundError: No module named 'nothing_of_this_name'"),
+        ("raise ValueError('no port:\\n  field required\\n  see https://example.org')", "ValueError: no port: field"),
+        ("raise ExceptionGroup('two', [ValueError('a'), ValueError('b')])", "ExceptionGroup: two"),
+    ],
+)
+async def test_why_a_python_module_does_not_import_is_told(tmp_path: Path, text: str, reason: str) -> None:
+    (tmp_path / "module_of_a_check.py").write_text(text, encoding="utf-8")
+    state, error = await outcome(tmp_path, Task("a", run=writes, checks=[Check(imports="module_of_a_check")]))
+    assert state == "failed"
+    assert f" exited with 1 (expected: 0): cannot import module_of_a_check: {reason}" in (error or "")
+
+
 async def test_without_node_that_is_what_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     told = await outcome(tmp_path, Task("a", run=writes, checks=[Check(imports_js="./a.mjs")]))
