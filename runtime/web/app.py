@@ -19,7 +19,7 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from litestar import Litestar, Request
+from litestar import Litestar, Request, Response
 from litestar.di import Provide
 from litestar.exceptions import MissingDependencyException
 
@@ -86,9 +86,17 @@ async def _the_caller(request: Request[Any, Any, Any]) -> Caller:
     return caller_of(request.scope)
 
 
-async def _before(request: Request[Any, Any, Any]) -> None:
+async def _before(request: Request[Any, Any, Any]) -> Response[None] | None:
     scope_needed(request)
     check_query(request)
+    return _options(request) if request.method == "OPTIONS" else None
+
+
+def _options(request: Request[Any, Any, Any]) -> Response[None]:
+    """What is done to a path. The framework's own answer names what the first module with that path does."""
+    path = request.scope["path_template"]
+    methods = {str(one) for route in request.app.routes if route.path_format == path for one in route.methods}
+    return Response(None, status_code=204, headers={"Allow": ", ".join(sorted(methods))}, media_type="text/plain")
 
 
 @cache

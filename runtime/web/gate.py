@@ -5,7 +5,7 @@ Rules
 - Without tokens only this machine is answered, by its own names: a page elsewhere whose name was made to lead here (DNS
   rebinding) comes with another `Host`.
 - A browser's request from a page that is not ours comes with another `Origin`, and is refused. No answer allows one.
-- HEAD is answered as GET without what that tells; a stream, which has no end, is not asked so.
+- HEAD is answered as GET without what that tells, and `Allow` names both; a stream, which has no end, is not asked so.
 - What has a body says that it is JSON. How large one may be is said at the handlers.
 - Every answer carries headers that keep browsers from guessing, framing and fetching more than they should.
 """
@@ -91,7 +91,7 @@ class Gate:
             nonlocal begun
             if message["type"] == "http.response.start":
                 begun = True
-                sent = message.get("headers", ())
+                sent = [_with_head(scope, *header) for header in message.get("headers", ())]
                 kept = any(name == b"cache-control" for name, _ in sent)
                 message = {**message, "headers": [*sent, *(_HEADERS if kept else _HEADERS_NOT_KEPT)]}
             await send(message)
@@ -158,6 +158,13 @@ class Gate:
         _, _, netloc = origin.partition("://")
         if netloc.lower() != host.lower() and _name(netloc) not in self._named:
             raise Problem(403, "origin", "requests from pages of other origins are not answered")
+
+
+def _with_head(scope: Any, name: bytes, value: bytes) -> tuple[bytes, bytes]:
+    """A header of an answer: where it says what is done to a path, with HEAD, which only this gate knows."""
+    if name.lower() != b"allow" or b"GET" not in value or _path(scope) == _ENDLESS:
+        return name, value
+    return name, value.replace(b"GET", b"GET, HEAD")
 
 
 async def _without_body(send: Send, message: Message) -> None:

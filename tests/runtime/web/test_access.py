@@ -183,6 +183,26 @@ async def test_what_is_not_done_to_a_path_is_a_405(client: httpx.AsyncClient) ->
     assert type_of(answer) == (405, "/problems/method-not-allowed")
 
 
+@pytest.mark.parametrize(
+    ("path", "methods"),
+    [
+        ("/api/jobs", {"GET", "HEAD", "POST", "OPTIONS"}),
+        ("/api/workers", {"GET", "HEAD", "POST", "OPTIONS"}),
+        ("/api/jobs/none", {"GET", "HEAD", "OPTIONS"}),
+        ("/api/jobs/none/cancel", {"POST", "OPTIONS"}),
+        ("/api/events", {"GET", "OPTIONS"}),
+        ("/", {"GET", "HEAD", "OPTIONS"}),
+    ],
+)
+async def test_allow_names_all_that_is_done_to_a_path(client: httpx.AsyncClient, path: str, methods: set[str]) -> None:
+    for method, code in (("OPTIONS", 204), ("DELETE", 405)):
+        answer = await client.request(method, path)
+        assert (answer.status_code, set(answer.headers["allow"].split(", "))) == (code, methods), method
+    for method in ("GET", "HEAD", "POST"):
+        if method not in methods:
+            assert (await client.request(method, path)).status_code == 405
+
+
 async def test_it_is_mounted_at_any_prefix(runtime: Runtime) -> None:
     app = board(runtime)
     for cut in (True, False):  # servers and frameworks do either
