@@ -215,7 +215,13 @@ class JournalAct(Act):
         """Refuse what a journal that nobody runs does not allow: Trouble. Returns the answer that it gave before."""
         from ...machines.own import MACHINES  # noqa: PLC0415
         from ..control.verbs import VERBS, commands_of  # noqa: PLC0415
-        from .keys import known, refuse_undecidable, refuse_under_way, refuse_unknown_event  # noqa: PLC0415
+        from .keys import (  # noqa: PLC0415
+            known,
+            refuse_completed,
+            refuse_undecidable,
+            refuse_under_way,
+            refuse_unknown_event,
+        )
         from .reading import reading  # noqa: PLC0415
 
         verb = VERBS[row.verb]
@@ -231,6 +237,8 @@ class JournalAct(Act):
                 refuse_unknown_event(reader, row, shown)
             if row.verb in {"skip", "retry"}:
                 refuse_under_way(reader, row, shown)
+            if row.verb == "retry":
+                refuse_completed(reader, row, shown)
             named = not verb.event or "approval" in row.arguments
             states = [] if named else states_of(reader, row.kind, row.target)
         if not states or any(verb.event in MACHINES[kind].valid_events(state) for kind, state in states):

@@ -6,6 +6,8 @@ Rules:
 - An event that the present state of a machine does not know is refused; where something else comes first, which may
   change that state (an event that waits in the inbox, one that is due), only what no state of it knows.
 - `skip` and `retry` of a task are refused where its job lives, and the task stays as it is until somebody decides.
+- `retry` of a job that completed is refused, unless what waits before it in the inbox may begin its next run. So is
+  that of a job that lives, and stays as it is until somebody decides.
 - A decision about what is not held, or whose time is over, is refused at once: nothing changes it meanwhile.
 """
 
@@ -139,20 +141,24 @@ _STAYS = {"skip": _STILL - {"pending"}, "retry": frozenset({"pending", "held", "
 
 
 def refuse_under_way(reader: Reader, row: InboxRow, shown: str) -> None:
-    """Refuse to skip what is not pending, or to retry what is not parked, in a job that lives. Raises Trouble.
+    """Refuse to skip what is not pending, or to retry what is not parked, in a job that lives, and to retry that job.
+
+    Raises Trouble.
 
     Not where the job may have ended when it is taken: by what is due, a recovery, its parent, or what waits before it.
     """
     from ...machines.task import TASK  # noqa: PLC0415
     from ..control.verbs import commands_of  # noqa: PLC0415
 
-    job_id, _, name = row.target.rpartition("/")
+    job_id, _, name = row.target.rpartition("/") if row.kind == "task" else (row.target, "", "")
     job, runs = reader.job(job_id), reader.workstreams(job_id)
-    if row.kind != "task" or job is None or job.finished_at is not None or job.parent_id is not None or not runs:
+    if job is None or job.finished_at is not None or job.parent_id is not None or not runs:
         return
     tasks, stream = reader.tasks(runs[-1].key), runs[-1]
     state = next((one.state for one in tasks if one.name == name and one.published is None), None)
-    if state is None or state not in _STAYS[row.verb] or stream.state not in {"executing", "paused"}:
+    if row.kind == "task" and (state is None or state not in _STAYS[row.verb]):
+        return
+    if stream.state not in {"held", "ready", "executing", "paused"}:
         return
     due = [stream.deadline_at, stream.due_at, job.due_at, *(one.due_at for one in tasks)]
     if any(at is not None and at <= row.sent_at for at in due):
@@ -161,8 +167,29 @@ def refuse_under_way(reader: Reader, row: InboxRow, shown: str) -> None:
         return
     if any(one.kind in {"job", "task", "breaker"} for one in reader.inbox()):
         return
+    if state is None:
+        raise Trouble(f"{row.verb} {shown} is not possible: it is {job.state}, and has not ended.", FAILED)
     can = ", ".join(commands_of("task", TASK.valid_events(state)))
     raise Trouble(f"{row.verb} {shown} is not possible: it is {state}; possible there: {can}.", FAILED)
+
+
+def refuse_completed(reader: Reader, row: InboxRow, shown: str) -> None:
+    """Refuse to run a whole job again that completed: only a task of it can be. Raises Trouble.
+
+    Not where what waits in the inbox may have begun its next run by then.
+    """
+    job = reader.job(row.target) if row.kind == "job" else None
+    if job is None or job.state != "completed" or any(_is_about(one, job.id) for one in reader.inbox()):
+        return
+    raise Trouble(
+        f"{row.verb} {shown} is not possible: it is completed. `callboard retry {job.id}/TASK` runs a task of it anew.",
+        FAILED,
+    )
+
+
+def _is_about(row: InboxRow, job_id: str) -> bool:
+    """Whether a row of the inbox is about that job, or a task of it."""
+    return (row.kind, row.target) == ("job", job_id) or (row.kind, row.target.rpartition("/")[0]) == ("task", job_id)
 
 
 def _about(reader: Reader, row: InboxRow) -> list[TaskRecord | WorkstreamRecord | ApprovalRecord]:

@@ -661,6 +661,30 @@ def test_resume_retry_and_skip_on_a_stopped_journal(cli: Cli, folder: Path) -> N
     assert cli("check").code == 0
 
 
+def test_retry_of_a_job_that_cannot_be_run_again_is_refused_by_a_stopped_journal_at_once(
+    cli: Cli, folder: Path
+) -> None:
+    (folder / "w.toml").write_text(FAILS)
+    (folder / "mended").touch()
+    assert cli("run", "w.toml", "--id", "j", "--plain").code == 0
+    told = cli("retry", "j", "--request-id", "r1")
+    assert told.code == 1
+    assert "retry job j is not possible: it is completed. `callboard retry j/TASK` runs a task of it anew." in told.err
+    assert cli("resume", "--plain").out == "Nothing is unfinished in callboard.db.\n"
+    assert cli("retry", "j/b").code == 4
+    assert cli("retry", "j").code == 4  # it is judged when what waits before it was done
+
+
+def test_retry_of_a_job_that_waits_is_refused_by_a_stopped_journal_at_once(cli: Cli, folder: Path) -> None:
+    with running() as live:
+        job = live.submit("j", Task("a", command=["x"], hold=Approval()))
+        live.portal.call(reached, job, {"a": "held"})
+    told = cli("retry", "j")
+    assert (told.code, "retry job j is not possible: it is running, and has not ended." in told.err) == (1, True)
+    assert cli("approve", "j/a").code == 4
+    assert cli("retry", "j").code == 4  # it is judged when what waits before it was done
+
+
 def test_skip_and_retry_of_what_is_neither_pending_nor_parked_are_refused_at_once(cli: Cli, folder: Path) -> None:
     fails = Task("a", run=fail_at_once, on_exhausted="park", retry=Retry(max_attempts=1))
     held = Task("b", command=["x"], hold=Approval())
