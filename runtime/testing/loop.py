@@ -230,6 +230,7 @@ class SimulatedRunners:
         done: Callable[[Any, BaseException | None], None],
         *,
         context: contextvars.Context | None = None,
+        about: str = "",  # noqa: ARG002 - nothing of a simulation outlives it
     ) -> SimulatedRunning:
         """Run `await func()` soon, and call `done(value, None)` or `done(None, error)` when it is over."""
         running = SimulatedRunning()

@@ -111,7 +111,7 @@ def test_the_example_delays_are_drawn(tmp_path: Path) -> None:
     for attempt, about in enumerate((2, 4, 8, 16, 32), start=1):  # "Attempt 1: ~2s" to "Attempt 5: ~32s"
         drawn = [delay(retry, attempt, rng) for _ in range(200)]
         assert about * 0.75 <= min(drawn) < about < max(drawn) <= about * 1.25
-    assert max(delay(retry, 9, rng) for _ in range(200)) == 60
+    assert 59 < max(delay(retry, 9, rng) for _ in range(200)) < 60  # drawn below "max_retry_delay: 60"
 
 
 def test_what_it_does_not_say_stays_as_it_is(tmp_path: Path) -> None:
