@@ -198,7 +198,10 @@ def _with_more(auditor: Auditor, line: bytes, error: msgspec.ValidationError) ->
     """A line that is not exactly a transition: one with more keys, or None."""
     event: TransitionEvent | BriefEvent
     try:
-        event = msgspec.json.decode(line, type=BriefEvent if auditor.brief else TransitionEvent)
+        if auditor.brief:
+            event = msgspec.json.decode(line, type=BriefEvent)
+        else:
+            event = msgspec.json.decode(line, type=TransitionEvent)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as other:
         auditor.find("bad_schema", str(other))
         return None
