@@ -241,7 +241,7 @@ class RuntimeParts(ABC):
         loaded = await self._open_journal()
         self._host.on_health = self._look_whether_lost
         if (cluster := self.journal.cluster) is not None:
-            self._be_seated(Seat(cluster, self._host, self._ids, Ask(self.read, self.read_own, self.read_lease), start))
+            self._be_seated(Seat(cluster, self._host, Ask(self.read, self.read_own, self.read_lease), start))
         self._archiving = loaded.archiving
         self._hub.told = loaded.last_seq
         self._machines = Machines(self._whole, self._host, start)

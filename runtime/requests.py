@@ -7,6 +7,8 @@ Rules (DESIGN section 8, "Idempotency")
 - While a command is in flight, others with its key wait for it. It is in flight until the kernel has answered it,
   also where its caller has been cancelled meanwhile.
 - A key past its time counts as new, unless what it was about still lives.
+- Where nobody has said a key, and one is needed on the way (HTTP, the command line, another node), `made_key` makes it.
+  A command under such a key is not counted among those that came with a `request_id`.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import msgspec
 
@@ -36,6 +39,7 @@ First = Callable[[Known], Awaitable["RequestRecord | None"]]
 KEEP_REQUESTS = 86_400.0
 """Seconds that the key of a command is kept, unless the runtime is told otherwise."""
 LONGEST_ID = 200
+_MADE = "auto-"  # what keys begin with that nobody has said
 _REMEMBERED = 256  # answers that are at hand, for who asks next
 
 
@@ -52,8 +56,8 @@ class Requests:
     def __init__(self, host: Host, journal: Journal, read: Callable[..., Awaitable[Any]], keep: float) -> None:
         self.rows: dict[str, InboxRow] = {}  # by the keys of the commands that came by them and are in flight
         self.answers: dict[str, bytes] = {}  # what is kept of the last of them, by their keys
-        self.asked = 0  # commands that came with a key
-        self.hits = 0  # commands that were answered from what is kept
+        self.asked = 0  # commands that came with a key which somebody has said
+        self.hits = 0  # those of them that were answered from what is kept
         self._host = host
         self._journal = journal
         self._read = read
@@ -87,7 +91,7 @@ class Requests:
         sent = False
         try:
             fingerprint = fingerprint_of(operation, payload)
-            self.asked += 1
+            self.asked += not _was_made(request_id)
             known = partial(self._known, request_id, operation, fingerprint)
             record = await known()
             if record is None:
@@ -124,7 +128,7 @@ class Requests:
                 f"{record.operation}{', to something else or with other arguments' * (record.operation == operation)}. "
                 "Use a new id for a new command, or send exactly what was sent under this one."
             )
-        self.hits += 1
+        self.hits += not _was_made(request_id)
         self._remember(request_id, bytes(record.answer))
         return record
 
@@ -136,6 +140,15 @@ class Requests:
         kernel = self._host.kernel
         owner = kernel.entities.get(record.owner)
         return record.expires_at > self._host.now() or (owner is not None and not owner.ended)
+
+
+def made_key() -> str:
+    """A key that nobody has used, for a command that came without one."""
+    return f"{_MADE}{uuid4().hex}"
+
+
+def _was_made(key: str) -> bool:
+    return key.startswith(_MADE)
 
 
 def check_request_id(request_id: object) -> str:

@@ -305,9 +305,9 @@ def find(reader: Asked, target: str, task: str | None = None) -> Found:
 
 
 def _new_id() -> str:
-    import os  # noqa: PLC0415
+    from ..requests import made_key  # noqa: PLC0415
 
-    return os.urandom(16).hex()
+    return made_key()
 
 
 def _now() -> float:

@@ -10,7 +10,6 @@ Rules
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -22,6 +21,7 @@ import msgspec
 
 from ...actors.digits import whole
 from ...actors.times import wait_of
+from ..requests import made_key
 from .trouble import ServerUnreachable, error_of
 
 if TYPE_CHECKING:
@@ -47,11 +47,6 @@ class Again(Exception):  # noqa: N818 - what to do
 def place(*steps: str) -> str:
     """The path of a resource. In the id of a child job each "/" is written ":"."""
     return "/".join(quote(step.replace("/", ":"), safe="") for step in steps)
-
-
-def new_key() -> str:
-    """A key that nobody has used."""
-    return os.urandom(16).hex()
 
 
 class Link:
@@ -99,7 +94,7 @@ class Link:
     async def post(self, path: str, said: Mapping[str, Any], request_id: str | None) -> Any:
         """Give a command, once. What is None is not said. Returns the answer. Raises as `get`."""
         told = {name: value for name, value in said.items() if value is not None}
-        told["request_id"] = new_key() if request_id is None else request_id
+        told["request_id"] = made_key() if request_id is None else request_id
         content = msgspec.json.encode(told)
         answer = await self.ask("POST", path, content=content, headers={"Content-Type": "application/json"})
         return msgspec.json.decode(answer.content)

@@ -25,11 +25,11 @@ from ..control.verbs import VERBS
 from ..journal.cluster import EPOCH, LeaseLost
 from ..journal.contract import InboxRow, JournalError
 from ..outcomes import CutShort, closed, goes_on
+from ..requests import made_key
 from ..waker import Home
 
 if TYPE_CHECKING:
     from ...actors.messages import Message
-    from ..clock import Ids
     from ..host import Host
     from ..journal.cluster import Cluster
     from .remote import RemoteJob
@@ -71,7 +71,6 @@ class Seat:
         self,
         cluster: Cluster,
         host: Host,
-        ids: Ids,
         ask: Ask,
         start: Callable[[Callable[[], Any]], object],
     ) -> None:
@@ -83,7 +82,6 @@ class Seat:
         self.start = start
         self.remote: WeakSet[RemoteJob] = WeakSet()  # handles of jobs that other nodes run
         self.lost: Callable[[LeaseLost], None] = lambda _: None
-        self._ids = ids
         self._waiting: set[anyio.Event] = set()
         self._closed = False
         self._cause: BaseException | None = None  # what the runtime broke by
@@ -179,7 +177,7 @@ class Seat:
         """
         await self.host.gate()
         given = {name: value for name, value in arguments.items() if value is not None}
-        row = InboxRow(verb, kind, target, request_id or self._ids.new(), given, self.host.now())
+        row = InboxRow(verb, kind, target, request_id or made_key(), given, self.host.now())
         number = await self.patiently(self.cluster.send, row)
         delays = Delays(FIRST_ANSWER)
         while (text := await self.patiently(self.cluster.answer, number)) is None:

@@ -29,7 +29,7 @@ from ...machines import InvalidTransitionError
 from ..control.verbs import VERBS, target_of
 from ..journal.contract import JournalError
 from ..outcomes import JobExists, RuntimeClosed
-from ..requests import RequestIdReused
+from ..requests import RequestIdReused, made_key
 from .allowed import Elsewhere, actions_of, elsewhere
 from .idempotency import key_of
 from .problems import FoundWrong, Problem, problem_of, unfit
@@ -183,7 +183,7 @@ async def perform(
     if action.kind == "job" and "task" in arguments:
         action, target = TABLE["task", action.word], Target(target.name, arguments.pop("task"))
     given = key_of(keys, said.request_id)
-    key = runtime.new_id() if given is None else given
+    key = made_key() if given is None else given
     writable(runtime)
     with board.on_their_way.of(runtime, key):
         with anyio.move_on_after(WITHIN):

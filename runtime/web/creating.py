@@ -31,7 +31,7 @@ from ...actors.validate import SpecificationError, findings
 from ..bodies import finder_in
 from ..naming import within
 from ..outcomes import JobExists
-from ..requests import RequestIdReused
+from ..requests import RequestIdReused, made_key
 from ..runtime import check_job_id
 from ..specfile import unbearable
 from ..specwords import Sections, Words
@@ -112,7 +112,7 @@ async def create_worker(
     said = data or NewWorker()
     runtime = board.runtime
     given = key_of(request.headers.getall(HEADER, []), said.request_id)
-    key = runtime.new_id() if given is None else given
+    key = made_key() if given is None else given
     worker = _worker_of(board, said, _made("w_", caller, key))
     by = caller.by(said.by)
     writable(runtime)

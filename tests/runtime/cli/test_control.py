@@ -92,6 +92,16 @@ def test_cancel_acts_on_a_live_runtime(cli: Cli, live: Live) -> None:
     assert (told.code, row["kind"], row["id"], row["state"], row["exit_code"]) == (0, "job", "j", "cancelled", 0)
 
 
+def test_a_command_without_request_id_is_none_of_those_that_came_with_one(cli: Cli, live: Live) -> None:
+    live.submit("j")
+    for word, key in (("pause", None), ("resume", None), ("pause", "r1"), ("pause", "r1")):
+        told = cli(word, "j", "--json", *(["--request-id", key] if key else []))
+        assert told.code == 0
+        assert json.loads(told.out)["request_id"].startswith(key or "auto-")
+    told = live.portal.call(live.runtime.metrics)
+    assert (told.requests, told.request_hits) == (2, 1)
+
+
 def test_targets_that_are_none(cli: Cli, live: Live) -> None:
     live.submit("j")
     assert "There is no job 'k' in this journal" in cli("cancel", "k").err

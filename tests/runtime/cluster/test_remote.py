@@ -62,6 +62,7 @@ async def test_every_verb_takes_effect_where_the_job_runs(scene: Scene) -> None:
         await far.task("x").approve(by="ana", reason="fine", request_id="k")
         assert await far.skip("y") is far
         assert await far.resume() is far
+        assert (a.metrics().requests, a.metrics().request_hits) == (2, 1)  # those with a key that somebody said
         scene.ran.go_on.set()
         assert (await far.wait()).results == {"x": "x of j", "z": "z of j"}
         assert (await job.wait()).results == (await far.wait()).results

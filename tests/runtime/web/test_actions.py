@@ -302,3 +302,17 @@ async def test_a_worker_is_acted_on_by_the_id_that_is_shown_of_it() -> None:
         told = await client.post("/api/workers/w%231/shut_down", json={})
         assert (told.status_code, told.json()["id"]) == (200, "w")
         assert (await client.get(WORKER)).json()["phase"] == "shutdown"
+
+
+async def test_a_command_without_a_key_is_none_of_those_that_came_with_one() -> None:
+    async with Runtime(workers=()) as runtime, client_of(runtime) as client:
+        await runtime.submit(HELD, id="j")
+        for word in ("pause", "resume", "pause"):
+            assert (await client.post(f"/api/jobs/j/{word}", json={})).status_code == 200
+        assert (await client.post("/api/workers", json={"workspace_id": "x"})).status_code == 201
+        told = runtime.metrics()
+        assert (told.requests, told.request_hits, told.request_hit_rate) == (0, 0, None)
+        for _ in range(2):
+            await client.post("/api/workers", json={"workspace_id": "y", "request_id": "k"})
+        told = runtime.metrics()
+        assert (told.requests, told.request_hits, told.request_hit_rate) == (2, 1, 0.5)
