@@ -10,7 +10,7 @@ import { me, Mine } from "./me.js";
 import { Problem, refused, token, useToken } from "./net.js";
 import { href, route } from "./router.js";
 import { link, now, reconnect, start, useList, useLive } from "./store.js";
-import { clock, safe, ticking } from "./text.js";
+import { moment, safe, ticking } from "./text.js";
 
 const VIEWS = {
   runs: [() => import("./views/runs.js"), (parts) => parts.length === 1],
@@ -76,7 +76,7 @@ function Stale() {
   const left = retryAt === null ? 0 : retryAt - now.value;
   return html`<div class="stale">
     <${Icon} name="question" />
-    <p><strong>${heard === null ? "The server cannot be reached" : html`Stale since <span class="num">${clock(heard)}</span>`}.</strong>
+    <p><strong>${heard === null ? "The server cannot be reached" : html`Stale since <span class="num">${moment(heard, now.value)}</span>`}.</strong>
       ${" "}<span class="why">${safe(why ?? "")}${why ? "." : ""}</span>
       ${" "}<span class="num">${left > 0 ? `Trying again in ${ticking(left)}.` : "Trying …"}</span></p>
     <button type="button" onClick=${reconnect}>Try now</button>
@@ -90,7 +90,7 @@ function Degraded() {
   if (!told || told.status === "ok") return null;
   return html`<div class="stale degraded" role="status">
     <${Icon} name="bolt" />
-    <p><strong>Degraded${told.since ? html` since <span class="num">${clock(told.since)}</span>` : ""}.</strong> <span class="prose">${safe(told.reason)}</span></p>
+    <p><strong>Degraded${told.since ? html` since <span class="num">${moment(told.since, now.value)}</span>` : ""}.</strong> <span class="prose">${safe(told.reason)}</span></p>
   </div>`;
 }
 

@@ -14,8 +14,9 @@ export function place({ layout, graphlib }, sizes, edges, direction, aspect = 1.
   const linked = new Set(edges.flatMap((edge) => [edge.from, edge.to]));
   const loose = sizes.map((_, number) => number).filter((number) => !linked.has(number));
   const placed = linked.size ? layered({ layout, graphlib }, sizes, linked, edges, direction) : empty(sizes.length);
+  upright(placed, linked, direction); // first: it mirrors within the width or height that the linked ones alone take up
   beside(placed, sizes, loose, direction, aspect);
-  return upright(placed, linked, direction);
+  return placed;
 }
 
 /** Mirrored where more neighbours in a rank stand against the order of the items than along it. */
@@ -30,11 +31,10 @@ function upright(placed, linked, direction) {
   }
   let kept = 0;
   for (const rank of ranks.values()) for (let at = 1; at < rank.length; at += 1) kept += rank[at] > rank[at - 1] ? 1 : -1;
-  if (kept >= 0) return placed;
+  if (kept >= 0) return;
   const coordinate = direction === "LR" ? 1 : 0;
   for (const number of linked) placed.nodes[number][across] = placed[extent] - placed.nodes[number][across] - placed.nodes[number][extent];
   for (const points of placed.edges) for (const point of points) point[coordinate] = placed[extent] - point[coordinate];
-  return placed;
 }
 
 /** The middle of the side where edges enter (0) or leave (1): the library has them end anywhere on the border. */
