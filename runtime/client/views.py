@@ -69,12 +69,13 @@ def workstream_of(view: View, key: int = 0) -> WorkstreamRecord:
 
 def worker_of(view: View) -> WorkerRecord:
     """The record of an incarnation of a worker."""
-    return _record(view, WorkerRecord)
+    return _record({**view, "id": view["entity_id"]}, WorkerRecord)
 
 
 def breaker_of(view: View) -> BreakerRecord:
     """A breaker's record."""
-    return _record({name: value for name, value in view.items() if name != "probe"}, BreakerRecord)  # there: whether
+    plain = {name: value for name, value in view.items() if name != "probe"}  # there: whether
+    return _record({**plain, "id": view["entity_id"]}, BreakerRecord)
 
 
 def machine_of(view: View) -> MachineRecord:

@@ -99,8 +99,11 @@ class AttemptView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkerView(View, frozen=True, kw_only=True):
-    """The last incarnation of a worker. last_seen: its last sign of life; missed: health checks in a row."""
+    """A worker, as its last incarnation is. id: its name, which stays; entity_id: what transitions and events call that
+    incarnation. last_seen: its last sign of life; missed: health checks in a row.
+    """
 
+    entity_id: str
     engine: str
     capacity: int
     capabilities: list[str]
@@ -115,12 +118,14 @@ class WorkerView(View, frozen=True, kw_only=True):
 
 
 class BreakerView(View, frozen=True, kw_only=True):
-    """The circuit breaker of a tool. cooldown: seconds; retry_in: until it lets a task see whether the tool is back;
-    parked: tasks that wait for it; probe: whether one looks now. max_parallel: attempts that may use the tool at the
-    same time, over all workstreams; limit_by and said_by: the job that says that, or the breaker's settings, or
-    "runtime"; not_before: when the tool asked to be left alone until, no task starts before.
+    """The circuit breaker of a tool. id: the tool; entity_id: what transitions and events call it. cooldown:
+    seconds; retry_in: until it lets a task see whether the tool is back; parked: tasks that wait for it; probe:
+    whether one looks now. max_parallel: attempts that may use the tool at the same time, over all workstreams;
+    limit_by and said_by: the job that says that, or the breaker's settings, or "runtime"; not_before: when the
+    tool asked to be left alone until, no task starts before.
     """
 
+    entity_id: str
     tool: str
     failures: int
     successes: int
@@ -238,6 +243,11 @@ def entity(record: Record) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def by_name(record: WorkerRecord | BreakerRecord) -> dict[str, Any]:
+    """The same of what is acted on by its name, and answers by it: that is its id here, too."""
+    return {**entity(record), "id": record.name, "entity_id": record.id}
+
+
 def job_view(
     job: JobRecord,
     *,
@@ -271,7 +281,7 @@ def attempt_view(record: AttemptRecord) -> AttemptView:
 def worker_view(record: WorkerRecord, *, last_seen: float, actions: list[str]) -> WorkerView:
     """A worker as it is shown."""
     return WorkerView(
-        **entity(record), actions=actions, engine=record.engine, capacity=record.capacity,
+        **by_name(record), actions=actions, engine=record.engine, capacity=record.capacity,
         capabilities=list(record.capabilities), assigned=record.assigned, paused=record.paused,
         pause_reason=record.pause_reason, draining=record.draining, missed=record.missed, last_seen=last_seen,
         drain_until=record.drain_until, resume_at=record.resume_at,
@@ -281,7 +291,7 @@ def worker_view(record: WorkerRecord, *, last_seen: float, actions: list[str]) -
 def breaker_view(record: BreakerRecord, *, retry_in: float, parked: int, actions: list[str]) -> BreakerView:
     """A breaker as it is shown."""
     return BreakerView(
-        **entity(record), actions=actions, tool=record.name, failures=record.failures, successes=record.successes,
+        **by_name(record), actions=actions, tool=record.name, failures=record.failures, successes=record.successes,
         failure_threshold=record.failure_threshold, success_threshold=record.success_threshold,
         cooldown=record.cooldown, generation=record.generation, retry_in=retry_in, parked=parked,
         probe=record.probe is not None, said_by=record.said_by,

@@ -13,7 +13,8 @@ import msgspec
 import pytest
 from tests.runtime.web.conftest import client_of
 
-from callboard import Approval, Runtime, Task, Worker, Workstream
+from callboard import Approval, MachineActor, Runtime, Task, Worker, Workstream
+from callboard.machines import Machine, State, Transition
 from callboard.runtime.control.verbs import VERBS
 from callboard.runtime.web.actions import ACTIONS, Say
 from callboard.runtime.web.idempotency import key_of
@@ -296,9 +297,30 @@ def _fits(field: str, value: object) -> bool:
     return field in {"by", "request_id"} and 0 < len(value) <= 200 and value.isprintable()
 
 
-async def test_a_worker_is_acted_on_by_the_id_that_is_shown_of_it() -> None:
+async def test_what_is_done_and_what_is_read_have_one_id(runtime: Runtime, client: httpx.AsyncClient, at: At) -> None:
+    made = (await client.post("/api/workers", json={"workspace_id": "ws"})).json()
+    states = [State("shut", bounded_by="a test"), State("open", terminal=True)]
+    runtime.spawn(MachineActor(Machine("door", "shut", states, [Transition("shut", "pull", "open")])), name="front")
+    await runtime.submit(Workstream("drilling", tasks=[Task("t", command=["true"], tool="drill")]), id=f"drill-{at.id}")
+    for path, word, said in (
+        (f"/api/workers/{made['id']}", "start", {}),
+        (f"/api/supervisor/workers/{made['id']}", "pause", {}),
+        ("/api/breakers/drill", "trip", {}),
+        ("/api/machines/front", "fire", {"event": "pull"}),
+        (at.hold, "approve", {"by": "ana"}),
+        (at.job, "cancel", {}),
+    ):
+        done = (await client.post(f"{path}/{word}", json=said)).json()
+        read = (await client.get(path.replace("supervisor/", ""))).json()
+        assert done["id"] == read["id"], path
+    assert done["kind"] == "job"
+    assert (await client.get(f"/api/workers/{made['id']}")).json()["id"] == made["id"]
+
+
+async def test_a_worker_is_acted_on_by_the_id_of_its_incarnation_too() -> None:
     async with Runtime(workers=[Worker("w", engine="loop")]) as runtime, client_of(runtime) as client:
-        assert (await client.get(WORKER)).json()["id"] == "w#1"
+        shown = (await client.get(WORKER)).json()
+        assert (shown["id"], shown["entity_id"]) == ("w", "w#1")
         told = await client.post("/api/workers/w%231/shut_down", json={})
         assert (told.status_code, told.json()["id"]) == (200, "w")
         assert (await client.get(WORKER)).json()["phase"] == "shutdown"

@@ -209,10 +209,12 @@ async def test_workers_breakers_and_machines_are_shown(opened: Opened) -> None:
     assert [one["name"] for one in (await get(client, "/api/workers?name=LOO"))["items"]] == ["loop"]
     loop = await get(client, "/api/workers/loop")
     assert (loop["engine"], loop["capacity"], loop["state"]) == ("loop", 100, "idle")
-    assert (await get(client, f"/api/workers/{loop['id'].replace('#', '%23')}"))["id"] == loop["id"]
+    assert (loop["id"], loop["entity_id"]) == ("loop", "loop#1")
+    again = await get(client, "/api/workers/loop%231")
+    assert again == {**loop, "last_seen": again["last_seen"]}
     (breaker,) = (await get(client, "/api/breakers"))["items"]
     assert (breaker["tool"], breaker["state"], breaker["actions"]) == ("compiler", "closed", ["reset", "trip"])
-    assert (await get(client, "/api/breakers/compiler"))["id"] == breaker["id"]
+    assert (await get(client, "/api/breakers/compiler"))["id"] == breaker["id"] == breaker["entity_id"] == "compiler"
     (machine,) = (await get(client, "/api/machines"))["items"]
     assert (machine["name"], machine["state"], machine["actions"]) == ("mine", "pending", ["fire"])
     assert "allocate" in (await get(client, "/api/machines/mine"))["events"]
