@@ -10,12 +10,14 @@ Rules
 - What an entity is now is said by the phase that its actor is in (it may wait for a retry inside another state), its
   trail by the phases of the states that were journaled.
 - One row of ours may be none of theirs (`pending -> queued` is S_PENDING in both): a row is shown where the word
-  changes, and begins with the word before it. So each trail hangs together.
+  changes, and begins with the word before it. So each trail hangs together, within a run.
 - One row of ours may be two of theirs: 003's task has failed before it is decided that it is tried again or parked, and
   validates before it completes. What 003 has no arrow for (a task that waits too long in the queue fails; a drain
   gives a try back) is shown as it was: left out, the trail would end where the task is not.
 - A step is what the document means by it: a task of a job's present run, by its name. Its workstream has the job's id
   through all runs, and a further run is a retry: S_FAILED -> S_RETRYING -> S_RUNNING.
+- No row leaves a state that is terminal in the document. A further run of what has ended there (S_ABANDONED, and a job
+  in 002's FAILED) begins a trail anew, by its first row after that.
 - Times are everywhere as SQLite writes them (`2025-11-22 20:00:00`, UTC, with milliseconds), so that they compare with
   `datetime('now', '-1 hour')`.
 """
@@ -23,7 +25,7 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from .dialect import Dialect
 
@@ -79,12 +81,21 @@ _JOBS = {
     "FAILED": ("failed",),
     "CANCELED": ("cancelled",),
 }
+_ENDED_WORKSTREAM = ("S_SUCCESS", "S_ABANDONED")
+_ENDED_JOB = ("COMPLETED", "FAILED", "CANCELED")
+"""The terminal states of 000's workstream, and of 002's job."""
 _CIRCUITS = {"CLOSED": ("closed",), "OPEN": ("open",), "HALF_OPEN": ("half_open",)}
 
 
 def document_views(sql: Dialect) -> str:
     """What makes the views."""
     return _Views(sql).all()
+
+
+def trails_with_ends(sql: Dialect) -> str:
+    """What makes those views that told, in older journals, of transitions out of terminal states."""
+    views = _Views(sql)
+    return views.pipeline_trail() + views.fleet_trail("job", _JOBS, _ENDED_JOB)
 
 
 def _word(phase: str, shown: str, words: Mapping[str, tuple[str, ...]]) -> str:
@@ -150,9 +161,12 @@ class _Views:
 
     def trail(  # noqa: PLR0917 - what a view is made of
         self, name: str, kind: str, columns: Mapping[str, str], owner: str, word: str,
-        between: Mapping[tuple[str, str], str] | None = None,
+        between: Mapping[tuple[str, str], str] | None = None, ended: Iterable[str] = (),
     ) -> str:  # fmt: skip
-        """A view of one kind's transitions: those at which the word changes, in two steps where one is in `between`."""
+        """A view of one kind's transitions: those at which the word changes, in two steps where one is in `between`.
+
+        ended: the words that no row leaves.
+        """
         inside = {
             "n": self.sql.count(0), "owner": owner, "word": word, "at": self.sql.moment(8, iso=False),
             "reason": self.reason, "run": self.run, "metadata": self.sql.reasoned(self.sql.column(15), self.reason),
@@ -176,7 +190,8 @@ class _Views:
                 " CASE step WHEN 2 THEN word ELSE middle END AS word"
                 f"\n    FROM (SELECT *, CASE {cases} END AS middle FROM {source}) AS parted, {steps}\n  ) AS stepped"
             )
-        return f"CREATE VIEW {name} AS SELECT {told}\n  FROM {source}\n  WHERE before <> word;\n"
+        begins = "".join(f" AND before <> '{word}'" for word in ended)
+        return f"CREATE VIEW {name} AS SELECT {told}\n  FROM {source}\n  WHERE before <> word{begins};\n"
 
     def all(self) -> str:
         return self.pipeline() + self.guarded() + self.fleet()
@@ -214,20 +229,7 @@ class _Views:
                 f"{self.present} JOIN task_records AS t ON t.key >= {whole('first_task', table='w')}"
                 f" AND t.key < {whole('first_task', table='w')} + {whole('task_count', table='w')}",
             )
-            + self.trail(
-                "pipeline_state_transitions",
-                "workstream",
-                {
-                    "transition_id": "n",
-                    "ws_id": "owner",
-                    "from_state": "before",
-                    "to_state": "word",
-                    "transitioned_at": "at",
-                    "metadata": f"CASE WHEN created THEN {self.sql.reasoned('metadata', _ATTEMPT)} ELSE metadata END",
-                },
-                "c.owner",  # the job's id
-                _retried(self.run, _word(self.to_phase, self.after, _WORKSTREAMS)),
-            )
+            + self.pipeline_trail()
             + _view(
                 "pipeline_circuit_breakers",
                 {
@@ -241,6 +243,23 @@ class _Views:
                 },
                 "breaker_records AS t",
             )
+        )
+
+    def pipeline_trail(self) -> str:
+        return self.trail(
+            "pipeline_state_transitions",
+            "workstream",
+            {
+                "transition_id": "n",
+                "ws_id": "owner",
+                "from_state": "before",
+                "to_state": "word",
+                "transitioned_at": "at",
+                "metadata": f"CASE WHEN created THEN {self.sql.reasoned('metadata', _ATTEMPT)} ELSE metadata END",
+            },
+            "c.owner",  # the job's id
+            _retried(self.run, _word(self.to_phase, self.after, _WORKSTREAMS)),
+            ended=_ENDED_WORKSTREAM,
         )
 
     def guarded(self) -> str:
@@ -284,18 +303,19 @@ class _Views:
         )  # fmt: skip
 
     def fleet(self) -> str:
-        return "".join(
-            self.trail(
-                f"fleet_{kind}_state_transitions",
-                kind,
-                {
-                    "id": "n", f"{kind}_id": "owner", "from_state": "before", "to_state": "word", "reason": "reason",
-                    "timestamp": "at",
-                },
-                self.entity,
-                _word(self.to_phase, self.after, words),
-            )
-            for kind, words in (("worker", _WORKERS), ("job", _JOBS))
+        return self.fleet_trail("worker", _WORKERS) + self.fleet_trail("job", _JOBS, _ENDED_JOB)
+
+    def fleet_trail(self, kind: str, words: Mapping[str, tuple[str, ...]], ended: Iterable[str] = ()) -> str:
+        return self.trail(
+            f"fleet_{kind}_state_transitions",
+            kind,
+            {
+                "id": "n", f"{kind}_id": "owner", "from_state": "before", "to_state": "word", "reason": "reason",
+                "timestamp": "at",
+            },
+            self.entity,
+            _word(self.to_phase, self.after, words),
+            ended=ended,
         )  # fmt: skip
 
 

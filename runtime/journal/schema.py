@@ -18,7 +18,7 @@ Rules:
 from __future__ import annotations
 
 from .dialect import Sqlite
-from .documents import document_views
+from .documents import document_views, trails_with_ends
 from .views import views
 
 ANSWERS_KEPT = 3600
@@ -119,7 +119,13 @@ _HELD = """
 ALTER TABLE meta ADD COLUMN holder TEXT NOT NULL DEFAULT '';  -- which process owns it, of which file (`identity.py`)
 """
 
-MIGRATIONS = (_FIRST, _NAMED, _HELD)
+# Trails of the documents left terminal states where an entity had a further run.
+_ENDED = f"""
+DROP VIEW pipeline_state_transitions;
+DROP VIEW fleet_job_state_transitions;
+{trails_with_ends(Sqlite())}"""
+
+MIGRATIONS = (_FIRST, _NAMED, _HELD, _ENDED)
 """What brings a file from version n to n + 1."""
 
 # For each kind of record, `batch` has a column with a JSON object {key: place}: offset << 32 | length, in `data`.

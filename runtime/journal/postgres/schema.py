@@ -22,7 +22,7 @@ Rules
 from __future__ import annotations
 
 from ..dialect import Postgres
-from ..documents import document_views
+from ..documents import document_views, trails_with_ends
 from ..schema import ANSWERS_KEPT
 from ..views import machines_view, views
 from .tables import INBOX, NODES
@@ -302,11 +302,15 @@ ALTER TABLE nodes
 # A number that is no time was no reason to refuse the whole view.
 _SHOWN = machines_view(Postgres()).replace("CREATE", "CREATE OR REPLACE", 1)  # rights that were granted stay
 
+# Trails of the documents left terminal states where an entity had a further run.
+_ENDED = trails_with_ends(Postgres()).replace("CREATE VIEW", "CREATE OR REPLACE VIEW")
+
 MIGRATIONS = (
     NODES + INBOX + _RECORDS + _COMMIT + _PRINTED + views(Postgres()) + document_views(Postgres()),
     _NAMED,
     _COMPARED,
     _HANDED,
     _SHOWN,
+    _ENDED,
 )
 """What brings a database from version n to n + 1."""

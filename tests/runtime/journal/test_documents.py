@@ -12,7 +12,7 @@ from typing import Any
 import anyio
 import pytest
 
-from callboard import Lifecycle, Machine, Runtime, State, Task, TaskContext, Tool, Transition, Workstream
+from callboard import Lifecycle, Machine, Permanent, Runtime, State, Task, TaskContext, Tool, Transition, Workstream
 from callboard.actors.spec import Breaker, Condition, Retry
 from callboard.machines import TASK
 from callboard.machines.lifecycles import LIFECYCLES, fleet, guarded, pipeline
@@ -257,6 +257,44 @@ def test_what_document_003_has_no_arrow_for_is_what_is_told_of() -> None:
         ("RETRYING", "FAILED"), ("CIRCUIT_OPEN", "FAILED"), ("HALF_OPEN", "FAILED"),  # its total limit
         ("TIMEOUT", "CANCELLED"), ("VALIDATING", "CANCELLED"), ("RETRYING", "CANCELLED"), ("HALF_OPEN", "CANCELLED"),
     }  # fmt: skip
+
+
+async def fails_for_good() -> None:
+    raise Permanent("no")
+
+
+@pytest.mark.parametrize("lifecycle", ["own", "pipeline", "fleet", "orchestration"])
+async def test_no_trail_leaves_what_is_terminal_in_its_document_after_a_further_run(
+    journal: str, lifecycle: str
+) -> None:
+    async with Runtime(journal, lifecycle=lifecycle) as runtime:
+        job = await runtime.submit(Workstream("w", tasks=[Task("t", run=fails_for_good)]), id="WS-001")
+        await job.wait()
+        await (await job.retry()).wait()
+    trails = (
+        ("pipeline", "state_transitions", {"S_SUCCESS", "S_ABANDONED"}),
+        ("fleet", "job_state_transitions", {"COMPLETED", "FAILED", "CANCELED"}),
+    )
+    for prefix, view, terminal in trails:
+        told = asked(journal, f"SELECT from_state, to_state FROM {view}", prefix)
+        assert not {before for before, _ in told} & terminal
+        assert len([after for _, after in told if after in terminal | {"S_FAILED"}]) >= 2  # both runs are told of
+
+
+async def test_an_older_journal_gets_the_trails_when_it_is_opened(tmp_path: Path) -> None:
+    journal = str(tmp_path / "state.db")
+    await run(journal, Workstream("one", tasks=[Task("s1", run=works)]))
+    views = ("pipeline_state_transitions", "fleet_job_state_transitions")
+    with closing(connected(journal)) as connection:
+        for view in views:
+            connection.execute(f"DROP VIEW {view}")
+            connection.execute(f"CREATE VIEW {view} AS SELECT 'older' AS from_state")
+        connection.execute("PRAGMA user_version = 3")
+    async with Runtime(journal):
+        pass
+    with closing(connected(journal)) as connection:
+        for view in views:
+            assert ("older",) not in connection.execute(f"SELECT from_state FROM {view}").fetchall()
 
 
 async def test_workers_and_jobs_have_the_audit_trails_of_document_002(journal: str) -> None:
