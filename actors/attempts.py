@@ -34,7 +34,6 @@ from ..machines.task import parks_when_exhausted
 from .backoff import LONGEST_ASKED, delay
 from .cancelling import CancellableEntity
 from .checks import SAID
-from .errors import retry_in
 from .kernel import Kernel
 from .limits import Limits, effective
 from .messages import Assign, Beat, CallEnded, Drain, ProcessStarted, Release, Rest, Started, Verdict
@@ -187,10 +186,9 @@ class AttemptedTask(CancellableEntity[TaskRecord]):
         return breaker is not None and not breaker.lets_start(self.record)
 
     def _trip(self, breaker: BreakerActor, queued_at: float | None = None, reason: str | None = None) -> None:
-        left = breaker.retry_in()
-        reason = reason or f"tool {self.spec.tool!r} is not healthy; {retry_in(left)}"
+        reason = reason or f"tool {self.spec.tool!r} is not healthy"  # until when, its breaker knows: that changes
         changed = replace(self.record, parked=TOOL, queued_at=queued_at or self.record.queued_at, routable=True)
-        self.fire(Event.TRIP, changed, Refusal(), reason=reason, metadata={"retry_in": round(left, 3)})
+        self.fire(Event.TRIP, changed, Refusal(), reason=reason, metadata={"retry_in": round(breaker.retry_in(), 3)})
 
     def _counts(self, kind: str | None, ended: CallEnded) -> bool:
         """Whether a failure of that type says something about its tool: `ignore` names none of what it is.

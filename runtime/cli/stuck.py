@@ -136,6 +136,8 @@ def _found(reader: Asked) -> Iterator[dict[str, Any]]:
     from .owed import owed  # noqa: PLC0415
     from .reading import LIVING  # noqa: PLC0415
 
+    breakers = reader.breakers()
+    open_until = {one.name: one.due_at for one in breakers if one.state == "open" and one.due_at is not None}
     for job in reversed(reader.jobs(states=LIVING, limit=2**31)):
         if job.state in _JOB:
             yield _one(job, job.id, _JOB[job.state])
@@ -144,11 +146,11 @@ def _found(reader: Asked) -> Iterator[dict[str, Any]]:
             continue
         if runs[-1].state in _WORKSTREAM:
             yield _one(runs[-1], job.id, _WORKSTREAM[runs[-1].state])
-        yield from _tasks(reader, runs[-1], job.id)
+        yield from _tasks(reader, runs[-1], job.id, open_until)
     for worker in reader.workers():
         if worker.finished_at is None and worker.state in _WORKER:
             yield _one(worker, worker.name, _WORKER[worker.state])
-    for breaker in reader.breakers():
+    for breaker in breakers:
         if breaker.state in _BREAKER:
             yield _one(breaker, breaker.name, _BREAKER[breaker.state])
     machines = reader.machines(living=True)
@@ -182,7 +184,7 @@ def _machine(reader: Asked, record: MachineRecord) -> str:
     return told + "".join(f"; {event} by itself at {moment(at)}" for event, at in due)
 
 
-def _tasks(reader: Asked, run: WorkstreamRecord, job_id: str) -> Iterator[dict[str, Any]]:
+def _tasks(reader: Asked, run: WorkstreamRecord, job_id: str, open_until: dict[str, float]) -> Iterator[dict[str, Any]]:
     from shlex import quote  # noqa: PLC0415
 
     from .words import ENDED  # noqa: PLC0415
@@ -210,6 +212,8 @@ def _tasks(reader: Asked, run: WorkstreamRecord, job_id: str) -> Iterator[dict[s
         if task.state == "circuit_open" and task.parked in {"exhausted", "lost"}:
             what, command = f"an operator: it is parked since its tries are {task.parked}", "callboard retry TARGET"
         tool = spec().tasks[task.index].tool if "TOOL" in command else None
+        if tool is not None:
+            what += _until(open_until.get(tool, 0.0))
         yield _one(task, target, (what, command.replace("TOOL", quote(tool or target))))
 
 
@@ -244,6 +248,13 @@ def _pending(
     return ", ".join(f"{job_id}/{name}" for name in names[:5]) + more, ""
 
 
+def _until(at: float) -> str:
+    """What is added to what is waited for that ends by itself; 0: it does not."""
+    from .words import moment  # noqa: PLC0415
+
+    return f" (until {moment(at)})" if at else ""
+
+
 def _one(
     record: JobRecord | WorkstreamRecord | TaskRecord | WorkerRecord | BreakerRecord | ApprovalRecord | MachineRecord,
     target: str,
@@ -253,9 +264,7 @@ def _one(
 
     what, command = told
     if record.due_at is not None and record.kind != "machine":  # which has told of all that come
-        from .words import moment  # noqa: PLC0415
-
-        what += f" (until {moment(record.due_at)})"
+        what += _until(record.due_at)
     for word in ("TARGET", "TOOL", "WORKER"):
         command = command.replace(word, quote(target))
     return {

@@ -28,6 +28,7 @@ from .terminal import draws, echo
 if TYPE_CHECKING:
     from anyio import CancelScope
 
+    from ...actors.records import BreakerRecord
     from ...actors.task_record import TaskRecord
     from ..journal.contract import Asked
 
@@ -190,7 +191,7 @@ def _others(reader: Asked, now: float) -> list[str]:
         if worker.finished_at is None
     ]
     breakers = [
-        [breaker.id, str(breaker.shown), words.took(now - breaker.updated_at), words.one_line(breaker.reason or "")]
+        [breaker.id, str(breaker.shown), words.took(now - breaker.updated_at), _told(breaker, now)]
         for breaker in reader.breakers()
         if breaker.state != "closed"
     ]
@@ -200,6 +201,13 @@ def _others(reader: Asked, now: float) -> list[str]:
     if breakers:
         lines += ["", *_columns([["BREAKER", "STATE", "FOR", "TOLD"], *breakers])]
     return lines
+
+
+def _told(record: BreakerRecord, now: float) -> str:
+    from . import words  # noqa: PLC0415
+
+    until = "" if record.due_at is None else f"until {words.when(record.due_at, now)}"
+    return "; ".join(part for part in (until, words.one_line(record.reason or "")) if part)
 
 
 def _columns(rows: list[list[str]]) -> list[str]:

@@ -596,8 +596,15 @@ def test_breakers(cli: Cli, live: Live) -> None:
     told = cli("breaker", "trip", "cc", "--reason", "it is on fire", "--cooldown", "1h", "--by", "ana")
     assert (told.code, told.out) == (0, "breaker cc open (it is on fire)\n")
     assert "it is on fire" in cli("breaker", "list").out
-    assert "    callboard breaker reset cc\n" in cli("stuck", "--older-than", "0").out
-    assert "it is on fire" in cli("top", "--once").out
+    stuck = cli("stuck", "--older-than", "0").out
+    assert "    callboard breaker reset cc\n" in stuck
+    (breaker,) = live.runtime.journal.breakers()
+    assert breaker.due_at is not None
+    assert f"task j/a circuit_open for 0.0 s: waits for its tool (until {words.moment(breaker.due_at)})" in re.sub(
+        r"for \d+\.\d s", "for 0.0 s", stuck
+    )
+    assert "retry in" not in stuck + cli("status", "j").out  # what would be wrong a second later
+    assert re.search(r"^cc .* until .*; it is on fire$", cli("top", "--once").out, re.MULTILINE)
     told = cli("breaker", "reset", "cc", "--check", "echo no; exit 3")
     assert (told.code, "breaker cc was not reset: its check exited with 3." in told.err, told.out) == (1, True, "")
     told = cli("breaker", "reset", "cc", "--check", "true", "--reason", "mended")
