@@ -17,6 +17,7 @@ import contextvars
 import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Literal, TypeAlias, TypeVar
 
@@ -156,6 +157,8 @@ class Lane:
         line, over, place = LoopLine(), anyio.Event(), object()
         context = contextvars.copy_context()
         context.run(on_no_loop)
+        asked = [partial(context.run, func, *args)]
+        del context
         returned: list[T] = []
         raised: list[BaseException] = []
 
@@ -165,7 +168,7 @@ class Lane:
 
         def work() -> None:
             try:
-                returned.append(context.run(func, *args))
+                returned.append(asked.pop()())  # and when that is told, the thread holds nothing of who asked
             except BaseException as error:
                 raised.append(error)
             line.post(free)
