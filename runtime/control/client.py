@@ -26,7 +26,8 @@ from .bell import ring
 from .told import Answered
 
 _WAITING = """
-SELECT coalesce(sum(kind = ?1 AND target = ?2), 0), coalesce(sum((kind = 'machine') = (?1 = 'machine')), 0) FROM (
+SELECT coalesce(sum(kind = :kind AND target = :target), 0),
+       coalesce(sum((kind = 'machine') = (:kind = 'machine')), 0) FROM (
   SELECT json_extract(command, '$.kind') AS kind, json_extract(command, '$.target') AS target
   FROM inbox_rows WHERE answer IS NULL AND json_valid(command))
 """
@@ -64,10 +65,10 @@ def put(journal: Store, row: InboxRow) -> int:
 
 def _refuse_full(connection: sqlite3.Connection, journal: Path, row: InboxRow) -> None:
     (waiting,) = connection.execute("SELECT count(*) FROM inbox_rows WHERE answer IS NULL").fetchone()
-    if waiting >= min(
-        contract.WAITING_FOR_ONE, contract.WAITING_IN_ALL
-    ):  # else it need not be looked at whose they are
-        contract.refuse_full(str(journal), row, *connection.execute(_WAITING, [row.kind, row.target]).fetchone())
+    if waiting < min(contract.WAITING_FOR_ONE, contract.WAITING_IN_ALL):
+        return  # it need not be looked at whose they are
+    found = connection.execute(_WAITING, {"kind": row.kind, "target": row.target})
+    contract.refuse_full(str(journal), row, *found.fetchone())
 
 
 def answer_of(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from types import GenericAlias
 from typing import Any, cast
 
 import msgspec
@@ -62,7 +63,7 @@ class _Machines:
 
 
 MACHINE = cast("msgspec.json.Decoder[MachineRecord]", _Machines())
-_CHUNK: msgspec.json.Decoder[list[Any]] = msgspec.json.Decoder(list[TransitionRow])
+_CHUNK: msgspec.json.Decoder[list[Any]] = msgspec.json.Decoder(GenericAlias(list, TransitionRow))
 _ROW: msgspec.json.Decoder[Any] = msgspec.json.Decoder(TransitionRow)
 _ROWS = msgspec.json.Decoder(list[msgspec.Raw])
 

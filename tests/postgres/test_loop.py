@@ -26,6 +26,7 @@ from callboard import (
 from callboard.runtime import parts
 from callboard.runtime.journal.contract import JournalError
 from callboard.runtime.journal.written import WrittenJournal
+from callboard.runtime.observe import Past
 
 pytestmark = pytest.mark.anyio
 
@@ -117,13 +118,24 @@ async def test_leaving_with_subscribers_stops_no_loop_where_the_journal_is_slow(
 async def test_what_cannot_be_read_any_more_is_told_to_who_would_have_read_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with Runtime(tmp_path / "state.db") as runtime:
-        job = await runtime.submit(Workstream("w", tasks=[Task("a", run=quick)]))
-        events = job.events(notices=False)
-        assert (await job.wait()).ok
-        monkeypatch.setattr(parts, "CLOSING", 0.0)
-    with pytest.raises(JournalError, match="did not answer in time"):
-        assert [event async for event in events]
+    answers = threading.Event()
+    page = Past.page
+
+    def late(past: Past) -> Any:
+        answers.wait(30)
+        return page(past)
+
+    monkeypatch.setattr(Past, "page", late)
+    try:
+        async with Runtime(tmp_path / "state.db") as runtime:
+            job = await runtime.submit(Workstream("w", tasks=[Task("a", run=quick)]))
+            events = job.events(notices=False)
+            assert (await job.wait()).ok
+            monkeypatch.setattr(parts, "CLOSING", 0.0)
+        with pytest.raises(JournalError, match="did not answer in time"):
+            assert [event async for event in events]
+    finally:
+        answers.set()
 
 
 async def test_after_a_restart_a_machine_goes_on_and_another_one_of_its_name_is_refused_where_it_is_used(

@@ -56,7 +56,7 @@ KINDS: tuple[dict[str, Any], ...] = (
     {"command": ["true"]},
     {"command": ["false"]},
     {"command": "kill -9 $$", "shell": True},
-    {"command": "yes | head -c 200000", "shell": True},
+    {"command": "yes | head -c 200000 || true", "shell": True},
     {"command": "sleep 600 & exit 0", "shell": True},  # leaves one in its group
     {"command": ["no-such-program-anywhere"]},
     {"command": ["sleep", "600"], "timeout": 0.2, "kill_grace": 5},

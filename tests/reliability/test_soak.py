@@ -75,8 +75,8 @@ async def one_of_many(runtime: Runtime, number: int) -> None:
     echo.stop()
 
 
-def test_of_what_has_ended_nothing_is_held_in_memory(tmp_path: Path) -> None:
-    """Not two blocks a job, whatever it did: no entry of a dict, no name, no timer."""
+def test_of_what_has_ended_nothing_is_held_in_memory(tmp_path: Path, no_logs: object) -> None:
+    """Not two blocks a job, whatever it did: no entry of a dict, no name, no timer. (pytest keeps log lines.)"""
     blocks: list[int] = []
 
     async def run() -> None:
