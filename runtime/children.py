@@ -121,9 +121,10 @@ class Children:
         fingerprint = fingerprint_of(_plain(said), folder)
         known = await reserve(runtime.seat, "job", job_id, lambda: self._known(job_id))
         if known is not None and not (held := await compare(runtime, known, spec, fingerprint, _plain)).same:
-            why = f"Nothing differs but where its functions are: {held.moved}. " if held.moved is not None else ""
+            moved = held.moved is not None
+            why = f". Nothing differs but where its functions are: {held.moved}" if moved else held.told
             raise JobExists(
-                f"there is a child job {job_id!r} already, with another workstream ({known.state} now). {why}Use "
+                f"there is a child job {job_id!r} already, with another workstream ({known.state} now){why}. Use "
                 "another name, or submit under one name what does not change from attempt to attempt."
             )
         if known is not None and (known.finished_at is None or known.state == "completed" or self._stays(known)):

@@ -83,7 +83,11 @@ def explained(outcome: Outcome, attempts: Mapping[str, Sequence[AttemptRecord]])
 
 
 class JobExists(ValueError):  # noqa: N818 - it says what is the matter
-    """There is a job of that id with another workstream. Use another id, or submit what was submitted."""
+    """There is a job of that id with another workstream. Use another id, or submit what was submitted.
+
+    Its text names what differs first: a task, or a field with what it was and what it is (of `args`, `env` and commands
+    the place only).
+    """
 
 
 class RuntimeClosed(RuntimeError):  # noqa: N818 - a state, as in the standard library's names
@@ -109,8 +113,8 @@ def taken(job_id: str, record: JobRecord | None, archived: Sequence[ArchivedJob]
         )
     if record is not None and not held.same:
         return JobExists(
-            f"there is a job {job_id!r} already, submitted with another workstream ({record.state} now). Use another "
-            "id, or submit exactly what was submitted under this one."
+            f"there is a job {job_id!r} already, submitted with another workstream ({record.state} now){held.told}. "
+            "Use another id, or submit exactly what was submitted under this one."
         )
     if record is None and archived:
         was = archived[0]

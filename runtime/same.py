@@ -1,9 +1,9 @@
-"""Whether a workstream is the one that an id was given to before; and if not, whether only its functions moved.
+"""Whether a workstream is the one that an id was given to before; and if not, what differs.
 
 Rules
 -----
-- What counts is what it means: a function is the same by whatever name or path it is found, and a number however it is
-  written.
+- What counts is what it means: a function is the same by whatever name or path it is found, a duration however it is
+  written, and a dict in whatever order it is.
 - Where nothing differs but where functions are, the error says so, and what to do: who has moved a script has changed
   nothing in their own eyes.
 """
@@ -18,6 +18,7 @@ import msgspec
 from ..actors.records import JobRecord
 from ..actors.spec import Workstream
 from .bodies import placed
+from .difference import difference
 from .functions import parts_of
 from .program import MAIN, NOT_OF_A_FILE
 
@@ -27,10 +28,18 @@ if TYPE_CHECKING:
 
 
 class Compared(NamedTuple):
-    """What came of it. moved: what to say of a function that is elsewhere now, where no more differs."""
+    """What came of it. moved: what to say of a function that is elsewhere now, where no more differs. differs: what
+    differs first; None where the journal does not know any more.
+    """
 
     same: bool
     moved: str | None = None
+    differs: str | None = None
+
+    @property
+    def told(self) -> str:
+        """What differs, as it is put behind "another workstream"."""
+        return "" if self.differs is None else f": {self.differs}"
 
 
 SAME = Compared(same=True)
@@ -57,7 +66,11 @@ def compared(
     before, now = (bodies.meaning(_read(one)) for one in (encoded, msgspec.json.encode(spec)))
     if plain(before.whole) == plain(now.whole):
         return SAME
-    return Compared(same=False, moved=_moved(before, now) if plain(before.bare) == plain(now.bare) else None)
+    was, here = (msgspec.json.decode(plain(one.whole), type=Workstream) for one in (before, now))
+    if (differs := difference(was, here)) is None:
+        return SAME
+    moved = _moved(before, now) if plain(before.bare) == plain(now.bare) else None
+    return Compared(same=False, moved=moved, differs=differs)
 
 
 def _read(encoded: bytes) -> Workstream:

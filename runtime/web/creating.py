@@ -279,12 +279,18 @@ async def _child_of(runtime: Runtime, parent: str, workstream: Workstream, name:
         if record.id.rpartition("/")[2] == name:
             encoded = await runtime.read(journal.spec, record.stream)
             before = None if encoded is None else msgspec.json.decode(encoded, type=Workstream)
-            if before is not None and (before.tasks[0].args, before.worker_count) != (
-                workstream.tasks[0].args,
-                workstream.worker_count,
-            ):
-                raise JobExists(f"there is a child job {record.id!r} already, with another workstream")
+            if before is not None and (differs := _differs(before, workstream)) is not None:
+                raise JobExists(f"there is a child job {record.id!r} already, with another workstream: {differs}")
             return await runtime.job(record.id)
+    return None
+
+
+def _differs(before: Workstream, now: Workstream) -> str | None:
+    """What differs in what a caller says of a child."""
+    if before.tasks[0].args != now.tasks[0].args:
+        return "its task description is another one here"
+    if before.worker_count != now.worker_count:
+        return f"its worker_count was {before.worker_count} and is {now.worker_count} here"
     return None
 
 

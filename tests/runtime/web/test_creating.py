@@ -124,6 +124,10 @@ async def test_a_described_job_runs_by_fleet_and_has_children(runtime: Runtime, 
     assert (await client.get(f"/api/jobs/{parent}")).json()["status"] == "CANCELED"
     late = await client.post("/api/jobs", json=deeper)
     assert (late.status_code, late.json()["id"]) == (200, shown["id"])  # the same again is the same, also then
+    for said, differs in (({"task_description": "else"}, "description is another"), ({"worker_count": 2}, "and is 2")):
+        changed = await client.post("/api/jobs", json={**deeper, **said})
+        assert changed.status_code == 422
+        assert differs in changed.json()["detail"]
     another = await client.post("/api/jobs", json={**deeper, "request_id": "d"})
     assert another.status_code == 409
 
@@ -163,6 +167,7 @@ async def test_a_workstream_is_submitted_as_its_file_would_be(runtime: Runtime, 
     assert (again.status_code, again.json()["state"]) == (200, "completed")
     other = await client.post("/api/jobs", json={"workstream": {**NAMED, "max_parallel": 2}, "id": "mine"})
     assert (other.status_code, other.json()["type"]) == (409, "/problems/job-exists")
+    assert "max_parallel was not set and is 2 here" in other.json()["detail"]
 
 
 async def test_a_workstream_may_be_set_in_the_words_of_the_documents_as_in_a_file(
