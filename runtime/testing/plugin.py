@@ -10,7 +10,9 @@ Rules
 - Both take their seed from `--callboard-seed N` (0 unless given), and their settings from
   `@pytest.mark.callboard(...)`; those of `virtual_runtime` also where it is called.
 - A test that fails shows the seed and the end of the trace.
-- pytest imports this file at each start, so it imports nothing of ours before a fixture is used.
+- `--callboard-coverage` reports which rows of the application's machines the tests took (`coverage.py`).
+- pytest imports this file at each start, so it imports nothing of ours before a fixture is used, or that report is
+  asked for.
 """
 
 from __future__ import annotations
@@ -31,16 +33,28 @@ _NONE: list[Any] = []
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Take the seed."""
+    """Take the seed, and whether to report which rows were taken."""
     group = parser.getgroup("callboard")
     group.addoption(
         "--callboard-seed", type=int, default=0, metavar="N", help="the seed of the simulations that fixtures make"
     )
+    group.addoption(
+        "--callboard-coverage", action="store_true", help="report which rows of your machines the tests took"
+    )
+    group.addoption(
+        "--callboard-coverage-fail",
+        action="store_true",
+        help="the same, and fail if a row was taken by no test: for runs of all tests",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the marker known."""
+    """Make the marker known, and begin the report if it is asked for."""
     config.addinivalue_line("markers", "callboard(**settings): the settings of the simulation that the test is given")
+    if config.getoption("--callboard-coverage") or config.getoption("--callboard-coverage-fail"):
+        from .coverage import CoveragePlugin  # noqa: PLC0415 - most runs of pytest use none
+
+        config.pluginmanager.register(CoveragePlugin(config), "callboard-coverage")
 
 
 @pytest.hookimpl(wrapper=True)
