@@ -8,6 +8,8 @@ Rules
   by Python's handler of last resort: warnings and worse, to standard error, since standard output is the program's.
   Only so much of it at a time, since one failure may come a thousand times a second. What a body says by `task.log` is
   written there whatever its level: it asked.
+- A line of a transition or a notice says when that was (`timestamp`), as the journal has it, since it is told later. A
+  processor that sets `timestamp` itself, as structlog's `TimeStamper`, is the application's own choice, and wins.
 - What `logging` and standard error are given holds no control character: it may get to a terminal.
 - A processor, a logger or a handler that raises disturbs nobody: not the runtime, and not the body whose line it was.
   The line is lost, and that is told on standard error, with what was to be told of trouble.
@@ -31,7 +33,7 @@ from msgspec.structs import replace
 
 from ..actors.notices import Notice
 from ..actors.theirs import called, is_a, kind_name, said, shown
-from ..actors.transitions import Transitioned
+from ..actors.transitions import Transitioned, iso
 from .imported import imported
 from .printable import printable, printable_value
 from .secrets import Mask
@@ -72,6 +74,7 @@ class Line(msgspec.Struct, frozen=True):
 def line_of(event: Transitioned) -> Line:
     """The line of a transition."""
     told = {
+        "job_id": event.job_id,
         "from_state": event.from_state,
         "reason": event.reason,
         "attempt": event.attempt,
@@ -79,8 +82,9 @@ def line_of(event: Transitioned) -> Line:
         "metadata": event.metadata,  # whole: its keys may be an application's, and be called as those here
     }
     fields = {
-        "entity_id": event.entity_id, "to_state": str(event.to_state), "trigger": str(event.event),
-        "workstream_id": event.workstream_id, **{name: value for name, value in told.items() if value is not None},
+        "timestamp": event.timestamp, "entity_id": event.entity_id, "to_state": str(event.to_state),
+        "trigger": str(event.event), "workstream_id": event.workstream_id,
+        **{name: value for name, value in told.items() if value is not None},
     }  # fmt: skip
     way = event.to_state if event.from_state is None else f"{event.from_state} -> {event.to_state}"
     text = f"{event.entity_id} {way}" + (f": {event.reason}" if event.reason else "")
@@ -93,7 +97,7 @@ def line_about(notice: Notice, *, secret: bool = False) -> Line:
     told = {name: value for name, value in about.items() if value is not None}
     facts = dict(notice.facts)
     trace = facts.pop("traceback", None)
-    fields = {**facts, **told, "text": notice.text}
+    fields = {**facts, "timestamp": iso(notice.at), **told, "text": notice.text}
     error = None if trace is None or secret else notice.error
     return Line(notice.severity, notice.event, notice.text, fields, notice.entity_id, trace, error)
 

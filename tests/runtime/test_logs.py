@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ import pytest
 import structlog
 
 from callboard import Runtime, Task, TaskContext, Worker, Workstream
+from callboard.runtime.clock import VirtualClock
 from callboard.runtime.logs import ALIKE, ALL, PERIOD, LastResort, Line, task_logger, write_error
 from callboard.runtime.secrets import Mask
 
@@ -80,6 +82,45 @@ async def test_a_program_that_has_configured_logging_hears_of_transitions_and_of
     assert failed.callboard["trigger"] == "fail"  # type: ignore[attr-defined]
     told = capsys.readouterr()
     assert (told.out, told.err) == ("", "")
+
+
+async def test_lines_of_transitions_and_notices_say_when_it_was_and_of_which_job(kept: Kept) -> None:
+    async with Runtime(workers=[], clock=VirtualClock(1_700_000_000.25), drain_deadline=0) as runtime:
+        await runtime.submit(CRATES, id="j")
+        runtime._host.notice("odd", "warning", "something is odd")
+        await runtime.start_worker(Worker("w", engine="loop"))
+    lines: list[dict[str, Any]] = [vars(record)["callboard"] for record in kept.records if record.name == "callboard"]
+    told = {line["event"].removesuffix("_state_transition"): line for line in lines}
+    assert {line["timestamp"] for line in lines} == {"2023-11-14T22:13:20.250Z"}
+    assert [told[kind]["job_id"] for kind in ("job", "workstream", "task")] == ["j", "j", "j"]
+    assert "job_id" not in told["worker"]
+    assert "timestamp" in told["odd"]
+
+
+@pytest.mark.parametrize(
+    ("processor", "told"),
+    [
+        pytest.param(structlog.processors.TimeStamper("%Y"), r"\d{4}", id="sets-it"),
+        pytest.param(structlog.processors.MaybeTimeStamper("%Y"), "2023-11-14T22:13:20.250Z", id="sets-if-missing"),
+        pytest.param(structlog.processors.TimeStamper("%Y", key="at"), "2023-11-14T22:13:20.250Z", id="sets-another"),
+    ],
+)
+async def test_a_processor_that_sets_the_timestamp_itself_wins(
+    own_structlog: Callable[..., None], processor: Any, told: str
+) -> None:
+    lines: list[dict[str, Any]] = []
+
+    def keep(_: Any, __: str, event: Any) -> Any:
+        lines.append(dict(event))
+        raise structlog.DropEvent
+
+    own_structlog(processor, keep)
+    async with Runtime(workers=[], clock=VirtualClock(1_700_000_000.25), drain_deadline=0) as runtime:
+        await runtime.submit(CRATES, id="j")
+        assert runtime.metrics().unlogged == 0
+    (created,) = [line for line in lines if line["event"] == "job_state_transition" and line.get("trigger") == "create"]
+    assert re.fullmatch(told, created["timestamp"])
+    assert created["job_id"] == "j"
 
 
 async def test_where_nothing_is_configured_what_went_wrong_is_on_standard_error_and_nothing_else(
