@@ -4,21 +4,23 @@ Rules
 -----
 - Each verb returns when it took effect, durably, and has as much simulated time pass for that as it takes: none, unless
   the journal is slow or cannot write. So does `until`: what it has seen, a crash does not undo.
+- `until` knows the words of the trace, which are those of the lifecycle that something runs by, and the runtime's own.
 - A handle is a name: it stays good over crashes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ...actors.base_record import Record
 from ...actors.records import BreakerRecord, JobRecord, WorkerRecord, WorkstreamRecord
 from ...actors.schema import did_you_mean
 from ...actors.task_record import AttemptRecord, TaskRecord
 from ...actors.times import Duration
 from ...machines import BREAKER, JOB, TASK, WORKER, Machine
-from .arguments import known, limit, text
-from .world import PATIENCE
+from .arguments import known, text
 
 if TYPE_CHECKING:
     from ..handles import JobHandle
@@ -64,8 +66,8 @@ class SimulatedJob:
         return self.record.finished_at is not None
 
     def until(self, state: str, *, within: Duration | None = None) -> SimulatedJob:
-        """Have time pass until it is in that state, durably. Raises AssertionError where it does not come to it,
-        ValueError where there is no such state."""
+        """Have time pass until it is in that state, or has come through it, durably. Raises AssertionError where it
+        does not come to it, ValueError where there is no such state."""
         _until(self.simulation, self, f"job {self.id!r}", JOB, state, within)
         return self
 
@@ -182,8 +184,8 @@ class SimulatedTask:
         return str(self.record.state)
 
     def until(self, state: str, *, within: Duration | None = None) -> SimulatedTask:
-        """Have time pass until it is in that state, durably. Raises AssertionError where it does not come to it,
-        ValueError where there is no such state."""
+        """Have time pass until it is in that state, or has come through it, durably. Raises AssertionError where it
+        does not come to it, ValueError where there is no such state."""
         _until(self._job.simulation, self, f"task {self._job.id}/{self.name}", TASK, state, within)
         return self
 
@@ -255,8 +257,8 @@ class SimulatedWorker:
         return str(self.record.state)
 
     def until(self, state: str, *, within: Duration | None = None) -> SimulatedWorker:
-        """Have time pass until it is in that state, durably. Raises AssertionError where it does not come to it,
-        ValueError where there is no such state."""
+        """Have time pass until it is in that state, or has come through it, durably. Raises AssertionError where it
+        does not come to it, ValueError where there is no such state."""
         _until(self._simulation, self, f"worker {self.name!r}", WORKER, state, within)
         return self
 
@@ -322,8 +324,8 @@ class SimulatedBreaker:
         return str(self.record.state)
 
     def until(self, state: str, *, within: Duration | None = None) -> SimulatedBreaker:
-        """Have time pass until it is in that state, durably. Raises AssertionError where it does not come to it,
-        ValueError where there is no such state."""
+        """Have time pass until it is in that state, or has come through it, durably. Raises AssertionError where it
+        does not come to it, ValueError where there is no such state."""
         _until(self._simulation, self, f"the breaker of {self.tool!r}", BREAKER, state, within)
         return self
 
@@ -337,33 +339,31 @@ class SimulatedBreaker:
 
 class _Stateful(Protocol):
     @property
-    def state(self) -> str: ...
-    @property
-    def record(self) -> object: ...
+    def record(self) -> Record: ...
 
 
 def _until(  # noqa: PLR0917 - as `until`, of whatever it is
     simulation: Simulation, entity: _Stateful, name: str, machine: Machine, state: str, within: Duration | None
 ) -> None:
     """Have time pass until it is in that state, and the journal has it: as one hears of it from a runtime."""
-    if text(state, "a state") not in machine.states:
-        known = [str(one) for one in machine.states]
+    if text(state, "a state") not in machine.states and state not in (more := _published(simulation, entity)):
+        known = [*map(str, machine.states), *more]
         advice = did_you_mean(state, known) or f"it may be {', '.join(known)}"
         raise ValueError(f"{name} is never {state!r}; {advice}")
-    end = limit(within, simulation.now)
-    seen = [entity.state]
+    record = entity.record
+    seen, known_as = [record.shown], _known_as(record.kind, record.id, getattr(record, "job_id", None))
 
     def there() -> bool:
-        now = entity.state
-        if now != seen[-1]:
-            seen.append(now)
-        return now == state
+        record = entity.record
+        if record.shown != seen[-1]:
+            seen.append(record.shown)
+        return state in {record.state, record.shown}
 
     try:
-        simulation.run_until(there, within=within, what=f"{name} to be {state}")
-        while not _written(simulation, f"the journal to have that {name} is {state}"):  # it has to come again
-            left = None if end is None else max(end - simulation.now, 0.0)
-            simulation.run_until(there, within=left, what=f"{name} to be {state}")
+        simulation.come_to(
+            state, name=name, is_there=there, within=within,
+            is_its=lambda row: _known_as(row.kind, row.entity_id, row.job_id) == known_as,
+        )  # fmt: skip
     except AssertionError as error:
         record = entity.record
         why = next(filter(None, (getattr(record, fact, None) for fact in ("last_error", "error", "reason"))), None)
@@ -371,9 +371,18 @@ def _until(  # noqa: PLR0917 - as `until`, of whatever it is
         raise
 
 
-def _written(simulation: Simulation, what: str) -> bool:
-    """Have time pass until what has happened is durable. False where a crash came before."""
-    world = simulation.world
-    crashes, tail = world.crashes, world.journal.tail
-    simulation.run_until(lambda: world.crashes > crashes or world.journal.durable >= tail, within=PATIENCE, what=what)
-    return world.crashes == crashes
+def _known_as(kind: str, entity_id: str, job_id: str | None) -> tuple[str, str | None, str]:
+    """What stays the same of an entity: a task has another id in each run, a worker in each incarnation."""
+    if kind == "task":
+        return kind, job_id, entity_id.rpartition("/")[2]
+    return kind, None, entity_id.rpartition("#")[0] if kind == "worker" else entity_id
+
+
+def _published(simulation: Simulation, entity: _Stateful) -> list[str]:
+    """The states of the lifecycle that it runs by, where that is not the runtime's own."""
+    with suppress(LookupError):  # a breaker that nobody has used yet
+        record = entity.record
+        if record.published is not None:
+            lifecycle = simulation.runtime.lifecycles.get(record.published.lifecycle, record.kind)
+            return [str(state) for state in lifecycle.machine.states]
+    return []

@@ -14,17 +14,15 @@ from typing import Any
 from ...actors.notices import Notice
 from ...actors.times import Duration
 from ...actors.transitions import Transitioned
-from ...machines import BREAKER, CREATE, JOB, TASK, WORKER, WORKSTREAM, Machine
+from ...machines import CREATE, Machine
 from ...machines.lifecycles import LIFECYCLES
+from ...machines.own import MACHINES
 from ..consistency import examine
 from .arguments import advice, duration, text
 from .passing import Passing
 from .trace import Trace
 
 _RUN = re.compile(r"@\d+")
-_MACHINES: dict[str, Machine] = {
-    "task": TASK, "workstream": WORKSTREAM, "worker": WORKER, "job": JOB, "breaker": BREAKER,
-}  # fmt: skip
 
 
 class History(Passing):
@@ -47,6 +45,30 @@ class History(Passing):
                 f"there is no entity {entity!r:.80} in what is durable; {advice(entity, self._entities())}"
             )
         return [row.to_state for row in rows if row.entity_id == rows[-1].entity_id]
+
+    def until(self, entity: str, state: str, *, within: Duration | None = None) -> None:
+        """Have time pass until an entity is in that state, or comes through it, durably: whatever the trace shows.
+
+        entity: its id, also of a workstream ("job@1"), an approval or a machine, or "job/task" for whatever run; it may
+        not be there yet. Raises AssertionError where it does not come to it, or not within that duration, ValueError
+        where such an entity has no such state.
+        """
+        self.settle()
+        rows = self._rows(text(entity, "an entity's name"))
+        self._check_words(entity, rows, text(state, "a state"), None)
+
+        def is_there() -> bool:
+            rows = self._rows(entity)
+            return bool(rows) and state in {rows[-1].to_state, rows[-1].phase}
+
+        try:
+            self.come_to(
+                state, name=entity, is_there=is_there, is_its=lambda row: entity in _names(row), within=within
+            )  # fmt: skip
+        except AssertionError as error:
+            path = " -> ".join(row.to_state for row in self._rows(entity))
+            error.add_note(f"{entity} was {path or f'nowhere; {advice(entity, self._entities())}'}")
+            raise
 
     def expect_transition(
         self,
@@ -73,7 +95,7 @@ class History(Passing):
         def came() -> bool:
             for row in self.world.journal.transitions(after=self._expected.get(entity, 0)):
                 fits = to in {None, row.to_state} and event in {None, row.event}
-                if fits and entity in {row.entity_id, _without_run(row.entity_id)}:
+                if fits and entity in _names(row):
                     found.append(row)
                     return True
             return False
@@ -87,9 +109,7 @@ class History(Passing):
         return found[0]
 
     def _rows(self, entity: str) -> list[Transitioned]:
-        return [
-            row for row in self.world.journal.transitions() if entity in {row.entity_id, _without_run(row.entity_id)}
-        ]
+        return [row for row in self.world.journal.transitions() if entity in _names(row)]
 
     def _entities(self) -> list[str]:
         """The names of all that there is, as tests write them: tasks without their runs."""
@@ -97,15 +117,17 @@ class History(Passing):
         return list(dict.fromkeys(_without_run(row.entity_id) if row.kind == "task" else row.entity_id for row in rows))
 
     def _check_words(self, entity: str, rows: list[Transitioned], to: str | None, event: str | None) -> None:
-        kind = rows[0].kind if rows else "task" if "/" in entity else "worker" if "#" in entity else ""
-        if kind not in _MACHINES:
+        kinds = [rows[0].kind] if rows else _kinds_of(entity)
+        if not kinds or kinds[0] not in MACHINES:
             return  # nothing is known of it yet, or it runs by a machine of the test's own
+        machines = [MACHINES[kind] for kind in kinds]
         for word, what, names in (
-            (to, "state", [str(one) for one in _MACHINES[kind].states]),
-            (event, "event", _events(_MACHINES[kind])),
+            (to, "state", [str(one) for machine in machines for one in machine.states]),
+            (event, "event", [one for machine in machines for one in _events(machine)]),
         ):
-            if word is not None and word not in names and word not in self._published(kind, what):
-                raise ValueError(f"a {kind} has no {what} {word!r:.60}; {advice(word, names)}")
+            published = (self._published(kind, what) for kind in kinds)
+            if word is not None and word not in names and not any(word in words for words in published):
+                raise ValueError(f"a {kinds[0]} has no {what} {word!r:.60}; {advice(word, names)}")
 
     def _published(self, kind: str, what: str) -> set[str]:
         """The words of other lifecycles: the published ones, and those of the test's own."""
@@ -148,6 +170,18 @@ class History(Passing):
 def _events(machine: Machine) -> list[str]:
     known = {str(event) for state in machine.states for event in machine.valid_events(state)}
     return [*sorted(known), CREATE]
+
+
+def _kinds_of(entity: str) -> list[str]:
+    """What an entity that is not there yet may be, by its name; none where its name does not say."""
+    if "#" in entity:
+        return ["worker"]
+    return ["task", "approval", "job", "workstream"] if "/" in entity else []  # a child's id has a "/", too
+
+
+def _names(row: Transitioned) -> set[str]:
+    """What tests call the entity of a transition. A workstream has its own id only: without its run that is its job's."""
+    return {row.entity_id} if row.kind == "workstream" else {row.entity_id, _without_run(row.entity_id)}
 
 
 def _without_run(entity_id: str) -> str:

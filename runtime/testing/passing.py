@@ -9,14 +9,15 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from ...actors.times import Duration
+from ...actors.transitions import Transitioned
 from .arguments import amount, duration, in_words, limit, not_awaited, plain
 from .errors import SimulationError
-from .world import World
+from .world import PATIENCE, World
 
 
 class Passing:
@@ -102,6 +103,43 @@ class Passing:
                     raise AssertionError(f"waited for {said}, and {why}")
                 world.move_to(due)
             not_awaited(holds, "a condition", instead)
+
+    def come_to(
+        self,
+        state: str,
+        *,
+        name: str,
+        is_there: Callable[[], bool],
+        is_its: Callable[[Transitioned], bool],
+        within: Duration | None,
+    ) -> None:
+        """Have time pass until an entity is in that state, or has come through it, and the journal has it.
+
+        A turn may lead through several states, which are seen by its transitions only. Raises as `run_until`.
+        """
+        world = self.world
+        end = limit(within, self.now)
+        came: list[Transitioned] = []
+
+        def watch(rows: Sequence[Transitioned]) -> None:
+            came.extend(row for row in rows if state in {row.to_state, row.phase} and is_its(row))
+
+        world.watchers.append(watch)
+        try:
+            self.run_until(lambda: came or is_there(), within=within, what=f"{name} to be {state}")
+            while not self._written(f"the journal to have that {name} is {state}"):
+                came.clear()  # a crash undid it: it has to come again
+                left = None if end is None else max(end - self.now, 0.0)
+                self.run_until(lambda: came or is_there(), within=left, what=f"{name} to be {state}")
+        finally:
+            world.watchers.remove(watch)
+
+    def _written(self, what: str) -> bool:
+        """Have time pass until what has happened is durable. False where a crash came before."""
+        world = self.world
+        crashes, tail = world.crashes, world.journal.tail
+        self.run_until(lambda: world.crashes > crashes or world.journal.durable >= tail, within=PATIENCE, what=what)
+        return world.crashes == crashes
 
     def _waiting(self) -> str:
         """What runs and has no end of its own."""

@@ -19,13 +19,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from heapq import heappop, heappush
 from random import Random
 from typing import Any
 
 from ...actors.notices import Notice
+from ...actors.transitions import Transitioned
 from ...actors.turn import Turn
 from ..bodies import Bodies
 from ..clock import TimeOrderedIds, VirtualClock
@@ -73,6 +74,7 @@ class World:
         self.crashes = 0
         self.notices: list[Notice] = []
         self.started: list[tuple[str, str, int]] = []  # (kind, owner's id, token) of all that really began
+        self.watchers: list[Callable[[Sequence[Transitioned]], object]] = []  # are told of what was decided
         self.buried: list[SimulatedLoop] = []  # loops of runtimes that are gone
         self._settings = settings
         self._agenda: list[tuple[float, int, Happening]] = []
@@ -211,6 +213,8 @@ class World:
         if turn.transitions:
             self.note("turn", turn.transitions)
             self.circles.turned(turn.transitions)
+            for watch in self.watchers:
+                watch(turn.transitions)
 
     def began(self, kind: str, owner: str, token: int) -> None:
         """Something really runs."""
