@@ -127,6 +127,7 @@ class JobHandle:
         """Cancel it and all its tasks; returns when that took effect.
 
         request_id: the same again is the same command (RequestIdReused if it was given to another one before).
+        What was refused is judged anew.
         Raises InvalidTransitionError if it has ended.
         """
         await self.command(None, _cancel(reason, force, by), "cancel", request_id)
@@ -418,6 +419,7 @@ class TaskHandle:
         """Cancel it; returns when that took effect.
 
         request_id: the same again is the same command (RequestIdReused if it was given to another one before).
+        What was refused is judged anew.
         Raises InvalidTransitionError if its state does not allow it.
         """
         await self._job.command(self.name, _cancel(reason, force, by), "cancel", request_id)

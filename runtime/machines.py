@@ -164,11 +164,11 @@ class MachineRef:
     async def ask(self, message: Fire, *, timeout: float | None = ASK_TIMEOUT) -> Transitioned:
         """Fire an event; returns the transition when it is durable.
 
-        timeout: in seconds; None waits as long as the runtime is open. With a `request_id`, the same again gets the
-        same answer, also after a restart. Raises InvalidTransitionError (GuardRejected where it was a guard) and
-        nothing has changed; FireFailed where a guard or `on_event` raises; MachineNotFound while its machine is not
-        there; RequestIdReused, AskTimeout (it may still take effect), RuntimeClosed; TypeError and ValueError for what
-        is no timeout.
+        timeout: in seconds; None waits as long as the runtime is open. With a `request_id`, what took effect has the
+        same answer again, also after a restart, and what was refused is judged anew. Raises InvalidTransitionError
+        (GuardRejected where it was a guard) and nothing has changed; FireFailed where a guard or `on_event` raises;
+        MachineNotFound while its machine is not there; RequestIdReused, AskTimeout (it may still take effect),
+        RuntimeClosed; TypeError and ValueError for what is no timeout.
         """
         check_message(message)
         self._owner.runtime.check_here("a machine")

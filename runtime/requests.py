@@ -1,9 +1,11 @@
-"""Idempotent commands: the same `request_id` again is the same command, and gets the same answer.
+"""Idempotent commands: the same `request_id` again is the same command, and what took effect has the same answer.
 
 Rules (DESIGN section 8, "Idempotency")
 -----
 - A key is bound to the operation, its target and its payload. With any other it is refused: `RequestIdReused`.
 - What took effect under a key is asked of the journal, where key and effect are one commit: so it survives a restart.
+- A refusal changes nothing and is not kept: under its key the command is judged anew, by the state of that time, and
+  the key is bound to nothing. To keep it would cost a commit for what has no effect.
 - While a command is in flight, others with its key wait for it. It is in flight until the kernel has answered it,
   also where its caller has been cancelled meanwhile.
 - A key past its time counts as new, unless what it was about still lives.

@@ -39,7 +39,12 @@ MaybeReason = Annotated[
 ]
 By = Annotated[str | None, typer.Option("--by", metavar="NAME", help="Who says so (default: the login name).")]
 RequestId = Annotated[
-    str | None, typer.Option("--request-id", metavar="KEY", help="The same again is the same command, done once.")
+    str | None,
+    typer.Option(
+        "--request-id",
+        metavar="KEY",
+        help="The same again is the same command, done once; what was refused is judged anew.",
+    ),
 ]
 Timeout = Annotated[
     float,

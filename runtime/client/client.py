@@ -10,6 +10,7 @@ Rules
   is not here (`task`, `spawn`, `drain`); what the runtime answers from its memory is awaited here (docs/client.md has
   the list).
 - Each verb is answered when it took effect there, durably, and is done once: without a `request_id` it makes its own.
+  What was refused leaves nothing: under the same `request_id` it is judged anew, by the state of that time.
 - Works on asyncio and trio. It opens its connections when it is first asked, and closes them when it is left.
 """
 

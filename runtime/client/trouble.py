@@ -34,7 +34,8 @@ from ..requests import RequestIdReused
 class ServerUnreachable(ConnectionError):  # noqa: N818 - it says what is the matter
     """The server was not reached, or did not answer, for as long as the client was told to try.
 
-    A command may have taken effect all the same: the same `request_id` again is the same command.
+    A command may have taken effect all the same: the same `request_id` again is the same command, and tells; if it was
+    refused, it is judged anew.
     """
 
 

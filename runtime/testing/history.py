@@ -180,7 +180,7 @@ def _kinds_of(entity: str) -> list[str]:
 
 
 def _names(row: Transitioned) -> set[str]:
-    """What tests call the entity of a transition. A workstream has its own id only: without its run that is its job's."""
+    """What tests call the entity of a transition. Without its run a workstream's id would be its job's."""
     return {row.entity_id} if row.kind == "workstream" else {row.entity_id, _without_run(row.entity_id)}
 
 

@@ -47,7 +47,9 @@ WITHIN = 30.0
 
 
 class Say(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Why something is done, by whom, and the key of the request: the same again is the same command.
+    """Why something is done, by whom, and the key of the request: the same again is the same command, done once.
+
+    What was refused under a key is judged anew.
 
     by: with a token it is the token's name; without one "operator", unless given. request_id: 1 to 200 printable
     characters; the header `Idempotency-Key` may be used instead.

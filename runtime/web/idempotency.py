@@ -5,7 +5,8 @@ Rules
 - Both may be given, and must be the same then. The header's value is a quoted string, as the draft has it; one without
   quotes is taken as it stands, since most clients send that. What can be neither is malformed: a 400.
 - The same key with something else is a 422, one whose command is on its way a 409. What came of a key is the runtime's
-  own rule (`runtime/requests.py`): it is in the journal, so the answer is the same after a restart, too.
+  own rule (`runtime/requests.py`): what took effect is in the journal, so the answer is the same after a restart, too;
+  what was refused is not, and is judged anew.
 - A key is bound to who acts: with another's token the same command is another one, and its answer is not told.
 """
 

@@ -102,6 +102,16 @@ def test_a_command_without_request_id_is_none_of_those_that_came_with_one(cli: C
     assert (told.requests, told.request_hits) == (2, 1)
 
 
+def test_what_was_refused_is_judged_anew_under_its_request_id(cli: Cli, live: Live) -> None:
+    live.submit("j")
+    assert [cli("resume", "j", "--request-id", "r1").code for _ in range(2)] == [1, 1]
+    assert cli("pause", "j").code == 0
+    told = cli("resume", "j", "--request-id", "r1")
+    assert told.code == 0
+    assert cli("resume", "j", "--request-id", "r1").out == told.out
+    assert "what was refused is judged anew" in " ".join(cli("resume", "--help").out.replace("│", " ").split())
+
+
 def test_targets_that_are_none(cli: Cli, live: Live) -> None:
     live.submit("j")
     assert "There is no job 'k' in this journal" in cli("cancel", "k").err

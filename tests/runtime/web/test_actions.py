@@ -326,6 +326,26 @@ async def test_a_worker_is_acted_on_by_the_id_of_its_incarnation_too() -> None:
         assert (await client.get(WORKER)).json()["phase"] == "shutdown"
 
 
+async def test_what_was_refused_is_judged_anew_under_its_key(tmp_path: Path) -> None:
+    resume = {"reason": "on", "request_id": "k"}
+    async with Runtime(tmp_path / "state.db", workers=(), drain_deadline=0.0) as runtime, client_of(runtime) as client:
+        await runtime.submit(HELD, id="j")
+        before = tail(runtime, "j")
+        for _ in range(2):
+            refused = await client.post("/api/jobs/j/resume", json=resume)
+            assert (refused.status_code, refused.json()["type"]) == (409, "/problems/invalid-transition")
+        assert tail(runtime, "j") == before
+        assert (await client.post("/api/jobs/j/pause", json={"request_id": "p"})).status_code == 200
+    async with Runtime(tmp_path / "state.db", workers=(), drain_deadline=0.0) as runtime, client_of(runtime) as client:
+        done = await client.post("/api/jobs/j/resume", json=resume)
+        assert (done.status_code, done.json()["workstream"]) == (200, "ready")
+        again = await client.post("/api/jobs/j/resume", json=resume)
+        assert (again.status_code, again.content) == (200, done.content)  # and would be refused, were it another one
+        assert (await client.post("/api/jobs/j/resume", json={"request_id": "l"})).status_code == 409
+        other = await client.post("/api/jobs/j/pause", json={"request_id": "l"})  # which a refusal has bound to nothing
+        assert other.status_code == 200
+
+
 async def test_a_command_without_a_key_is_none_of_those_that_came_with_one() -> None:
     async with Runtime(workers=()) as runtime, client_of(runtime) as client:
         await runtime.submit(HELD, id="j")
