@@ -173,7 +173,7 @@ class Asks:
         clauses = [text_of(clause) for clause in clauses_of(rule)]
         record = ApprovalRecord(
             key=kernel.number(), id=f"{of.id}/{message.name}", name=message.name, state=ApprovalState.HELD, run=of.run,
-            created_at=kernel.at, updated_at=kernel.at, due_at=expires, reason=waits_for(clauses, expires),
+            created_at=kernel.at, updated_at=kernel.at, due_at=expires, reason=waits_for(clauses),
             task=of.key, task_id=of.id, workstream=of.workstream, workstream_id=of.workstream_id, job_id=of.job_id,
             rule=rule, hold_until=expires,
         )  # fmt: skip

@@ -11,6 +11,7 @@ Rules (DESIGN sections 4 and 9)
   is when it was made: one that lay in the inbox while no runtime was there is heard before its hold expires.
 - Where there is a wait too, it runs beside the hold; both must pass. What has passed stays passed.
 - Due times are by the wall clock. What else fell due while no runtime was there is decided first when one comes back.
+- They are data (`hold_until`, `wait_until`): no reason says one. Who shows it says it in the zone of who reads.
 
 What the metadata of the transitions hold
 -----------------------------------------
@@ -146,10 +147,10 @@ class Protected(Entity[HeldRecord]):
             clauses = [text_of(clause) for clause in clauses_of(hold)]
             changed = replace(self.record, hold_until=expires, wait_until=until)
             told = {"clauses": clauses, "expires_at": iso(expires), **waits}
-            self.fire(Event.HOLD, changed, reason=waits_for(clauses, expires), metadata=told, due_at=expires)
+            self.fire(Event.HOLD, changed, reason=waits_for(clauses), metadata=told, due_at=expires)
         elif until is not None and until > now:
             changed = replace(self.record, wait_until=until)
-            self.fire(Event.WAIT, changed, reason=_waits_until(until), metadata=waits, due_at=until)
+            self.fire(Event.WAIT, changed, metadata=waits, due_at=until)
         else:
             return False
         return True
@@ -179,18 +180,16 @@ class Protected(Entity[HeldRecord]):
         try:
             self.fire(Event.APPROVE, changed, Given(mine.at, len(missing)), reason, told, due)
         except GuardRejected as refusal:
-            raise self.refusal(
-                Event.APPROVE, f"the hold expired at {iso(record.hold_until or 0)}. {_ANEW}"
-            ) from refusal
+            raise self.refusal(Event.APPROVE, f"the hold has expired. {_ANEW}") from refusal
         if missing:
-            self.change(reason=waits_for(missing, record.hold_until))
+            self.change(reason=waits_for(missing))
 
     def on_reject(self, message: Reject) -> None:
         """Somebody rejects. Raises DecisionRefused or InvalidTransitionError."""
         self._check_open(Event.REJECT)
         until = self.record.hold_until
         if until is not None and until <= self._said_at:
-            raise self.refusal(Event.REJECT, f"the hold expired at {iso(until)}")
+            raise self.refusal(Event.REJECT, "the hold has expired.")
         decision = Decision(verdict=REJECTED, at=self._said_at, by=message.by, reason=message.reason)
         self.refuse(Event.REJECT, decision, message.reason or f"rejected by {message.by}")
 
@@ -306,19 +305,14 @@ def unmet_of(clauses: Sequence[Clause], decisions: Sequence[Decision]) -> list[t
     return [pair for pair in zip(clauses, given, strict=True) if pair[1] < (pair[0].people or 1)]
 
 
-@lru_cache(maxsize=64)
-def _waits_until(until: float) -> str:
-    return f"waits until {iso(until)}"
+def waits_for(missing: Sequence[str]) -> str:
+    """What is awaited. Until when, the record says."""
+    return _waits_for(tuple(missing))
 
 
-def waits_for(missing: Sequence[str], until: float | None) -> str:
-    """What is awaited, and until when."""
-    return _waits_for(tuple(missing), until)
-
-
-@lru_cache(maxsize=64)  # one text for all that begin to wait at one moment
-def _waits_for(missing: tuple[str, ...], until: float | None) -> str:
-    return f"waits for approval by {', '.join(missing)}" + ("" if until is None else f" until {iso(until)}")
+@lru_cache(maxsize=64)  # one text for all that wait for the same
+def _waits_for(missing: tuple[str, ...]) -> str:
+    return f"waits for approval by {', '.join(missing)}"
 
 
 # -- what is told of decisions -----------------------------------------------------------------------------------------

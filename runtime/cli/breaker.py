@@ -50,7 +50,7 @@ def list_(journal: Place = JOURNAL, as_json: AsJson = False) -> None:
                 str(record.shown),
                 words.took(now - record.updated_at),
                 f"{record.failures}/{record.failure_threshold}",
-                "" if record.due_at is None else words.moment(record.due_at),
+                "" if record.due_at is None else words.due(record.due_at),
                 words.one_line(record.reason or ""),
             ]
             for record in records

@@ -77,9 +77,9 @@ def refuse_undecidable(reader: Reader, row: InboxRow, shown: str) -> bool:
         )
     until = held[0].hold_until if len(held) == 1 else None
     if until is not None and until <= row.sent_at:
-        from .words import moment  # noqa: PLC0415
+        from .words import due  # noqa: PLC0415
 
-        raise Trouble(f"{row.verb} {shown} is not possible: the time for it was over at {moment(until)}.", FAILED)
+        raise Trouble(f"{row.verb} {shown} is not possible: the time for it was over at {due(until)}.", FAILED)
     if row.verb == "approve" and len(held) == 1 and (why := _why_not(reader, held[0], str(row.arguments["by"]))):
         raise Trouble(f"{row.verb} {shown} is not possible: {why}.", FAILED)
     return len(held) == 1 and len(asked) == 1

@@ -102,7 +102,7 @@ def show(reader: Asked, records: list[MachineRecord]) -> None:
             record.machine,
             record.state,
             words.took(now - record.updated_at),
-            "" if record.due_at is None else words.moment(record.due_at),
+            "" if record.due_at is None else words.due(record.due_at),
             words.one_line("; ".join(filter(None, [_in_inbox(left.get(record.name)), record.reason]))),
         ]
         for record in records
@@ -126,7 +126,7 @@ def show_one(reader: Asked, record: MachineRecord, *, as_json: bool) -> None:
     if record.reason:
         echo(words.one_line(record.reason, 500))
     for event, at in sorted(record.due.items(), key=lambda one: one[1]):
-        echo(f"{event} at {words.moment(at)}")
+        echo(f"{event} at {words.due(at)}")
     if left:
         since = f" since {words.moment(left[0].sent_at)}" if left[0].sent_at else ""
         names = words.one_line(listed(left))

@@ -87,3 +87,5 @@ class PlainView:
             yield words.took(event.at - began)
         if event.reason and event.phase not in {"running", "completed"}:
             yield words.brief(event.reason)
+        if until := words.until(event):
+            yield until

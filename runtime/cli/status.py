@@ -32,7 +32,7 @@ Plan = Annotated[bool, typer.Option("--plan", help="Show in which order its task
 def status(job_id: MaybeJobId = None, *, journal: Place = JOURNAL, as_json: AsJson = False, plan: Plan = False) -> None:
     """Show the newest jobs and machines of a journal, or the tasks of one job, or one task and how its attempts
     ended, or one machine."""
-    from . import machines  # noqa: PLC0415
+    from . import machines, words  # noqa: PLC0415
     from . import owed as owing  # noqa: PLC0415
     from .reading import approvals_of, find_job, nodes_by_job, reading, tasks_of  # noqa: PLC0415
 
@@ -85,7 +85,10 @@ def status(job_id: MaybeJobId = None, *, journal: Place = JOURNAL, as_json: AsJs
         _job_told(reader, job, nodes)
         table(("task", "state", "attempt", "took", "exit", "told"), [_task_row(task, job.id) for task in tasks])
         if asked:
-            rows = [[f"{one.task_id.rpartition('/')[2]}/{one.name}", str(one.shown), one.reason or ""] for one in asked]
+            rows = [
+                [f"{one.task_id.rpartition('/')[2]}/{one.name}", str(one.shown), words.awaited(one, one.reason)]
+                for one in asked
+            ]
             table(("approval", "state", "told"), rows)
         for line in owing.lines(owed):
             echo(line)
@@ -133,8 +136,10 @@ def _job_told(reader: Asked, job: JobRecord, nodes: Nodes) -> None:
         head.append(f"on {node}" if nodes and job.key in nodes else node)
     echo(f"job {job.id}: {', '.join(head)}")
     for run in runs:
-        told = f": {words.one_line(run.error or run.reason or '', 200)}" if run is not runs[-1] else ""
-        echo(f"workstream {run.id}: {run.shown}{told}".rstrip(": "))
+        told = words.one_line(run.error or run.reason or "", 200) if run is not runs[-1] else ""
+        if run.state in {"held", "waiting"}:
+            told = words.one_line(words.awaited(run, run.reason), 200)
+        echo(f"workstream {run.id}: {run.shown}{told and f': {told}'}")
     for child in reader.children(job.id):
         echo(f"child job {child.id}: {child.shown}")
     if reason := job.error or job.reason:
@@ -170,7 +175,7 @@ def _task_row(task: TaskRecord, job_id: str) -> list[str]:
         f"{task.attempt}/{task.max_attempts + task.granted}" if task.attempt else "",
         "" if spent is None else words.took(spent),
         "" if task.exit_code is None else str(task.exit_code),
-        words.brief(told or task.reason),
+        words.awaited(task, words.brief(told or task.reason)),
     ]
 
 
@@ -195,7 +200,7 @@ def _told(record: JobRecord | TaskRecord | ApprovalRecord) -> dict[str, Any]:
     from ...actors.transitions import iso  # noqa: PLC0415
     from . import words  # noqa: PLC0415
 
-    times = {name: getattr(record, name) for name in ("created_at", "started_at", "finished_at")}
+    times = {name: getattr(record, name) for name in ("created_at", "started_at", "finished_at", "due_at")}
     return {
         "id": record.id,
         "name": record.name,

@@ -114,6 +114,7 @@ def _json(found: list[dict[str, Any]]) -> None:
 
     for one in found:
         one["since"] = iso(one["since"])
+        one["due_at"] = None if one.get("due_at") is None else iso(one["due_at"])
         echo_json(one)
 
 
@@ -172,7 +173,7 @@ def _found(reader: Asked) -> Iterator[dict[str, Any]]:
 def _machine(reader: Asked, record: MachineRecord) -> str:
     """What a machine waits for: who is to fire which events, and those that come by themselves."""
     from ..consistency import machine_of  # noqa: PLC0415
-    from .words import moment  # noqa: PLC0415
+    from .words import due as due_at  # noqa: PLC0415
 
     table = machine_of(reader, record)
     known = None if table is None else table.states.get(record.state)
@@ -181,7 +182,7 @@ def _machine(reader: Asked, record: MachineRecord) -> str:
     events = ", ".join(sorted(table.valid_events(record.state))) or "nothing that it knows"
     told = events if known.bounded_by is None else f"{known.bounded_by}: {events}"
     due = sorted(record.due.items(), key=lambda one: one[1])
-    return told + "".join(f"; {event} by itself at {moment(at)}" for event, at in due)
+    return told + "".join(f"; {event} by itself at {due_at(at)}" for event, at in due)
 
 
 def _tasks(reader: Asked, run: WorkstreamRecord, job_id: str, open_until: dict[str, float]) -> Iterator[dict[str, Any]]:
@@ -250,9 +251,9 @@ def _pending(
 
 def _until(at: float) -> str:
     """What is added to what is waited for that ends by itself; 0: it does not."""
-    from .words import moment  # noqa: PLC0415
+    from .words import due  # noqa: PLC0415
 
-    return f" (until {moment(at)})" if at else ""
+    return f" (until {due(at)})" if at else ""
 
 
 def _one(
@@ -275,6 +276,7 @@ def _one(
         "waits_for": what,
         "command": command,
         "reason": record.reason,
+        "due_at": record.due_at,
     }
 
 

@@ -37,7 +37,7 @@ def tools(journal: Place = JOURNAL, as_json: AsJson = False) -> None:
             [
                 words.one_line(record.id), "no limit" if record.max_parallel is None else f"{record.max_parallel:,}",
                 words.one_line(record.limit_by or ""),
-                "" if record.not_before is None else words.moment(record.not_before),
+                "" if record.not_before is None else words.due(record.not_before),
                 str(record.shown), f"{record.failure_threshold} failures", words.took(record.cooldown),
                 words.one_line(record.said_by or ""),
             ]

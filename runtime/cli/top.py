@@ -172,7 +172,7 @@ def _tasks(tasks: dict[str, list[TaskRecord]], now: float) -> list[str]:
     for job, task in busy[:_TASKS]:
         told = words.brief(task.last_error or task.reason)
         if task.due_at is not None:
-            told = f"until {words.when(task.due_at, now)}{f'; {told}' if told else ''}"
+            told = f"until {words.due(task.due_at, now)}{f'; {told}' if told else ''}"
         spent = words.took(now - task.updated_at)
         place = f"{task.attempt}/{task.max_attempts + task.granted}" if task.attempt else ""
         rows.append([f"{job}/{task.name}", str(task.shown), spent, place, task.worker_id or "", told])
@@ -206,7 +206,7 @@ def _others(reader: Asked, now: float) -> list[str]:
 def _told(record: BreakerRecord, now: float) -> str:
     from . import words  # noqa: PLC0415
 
-    until = "" if record.due_at is None else f"until {words.when(record.due_at, now)}"
+    until = "" if record.due_at is None else f"until {words.due(record.due_at, now)}"
     return "; ".join(part for part in (until, words.one_line(record.reason or "")) if part)
 
 

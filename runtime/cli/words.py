@@ -8,6 +8,7 @@ from ...actors.base_record import Record
 from ...actors.records import JobRecord, WorkstreamRecord
 from ...actors.task_record import TaskRecord
 from ...actors.times import untold
+from ...actors.transitions import Transitioned
 
 COLOURS = {
     "completed": "green",
@@ -25,6 +26,10 @@ COLOURS = {
 """By state; the other states have none."""
 _WAITING = frozenset({"pending", "held", "waiting", "queued", "retrying", "circuit_open", "half_open", "recovering"})
 ENDED = frozenset({"completed", "failed", "cancelled", "skipped"})
+_UNTIL_THEN = frozenset({"held", "waiting", "retrying"})
+"""What ends at its due time, and is told with it."""
+_DUE = {"held": "expires_at", "waiting": "wait_until"}
+"""Where the transition into a state says when it ends."""
 
 
 def took(seconds: float) -> str:
@@ -53,6 +58,34 @@ def moment(at: float) -> str:
 def when(at: float, now: float) -> str:
     """A moment near or far: "12:03:04", and with its date where that is not today's."""
     return clock(at) if _local(at, "%Y-%m-%d") == _local(now, "%Y-%m-%d") else moment(at)
+
+
+def due(at: float, now: float | None = None) -> str:
+    """When something is due, with the name of the user's zone: "2026-11-28 12:03:04 CET"; with `now` as `when`."""
+    told, zone = moment(at) if now is None else when(at, now), _local(at, "%Z")
+    return told if zone == told else f"{told} {zone}".rstrip()
+
+
+def awaited(record: Record, told: str | None) -> str:
+    """What is told of an entity, after until when, where it waits for a time: "until 2026-11-28 12:03:04 CET; ...".
+
+    Its reason holds no time: whoever reads it may be in another zone.
+    """
+    if record.due_at is None or record.state not in _UNTIL_THEN:
+        return told or ""
+    return "; ".join(filter(None, (f"until {due(record.due_at)}", told)))
+
+
+def until(event: Transitioned) -> str:
+    """Until when an entity waits that began to: "until 2026-11-28 12:03:04 CET". Of others, and where its reason says
+    it, as those of older journals do, "".
+    """
+    told = str((event.metadata or {}).get(_DUE.get(event.phase, ""), ""))
+    try:
+        at = datetime.fromisoformat(told).timestamp()
+    except (ValueError, OverflowError):
+        return ""
+    return "" if told in (event.reason or "") else f"until {due(at)}"
 
 
 def _local(at: float, form: str) -> str:

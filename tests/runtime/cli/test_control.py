@@ -8,7 +8,9 @@ import re
 import sqlite3
 import subprocess
 import termios
+import time
 from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta, timezone
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from callboard.actors.spec import Approval, Breaker, Clause, Retry, Task, Tool, Worker, Workstream
+from callboard.actors.transitions import Transitioned, iso
 from callboard.machines.audit import audit_lines
 from callboard.machines.own import MACHINES
 from callboard.runtime.cli import acting, words
@@ -353,8 +356,61 @@ def test_top_says_the_day_of_what_is_not_today(
     assert due is not None
     monkeypatch.setattr("time.time", lambda: due - days * 86400)
     told = cli("top", "--once").out
-    day, _, clock = words.moment(due).partition(" ")
+    day, _, clock = words.due(due).partition(" ")
     assert (f"until {day} {clock};" in told, f"until {clock};" in told) == (dated, not dated)
+
+
+@pytest.fixture
+def in_kolkata(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[float], str]]:
+    """How a time is said to who reads in that zone, which is this process's meanwhile."""
+    zone = timezone(timedelta(hours=5, minutes=30))
+    with monkeypatch.context() as patched:
+        patched.setenv("TZ", "IST-5:30")
+        time.tzset()
+        yield lambda at: datetime.fromtimestamp(at, zone).strftime("%Y-%m-%d %H:%M:%S IST")
+    time.tzset()
+
+
+def test_due_times_are_told_in_the_zone_of_who_reads_and_with_its_name(
+    cli: Cli, live: Live, in_kolkata: Callable[[float], str]
+) -> None:
+    gate = Task("gate", command=["true"], hold=Approval(expires="8h"))
+    job = live.submit("j", gate, Task("later", command=["true"], wait="2h"))
+    live.portal.call(reached, job, {"gate": "held", "later": "waiting"})
+    held, waits = (job.task(name).record.due_at or 0.0 for name in ("gate", "later"))
+    live.submit("whole", wait="3h")
+    while "whole@1: waiting" not in cli("status", "whole").out:  # until it has begun
+        pass
+    status, stuck, history = cli("status", "j").out, cli("stuck", "--older-than", "0").out, cli("history", "j").out
+    assert re.search(rf"^j/gate +held +until {in_kolkata(held)}; waits for approval by 1 person$", status, re.MULTILINE)
+    assert re.search(rf"^j/later +waiting +until {in_kolkata(waits)}$", status, re.MULTILINE)
+    assert f"waits for an approval (until {in_kolkata(held)})\n    waits for approval by 1 person\n" in stuck
+    assert f"waits for its time (until {in_kolkata(waits)})\n    callboard cancel j/later" in stuck
+    assert f"[hold]  waits for approval by 1 person; until {in_kolkata(held)}\n" in history
+    assert f"[wait]  until {in_kolkata(waits)}\n" in history
+    assert re.search(
+        r"^j/gate .* until .* IST; waits for approval by 1 person$", cli("top", "--once").out, re.MULTILINE
+    )
+    run = live.runtime.journal.workstreams("whole")[-1]
+    assert f"workstream whole@1: waiting: until {in_kolkata(run.due_at or 0.0)}\n" in cli("status", "whole").out
+    rows = [json.loads(line) for line in cli("status", "j", "--json").out.splitlines()]
+    assert {row["name"]: row["due_at"] for row in rows if row["kind"] == "task"} == {
+        "gate": iso(held),
+        "later": iso(waits),
+    }
+    rows = [json.loads(line) for line in cli("stuck", "--older-than", "0", "--json").out.splitlines()]
+    assert {"j/gate": iso(held), "j/later": iso(waits)}.items() <= {
+        row["target"]: row["due_at"] for row in rows
+    }.items()
+
+
+def test_until_when_is_not_told_twice_of_what_an_older_journal_says_in_the_reason() -> None:
+    def hold(reason: str) -> Transitioned:
+        told = {"expires_at": iso(60.0)}
+        return Transitioned(1, "task", "j@1/a", 2, "pending", "held", "hold", "info", 0.0, reason, metadata=told)
+
+    assert words.until(hold("waits for approval by ana")) == f"until {words.due(60.0)}"
+    assert not words.until(hold(f"waits for approval by ana until {iso(60.0)}"))
 
 
 # -- pause and resume --------------------------------------------------------------------------------------------------
@@ -610,7 +666,7 @@ def test_breakers(cli: Cli, live: Live) -> None:
     assert "    callboard breaker reset cc\n" in stuck
     (breaker,) = live.runtime.journal.breakers()
     assert breaker.due_at is not None
-    assert f"task j/a circuit_open for 0.0 s: waits for its tool (until {words.moment(breaker.due_at)})" in re.sub(
+    assert f"task j/a circuit_open for 0.0 s: waits for its tool (until {words.due(breaker.due_at)})" in re.sub(
         r"for \d+\.\d s", "for 0.0 s", stuck
     )
     assert "retry in" not in stuck + cli("status", "j").out  # what would be wrong a second later

@@ -311,7 +311,7 @@ def test_stuck_tells_of_machines_and_of_the_events_that_they_wait_for(cli: Cli, 
         told = cli("stuck", "--older-than", "0")
         assert told.code == 1
         (recovering,) = re.findall(r"^machine run-7 recovering for .* waits for (.*)$", told.out, re.MULTILINE)
-        assert re.fullmatch(r"CANCEL, FAIL, START; FAIL by itself at \d{4}-\d\d-\d\d \d\d:\d\d:\d\d", recovering)
+        assert re.fullmatch(r"CANCEL, FAIL, START; FAIL by itself at \d{4}-\d\d-\d\d \d\d:\d\d:\d\d \S+", recovering)
         assert "waits for a free agent: CANCEL, FAIL, START\n    callboard fire run-8 EVENT\n" in told.out
         assert "run-9" not in told.out
         rows = [json.loads(line) for line in cli("stuck", "--older-than", "0", "--json").out.splitlines()]

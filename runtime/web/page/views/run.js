@@ -95,6 +95,7 @@ function Runs({ id, job }) {
     <ul class="links">${[...items].sort((a, b) => b.run - a.run).map((one) => html`<li key=${one.run}>
       <span class="num">run ${number(one.run)}</span> <${State} state=${one.state} phase=${one.phase ?? one.state} />
       <span class="soft"><${Time} at=${one.started_at ?? one.created_at} />${one.finished_at ? html`, took <${Since} from=${one.started_at ?? one.created_at} to=${one.finished_at} />` : ""}</span>
+      ${["held", "waiting"].includes(one.phase ?? one.state) && one.due_at && html`<span class="soft">until <${Time} at=${one.due_at} /></span>`}
       ${one.error || one.reason ? html`<span class="prose soft">${safe(one.error ?? one.reason)}</span>` : ""}</li>`)}</ul></details>`;
 }
 
