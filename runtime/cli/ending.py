@@ -63,14 +63,14 @@ def ending(ended: Sequence[Outcome], unfinished: Sequence[Shown]) -> Iterator[st
 
 def summary(tasks: Sequence[TaskRecord]) -> str:
     """How many tasks are in which state: "3 completed, 1 failed"."""
-    counts = Counter(str(task.shown) for task in tasks)
+    counts = Counter(map(words.counted, tasks))
     return ", ".join(f"{count} {state}" for state, count in counts.most_common()) or "no tasks"
 
 
 def _explained(task: TaskRecord) -> Iterator[str]:
     optional = " (optional)" if task.optional else ""
     lines = [] if task.output_path is None else _last_lines(Path(task.output_path))
-    yield f"{task.name}{optional} {task.shown}: {words.brief(task.last_error)}"
+    yield f"{task.name}{optional} {words.state(task)}: {words.brief(task.last_error)}"
     if lines:
         yield f"  the end of its output ({task.output_path}):"
         yield from (f"  | {words.one_line(line)}" for line in lines)

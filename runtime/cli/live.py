@@ -133,7 +133,10 @@ class LiveView:
             told.append(words.brief(task.last_error or task.reason))
         line = words.one_line("  ".join(part for part in told if part.strip()), 500)
         text = Text.assemble(
-            (f"{sign} ", style), f"{task.name:<{width}}  ", (f"{task.shown:<12}", style), f"{time_spent:>9}  {line}"
+            (f"{sign} ", style),
+            f"{task.name:<{width}}  ",
+            (f"{words.state(task):<12}", style),
+            f"{time_spent:>9}  {line}",
         )
         text.no_wrap = True
         text.overflow = "ellipsis"

@@ -16,6 +16,7 @@ import msgspec
 
 from ...actors.graph import waves_of
 from ...actors.spec import Task, Workstream
+from . import words
 from .terminal import echo, echo_json
 from .trouble import Trouble
 
@@ -32,14 +33,14 @@ def show(reader: Asked, job: JobRecord, tasks: list[TaskRecord], *, as_json: boo
         raise Trouble(f"The specification of job {job.id} is not in this journal.")
     spec = msgspec.json.decode(encoded, type=Workstream)
     waves = waves_of(spec.tasks)
-    states = {task.name: str(task.shown) for task in tasks}
     if as_json:
+        states = {task.name: str(task.shown) for task in tasks}
         echo_json(_head(job, spec, waves))
         for number, wave in enumerate(waves, 1):
             for task in wave:
                 echo_json(_task(task, number, states.get(task.name)))
         return
-    _print(job, spec, waves, states)
+    _print(job, spec, waves, {task.name: words.state(task) for task in tasks})
 
 
 def _print(job: JobRecord, spec: Workstream, waves: list[list[Task]], states: dict[str, str]) -> None:

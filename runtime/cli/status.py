@@ -171,7 +171,7 @@ def _task_row(task: TaskRecord, job_id: str) -> list[str]:
     told = task.last_error if task.state != "completed" else None
     return [
         f"{job_id}/{task.name}",  # as `cancel` and the others take it
-        str(task.shown),
+        words.state(task),
         f"{task.attempt}/{task.max_attempts + task.granted}" if task.attempt else "",
         "" if spent is None else words.took(spent),
         "" if task.exit_code is None else str(task.exit_code),
@@ -186,7 +186,9 @@ def _approval(record: ApprovalRecord) -> dict[str, Any]:
 def _job(job: JobRecord, tasks: list[TaskRecord], nodes: Nodes) -> dict[str, Any]:
     from collections import Counter  # noqa: PLC0415
 
-    counts = Counter(str(task.shown) for task in tasks)
+    from . import words  # noqa: PLC0415
+
+    counts = Counter(map(words.counted, tasks))
     node = {} if nodes is None else {"node": nodes.get(job.key)}
     return {**_told(job), "kind": "job", "tasks": dict(counts), "error": job.error, **node}
 

@@ -158,7 +158,9 @@ def _lines(reader: Asked, journal: Place, now: float) -> list[str]:
 def _counts(tasks: list[TaskRecord]) -> str:
     from collections import Counter  # noqa: PLC0415
 
-    counts = Counter(str(task.shown) for task in tasks)
+    from . import words  # noqa: PLC0415
+
+    counts = Counter(map(words.counted, tasks))
     return " ".join(f"{count} {state}" for state, count in counts.most_common())
 
 

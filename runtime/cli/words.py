@@ -88,6 +88,26 @@ def until(event: Transitioned) -> str:
     return "" if told in (event.reason or "") else f"until {due(at)}"
 
 
+def state(task: TaskRecord) -> str:
+    """The state of a task for people: that of its lifecycle, and how it ended where that has no word for it."""
+    return f"{task.shown} ({task.state})" if _is_told_otherwise(task) else str(task.shown)
+
+
+def counted(task: TaskRecord) -> str:
+    """What a task counts as: its state, or how it ended where its lifecycle has no word for that."""
+    return str(task.state if _is_told_otherwise(task) else task.shown)
+
+
+def _is_told_otherwise(task: TaskRecord) -> bool:
+    """Whether its lifecycle shows something else than how it ended: a skipped one as cancelled, a cancelled one as
+    pending.
+    """
+    shown = str(task.shown).lower()
+    if task.state not in ENDED or shown == task.state:
+        return False
+    return shown in ENDED or task.state in {"cancelled", "skipped"}
+
+
 def _local(at: float, form: str) -> str:
     """In the user's zone. A number that is no time, as an old journal may hold, is told as that."""
     try:

@@ -19,7 +19,7 @@
 import { html, useEffect, useLayoutEffect, useRef, useState } from "./vendor/ui.js";
 import { arrival } from "./router.js";
 import { now } from "./store.js";
-import { ago, counted, full, iso, listed, moment, number, safe, span, spoken, ticking, timed } from "./text.js";
+import { ago, counted, ended as endedOf, full, groups, iso, listed, moment, number, safe, span, spoken, ticking, timed } from "./text.js";
 
 // ----------------------------------------------------------------------------------------------------------- states
 
@@ -104,33 +104,15 @@ export function Countdown({ to, over = "a moment" }) {
 
 // --------------------------------------------------------------------------------------------------------- progress
 
-const ENDED = ["completed", "skipped", "cancelled", "failed"];
-const GROUPS = [
-  // what is counted together, in the order of the bar
-  ["good", "done", ["completed"]],
-  ["bad", "failed", ["failed"]],
-  ["idle", "skipped", ["skipped", "cancelled"]],
-  ["active", "running", ["running", "validating", "executing"]],
-  ["warn", "in trouble", ["retrying", "timed_out", "recovering", "circuit_open", "half_open", "cancelling"]],
-  ["wait", "waiting", ["held", "waiting", "paused", "deciding"]],
-];
-
-/** The tasks of a run by group: [{tone, word, count}], those that are none left out. */
-export function groups(counts) {
-  return GROUPS.map(([kind, word, phases]) => ({
-    tone: kind, word, count: phases.reduce((sum, phase) => sum + (counts[phase] ?? 0), 0),
-  })).filter(({ count }) => count > 0);
-}
-
 export function Progress({ counts = {}, total = 0, brief = false }) {
   const shown = groups(counts);
-  const ended = ENDED.reduce((sum, phase) => sum + (counts[phase] ?? 0), 0);
+  const ended = endedOf(counts);
   const words = shown.filter(({ word }) => word !== "done").map(({ word, count }) => `${number(count)} ${word}`);
   const told = total ? `${number(ended)} of ${counted(total, "task")} ended` : "no tasks yet";
   return html`<span class="progress">
     <span class="bar" role="progressbar" aria-label="Progress" aria-valuemin="0" aria-valuemax=${total || 1} aria-valuenow=${ended}
       aria-valuetext=${listed([told, ...words])}>
-      ${shown.map((group) => html`<span key=${group.tone} class=${`part tone-${group.tone}`} style=${{ flexGrow: group.count }}></span>`)}
+      ${shown.map((group) => html`<span key=${group.word} class=${`part tone-${group.tone}`} style=${{ flexGrow: group.count }}></span>`)}
       <span class="part rest" style=${{ flexGrow: Math.max(0, total - shown.reduce((sum, { count }) => sum + count, 0)) }}></span>
     </span>
     <span class="told num" aria-hidden="true">

@@ -33,6 +33,28 @@ export function listed(words, last = "and") {
 /** A word of the wire as people say it: "circuit_open" -> "circuit open". */
 export const spoken = (word) => safe(word).replaceAll("_", " ");
 
+// The phases of a run's tasks that are counted together, in the order of its bar. What was cancelled is not what was skipped:
+// one was stopped, the other was not needed.
+const GROUPS = [
+  ["good", "done", ["completed"]],
+  ["bad", "failed", ["failed"]],
+  ["idle", "skipped", ["skipped"]],
+  ["idle", "cancelled", ["cancelled"]],
+  ["active", "running", ["running", "validating", "executing"]],
+  ["warn", "in trouble", ["retrying", "timed_out", "recovering", "circuit_open", "half_open", "cancelling"]],
+  ["wait", "waiting", ["held", "waiting", "paused", "deciding"]],
+];
+const ENDED = ["completed", "skipped", "cancelled", "failed"];
+
+const sumOf = (counts, phases) => phases.reduce((sum, phase) => sum + (counts[phase] ?? 0), 0);
+
+/** The tasks of a run by group: [{tone, word, count}], those that are none left out. Several may have one tone. */
+export const groups = (counts) =>
+  GROUPS.map(([tone, word, phases]) => ({ tone, word, count: sumOf(counts, phases) })).filter(({ count }) => count > 0);
+
+/** How many of them have ended, in whatever way. */
+export const ended = (counts) => sumOf(counts, ENDED);
+
 const two = (value) => String(value).padStart(2, "0");
 
 /** How long: "850 ms", "12 s", "3 min 05 s", "2 h 10 min", "3 d 4 h". */

@@ -413,6 +413,24 @@ def test_until_when_is_not_told_twice_of_what_an_older_journal_says_in_the_reaso
     assert not words.until(hold(f"waits for approval by ana until {iso(60.0)}"))
 
 
+@pytest.mark.parametrize("lifecycle", ["own", "pipeline", "orchestration", "guarded", "execution"])
+def test_what_was_cancelled_and_what_was_skipped_are_told_and_counted_as_that(
+    cli: Cli, live: Live, lifecycle: str
+) -> None:
+    rest = [Task(name, command=["x"], depends_on=["a"]) for name in ("b", "c")]
+    job = live.submit("j", Task("a", command=["x"]), *rest, lifecycle=lifecycle)
+    assert cli("skip", "j/b").code == 0
+    live.end(job)
+    told = cli("status", "j").out
+    for name, end in {"a": "cancelled", "b": "skipped", "c": "cancelled"}.items():
+        (cell,) = re.findall(rf"^j/{name} +(\S+(?: \(\w+\))?)", told, re.MULTILINE)
+        assert cell.lower() == end or cell.endswith(f" ({end})"), cell
+    rows = [json.loads(line) for line in cli("status", "--json").out.splitlines()]
+    assert {state.lower(): count for state, count in rows[0]["tasks"].items()} == {"cancelled": 2, "skipped": 1}
+    assert re.search(r" 3/3 +2 cancelled 1 skipped", cli("top", "--once").out, re.IGNORECASE)
+    assert re.search(r"^j .* 3/3 ", cli("status").out, re.MULTILINE)
+
+
 # -- pause and resume --------------------------------------------------------------------------------------------------
 
 

@@ -14,9 +14,9 @@ import { childrenOf, edgesOf, labelOf, opening, ownersOf, pathTo, roots, shownIt
 import { pathOf } from "./layout.js";
 import { phaseCounts } from "./live-graph.js";
 import { nextTo, useView } from "./panning.js";
-import { groups, Icon, iconOf, ICONS, tone } from "../components.js";
+import { Icon, iconOf, ICONS, tone } from "../components.js";
 import { ask, href } from "../router.js";
-import { counted, listed, number, safe, spoken } from "../text.js";
+import { counted, groups, listed, number, safe, spoken } from "../text.js";
 
 const TALL = 46;
 const WIDE = [116, 232];
@@ -244,10 +244,10 @@ function Group({ model, item, box, focusable, faint, waits, onFocus, onLeave, on
     <text class="label" x="12" y="19">${item.text}</text>
     <text class="said" x="12" y="34">${words.length ? line : `${number(item.tasks.length)} · none begun`}</text>
     <rect class="rest" x="12" y=${box.height - 11} width=${room} height="4" rx="2" />
-    ${parts.map(({ tone: kind, count }) => {
+    ${parts.map(({ tone: kind, word, count }) => {
       const [x, width] = [12 + at, (room * count) / item.tasks.length];
       at += width;
-      return html`<rect key=${kind} class=${`part tone-${kind}`} x=${x} y=${box.height - 11} width=${Math.max(1, width)} height="4" />`;
+      return html`<rect key=${word} class=${`part tone-${kind}`} x=${x} y=${box.height - 11} width=${Math.max(1, width)} height="4" />`;
     })}
   </g>`;
 }

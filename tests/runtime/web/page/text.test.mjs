@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { ago, clock, counted, full, iso, listed, moment, safe, setting, span, ticking, timed } from "./text.js";
+import { ago, clock, counted, ended, full, groups, iso, listed, moment, safe, setting, span, ticking, timed } from "./text.js";
 
 test("characters that turn the direction of writing or hide are shown as what they are", () => {
   assert.equal(safe("a\u202eb\u0007c\u200bd\u{e0041}"), "a\\u202eb\\x07c\\u200bd\\ue0041");
@@ -8,6 +8,13 @@ test("characters that turn the direction of writing or hide are shown as what th
   assert.equal(safe("one\n\ttwo\u001b"), "one\\x0a\\x09two\\x1b");
   assert.equal(safe("one\n\ttwo\u001b", { lines: true }), "one\n\ttwo\\x1b");
   assert.equal(safe(null), "");
+});
+
+test("what was cancelled is not counted as skipped", () => {
+  const counts = { completed: 3, skipped: 1, cancelled: 2, held: 1, pending: 4 };
+  assert.deepEqual(groups(counts).map(({ word, count }) => [word, count]), [["done", 3], ["skipped", 1], ["cancelled", 2], ["waiting", 1]]);
+  assert.equal(new Set(groups(counts).map(({ word }) => word)).size, groups(counts).length);
+  assert.equal(ended(counts), 6);
 });
 
 test("how long something took is told in the two units that matter", () => {
