@@ -47,6 +47,7 @@ from .failures import describe
 from .loop import LoopEngine
 from .main_module import function_of
 from .process import ProcessEngine
+from .raycluster import own_node
 from .raylines import LoopThread
 from .rayoutbox import PrintedFile, RayOutbox
 from .raywire import Here, Order, Over, Printed, Stop, ToActor, Welcome
@@ -96,7 +97,7 @@ class RayWorker:
         self._work = LoopThread("callboard-work", self._open)
         self._bodies: LoopThread | None = None  # made with the first async function
         self._loop: LoopEngine
-        self._out.put(packed(Here(socket.gethostname(), os.getpid(), str(self._folder))))
+        self._out.put(packed(Here(socket.gethostname(), os.getpid(), str(self._folder), own_node())))
 
     # -- what Ray calls ------------------------------------------------------------------------------------------------
 

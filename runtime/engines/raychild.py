@@ -88,8 +88,8 @@ class RayChild:
     def _unfit(self, resources: dict[str, float], labels: dict[str, str]) -> str | None:
         return self._any().unfit(resources, labels)
 
-    def _look(self, host: str, pid: int, folder: str) -> bool:
-        return self._any().look(host, pid, folder)
+    def _look(self, node: str, pid: int, folder: str) -> bool:
+        return self._any().look(node, pid, folder)
 
     def _sizes(self) -> list[int]:
         return self._any().sizes()

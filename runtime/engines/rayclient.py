@@ -217,11 +217,11 @@ class Connection:
             return self._here.unfit(resources, labels)
         return cast("str | None", self._there().ask("unfit", dict(resources), dict(labels)))
 
-    def look(self, host: str, pid: int, folder: str) -> bool:
+    def look(self, node: str, pid: int, folder: str) -> bool:
         """Whether the process of an actor works, which does not answer."""
         if self._here is not None:
-            return self._here.look(host, pid, folder)
-        return bool(self._there().ask("look", host, pid, folder))
+            return self._here.look(node, pid, folder)
+        return bool(self._there().ask("look", node, pid, folder))
 
     def sizes(self) -> list[int]:
         """The processors of each node, once it is connected. Raises RayUnavailable."""

@@ -238,17 +238,16 @@ class Cluster:
     def _nodes() -> list[dict[str, Any]]:
         return [node for node in cast("list[dict[str, Any]]", _ray().nodes()) if node["Alive"]]
 
-    def look(self, host: str, pid: int, folder: str) -> bool:
-        """Whether the process of an actor works, which does not answer: somebody beside it looks, and tells its warden
-        that its runtime is there. False also where nobody can look.
+    def look(self, node: str, pid: int, folder: str) -> bool:
+        """Whether the process of an actor works, which does not answer: somebody on its node looks, and tells its
+        warden that its runtime is there. False also where nobody can look.
         """
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: PLC0415
 
-        ray = _ray()
-        node = next((one for one in self._nodes() if one["NodeManagerHostname"] == host), None)
-        if node is None:
+        if not any(one["NodeID"] == node for one in self._nodes()):
             return False
-        there = NodeAffinitySchedulingStrategy(node_id=cast("str", node["NodeID"]), soft=False)
+        ray = _ray()
+        there = NodeAffinitySchedulingStrategy(node_id=node, soft=False)
         looker = ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=there)(look_beside)
         with contextlib.suppress(ray.exceptions.RayError):
             return bool(ray.get(looker.remote(pid, folder), timeout=_LOOKING))
@@ -277,6 +276,12 @@ class Cluster:
 
         made = _ray().remote(concurrency_groups=_GROUPS)(RayWorker)
         return Actor(made.options(**options).remote(welcome))
+
+
+def own_node() -> str:
+    """Ray's id of the node that this process is on: hosts may share a name, as containers do."""
+    ray = _ray()
+    return cast("str", ray.get_runtime_context().get_node_id()) if ray.is_initialized() else ""
 
 
 def look_beside(pid: int, folder: str) -> bool:

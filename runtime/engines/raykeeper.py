@@ -375,7 +375,7 @@ class RayKeeper:
     def _look(self, seat: RaySeat) -> None:
         """It has not answered the last one: see whether it works."""
         seat.looking = True
-        look = partial(self._cluster.look, seat.host, seat.pid, seat.folder)
+        look = partial(self._cluster.look, seat.node, seat.pid, seat.folder)
         self._calls.do(look, lambda works, _: self._order(self._looked, seat, works))
 
     def _looked(self, seat: RaySeat, works: bool | None) -> None:
@@ -419,7 +419,7 @@ class RayKeeper:
     def _heard(self, seat: RaySeat, frame: FromActor) -> None:
         if isinstance(frame, Here):
             seat.place, seat.pid = f"process {frame.pid} on {frame.host}", frame.pid
-            seat.host, seat.folder = frame.host, frame.folder
+            seat.node, seat.folder = frame.node, frame.folder
             if seat.stage == "placed":
                 seat.stage = "up"
             for halted in [one for one in seat.jobs.values() if one.halted]:

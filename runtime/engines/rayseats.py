@@ -96,7 +96,7 @@ class RaySeat:
         self.actor: Actor | None = None
         self.place = ""  # where it is, for people
         self.pid = 0
-        self.host = self.folder = ""  # where that is looked for
+        self.node = self.folder = ""  # where that is looked for
         self.looking = False  # somebody looks at it
         self.jobs: dict[int, RayJob] = {}
         self.waiting: deque[RayJob] = deque()  # not sent yet

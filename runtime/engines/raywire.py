@@ -71,11 +71,12 @@ class Stop(Frame, frozen=True):
 
 
 class Here(Frame, frozen=True):
-    """The actor is up: its host's name, its process there, and the folder that its warden has."""
+    """The actor is up: its host's name, its process there, the folder that its warden has, and Ray's id of its node."""
 
     host: str
     pid: int
     folder: str = ""
+    node: str = ""
 
 
 class Printed(Frame, frozen=True):
