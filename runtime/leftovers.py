@@ -8,8 +8,6 @@ Rules
 - What is run for: commands of attempts and hooks have their fencing token; those of conditions and checks, of which
   nothing is journaled, the key of the entity that asked; a worker process its worker's name (it dies with its runtime
   by itself; one that could not is killed here).
-- What such a process has started goes with it, whatever its environment, session and user are (`env -i`, `sudo`), as
-  far as its parents still live.
 - Killed is what would be run again: of attempts without an end, of hooks that are owed, of entities that ask anew. What
   a command left behind on purpose, whose attempt has ended, is let alone. What nobody asked for durably (the check of a
   breaker's reset) is killed once the process that started it has ended.
@@ -23,7 +21,6 @@ Rules
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Callable, Collection, Iterator, Sequence
 
 from ..actors.digits import whole
@@ -35,13 +32,11 @@ from .engines.processes import (
     WORKER,
     booted_at,
     environment_of,
-    groups_below,
     is_orphan,
     is_running,
     kill_known,
     kill_leftover,
     pids,
-    signal_group,
     start_time,
     wait_for_ends,
 )
@@ -78,9 +73,7 @@ def kill_leftovers(
         for info in _known(attempts):
             found.setdefault(info.pgid, (info, None))
     found.pop(os.getpgrp(), None)  # this very program was started by one
-    below = [ProcessInfo(0, pid, pid, start_time(pid)) for pid in groups_below(found)]
     killed = [info for info, mark in found.values() if _kill(info, mark)]
-    killed += [info for info in below if _kill_group(info)]
     wait_for_ends([info.pid for info in killed], _LONGEST)
     for info in killed:
         if is_running(info.pid, info.started):
@@ -90,13 +83,6 @@ def kill_leftovers(
 
 def _kill(info: ProcessInfo, mark: str | None) -> bool:
     return kill_known(info) if mark is None else kill_leftover(info, wait=0, mark=mark)
-
-
-def _kill_group(info: ProcessInfo) -> bool:
-    if not is_running(info.pid, info.started):
-        return False
-    signal_group(info.pgid, signal.SIGKILL)
-    return True
 
 
 def _marked(tokens: set[int], asking: set[int], journal: str, copies: Collection[str]) -> Iterator[Found]:

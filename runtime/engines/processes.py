@@ -17,7 +17,7 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -216,25 +216,6 @@ def pids() -> Iterator[int]:
     """The numbers of all processes that can be seen from here."""
     if _PROC.is_dir():
         yield from (int(entry.name) for entry in _PROC.iterdir() if entry.name.isdecimal())
-
-
-def groups_below(groups: Collection[int]) -> set[int]:
-    """The process groups that members of these have begun, and members of those, as far as their parents still live.
-
-    Not this process's own, nor what it has started.
-    """
-    known = {pid: (int(fields[1]), int(fields[2])) for pid in pids() if (fields := _stat(pid))}
-    children: dict[int, list[int]] = {}
-    for pid, (parent, _) in known.items():
-        children.setdefault(parent, []).append(pid)
-    waiting = [pid for pid, (_, group) in known.items() if group in groups]
-    below: set[int] = set()
-    while waiting:
-        pid = waiting.pop()
-        if pid != os.getpid() and pid not in below:
-            below.add(pid)
-            waiting.extend(children.get(pid, ()))
-    return {known[pid][1] for pid in below if known[pid][1] in below} - {*groups, os.getpgrp()}
 
 
 def _namespace(pid: int) -> str:

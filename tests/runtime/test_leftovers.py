@@ -168,22 +168,6 @@ def test_a_number_alone_is_no_process(wrong: str) -> None:
         process.kill()
 
 
-def test_what_a_leftover_has_started_goes_with_it_whatever_its_environment_is(folder: Path) -> None:
-    inner = "setsid sh -c 'echo $$ >> pids; env -i setsid sleep 600 & echo $! >> pids; wait'"
-    env = {**os.environ, **Origin.here("some", "copy").variables, TOKEN: "7"}
-    words = ["sh", "-c", f"echo $$ >> pids; env -i PATH=$PATH {inner} & wait"]
-    with subprocess.Popen(words, env=env, start_new_session=True) as process:
-        end = time.monotonic() + LONGEST
-        while len(naps(folder)) < 3:
-            assert time.monotonic() < end
-            time.sleep(0.01)
-        assert kill_leftovers([], "some", ["copy"]) == 0
-        assert all(runs(pid) for pid in naps(folder))
-        assert kill_leftovers([ATTEMPT], "some", ["copy"]) >= 2
-        assert process.wait(LONGEST) == -signal.SIGKILL
-    assert [pid for pid in naps(folder) if runs(pid)] == []
-
-
 def test_a_runtime_that_a_leftover_has_started_does_not_end_itself(tmp_path: Path) -> None:
     program = (
         "from callboard.runtime.leftovers import kill_leftovers as kill\n"
