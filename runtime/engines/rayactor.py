@@ -76,13 +76,13 @@ class RayWorker:
 
     def __init__(self, welcome: bytes) -> None:
         told = self._told = msgspec.msgpack.decode(welcome, type=Welcome)
+        node = own_node()
         sys.path += [one for one in told.path if one not in sys.path and Path(one or ".").exists()]
         sys.argv[:] = told.argv
         be_told_of(told.main)
         os.environ.update(told.environment)
         os.environ[MARK] = uuid.uuid4().hex
         self._folder = Path(tempfile.mkdtemp(prefix="callboard-ray-"))
-        self._warden = _start_warden(self._folder, told.lease)
         self._out = RayOutbox()
         self._held: dict[int, Held] = {}
         self._free: list[int] = []  # processes that run nothing, by their numbers
@@ -97,7 +97,8 @@ class RayWorker:
         self._work = LoopThread("callboard-work", self._open)
         self._bodies: LoopThread | None = None  # made with the first async function
         self._loop: LoopEngine
-        self._out.put(packed(Here(socket.gethostname(), os.getpid(), str(self._folder), own_node())))
+        self._warden = _start_warden(self._folder, told.lease)  # last: nobody feeds that of an actor which is not made
+        self._out.put(packed(Here(socket.gethostname(), os.getpid(), str(self._folder), node)))
 
     # -- what Ray calls ------------------------------------------------------------------------------------------------
 

@@ -279,9 +279,9 @@ class Cluster:
 
 
 def own_node() -> str:
-    """Ray's id of the node that this process is on: hosts may share a name, as containers do."""
-    ray = _ray()
-    return cast("str", ray.get_runtime_context().get_node_id()) if ray.is_initialized() else ""
+    """Ray's id of the node that this process is on: hosts may share a name, as containers do. "" outside of Ray."""
+    ray = imported("ray")
+    return cast("str", ray.get_runtime_context().get_node_id()) if ray is not None and ray.is_initialized() else ""
 
 
 def look_beside(pid: int, folder: str) -> bool:

@@ -15,7 +15,7 @@ import pytest
 from tests.processes import runs
 
 from callboard.actors.spec import Worker
-from callboard.runtime.engines import raywarden
+from callboard.runtime.engines import rayactor, raywarden
 from callboard.runtime.engines.context import TaskContext
 from callboard.runtime.engines.contract import Call, CommandCall, Outcome
 from callboard.runtime.engines.ray import RayEngine
@@ -199,11 +199,11 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> Iterator[Heard]:
     for name, value in (("path", list(sys.path)), ("argv", list(sys.argv))):
         monkeypatch.setattr(sys, name, value)
     before = dict(os.environ)
-    one = Heard()
     try:
+        one = Heard()
         yield one
-    finally:
         os.close(one.worker._warden)  # which ends what the actor has started
+    finally:
         os.environ.clear()
         os.environ.update(before)
 
@@ -213,6 +213,25 @@ BODIES = "tests.runtime.engines.process_bodies:"
 
 def order(token: int, name: str) -> Order:
     return Order(token, begin=Begin(token, f"{BODIES}{name}"), on_loop=name.startswith("async"), grace=5.0)
+
+
+def test_an_actor_that_cannot_be_made_leaves_no_warden(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody would feed that warden: after its lease it would kill the process in which the actor was to be."""
+
+    def short(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    started: list[object] = []
+    monkeypatch.setattr(rayactor, "_start_warden", lambda *words: started.append(words))
+    for name in ("LoopThread", "own_node"):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "environ", dict(os.environ))
+            patch.setattr(sys, "path", list(sys.path))
+            patch.setattr(sys, "argv", list(sys.argv))
+            patch.setattr(rayactor, name, short)
+            with pytest.raises(RuntimeError, match="new thread"):
+                Heard()
+    assert started == []
 
 
 def test_each_batch_is_taken_once_and_in_its_order(heard: Heard) -> None:
