@@ -168,7 +168,7 @@ async def main():
             await one.ask(Fire("submit"))
         for _ in range(3):
             await page.ask(Fire("approve"))
-        print(page.state, page.facts.approvals)
+        print(page.state, page.facts.approvals, flush=True)
         seen = runtime.events(entity="page-2", to_state="old")
         clock.advance(3600)
         print((await anext(seen)).to_state, other.record.reason)
