@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import re
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec.structs import replace
@@ -388,7 +388,7 @@ class AttemptedTask(CancellableEntity[TaskRecord]):
             claimed_at=record.claimed_at or record.updated_at, pid=record.pid, process_started=record.process_started,
             end=end, ended_at=self.kernel.at, error=error or ended.error, exit_code=ended.exit_code,
             duration_ms=round(ended.duration * 1000), output_size=ended.output_size, output_path=ended.output_path,
-            traceback=ended.traceback,
+            traceback=ended.traceback, cpu_seconds=ended.cpu_seconds, peak_memory_bytes=ended.peak_memory_bytes,
         )  # fmt: skip
         self.kernel.turn.extra.append(row)
 
@@ -396,7 +396,9 @@ class AttemptedTask(CancellableEntity[TaskRecord]):
         self._journal_attempt(ended, end="succeeded")
         self._tell_breaker(SUCCEED)
         record, duration = self.record, ended.duration
-        told = {"duration_seconds": round(duration, 3), "retry_count": record.failed_attempts}
+        told: dict[str, Any] = {"duration_seconds": round(duration, 3), "retry_count": record.failed_attempts}
+        if ended.cpu_seconds is not None:
+            told |= _used(ended)
         changed = replace(
             record, raw_result=ended.value, execution_ms=round(duration * 1000), ended_at=self.kernel.at,
             claimed_at=None, limit=None, produced=produced_by(ended), trouble=unrepeated(record.trouble),
@@ -430,7 +432,9 @@ class AttemptedTask(CancellableEntity[TaskRecord]):
         failure = Failure(lost, permanent, allowed is not None and repeats > allowed)
         final = ended.permanent or failure.repeated or (lost and record.on_loss != "rerun")
         failed, losses = record.failed_attempts + (not lost), record.lost_attempts + lost
-        told = {"end": end, "failed_attempts": failed, "lost_attempts": losses, "granted": record.granted}
+        told: dict[str, Any] = {
+            "end": end, "failed_attempts": failed, "lost_attempts": losses, "granted": record.granted, **_used(ended),
+        }  # fmt: skip
         if ended.traceback is not None:
             told["traceback"] = ended.traceback
         row = self.machine.transition(record.state, FAIL, record, failure)
@@ -531,9 +535,20 @@ def _shape(error: str) -> str:
 def produced_by(ended: CallEnded, path: str | None = None) -> Produced | None:
     """What a body left behind; where it left no file, the one at `path` stays."""
     path = ended.output_path or path
-    if path is None and ended.exit_code is None and ended.output_size is None:
+    used = ended.cpu_seconds is not None or ended.peak_memory_bytes is not None
+    if path is None and ended.exit_code is None and ended.output_size is None and not used:
         return None
-    return Produced(exit_code=ended.exit_code, path=path, size=ended.output_size)
+    return Produced(
+        exit_code=ended.exit_code, path=path, size=ended.output_size, cpu_seconds=ended.cpu_seconds,
+        peak_memory_bytes=ended.peak_memory_bytes,
+    )  # fmt: skip
+
+
+def _used(ended: CallEnded) -> dict[str, Any]:
+    """What an attempt used, as its transition tells it: what is known."""
+    cpu, peak = ended.cpu_seconds, ended.peak_memory_bytes
+    told: dict[str, Any] = {} if cpu is None else {"cpu_seconds": round(cpu, 6)}
+    return told if peak is None else {**told, "peak_memory_bytes": peak}
 
 
 def unrepeated(trouble: Trouble | None) -> Trouble | None:

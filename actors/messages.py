@@ -26,7 +26,8 @@ class CallEnded(Message, frozen=True):
 
     status: ok, failed, cancelled, abandoned, lost (its worker died under it), gone (it never started), or waits (a
     hook's function is not there: another start has to run it). leaves: of a group of several errors, what each is, and
-    its category.
+    its category. cpu_seconds, peak_memory_bytes: what a command, or a body in a worker process, used, where that is
+    known.
     """
 
     token: int
@@ -44,6 +45,8 @@ class CallEnded(Message, frozen=True):
     traceback: str | None = None
     kinds: Sequence[str] = ()
     leaves: Sequence[Sequence[str]] = ()
+    cpu_seconds: float | None = None
+    peak_memory_bytes: int | None = None
 
 
 class ProcessStarted(Message, frozen=True):

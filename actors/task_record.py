@@ -33,11 +33,13 @@ class Trouble(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
 
 
 class Produced(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """What the command of a task left behind when it ended last. `size` of its output, in bytes."""
+    """What the last attempt of a task left behind. `size` of its output, in bytes; what it used, where it is known."""
 
     exit_code: int | None = None
     path: str | None = None
     size: int | None = None
+    cpu_seconds: float | None = None  # user and system time
+    peak_memory_bytes: int | None = None  # resident
 
 
 class Process(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -175,6 +177,16 @@ class TaskRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=False
         return None if self.produced is None else self.produced.size
 
     @property
+    def cpu_seconds(self) -> float | None:
+        """CPU seconds that its last attempt used, where it was a command or ran in a worker process."""
+        return None if self.produced is None else self.produced.cpu_seconds
+
+    @property
+    def peak_memory_bytes(self) -> int | None:
+        """The most memory that it had, in bytes, where that is known."""
+        return None if self.produced is None else self.produced.peak_memory_bytes
+
+    @property
     def last_error(self) -> str | None:
         """What went wrong last."""
         return None if self.trouble is None else self.trouble.error
@@ -222,3 +234,6 @@ class AttemptRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     process_started: int | None = None  # the kernel's start time of that pid, in clock ticks
     drained_at: float | None = None  # when a drain began that let it run on: killed later, it is given back, not lost
     traceback: str | None = None  # of a function that raised, bounded
+    # of a command, or a body in a worker process; None where it is not known
+    cpu_seconds: float | None = None  # user and system time
+    peak_memory_bytes: int | None = None  # resident

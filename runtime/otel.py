@@ -135,12 +135,14 @@ class _Begun(msgspec.Struct, frozen=True):
 
 
 class _Ended(msgspec.Struct, frozen=True):
-    """When and how it ended, where its task went, and what the error says."""
+    """When and how it ended, where its task went, what the error says, and what it used, as far as that is known."""
 
     at: float
     end: str
     state: str
     error: str | None
+    cpu_seconds: float | None = None
+    peak_memory_bytes: int | None = None
 
 
 def _is_about_attempts(event: Told) -> bool:
@@ -210,7 +212,11 @@ class Tracing:
         if (begun.attempt or 0) < (event.attempt or 0):
             begun = await self._between(event, begun)
         end = str((event.metadata or {}).get("end") or _ENDS.get(event.phase, "cancelled"))
-        made = self._make(event, begun, _Ended(event.at, end, str(event.to_state), event.reason))
+        used = event.metadata or {}
+        ended = _Ended(
+            event.at, end, str(event.to_state), event.reason, used.get("cpu_seconds"), used.get("peak_memory_bytes")
+        )
+        made = self._make(event, begun, ended)
         if event.phase != TaskState.VALIDATING and event.phase not in _GIVES_UP:
             self._before[task] = made
 
@@ -246,7 +252,10 @@ class Tracing:
         first, last = begun.attempt or 0, event.attempt or 0
         rows = [row for row in await self._attempts(event) if first <= row.attempt <= last]
         for row, following in pairwise(rows):
-            ended = _Ended(row.ended_at or event.at, row.end or "lost", str(event.from_state), row.error)
+            ended = _Ended(
+                row.ended_at or event.at, row.end or "lost", str(event.from_state), row.error, row.cpu_seconds,
+                row.peak_memory_bytes,
+            )  # fmt: skip
             begun = _begun(following, self._make(event, begun, ended))
         return begun
 
@@ -254,7 +263,8 @@ class Tracing:
         name = event.entity_id.removeprefix(f"{event.workstream_id}/")
         told = {
             "job": event.job_id, "workstream": event.workstream_id, "task": name, "attempt": begun.attempt,
-            "worker": begun.worker, "end": ended.end, "state": ended.state,
+            "worker": begun.worker, "end": ended.end, "state": ended.state, "cpu_seconds": ended.cpu_seconds,
+            "peak_memory_bytes": ended.peak_memory_bytes,
         }  # fmt: skip
         span = self._tracer.start_span(
             name,

@@ -55,6 +55,8 @@ class Reports:
         self._limits: dict[int, Timer] = {}  # of the hooks that run
         self._late: set[int] = set()  # hooks that were stopped because they took too long
         self.failed_hooks = 0
+        self.cpu_seconds: dict[str, float] = {}  # of all calls that have ended and said it, by engine
+        self.peak_memory_bytes: dict[str, int] = {}  # the most that one of them had
         port = kernel.port
         self.shortages = Shortages(kernel, notice, port.now, port.monotonic)
 
@@ -143,6 +145,12 @@ class Reports:
         if (timer := self._limits.pop(token, None)) is not None:
             self._timers.cancel(timer)
 
+    def _count_used(self, engine: Engine | None, outcome: Outcome) -> None:
+        name = "" if engine is None else engine.name
+        self.cpu_seconds[name] = self.cpu_seconds.get(name, 0.0) + (outcome.cpu_seconds or 0.0)
+        if (peak := outcome.peak_memory_bytes) is not None:
+            self.peak_memory_bytes[name] = max(peak, self.peak_memory_bytes.get(name, 0))
+
     def _left_behind(self, owner: str | None) -> None:
         text = (
             f"a command of {owner or 'something that is over'} left processes behind, outside of its process group: "
@@ -165,9 +173,11 @@ class Reports:
         self._notice("hook_waits", "warning", text, **_owner_of(row), hook=row.callback or row.event, error=error)
 
     def _ended(self, outcome: Outcome, value: Any, owner: str | None = None) -> None:
-        self._where.pop(outcome.token, None)
+        engine = self._where.pop(outcome.token, None)
         if self.shortages.waiting:
             self.shortages.over(outcome.token)
+        if outcome.cpu_seconds is not None or outcome.peak_memory_bytes is not None:
+            self._count_used(engine, outcome)
         if outcome.escaped:
             self._left_behind(owner or self._owner(outcome.token))
         error = outcome.error
@@ -175,7 +185,8 @@ class Reports:
             self._tell(
                 CallEnded(
                     outcome.token, outcome.status, value, exit_code=outcome.exit_code, output_path=outcome.output_path,
-                    output_size=outcome.output_size, duration=outcome.duration,
+                    output_size=outcome.output_size, duration=outcome.duration, cpu_seconds=outcome.cpu_seconds,
+                    peak_memory_bytes=outcome.peak_memory_bytes,
                 )
             )  # fmt: skip
             return
@@ -186,7 +197,7 @@ class Reports:
             CallEnded(
                 outcome.token, outcome.status, value, error.type, text, error.permanent, error.retry_after,
                 error.category, outcome.exit_code, outcome.output_path, outcome.output_size, outcome.duration,
-                error.traceback or None, error.kinds, error.leaves,
+                error.traceback or None, error.kinds, error.leaves, outcome.cpu_seconds, outcome.peak_memory_bytes,
             )
         )  # fmt: skip
 

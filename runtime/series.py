@@ -110,4 +110,12 @@ SERIES: tuple[Series, ...] = (
     Series(
         "slots_used", "Attempts that occupy a slot.", False, "{attempt}", ("engine",), _by_engine("slots_used")
     ),
+    Series(
+        "cpu_seconds", "CPU seconds of commands and of bodies in worker processes that have ended.", True, "s",
+        ("engine",), _by_engine("cpu_seconds"),
+    ),
+    Series(
+        "peak_memory_bytes", "The most memory that one of them had.", False, "By", ("engine",),
+        _by_engine("peak_memory_bytes"),
+    ),
 )  # fmt: skip

@@ -55,6 +55,7 @@ def _line(event: Transitioned) -> str:
         f"attempt {event.attempt}" if event.attempt else "",
         event.worker_id or "",
         event.reason or "",
+        words.used(ours or {}),
         "" if event.kind == "machine" else words.until(event),
     ]
     told = words.one_line("; ".join(fact for fact in facts if fact), 300)

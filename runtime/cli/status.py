@@ -111,7 +111,14 @@ def _show_task(reader: Asked, task: TaskRecord, *, as_json: bool) -> None:
     from . import words  # noqa: PLC0415
 
     ends: list[dict[str, Any]] = [
-        {"attempt": event.attempt, "end": told["end"], "error": event.reason, "traceback": told.get("traceback")}
+        {
+            "attempt": event.attempt,
+            "end": told["end"],
+            "error": event.reason,
+            "traceback": told.get("traceback"),
+            "cpu_seconds": told.get("cpu_seconds"),
+            "peak_memory_bytes": told.get("peak_memory_bytes"),
+        }
         for event in reader.transitions(entity_id=task.id)
         if "end" in (told := event.metadata or {}) and event.to_state != "completed"
     ]
@@ -194,7 +201,10 @@ def _job(job: JobRecord, tasks: list[TaskRecord], nodes: Nodes) -> dict[str, Any
 
 
 def _task(task: TaskRecord) -> dict[str, Any]:
-    names = ("attempt", "max_attempts", "exit_code", "execution_ms", "output_path", "worker_id", "optional")
+    names = (
+        "attempt", "max_attempts", "exit_code", "execution_ms", "output_path", "worker_id", "optional", "cpu_seconds",
+        "peak_memory_bytes",
+    )  # fmt: skip
     return {**_told(task), "kind": "task", **{name: getattr(task, name) for name in names}, "error": task.last_error}
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
+from typing import Any
 
 from ...actors.base_record import Record
 from ...actors.records import JobRecord, WorkstreamRecord
@@ -106,6 +108,13 @@ def _is_told_otherwise(task: TaskRecord) -> bool:
     if task.state not in ENDED or shown == task.state:
         return False
     return shown in ENDED or task.state in {"cancelled", "skipped"}
+
+
+def used(metadata: Mapping[str, Any]) -> str:
+    """What an attempt used, as the transition at its end tells it: "1.2 s of CPU, 31.2 MB of memory"; else ""."""
+    cpu, peak = metadata.get("cpu_seconds"), metadata.get("peak_memory_bytes")
+    told = [] if cpu is None else [f"{took(cpu)} of CPU"]
+    return ", ".join(told if peak is None else [*told, f"{peak / 1e6:.1f} MB of memory"])
 
 
 def _local(at: float, form: str) -> str:

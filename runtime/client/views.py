@@ -51,8 +51,12 @@ def task_of(view: View) -> TaskRecord:
             "error": view.get("last_error"), "type": view.get("error_type"),
             "category": view.get("error_category"), "count": view.get("error_count") or 0,
         }  # fmt: skip
-    if view.get("exit_code") is not None or view.get("output_size") is not None:
-        more["produced"] = {"exit_code": view.get("exit_code"), "size": view.get("output_size")}
+    produced = {
+        "exit_code": view.get("exit_code"), "size": view.get("output_size"), "cpu_seconds": view.get("cpu_seconds"),
+        "peak_memory_bytes": view.get("peak_memory_bytes"),
+    }  # fmt: skip
+    if any(value is not None for value in produced.values()):
+        more["produced"] = produced
     return _record({**facts, **view, **more}, TaskRecord)
 
 

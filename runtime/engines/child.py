@@ -44,6 +44,7 @@ from .failures import describe
 from .main_module import function_of
 from .processes import START_PATH, TOKEN, WORKER
 from .shortage import NOT_NOW, is_shortage
+from .usage import Meter
 from .values import NotSerialisable, checked
 from .wire import (
     Alive,
@@ -148,6 +149,7 @@ class Child:
         signal.signal(signal.SIGTERM, self._on_term)  # the body before may have changed it
         os.environ[TOKEN] = str(begin.token)
         self._token = begin.token
+        meter = Meter()
         try:
             value = self._call(begin)
         except BaseException as raised:
@@ -155,8 +157,10 @@ class Child:
             error = raised
         self._token, self._context, self._away = 0, None, None
         duration = time.monotonic() - began
+        cpu, memory = meter.used()
         _flush()
-        return self._returned(begin.token, value, duration) if error is None else self._raised(begin, error, duration)
+        ended = self._returned(begin.token, value, duration) if error is None else self._raised(begin, error, duration)
+        return msgspec.structs.replace(ended, cpu_seconds=cpu, peak_memory_bytes=memory)
 
     def _call(self, begin: Begin) -> Any:
         func = function_of(begin.function)

@@ -126,7 +126,11 @@ class CommandEngine(BaseEngine[_CommandRun]):
             outcome = msgspec.structs.replace(
                 outcome, output_path=kept, output_size=output.size, output_tail=output.tail()
             )
-        self._end(run, msgspec.structs.replace(outcome, exit_code=child.exit_code, escaped=child.escaped))
+        cpu, memory = child.used
+        outcome = msgspec.structs.replace(
+            outcome, exit_code=child.exit_code, escaped=child.escaped, cpu_seconds=cpu, peak_memory_bytes=memory
+        )
+        self._end(run, outcome)
 
     def _result(self, run: _CommandRun, child: Child) -> Outcome:
         if child.signalled:

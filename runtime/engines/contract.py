@@ -129,6 +129,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     exit_code: as the shell's convention has it not: negative is the number of the signal that killed it.
     output_size: bytes that were written, kept or not. output_tail: the last lines.
     escaped: a descendant of the command left its process group and still holds its output.
+    cpu_seconds, peak_memory_bytes: what a command, or a body in a worker process, used (`usage.py`); None: not known.
     """
 
     token: int
@@ -141,6 +142,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     output_tail: str = ""
     duration: float = 0.0
     escaped: bool = False
+    cpu_seconds: float | None = None
+    peak_memory_bytes: int | None = None
 
 
 class ProcessInfo(msgspec.Struct, frozen=True):

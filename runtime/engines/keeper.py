@@ -35,6 +35,7 @@ from .lookout import Lookout
 from .processes import START_PATH, WORKER, Look, signal_group, start_time
 from .seats import Job, Listener, Seat
 from .shortage import NOT_NOW, is_shortage
+from .usage import own_peak
 from .wire import (
     Alive,
     Answered,
@@ -160,6 +161,7 @@ class Keeper(Lookout[Seat]):
         self._drain(seat)
         seat.job = None
         seat.served += 1
+        seat.highest = max(seat.highest, done.peak_memory_bytes or 0)
         worn = job.recycle_after is not None and seat.served >= job.recycle_after
         if seat.stage in ("starting", "busy", "halting"):
             seat.stage, seat.due = "idle", None
@@ -216,6 +218,7 @@ class Keeper(Lookout[Seat]):
         finally:
             os.close(write_end)
             theirs.close()
+        seat.floor = own_peak()
         seat.stage = "starting"
         self._limit_start(seat)
         seat.started = start_time(seat.group)
@@ -310,6 +313,9 @@ class Keeper(Lookout[Seat]):
         self._drain(seat)
         self._let_go(seat)
         job = seat.job
+        peak = seat.used.peak_memory_bytes
+        if job is not None and peak is not None and peak > seat.highest:
+            job.peak_memory_bytes = peak
         if job is not None and job.halted:
             seat.job = None
             self._tell(job, job.cancelled("its process was ended"))

@@ -28,6 +28,7 @@ from typing import Any, Generic, TypeVar
 from weakref import WeakSet
 
 from .processes import signal_group
+from .usage import UNKNOWN, Used, used_by_child
 
 _KILLING = 1.0
 """Seconds that `kill_all` waits for each thread: one that hangs in the system must not keep a program from ending."""
@@ -41,6 +42,8 @@ class Watched:
     pidfd = -1
     due: float | None = None  # on the monotonic clock: when its next step is due
     exit_code: int | None = None  # negative: the signal that killed it; None also if somebody else took it
+    floor = 0  # this program's peak of memory when it was started, in bytes
+    used: Used = UNKNOWN  # by it and what it waited for, once it is reaped
 
     @property
     def group(self) -> int:
@@ -202,7 +205,8 @@ class Lookout(Generic[W]):
                 return
             one.exit_code = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
             signal_group(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
+            _, _, usage = os.wait4(pid, 0)
+            one.used = used_by_child(usage, one.floor)
             one.process.returncode = one.exit_code
         self._close_pidfd(one)
         self._gone(one)

@@ -255,7 +255,8 @@ class ProcessEngine(BaseEngine[_ProcessRun]):
             self.late_results += 1
             return
         outcome = Outcome(
-            token=job.token, status=done.status, value=done.value, error=done.error, duration=done.duration
+            token=job.token, status=done.status, value=done.value, error=done.error, duration=done.duration,
+            cpu_seconds=done.cpu_seconds, peak_memory_bytes=done.peak_memory_bytes,
         )  # fmt: skip
         if (output := job.output) is not None:
             outcome = msgspec.structs.replace(

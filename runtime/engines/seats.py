@@ -30,6 +30,7 @@ from .lookout import Watched
 from .output import Output, OutputUnwritable
 from .processes import Look, signal_name
 from .shortage import Pauses
+from .usage import UNKNOWN
 from .wire import Begin, Done, Unpacker, Unwanted, Want
 
 Stage = Literal["none", "short", "starting", "idle", "busy", "halting", "leaving", "killed", "over"]
@@ -61,6 +62,7 @@ class Job:
         self.halted = False
         self.output: Output | None = None  # made when there is something to keep
         self.began: float | None = None
+        self.peak_memory_bytes: int | None = None  # where its process died under it, and that is known
 
     @property
     def token(self) -> int:
@@ -87,7 +89,7 @@ class Job:
 
     def _without_result(self, status: Literal["cancelled", "lost"], error: ErrorInfo) -> Done:
         spent = 0.0 if self.began is None else time.monotonic() - self.began
-        return Done(self.token, status, error=error, duration=spent)
+        return Done(self.token, status, error=error, duration=spent, peak_memory_bytes=self.peak_memory_bytes)
 
 
 class Seat(Watched):
@@ -115,6 +117,8 @@ class Seat(Watched):
         self.probed = False  # it owes an answer
         self.up = False
         self.served = 0
+        self.highest = 0  # bytes: the most memory that one of those had
+        self.used = UNKNOWN
         self.line: socket.socket | None = None
         self.unpacker = Unpacker()
         self.unsent = bytearray()

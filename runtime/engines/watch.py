@@ -38,6 +38,7 @@ from .output import Output
 from .processes import TOKEN, kill_leftover, signal_group, start_time
 from .shells import shell_line
 from .shortage import Pauses, is_shortage
+from .usage import own_peak
 
 _CHUNK = 65_536  # bytes read at once: what a pipe holds unless it was enlarged
 _LEFT_IN_PIPE = 1_048_576  # bytes that may be in a pipe when its writer exits: the kernel's limit
@@ -165,6 +166,7 @@ class Watcher(Lookout[Child]):
             )
         finally:
             os.close(write_end)
+        child.floor = own_peak()
         child.stage = "running"
         os.set_blocking(child.pipe, False)
         self._selector.register(child.pipe, selectors.EVENT_READ, (self._read, child))

@@ -109,13 +109,15 @@ class Said(Frame, frozen=True):
 
 
 class Done(Frame, frozen=True):
-    """The body's end. duration: seconds that it ran."""
+    """The body's end. duration: seconds that it ran. cpu_seconds, peak_memory_bytes: what it used (`usage.py`)."""
 
     token: int
     status: Status
     value: Any = None
     error: ErrorInfo | None = None
     duration: float = 0.0
+    cpu_seconds: float | None = None
+    peak_memory_bytes: int | None = None
 
 
 What = Literal["submit", "wait", "state", "approval"]

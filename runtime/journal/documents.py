@@ -98,6 +98,11 @@ def trails_with_ends(sql: Dialect) -> str:
     return views.pipeline_trail() + views.fleet_trail("job", _JOBS, _ENDED_JOB)
 
 
+def guarded_states(sql: Dialect) -> str:
+    """What makes the view of 003's tasks, which older journals have without what attempts used."""
+    return _Views(sql).guarded_states()
+
+
 def _word(phase: str, shown: str, words: Mapping[str, tuple[str, ...]]) -> str:
     """The document's word for a state, by its phase; `shown` is what its lifecycle calls it."""
     cases = (f"WHEN '{own}' THEN '{word}'" for word, owns in words.items() for own in owns)
@@ -263,6 +268,9 @@ class _Views:
         )
 
     def guarded(self) -> str:
+        return self.guarded_states() + self.guarded_trail()
+
+    def guarded_states(self) -> str:
         get, whole, at, real = self.get, self.whole, self.at, self.sql.real
         state = self.about_to("RETRYING", _TASKS)
         return _view(
@@ -286,9 +294,14 @@ class _Views:
                 " AS BIGINT)",
                 "output_size_bytes": whole("produced.size"),
                 "exit_code": whole("produced.exit_code"),
+                "cpu_seconds": real("produced.cpu_seconds", "t"),
+                "peak_memory_bytes": whole("produced.peak_memory_bytes"),
             },
             "task_records AS t",
-        ) + self.trail(
+        )
+
+    def guarded_trail(self) -> str:
+        return self.trail(
             "guarded_state_transitions",
             "task",
             {

@@ -18,8 +18,8 @@ Rules:
 from __future__ import annotations
 
 from .dialect import Sqlite
-from .documents import document_views, trails_with_ends
-from .views import views
+from .documents import document_views, guarded_states, trails_with_ends
+from .views import MEASURED, views, views_of
 
 ANSWERS_KEPT = 3600
 """Seconds that an answer stays in the inbox, for the process that waits for it."""
@@ -125,7 +125,13 @@ DROP VIEW pipeline_state_transitions;
 DROP VIEW fleet_job_state_transitions;
 {trails_with_ends(Sqlite())}"""
 
-MIGRATIONS = (_FIRST, _NAMED, _HELD, _ENDED)
+# What attempts used.
+_MEASURED = f"""
+DROP VIEW guarded_task_states;
+{"".join(f"DROP VIEW {name};" for name in MEASURED)}
+{views_of(Sqlite(), MEASURED)}{guarded_states(Sqlite())}"""
+
+MIGRATIONS = (_FIRST, _NAMED, _HELD, _ENDED, _MEASURED)
 """What brings a file from version n to n + 1."""
 
 # For each kind of record, `batch` has a column with a JSON object {key: place}: offset << 32 | length, in `data`.

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from .dialect import Dialect
 
@@ -21,8 +21,16 @@ def views(sql: Dialect) -> str:
 
 def machines_view(sql: Dialect) -> str:
     """What makes that of machines: their due times may be any number, in journals of older versions."""
-    made = _Views(sql)
-    return made.of("machines", "machine_records", made.machine)
+    return views_of(sql, ["machines"])
+
+
+MEASURED = ("attempts", "tasks")
+"""The views that tell what attempts used, which older journals have without it."""
+
+
+def views_of(sql: Dialect, names: Iterable[str]) -> str:
+    """What makes those of these names."""
+    return _Views(sql).some(names)
 
 
 class _Views:
@@ -42,21 +50,26 @@ class _Views:
         return self.sql.at(self.sql.real(field, self.table), iso=True)
 
     def all(self) -> str:
-        made = [
-            self.of("jobs", "job_records", self.job),
-            self.of("workstreams", "workstream_records", self.workstream),
-            self.of("tasks", "task_records", self.task),
-            self.of("approvals", "approval_records", self.approval),
-            self.of("workers", "worker_records", self.worker),
-            self.of("breakers", "breaker_records", self.breaker),
-            self.of("machines", "machine_records", self.machine),
-            self.of("attempts", "attempt_records", self.attempt),
-            self.of("idempotency_keys", "request_records", self.request),
-            self.of("inbox", "inbox_rows", self.inbox),
-            self.of("outbox", "outbox_rows", self.outbox),
-            self.transitions(),
-        ]
-        return "".join(made)
+        return self.some(self.sources()) + self.transitions()
+
+    def some(self, names: Iterable[str]) -> str:
+        sources = self.sources()
+        return "".join(self.of(name, *sources[name]) for name in names)
+
+    def sources(self) -> dict[str, tuple[str, Callable[[], dict[str, str]]]]:
+        return {
+            "jobs": ("job_records", self.job),
+            "workstreams": ("workstream_records", self.workstream),
+            "tasks": ("task_records", self.task),
+            "approvals": ("approval_records", self.approval),
+            "workers": ("worker_records", self.worker),
+            "breakers": ("breaker_records", self.breaker),
+            "machines": ("machine_records", self.machine),
+            "attempts": ("attempt_records", self.attempt),
+            "idempotency_keys": ("request_records", self.request),
+            "inbox": ("inbox_rows", self.inbox),
+            "outbox": ("outbox_rows", self.outbox),
+        }
 
     def of(self, name: str, table: str, columns: Callable[[], dict[str, str]]) -> str:
         self.table = table
@@ -124,6 +137,8 @@ class _Views:
             "exit_code": whole("produced.exit_code"),
             "worker_id": get("worker_id"),
             "result": get("result"),
+            "cpu_seconds": sql.real("produced.cpu_seconds", self.table),
+            "peak_memory_bytes": whole("produced.peak_memory_bytes"),
         }
 
     def approval(self) -> dict[str, str]:
@@ -169,6 +184,8 @@ class _Views:
             "output_size_bytes": self.whole("output_size"),
             "output_path": self.get("output_path"),
             "pid": self.whole("pid"),
+            "cpu_seconds": self.sql.real("cpu_seconds", self.table),
+            "peak_memory_bytes": self.whole("peak_memory_bytes"),
         }
 
     def request(self) -> dict[str, str]:

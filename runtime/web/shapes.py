@@ -83,7 +83,10 @@ class WorkstreamView(View, frozen=True, kw_only=True):
 
 
 class AttemptView(msgspec.Struct, frozen=True, kw_only=True):
-    """One try of a task. end: succeeded, failed, timed_out, lost, cancelled or returned; null while it runs."""
+    """One try of a task. end: succeeded, failed, timed_out, lost, cancelled or returned; null while it runs.
+    cpu_seconds: user and system time of a command, or of a body in a worker process; peak_memory_bytes: the most that
+    it had resident; null where that is not known.
+    """
 
     task_id: str
     attempt: int
@@ -96,6 +99,8 @@ class AttemptView(msgspec.Struct, frozen=True, kw_only=True):
     duration_ms: int | None
     output_size: int | None
     traceback: str | None
+    cpu_seconds: float | None
+    peak_memory_bytes: int | None
 
 
 class WorkerView(View, frozen=True, kw_only=True):
@@ -201,7 +206,8 @@ class Timeline(msgspec.Struct, frozen=True):
 
 class TaskView(View, frozen=True, kw_only=True):
     """A task of a job's present run. command: whether it is one, so that it has an output from its first attempt on;
-    output_size: bytes that its command wrote; facts: what else its record says.
+    output_size: bytes that its command wrote; cpu_seconds, peak_memory_bytes: what its last attempt used, where that is
+    known; facts: what else its record says.
     """
 
     job_id: str
@@ -228,6 +234,8 @@ class TaskView(View, frozen=True, kw_only=True):
     wait_until: float | None
     decisions: Sequence[Decision]
     output_size: int | None
+    cpu_seconds: float | None
+    peak_memory_bytes: int | None
     facts: dict[str, Any]
 
 
@@ -331,6 +339,7 @@ def task_view(
         worker_id=task.worker_id, tool=tool, command=command, result=task.raw_result, details=task.raw_details,
         depends_on=list(depends_on), after=list(after), optional=task.optional, hold_until=task.hold_until,
         wait_until=task.wait_until, decisions=task.decisions, output_size=task.output_size,
+        cpu_seconds=task.cpu_seconds, peak_memory_bytes=task.peak_memory_bytes,
         facts={
             "failed_attempts": task.failed_attempts, "lost_attempts": task.lost_attempts, "granted": task.granted,
             "deferrals": task.deferrals,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import subprocess
 import sys
 import threading
@@ -22,9 +23,12 @@ from callboard.runtime.journal.contract import (
     JournalTooNew,
     JournalUnwritable,
 )
+from callboard.runtime.journal.dialect import Postgres
+from callboard.runtime.journal.documents import guarded_states
 from callboard.runtime.journal.postgres.address import parse
 from callboard.runtime.journal.postgres.opening import check_version, connect, migrate, prepare, refusing
 from callboard.runtime.journal.postgres.schema import MIGRATIONS
+from callboard.runtime.journal.views import views_of
 from callboard.runtime.testing.postgres import PrivateServer
 
 from .seats import Seats
@@ -206,3 +210,22 @@ def test_the_private_server_runs_in_the_background_until_it_is_told_to_stop(give
         assert server.wait(30) == 0
     with pytest.raises(psycopg.OperationalError):
         psycopg.connect(address)
+
+
+def test_an_older_journal_gets_the_columns_of_what_attempts_used(postgres: str) -> None:
+    address = parse(postgres)
+    migrate(address, MIGRATIONS[:6])
+    views = ("attempts", "tasks", "guarded_task_states")
+    made = views_of(Postgres(), views[:2]) + guarded_states(Postgres())
+    older = re.sub(r",\n  [^\n]* AS cpu_seconds,\n  [^\n]* AS peak_memory_bytes", "", made)
+    with connect(address, "test") as connection:
+        for view in views:
+            connection.execute(f"DROP VIEW {view}")
+        connection.execute(older)
+        connection.execute("GRANT SELECT ON tasks TO PUBLIC")
+    prepare(address)
+    with connect(address, "test") as connection:
+        for view in views:
+            assert connection.execute(f"SELECT cpu_seconds, peak_memory_bytes FROM {view}").fetchall() == []
+        granted = "SELECT has_table_privilege('public', 'tasks', 'SELECT')"
+        assert connection.execute(granted).fetchone() == (True,)

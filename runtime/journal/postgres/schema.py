@@ -22,9 +22,9 @@ Rules
 from __future__ import annotations
 
 from ..dialect import Postgres
-from ..documents import document_views, trails_with_ends
+from ..documents import document_views, guarded_states, trails_with_ends
 from ..schema import ANSWERS_KEPT
-from ..views import machines_view, views
+from ..views import MEASURED, machines_view, views, views_of
 from .tables import INBOX, NODES
 
 LEASE_LOST = "CB001"
@@ -305,6 +305,11 @@ _SHOWN = machines_view(Postgres()).replace("CREATE", "CREATE OR REPLACE", 1)  # 
 # Trails of the documents left terminal states where an entity had a further run.
 _ENDED = trails_with_ends(Postgres()).replace("CREATE VIEW", "CREATE OR REPLACE VIEW")
 
+# What attempts used: columns are added behind those that were there.
+_MEASURED = (views_of(Postgres(), MEASURED) + guarded_states(Postgres())).replace(
+    "CREATE VIEW", "CREATE OR REPLACE VIEW"
+)
+
 MIGRATIONS = (
     NODES + INBOX + _RECORDS + _COMMIT + _PRINTED + views(Postgres()) + document_views(Postgres()),
     _NAMED,
@@ -312,5 +317,6 @@ MIGRATIONS = (
     _HANDED,
     _SHOWN,
     _ENDED,
+    _MEASURED,
 )
 """What brings a database from version n to n + 1."""

@@ -262,3 +262,35 @@ async def async_stubborn(task: TaskContext) -> None:
     task.heartbeat("alive")
     with anyio.CancelScope(shield=True):
         await anyio.sleep_forever()
+
+
+BURNT = 0.2  # CPU seconds
+FILLED = 150_000_000  # bytes
+
+
+def burns() -> None:
+    until = time.process_time() + BURNT
+    while time.process_time() < until:
+        pass
+
+
+def has_one_burn() -> None:
+    script = f"import time\nwhile time.process_time() < {BURNT}: pass"
+    subprocess.run([sys.executable, "-S", "-c", script], check=True)
+
+
+def burns_and_fails() -> None:
+    burns()
+    raise LookupError("told to fail")
+
+
+def fills() -> int:
+    return len(b"x" * FILLED)
+
+
+def outgrows_its_parent_and_dies() -> None:
+    """Have more memory than the process that started this one ever had."""
+    told = Path(f"/proc/{os.getppid()}/status").read_text()
+    most = next(int(line.split()[1]) * 1024 for line in told.splitlines() if line.startswith("VmHWM:"))
+    kept = b"x" * (most + most // 2)
+    os.kill(os.getpid() if kept else 0, signal.SIGKILL)

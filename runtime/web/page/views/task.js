@@ -139,7 +139,8 @@ const ENDS = { succeeded: "completed", failed: "failed", timed_out: "timed_out",
 function came(one) {
   const known = [
     one.worker_id && `on ${one.worker_id}`, one.exit_code !== null && one.exit_code !== undefined && `exit code ${one.exit_code}`,
-    one.output_size && `${bytes(one.output_size)} of output`, one.error,
+    one.output_size && `${bytes(one.output_size)} of output`, (one.cpu_seconds ?? null) !== null && `${span(one.cpu_seconds)} of CPU`,
+    one.peak_memory_bytes && `${bytes(one.peak_memory_bytes)} of memory`, one.error,
   ];
   return known.filter(Boolean).map((part) => safe(part)).join(" · ");
 }

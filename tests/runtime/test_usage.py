@@ -1,0 +1,115 @@
+"""What attempts used, wherever it is told."""
+
+from __future__ import annotations
+
+import sqlite3
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import anyio
+import pytest
+
+from callboard import Check, Retry, Runtime, Task, Transitioned, Workstream
+from callboard.runtime.journal.schema import MIGRATIONS
+
+from .engines.process_bodies import BURNT
+
+pytestmark = pytest.mark.anyio
+
+BURNS = [sys.executable, "-S", "-c", f"import time\nwhile time.process_time() < {BURNT}: pass"]
+BURNS_AND_FAILS = [*BURNS[:-1], f"{BURNS[-1]}\nraise SystemExit(3)"]
+ONCE_MORE = Retry(max_attempts=2, base_delay=0)
+
+
+def works() -> int:
+    return 1
+
+
+async def async_one() -> int:
+    return 1
+
+
+async def test_what_attempts_used_is_told_everywhere(tmp_path: Path) -> None:
+    tasks = [
+        Task("burns", command=BURNS),
+        Task("fails", command=BURNS_AND_FAILS, retry=ONCE_MORE, optional=True),
+        Task("away", run="tests.runtime.engines.process_bodies:burns", engine="process"),
+        Task("thread", run=works),
+        Task("loop", run=async_one),
+    ]
+    with anyio.fail_after(30):
+        async with Runtime(tmp_path / "state.db") as runtime:
+            job = await runtime.submit(Workstream("w", tasks=tasks), id="j")
+            outcome = await job.wait()
+            attempts = {name: await job.attempts(name) for name in outcome.tasks}
+            told = await history(runtime)
+            metrics = runtime.metrics()
+    for name in ("burns", "fails", "away"):
+        for attempt in attempts[name]:
+            assert attempt.cpu_seconds is not None, name
+            assert attempt.cpu_seconds >= BURNT, name
+        assert outcome.tasks[name].cpu_seconds == attempts[name][-1].cpu_seconds
+        assert outcome.tasks[name].peak_memory_bytes == attempts[name][-1].peak_memory_bytes
+        ends = [event.metadata or {} for event in told if event.entity_id == f"j@1/{name}" and event.attempt]
+        ends = [end for end in ends if "cpu_seconds" in end]
+        assert [end["cpu_seconds"] for end in ends] == [
+            pytest.approx(one.cpu_seconds, abs=1e-6) for one in attempts[name]
+        ], name
+    assert len(attempts["fails"]) == 2
+    for name in ("thread", "loop"):
+        (attempt,) = attempts[name]
+        assert (attempt.cpu_seconds, attempt.peak_memory_bytes) == (None, None)
+        assert outcome.tasks[name].produced is None
+    spent = sum(attempt.cpu_seconds or 0.0 for name in ("burns", "fails") for attempt in attempts[name])
+    assert metrics.cpu_seconds["command"] == pytest.approx(spent)
+    assert metrics.cpu_seconds["process"] == pytest.approx(attempts["away"][0].cpu_seconds)
+    assert set(metrics.cpu_seconds) == {"command", "process"}
+    if sys.platform == "linux":
+        assert attempts["away"][0].peak_memory_bytes == metrics.peak_memory_bytes["process"] > 1_000_000
+    with closing(sqlite3.connect(tmp_path / "state.db")) as connection:
+        rows = connection.execute("SELECT task_id, attempt, cpu_seconds, peak_memory_bytes FROM attempts").fetchall()
+        kept = [one for ones in attempts.values() for one in ones]
+        expected = [(one.task_id, one.attempt, one.cpu_seconds, one.peak_memory_bytes) for one in kept]
+        assert sorted(rows, key=str) == sorted(expected, key=str)
+        for view in ("tasks", "guarded_task_states"):
+            rows = connection.execute(f"SELECT task_id, cpu_seconds, peak_memory_bytes FROM {view}").fetchall()
+            assert dict(zip([row[0] for row in rows], [row[1:] for row in rows], strict=True)) == {
+                f"j@1/{name}": (ones[-1].cpu_seconds, ones[-1].peak_memory_bytes) for name, ones in attempts.items()
+            }, view
+
+
+async def history(runtime: Runtime) -> list[Transitioned]:
+    told: list[Transitioned] = await runtime.read(lambda: [*runtime.journal.transitions(job_id="j")])
+    return told
+
+
+async def test_what_checks_used_is_counted_but_is_no_attempts(tmp_path: Path) -> None:
+    with anyio.fail_after(30):
+        async with Runtime(tmp_path / "state.db") as runtime:
+            checked = Task("one", run=works, checks=[Check(command=BURNS)])
+            job = await runtime.submit(Workstream("w", tasks=[checked]), id="j")
+            outcome = await job.wait()
+            assert outcome.tasks["one"].cpu_seconds is None
+            assert runtime.metrics().cpu_seconds["command"] >= BURNT
+
+
+async def test_an_older_journal_gets_the_columns_when_it_is_opened(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    async with Runtime(path) as runtime:
+        job = await runtime.submit(Workstream("w", tasks=[Task("one", command=["true"])]), id="j")
+        await job.wait()
+    views = ("attempts", "tasks", "guarded_task_states")
+    with closing(sqlite3.connect(path)) as connection:
+        for view in views:
+            connection.execute(f"DROP VIEW {view}")
+            connection.execute(f"CREATE VIEW {view} AS SELECT 'older' AS task_id")
+        connection.execute("PRAGMA user_version = 4")
+    async with Runtime(path):
+        pass
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone() == (len(MIGRATIONS),)
+        for view in views:
+            ((cpu, memory),) = connection.execute(f"SELECT cpu_seconds, peak_memory_bytes FROM {view}")
+            assert cpu is not None, view
+            assert memory is None or memory > 0, view
