@@ -35,6 +35,7 @@ class Loaded(msgspec.Struct):
     outbox: list[OutboxRow] = []
     last_key: int = 0  # the highest key and fencing token ever given
     last_seq: int = 0  # the highest transition number
+    last_command: int = 0  # the number of the newest row of the inbox: later ones were put there while this one ran it
     incarnations: dict[str, int] = {}  # the last incarnation by worker name
     paused: dict[str, str] = {}  # why an operator paused the last incarnation, by worker name
     archiving: bool = False  # whether jobs that have ended are still to be moved out

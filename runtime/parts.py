@@ -250,7 +250,9 @@ class RuntimeParts(ABC):
         await self._machines.recall()
         self._children = Children(self._whole, self._host, runners)
         asking = await self._open_engines(runners)
-        taker = self._taker = Taker(self._whole, self._host, self._requests, self.read_own, start)
+        taker = self._taker = Taker(
+            self._whole, self._host, self._requests, self.read_own, start, left_up_to=loaded.last_command
+        )
         self._machines.on_spawn = taker.spawned
         taker.on_ring = self._rung
         if loaded.jobs:
@@ -262,14 +264,14 @@ class RuntimeParts(ABC):
         return taker
 
     async def _catch_up(self, taker: Taker) -> None:
-        """With the dispatcher running: recover, do what is in the inbox, start the workers."""
+        """With the dispatcher running: recover, do what people have left in the inbox, start the workers."""
         self._running = self._open = True
         if self._shared_tools is not None:
             await self._shared_tools.begin()
         if self._membership is not None:
             await self._membership.join()
         self._taking_inbox = True
-        await taker.take(unheard=True)  # what was put into the inbox while nobody ran it comes before anything runs
+        await taker.take_left()  # what people said while nobody ran it comes before anything runs
         self._taking_inbox = False
         self._host.tell(InboxTaken())
         for job in self._host.kernel.jobs.values():

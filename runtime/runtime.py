@@ -252,6 +252,17 @@ class Runtime(RuntimeLife):
         self._check_open_here()
         await hooks_over(self._host)
 
+    async def caught_up(self) -> None:
+        """Wait until the events that were left for machines, while nobody ran the journal, have been done.
+
+        What other programs leave is taken once the runtime is open: commands of people before it opens, events of
+        machines from then on, oldest first, while the program runs. Those for a machine that this program has not got
+        are not waited for. Raises RuntimeClosed.
+        """
+        self._check_open_here()
+        await self._taker.caught_up()
+        self._check_open_here()
+
     def now(self) -> float:
         """For the board: its clock's UTC epoch seconds."""
         return self._host.now()

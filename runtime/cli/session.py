@@ -204,6 +204,7 @@ class Session:
         """Wait until there is nothing more to do. Cancelled when the runtime has drained."""
         for job in jobs:
             await job.wait()
+        await runtime.caught_up()
         await runtime.hooks_over()
         self._over.set()
 

@@ -9,6 +9,8 @@ Rules:
 - What people say comes before events of machines, which may be very many: each look takes all of the first, and so many
   of the second that no more than `IN_HAND` are in hand, `AT_ONCE` of them being done. The rest stays in the journal
   until half of those have been done.
+- What people left while nobody ran the journal is done before anything runs. Events that were left are data: they are
+  taken once the runtime is open, in their order, while its program runs. `caught_up` waits for them.
 - Each is answered once: what took effect in the same commit as the effect (its row's number travels with the
   `request_id`), what was refused by a commit of its own.
 - A row is unanswered until then, whatever happens: after a kill it is taken again at the next start, where its key says
@@ -82,6 +84,8 @@ class Taker:
     """The inbox's side of a runtime.
 
     read: runs a blocking question to the journal. start: runs a coroutine function among the runtime's own tasks.
+    left_up_to: the number of the last row that was in the inbox as the journal was opened. Nobody waits for the answers
+    to those: a notice tells of what is refused, and what is for a machine that is not here waits for it.
     """
 
     def __init__(
@@ -91,6 +95,8 @@ class Taker:
         requests: Requests,
         read: Callable[..., Awaitable[Any]],
         start: Callable[[Callable[[], Any]], object],
+        *,
+        left_up_to: int,
     ) -> None:
         self._start = start
         self._runtime = runtime
@@ -109,9 +115,12 @@ class Taker:
         self._left: set[int] = set()  # rows that have been tried in vain: nobody waits for their answers any more
         self._failing: set[str] = set()  # the lines whose last try met a journal that cannot be read
         self._unread = False  # the last look failed, or the last try of one of those
-        self._unheard = False  # nobody waits for the answers to what is there: it was put there before the start
+        self._left_up_to = left_up_to
+        self._events_too = False  # what people left has been done: events are taken from now on
+        self._all_left_taken = False  # no event that was left is in the inbox without having been taken
+        self._left_in_lines = 0  # rows that were left, and are in the lines
+        self._caught_up = anyio.Event()  # what was left has been done, or waits for its machine
         self._doing = anyio.Semaphore(AT_ONCE)
-        self._starting = False
         self._wanted = False  # it is to look again
         self._again: anyio.CancelScope | None = None  # of the task that does
         self._again_begun = False
@@ -123,26 +132,24 @@ class Taker:
     async def serve(self, *, task_status: TaskStatus[None]) -> None:
         """Take what comes, whenever somebody rings, until it is cancelled."""
         bell = self._host.journal.bell()
-        if bell is None:
-            self._ended.set()
-            task_status.started()
-            return
         try:
             task_status.started()
             with self._serving:
-                await self.take()  # what was put there before there was a bell
-                while True:
+                await self.take()  # events that were left, and what was put there before there was a bell
+                while bell is not None:
                     with anyio.move_on_after(AGAIN if self._unread or self._lines or self._more else None):
                         await bell.heard()
                     self.on_ring()
                     await self.take()
         finally:
-            bell.close()
+            if bell is not None:
+                bell.close()
             self._ended.set()
 
     async def close(self) -> None:
         """Take nothing more; returns when the journal is no longer asked, since it is about to be closed."""
         self._closed = True
+        self._caught_up.set()
         self._serving.cancel()
         await self._ended.wait()
         if self._again is not None:
@@ -168,34 +175,35 @@ class Taker:
                 made[row.target] = min(row.sent_at, made.get(row.target, row.sent_at))
         return made
 
-    async def take(self, *, unheard: bool = False) -> None:
-        """Have done what is in the inbox. unheard: nobody waits for the answers, so a notice tells of refusals, and it
-        returns when all has been done, or cannot be.
-        """
-        self._unheard |= unheard
-        self._starting |= unheard
-        try:
-            async with self._taking:
-                await self._take_people()
-                await self._take_events()
-            self._failing.intersection_update(self._lines)
-            self._unread = bool(self._failing)
-            self._unheard &= self._more
-        except RuntimeClosed:
-            return  # the next start takes them
-        except JournalError as error:
-            self._tell_unreadable(error)
-            self._look_again()
-        if not unheard:
-            return
+    async def take_left(self) -> None:
+        """Have done what people have left in the inbox; returns when all of it has been done, or cannot be."""
+        await self.take()
         while self._lines or (self._again is not None and not self._unread):
             for line in [*self._lines.values()]:
                 await line.over.wait()
             if self._again is not None and not self._unread:
                 await self._not_again.wait()
-        self._starting = False
-        for machine in self._waiting:
-            self._tell_waiting(machine)
+        self._events_too = True
+
+    async def caught_up(self) -> None:
+        """Wait until all that was left in the inbox has been done, or waits for its machine; or it is closed."""
+        await self._caught_up.wait()
+
+    async def take(self) -> None:
+        """Have done what is in the inbox: events of machines too, once what people have left has been done."""
+        try:
+            async with self._taking:
+                await self._take_people()
+                if self._events_too:
+                    await self._take_events()
+            self._failing.intersection_update(self._lines)
+            self._unread = bool(self._failing)
+        except RuntimeClosed:
+            return  # the next start takes them
+        except JournalError as error:
+            self._tell_unreadable(error)
+            self._look_again()
+        self._look_whether_caught_up()
 
     async def _take_people(self) -> None:
         """Take what is about jobs, tasks, workers and tools: all of it."""
@@ -213,11 +221,13 @@ class Taker:
         whole, seen = len(rows) < limit, {row.row for row in rows}
         self._events = {row for row in self._events if row in seen or (not whole and row > rows[-1].row)}
         self._more = not whole
+        self._all_left_taken = whole or rows[-1].row > self._left_up_to
         for row in rows:
             if row.row in self._events:
                 continue
             if self._in_hand >= IN_HAND:
                 self._more = True
+                self._all_left_taken = row.row > self._left_up_to
                 break
             self._events.add(row.row)
             if self._waits(row, self._is_unheard(row)):
@@ -231,7 +241,16 @@ class Taker:
             self._look_again()
 
     def _is_unheard(self, row: InboxRow) -> bool:
-        return self._unheard or row.row in self._left
+        return self._was_left(row) or row.row in self._left
+
+    def _was_left(self, row: InboxRow) -> bool:
+        return row.row <= self._left_up_to
+
+    def _look_whether_caught_up(self) -> None:
+        if self._all_left_taken and not self._left_in_lines and not self._caught_up.is_set():
+            self._caught_up.set()
+            for machine in [*self._waiting]:
+                self._tell_waiting(machine)
 
     def _waits(self, row: InboxRow, unheard: bool) -> bool:
         """Whether it waits for a machine that others wait for already: it is not tried then, but put behind them."""
@@ -266,6 +285,7 @@ class Taker:
         line = self._line(about)
         line.rows.append((row, self._is_unheard(row)))
         line.requests[row.request_id] += 1
+        self._left_in_lines += self._was_left(row)
         self._line_of[row.request_id] = about
 
     def _line(self, about: str) -> _Line:
@@ -292,8 +312,9 @@ class Taker:
     def _end_line(self, machine: str, line: _Line) -> None:
         if line.again:
             self.spawned(machine)
-        elif not self._starting:
+        elif self._caught_up.is_set():
             self._tell_waiting(machine)
+        self._look_whether_caught_up()
 
     async def _next(self, about: str, line: _Line) -> None:
         row, unheard = line.rows[0]
@@ -311,6 +332,7 @@ class Taker:
             self._failing.add(about)
             self._left.update(row.row for row, unheard in line.rows if unheard)
             self._put_back(line, 0)
+            self._all_left_taken = False
             self._look_again()
             return
         finally:
@@ -324,9 +346,11 @@ class Taker:
         if row.kind == "machine":
             self._in_hand -= 1
             self._look_for_more()
+        self._look_whether_caught_up()
 
     def _let_go(self, line: _Line, row: InboxRow) -> None:
         """It is in a line no more: forget where others of its key would go, unless there are some."""
+        self._left_in_lines -= self._was_left(row)
         line.requests[row.request_id] -= 1
         if not line.requests[row.request_id]:
             del line.requests[row.request_id]
@@ -359,6 +383,7 @@ class Taker:
             line.again = True  # the one that is being done may have been too early
             self._put_back(line, int(line.busy))
         self._events.difference_update(absent.rows)
+        self._all_left_taken = False
         self._host.events_left -= len(absent.rows)
         self._look_again()
 

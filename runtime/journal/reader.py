@@ -349,6 +349,7 @@ class SqliteReader:
             if (spec := self.spec(key)) is not None:
                 loaded.specs[key] = spec
         loaded.last_key, loaded.last_seq = self._rows("SELECT last_key, last_seq FROM meta")[0]
+        (loaded.last_command,) = self._rows("SELECT coalesce(max(key), 0) FROM inbox_rows")[0]
         return loaded
 
     # -- rows

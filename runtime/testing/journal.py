@@ -64,6 +64,7 @@ class SimulatedJournal(MemoryJournal):
         """Load the living, as they were written."""
         loaded = super().open(on_durable=on_durable, call_threadsafe=call_threadsafe, after_commit=after_commit)
         self._call = call_threadsafe
+        loaded.last_command = len(self._inbox)
         return msgspec.json.decode(msgspec.json.encode(loaded), type=Loaded)
 
     def append(self, entry: Entry) -> int:

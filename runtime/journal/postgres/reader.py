@@ -295,6 +295,7 @@ class PostgresReader:
         self._load_streams(loaded, all_attempts=part is None)
         for name, last in self._rows("SELECT name, max(run) FROM worker_records GROUP BY name"):
             loaded.incarnations[name] = last
+        (loaded.last_command,) = self._rows("SELECT coalesce(max(key), 0) FROM inbox_rows")[0]
         return loaded
 
     def _load_nodes(self, loaded: Loaded, nodes: list[int]) -> None:

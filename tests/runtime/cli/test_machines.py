@@ -120,6 +120,7 @@ def running(**options: Any) -> Iterator[Live]:
             Runtime("callboard.db", **{"workers": (), "drain_deadline": 0, **options})
         ) as runtime,
     ):
+        portal.call(runtime.caught_up)  # what was left before
         yield Live(portal, runtime)
 
 

@@ -131,7 +131,8 @@ class MemoryNode:
         self.epoch = next(self.base.epochs)
         self.state, self.until = "living", self.base.clock() + self.lease
         self.base.seats.append(self)
-        return Loaded(last_key=self.epoch * EPOCH, last_seq=self.epoch * EPOCH)
+        last = max(self.base.rows, default=0)
+        return Loaded(last_key=self.epoch * EPOCH, last_seq=self.epoch * EPOCH, last_command=last)
 
     def bell(self) -> RungBell:
         return RungBell(self)

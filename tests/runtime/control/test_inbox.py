@@ -7,6 +7,7 @@ import os
 import socket
 import sqlite3
 import stat
+import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -337,14 +338,15 @@ async def test_an_event_that_waited_for_its_machine_takes_effect_once_and_is_ref
     rows = [put(journal, fire(event, f"r{number}")) for number, event in enumerate(["push", "shout", "push"])]
     with monkeypatch.context() as elsewhere:
         elsewhere.delitem(globals(), "GATE")
-        async with opened(journal):
-            pass
+        async with opened(journal) as runtime:
+            await runtime.caught_up()
         with contextlib.closing(SqliteReader(journal)) as reader:
             assert [row.row for row in reader.inbox()] == rows
     for _ in range(2):
         runtime, told = opened(journal), list[Notice]()
         runtime.on_trouble = told.append
         async with runtime:
+            await runtime.caught_up()
             assert runtime.machine("gate-1").state == "open"
     answers = [answer_of(journal, row, 0) for row in rows]
     assert [answer and (answer.state, answer.refused) for answer in answers] == [
@@ -380,6 +382,7 @@ async def test_what_waits_for_a_machine_is_done_though_the_journal_could_not_be_
         runtime, told = opened(journal), list[Notice]()
         runtime.on_trouble = told.append
         async with runtime:
+            await runtime.caught_up()
             monkeypatch.setattr(SqliteJournal, "request", failing(SqliteJournal.request, 3))
             elsewhere.setitem(globals(), "GATE", MACHINE)
             ref = runtime.spawn(MachineActor(MACHINE), name="gate-1")
@@ -583,7 +586,8 @@ async def test_what_people_say_is_done_before_the_many_events_that_were_put_ther
     monkeypatch.setattr(SqliteReader, "inbox", counted)
     if left:
         rows = [*rings(journal, 20, 15), put(journal, cancel("j/a", "r1"))]
-    async with opened(journal):
+    async with opened(journal) as runtime:
+        await runtime.caught_up()
         if not left:
             rows = [*rings(journal, 20, 15), put(journal, cancel("j/a", "r1"))]
             ring(journal)
@@ -599,7 +603,7 @@ async def test_what_people_say_is_done_before_the_many_events_that_were_put_ther
     assert max(read) <= 250
 
 
-async def test_what_somebody_says_while_a_start_does_what_was_left_is_done_before_the_rest_of_that(
+async def test_what_somebody_says_while_events_that_were_left_are_done_is_done_before_the_rest_of_those(
     journal: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(takers, "IN_HAND", 20)
@@ -616,7 +620,8 @@ async def test_what_somebody_says_while_a_start_does_what_was_left_is_done_befor
         await perform(runtime, row)
 
     monkeypatch.setattr(takers, "perform", performing)
-    async with opened(journal):
+    async with opened(journal) as runtime:
+        await runtime.caught_up()
         assert len(done) == 201
     assert (answer := answer_of(journal, said[0], 0)) is not None
     assert answer.state == "cancelled"
@@ -634,6 +639,7 @@ async def test_many_events_for_machines_that_are_not_here_are_told_once_counted_
         runtime, told = opened(journal), list[Notice]()
         runtime.on_trouble = told.append
         async with runtime:
+            await runtime.caught_up()
             waits = [notice for notice in told if notice.event == "command_waits"]
             assert sorted((notice.facts["target"], notice.facts["waiting"]) for notice in waits) == [
                 ("bell-0", 30), ("bell-1", 30),
@@ -650,6 +656,138 @@ async def test_many_events_for_machines_that_are_not_here_are_told_once_counted_
 
 
 SPARE = BELL
+
+
+async def ended_at_once() -> None:
+    pass
+
+
+async def test_a_program_runs_before_events_that_were_left_are_done_and_beside_them(
+    journal: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(takers, "IN_HAND", 40)
+    await with_bells(journal, 20)
+    rows = [*rings(journal, 20, 15), put(journal, cancel("j/a", "r1"))]
+    perform, done, go_on = takers.perform, list[str](), anyio.Event()
+
+    async def performing(runtime: Runtime, row: InboxRow) -> None:
+        if row.kind == "machine":
+            await go_on.wait()
+        done.append(row.target)
+        await perform(runtime, row)
+
+    monkeypatch.setattr(takers, "perform", performing)
+    with anyio.fail_after(60):
+        async with Runtime(journal) as runtime:
+            assert done == ["j/a"]  # what people said, and no event
+            job = await runtime.submit(Workstream("beside", tasks=[Task("one", run=ended_at_once)]))
+            assert (await job.wait()).state == "completed"
+            assert done == ["j/a"]
+            go_on.set()
+            await runtime.caught_up()
+            assert len(done) == 301
+    assert None not in [answer_of(journal, row, 0) for row in rows]
+    for machine in range(20):
+        assert [reason for name, _, reason in taken(journal) if name == f"bell-{machine}"] == [*map(str, range(15))]
+
+
+async def test_leaving_does_not_wait_for_events_that_were_left_and_the_next_start_goes_on_with_them(
+    journal: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(takers, "IN_HAND", 10)
+    await with_bells(journal, 3)
+    rows = rings(journal, 3, 20)
+    perform, done, enough = takers.perform, list[str](), anyio.Event()
+
+    async def performing(runtime: Runtime, row: InboxRow) -> None:
+        if len(done) >= 25:
+            enough.set()
+            await anyio.sleep_forever()
+        done.append(row.request_id)
+        await perform(runtime, row)
+
+    with anyio.fail_after(60), monkeypatch.context() as slow:
+        slow.setattr(takers, "perform", performing)
+        async with opened(journal) as runtime:
+            await enough.wait()
+    assert 0 < sum(answer_of(journal, row, 0) is None for row in rows) < len(rows)
+    async with opened(journal) as runtime:
+        await runtime.caught_up()
+    assert None not in [answer_of(journal, row, 0) for row in rows]
+    for machine in range(3):
+        assert [reason for name, _, reason in taken(journal) if name == f"bell-{machine}"] == [*map(str, range(20))]
+
+
+KILLED = """
+import os, sys, anyio
+from callboard import Machine, MachineActor, Runtime, State, Transition
+from callboard.runtime.control import taker
+
+def ring(event):
+    rung.append(event)
+    if len(rung) == 30 and sys.argv[2] == "kill":
+        os._exit(9)  # in the middle of what was left: some of it is committed, some is done and is not
+
+rung = []
+STATES = [State("quiet", bounded_by="anybody")]
+BELL = Machine("bell", "quiet", STATES, [Transition("quiet", "ring", "quiet")], endless=True)
+taker.IN_HAND = 10
+
+async def main():
+    async with Runtime(sys.argv[1], workers=()) as runtime:
+        events = runtime.events(kind="machine", event="ring")
+        for number in range(3):
+            await runtime.spawn(MachineActor(BELL), name=f"bell-{number}")
+        if sys.argv[2] == "kill":
+            with anyio.fail_after(60):
+                async for event in events:
+                    ring(event)
+        await runtime.caught_up()
+
+anyio.run(main)
+"""
+
+
+async def test_of_events_that_were_left_none_is_lost_or_done_twice_by_a_kill_in_the_middle(journal: Path) -> None:
+    program = journal.with_name("bells.py")
+    program.write_text(KILLED)
+
+    async def run(how: str) -> int:
+        done = await anyio.run_process([sys.executable, program, journal, how], check=False)
+        return done.returncode
+
+    with anyio.fail_after(120):
+        assert await run("spawn") == 0
+        rows = rings(journal, 3, 40)
+        assert await run("kill") == 9
+        assert 0 < len(taken(journal)) < len(rows)
+        assert await run("rest") == 0
+    assert None not in [answer_of(journal, row, 0) for row in rows]
+    for machine in range(3):
+        assert [reason for name, _, reason in taken(journal) if name == f"bell-{machine}"] == [*map(str, range(40))]
+
+
+async def test_an_event_for_a_machine_that_is_not_here_is_refused_while_events_that_were_left_are_done(
+    journal: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(takers, "IN_HAND", 10)
+    await with_bells(journal, 1)
+    rings(journal, 1, 30)
+    perform, go_on = takers.perform, anyio.Event()
+
+    async def performing(runtime: Runtime, row: InboxRow) -> None:
+        await go_on.wait()
+        await perform(runtime, row)
+
+    monkeypatch.setattr(takers, "perform", performing)
+    with anyio.fail_after(60):
+        async with opened(journal) as runtime:
+            late = put(journal, InboxRow("fire", "machine", "nobody", "late", {"event": "ring"}))
+            go_on.set()
+            answer = await anyio.to_thread.run_sync(answer_of, journal, late, 60)
+            assert answer is not None
+            assert answer.refused == "missing"
+            await runtime.caught_up()
 
 
 async def test_no_more_is_put_there_than_may_wait_and_events_leave_room_for_what_people_say(
@@ -678,8 +816,8 @@ async def test_no_more_is_put_there_than_may_wait_and_events_leave_room_for_what
         put(journal, cancel("j/a", f"r{number}"))
     assert "3 commands for task j/a wait" in full(cancel("j/a", "r3"))
     put(journal, cancel("j/b", "r4"))
-    async with opened(journal):
-        pass
+    async with opened(journal) as runtime:
+        await runtime.caught_up()
     put(journal, pull(0, 4))
     assert len(taken(journal)) == 8 + 2
 
@@ -699,6 +837,7 @@ async def test_of_many_events_for_an_absent_machine_one_is_tried_at_a_start(
     monkeypatch.setattr(takers, "perform", performing)
     monkeypatch.delitem(globals(), "BELL")
     async with opened(journal) as runtime:
+        await runtime.caught_up()
         assert (sorted(tried), runtime.metrics().events_left) == (["bell-0", "bell-1"], 100)
 
 
@@ -730,5 +869,6 @@ async def test_a_line_that_never_ends_keeps_no_keys_of_what_has_been_done(
 
     monkeypatch.setattr(takers, "perform", performing)
     async with opened(journal) as runtime:
+        await runtime.caught_up()
         assert (len(kept), max(kept) <= 10) == (100, True)
         assert not runtime._taker._line_of
