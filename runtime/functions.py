@@ -223,6 +223,7 @@ def _program(where: str, path: str) -> ModuleType:
 
 
 def _module(name: str, where: str, path: str) -> ModuleType:
+    cause: Exception | None = None
     try:
         if where and is_own_file(file_of(where, name)):
             return sys.modules[MAIN]
@@ -242,8 +243,8 @@ def _module(name: str, where: str, path: str) -> ModuleType:
         else:
             text = f"module {name!r} imports {error.name!r}, which is not there"
     except Exception as error:  # a module may raise whatever it likes while it is imported
-        text = f"module {name!r} cannot be imported: {said(error)}"
-    raise BodyNotFound(f"{spoken(path)!r}: {text}")
+        text, cause = f"module {name!r} cannot be imported: {said(error)}", error
+    raise BodyNotFound(f"{spoken(path)!r}: {text}") from cause
 
 
 def _plain_module(name: str) -> ModuleType:

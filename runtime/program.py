@@ -14,6 +14,9 @@ Rules
   it might do at once whatever it does.
 - `__main__:work`, without a file, is of a journal that an older version wrote: nobody can know whose it is. Who knows
   says so (`@runtime.task(aliases=["__main__:work"])`).
+- A program may change its working folder while it is loaded (`os.chdir("data")`). Whoever loads it once more begins
+  where it was begun. That is known as well as it can be: by its file, where its path was typed relative to that folder,
+  else it is where the program was when this module was imported.
 """
 
 from __future__ import annotations
@@ -21,8 +24,8 @@ from __future__ import annotations
 import os
 import sys
 import uuid
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
 from inspect import unwrap
 from types import ModuleType
 from typing import Any, cast
@@ -37,13 +40,60 @@ NOT_OF_A_FILE = f"{MAIN}@#"
 _MARK = f"#{uuid.uuid4().hex[:16]}"  # of this process
 
 _told: tuple[str, str] | None = None
+_told_folder = ""
 _seen: tuple[Any, tuple[str, str] | None] = None, None  # a main module, and how it is found: a path is taken once
 
 
-def be_told_of(main: tuple[str, str] | None) -> None:
-    """Know the module of another process's program as that of this one: it works for that."""
-    global _told  # noqa: PLW0603 - a process has one program
-    _told = main
+def _here() -> str:
+    """The working folder; empty where it is not there any more."""
+    try:
+        return os.getcwd()  # noqa: PTH109 - as text
+    except OSError:
+        return ""
+
+
+def _first_folder() -> str:
+    """Where this process's program was begun."""
+    file, typed = _file(sys.modules.get(MAIN)), sys.argv[0] if sys.argv else ""
+    if file is not None and typed and not os.path.isabs(typed):  # noqa: PTH117 - as it was typed
+        ending = os.sep + os.path.normpath(typed)
+        if file.endswith(ending) and os.path.isdir(folder := file.removesuffix(ending) or os.sep):  # noqa: PTH112
+            return folder
+    return _here()
+
+
+def began_in() -> str:
+    """The folder in which the program was begun; empty where that is not known."""
+    return _told_folder or _BEGAN_IN
+
+
+@contextmanager
+def where_it_began() -> Generator[None, None, None]:
+    """Be in the folder in which the program was begun, if it is there, and then where the process was before."""
+    before = _here()
+    with suppress(OSError):  # it was removed, or is on another machine
+        os.chdir(began_in() or before)
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            os.chdir(before)
+
+
+def search_path() -> list[str]:
+    """`sys.path` for another process: what is relative there is looked for where the program began, too."""
+    folder, path = began_in(), list[str]()
+    for entry in map(str, sys.path):
+        path.append(entry)
+        if folder and folder != _here() and not os.path.isabs(entry):  # noqa: PTH117 - it is text
+            path.append(os.path.normpath(os.path.join(folder, entry)))  # noqa: PTH118
+    return path
+
+
+def be_told_of(main: tuple[str, str] | None, folder: str) -> None:
+    """Know the module of another process's program, and where it began, as those of this one: it works for that."""
+    global _told, _told_folder
+    _told, _told_folder = main, folder
 
 
 def own_main() -> tuple[str, str] | None:
@@ -66,7 +116,7 @@ def _found(main: Any) -> tuple[str, str] | None:
         return "file", sys.executable
     if not isinstance(file, str) or (file.startswith("<") and file.endswith(">")):  # as "<stdin>"
         return None
-    return "file", os.path.abspath(file)  # noqa: PTH100 - no link is followed
+    return "file", os.path.normpath(os.path.join(_BEGAN_IN, file))  # noqa: PTH118 - no link is followed
 
 
 def own_name() -> str:
@@ -168,3 +218,6 @@ def _main() -> ModuleType | None:
 def _file(module: object) -> str | None:
     file = getattr(module, "__file__", None)
     return file if isinstance(file, str) else None
+
+
+_BEGAN_IN = _first_folder()

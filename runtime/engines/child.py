@@ -115,7 +115,7 @@ class Child:
             case Hello():
                 sys.path[:] = frame.path
                 sys.argv[:] = frame.argv
-                be_told_of(frame.main)
+                be_told_of(frame.main, frame.folder)
             case Begin():
                 self._todo.put(frame)
             case Halt(token=token):

@@ -28,7 +28,7 @@ from pathlib import Path
 
 import msgspec
 
-from ..program import own_main
+from ..program import began_in, own_main, search_path
 from .context import Saved
 from .contract import ProcessInfo
 from .lookout import Lookout
@@ -227,7 +227,7 @@ class Keeper(Lookout[Seat]):
             os.set_blocking(descriptor, False)
             self._selector.register(descriptor, selectors.EVENT_READ, (step, seat))
         self._await_exit(seat)
-        self._send(seat, Hello([str(one) for one in sys.path], list(sys.argv), own_main()))
+        self._send(seat, Hello(search_path(), list(sys.argv), own_main(), began_in()))
 
     def _limit_start(self, seat: Seat) -> None:
         seat.due, seat.beginning = time.monotonic() + self._start_limit, Look(seat.group)

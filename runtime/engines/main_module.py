@@ -4,6 +4,10 @@ A program is not imported, it is run; so a worker process runs it once more unde
 multiprocessing does, and calls that module `__main__`. What the program does only as the program stands behind
 `if __name__ == "__main__":`, and is not done again. A program that forgot that would open its runtime in every worker
 process; while modules are being loaded there, that is refused.
+
+The working folder is the program's, which that may have changed since it was begun. The program itself is loaded in the
+folder in which it was begun: that is where its own `os.chdir("data")` was right. A module is imported where the program
+is, and where it began if a file is missing so. Afterwards the process is where it was before.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ from typing import Any
 
 from ...actors.theirs import called, said
 from ..functions import BodyNotFound, follow, parts_of, spoken, wants_too_much
-from ..program import AGAIN, MAIN, main_module, own_main
+from ..program import AGAIN, MAIN, main_module, own_main, where_it_began
 
 _loading = False
 
@@ -31,12 +35,22 @@ def function_of(path: str) -> Callable[..., Any]:
     try:
         if _is_of_program(path) and main_module() is None:
             _load(path)
-        func = follow(path)
+        func = _followed(path)
     finally:
         _loading = before
     if problem := wants_too_much(func):
         raise BodyNotFound(problem)
     return func
+
+
+def _followed(path: str) -> Callable[..., Any]:
+    try:
+        return follow(path)
+    except BodyNotFound as error:
+        if not isinstance(error.__cause__, OSError):
+            raise
+    with where_it_began():
+        return follow(path)
 
 
 def refuse_while_loading() -> None:
@@ -67,6 +81,7 @@ def load_main(main: tuple[str, str] | None) -> None:
         raise ImportError("the program was not read from a file, so another process cannot find its functions")
     how, where = main
     module = ModuleType(AGAIN)
-    found = runpy.run_module(where, run_name=AGAIN) if how == "module" else runpy.run_path(where, run_name=AGAIN)
+    with where_it_began():
+        found = runpy.run_module(where, run_name=AGAIN) if how == "module" else runpy.run_path(where, run_name=AGAIN)
     module.__dict__.update(found)
     sys.modules[MAIN] = sys.modules[AGAIN] = module

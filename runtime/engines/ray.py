@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING
 import anyio
 import msgspec
 
+from ..program import search_path
 from .base import BaseEngine, Run
 from .beats import Beats
 from .context import TaskContext
@@ -256,7 +257,7 @@ class RayEngine(BaseEngine[_RayRun]):
             closed = self._keeper_closed = anyio.Event()
             self._keeper = RayKeeper(
                 _Hearing(self, line, closed), self._cluster, environment=self._environment,
-                path=[str(one) for one in sys.path], argv=list(sys.argv), lease=self._lease,
+                path=search_path(), argv=list(sys.argv), lease=self._lease,
             )  # fmt: skip
         return self._keeper
 

@@ -79,7 +79,7 @@ class RayWorker:
         node = own_node()
         sys.path += [one for one in told.path if one not in sys.path and Path(one or ".").exists()]
         sys.argv[:] = told.argv
-        be_told_of(told.main)
+        be_told_of(told.main, told.folder)
         os.environ.update(told.environment)
         os.environ[MARK] = uuid.uuid4().hex
         self._folder = Path(tempfile.mkdtemp(prefix="callboard-ray-"))

@@ -25,6 +25,7 @@ from typing import Any, cast
 import msgspec
 
 from ..imported import imported
+from ..program import search_path
 from .keeper import environment_of_ours
 from .raycluster import Actor, Cluster, RayCluster, RayTrouble, RayUnavailable, Then, check_installed
 from .wire import Unpacker
@@ -68,7 +69,7 @@ class Client:
             theirs.close()
         self._line = ours
         threading.Thread(target=self._read, name="callboard-ray-client", daemon=True).start()
-        self._send(([str(one) for one in sys.path], list(sys.argv), settings))
+        self._send((search_path(), list(sys.argv), settings))
 
     def tell(self, then: Then, verb: str, *args: Any) -> None:
         """Have something done there; `then(value, trouble)` in a thread."""

@@ -22,7 +22,7 @@ from typing import Any
 
 import msgspec
 
-from ..program import own_main
+from ..program import began_in, own_main
 from .context import Saved
 from .contract import Outcome
 from .rayclient import Connection
@@ -170,7 +170,7 @@ class RayKeeper:
         if seat.stage == "looked_for":
             return  # the next incarnation has its actor there
         name = f"{seat.worker}#{seat.incarnation}"
-        welcome = Welcome(name, self._path, self._argv, own_main(), self._environment, self._lease)
+        welcome = Welcome(name, self._path, self._argv, own_main(), began_in(), self._environment, self._lease)
         actor = self._cluster.start(name, msgspec.msgpack.encode(welcome), seat.resources, seat.labels)
         if seat.stage in _DONE_FOR:  # nobody would end it
             actor.kill()

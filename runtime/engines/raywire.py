@@ -21,7 +21,8 @@ from .wire import Answered, Begin, Frame, Said, Unwanted, Want
 
 
 class Welcome(msgspec.Struct, frozen=True):
-    """What an actor is made with. worker: "name#incarnation". path, argv, main: as a worker process is told (`wire`).
+    """What an actor is made with. worker: "name#incarnation". path, argv, main, folder: as a worker process is told
+    (`wire.Hello`).
 
     environment: variables by which what is started there is known. lease: seconds without a word of its runtime after
     which it ends itself, with all that it started.
@@ -31,6 +32,7 @@ class Welcome(msgspec.Struct, frozen=True):
     path: list[str]
     argv: list[str]
     main: tuple[str, str] | None
+    folder: str
     environment: dict[str, str]
     lease: float
 

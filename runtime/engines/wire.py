@@ -30,11 +30,14 @@ class Frame(msgspec.Struct, frozen=True, tag=True, omit_defaults=True, gc=False)
 
 
 class Hello(Frame, frozen=True):
-    """How the program that started the process finds its modules, and what its `__main__` is (`program.py`)."""
+    """How the program that started the process finds its modules, what its `__main__` is, and where it was begun
+    (`program.py`).
+    """
 
     path: list[str]
     argv: list[str]
     main: tuple[str, str] | None
+    folder: str
 
 
 class Facts(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -267,6 +267,53 @@ def test_a_program_without_a_file_is_its_process(tmp_path: Path) -> None:
     assert "cannot be found by a worker process" in done.stderr
 
 
+MOVING = """
+import os, sys, anyio
+EARLY
+sys.path.insert(0, "lib")
+GO
+LATE
+
+def where(task):
+    return os.getcwd()
+
+async def main():
+    tasks = [Task("own", run=where, engine="process"), Task("far", run=far.go, engine="process")]
+    async with Runtime() as runtime:
+        outcome = await (await runtime.submit(Workstream("w", tasks=tasks))).wait()
+        print({name: task.last_error or task.result for name, task in outcome.tasks.items()})
+
+if __name__ == "__main__":
+    anyio.run(main)
+"""
+GO = {
+    "here, of where it began": ("import far; os.chdir('data')", "open('config').close()"),
+    "of where it is": ("os.chdir('data'); import far", "open('here').close()"),
+    "it is the module that moves": ("import far", "os.chdir('data')"),
+}
+
+
+@pytest.mark.parametrize("go", GO)
+@pytest.mark.parametrize("begun", ["by its name", "by its path", "imported late", "as a module"])
+def test_a_program_that_changes_its_folder_while_it_is_loaded_has_its_functions_in_worker_processes(
+    tmp_path: Path, begun: str, go: str
+) -> None:
+    """A worker process begins where the program is by now: a relative path led to another folder there, or to none."""
+    for folder in ("lib", "data"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "data" / "here").touch()
+    (tmp_path / "config").touch()
+    moves, far = GO[go]
+    imports = "from callboard import Runtime, Task, Workstream"
+    early, late = ("", imports) if begun == "imported late" else (imports, "")
+    program, there = tmp_path / "moving.py", str(tmp_path / "data")
+    program.write_text(MOVING.replace("EARLY", early).replace("LATE", late).replace("GO", moves))
+    place = tmp_path if go == "of where it is" else tmp_path / "lib"
+    (place / "far.py").write_text(f"import os\n{far}\ndef go(task):\n    return os.getcwd()\n")
+    words = {"by its path": [program], "as a module": ["-m", "moving"]}.get(begun, ["./moving.py"])
+    assert run(*words, cwd=tmp_path) == str({"own": there, "far": there})
+
+
 def test_conditions_checks_and_hooks_wait_for_their_program_too(tmp_path: Path) -> None:
     mine, other = write(tmp_path, "invoices"), write(tmp_path, "reminders")
     run(mine, "parts", cwd=tmp_path)

@@ -165,7 +165,7 @@ class Heard:
     """An actor of this process, asked as Ray would ask it."""
 
     def __init__(self) -> None:
-        self.worker = RayWorker(msgspec.msgpack.encode(Welcome("w#1", [], list(sys.argv), None, {}, 60.0)))
+        self.worker = RayWorker(msgspec.msgpack.encode(Welcome("w#1", [], list(sys.argv), None, "", {}, 60.0)))
         self.number = 0
         self.frames: list[Frame] = []
         self.batches: list[bytes] = []
