@@ -86,7 +86,7 @@ class SchedulerActor:
             self.reservations.yield_idle()
         elif isinstance(message, ToolShares) and self.shares is not None:
             self.shares.take(message)
-        self.match_soon()
+        self.to_match = True
 
     def forget(self, stream: int) -> None:
         """Let go of what is kept for a workstream that has ended."""

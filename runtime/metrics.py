@@ -165,7 +165,8 @@ class Counting:
                 continue
             at = row.at
             if entity in since:
-                spent = max(0.0, at - since[entity])  # the wall clock may be set back by less than is noticed
+                began = since[entity]
+                spent = at - began if at > began else 0.0  # the wall clock may be set back by less than is noticed
                 count.timed += 1
                 count.seconds += spent
                 count.classes[bisect_left(bounds, spent)] += 1

@@ -417,7 +417,8 @@ class _Runner:
         raise NotImplementedError
 
     def _body_is_over(self) -> None:
-        self.brake.shield, self._delivered = False, 0
+        if self._delivered:
+            self.brake.shield, self._delivered = False, 0
         while (scope := self._innermost_scope()) is not self._innermost:
             self.pool.scopes_left_open += 1
             scope.__exit__(None, None, None)

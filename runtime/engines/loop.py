@@ -10,9 +10,9 @@ from __future__ import annotations
 import contextvars
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 from ...actors.theirs import is_a
 from ..runners import BodyCancelled, RunnerPool, Running
@@ -58,8 +58,8 @@ class LoopEngine(BaseEngine[_LoopRun]):
 
     async def _body(self, run: _LoopRun) -> Any:
         run.began = self._clock()
-        value: object = bind(run.call)()
-        return await cast("Awaitable[Any]", value) if hasattr(type(value), "__await__") else value
+        value: Any = bind(run.call)()
+        return await value if hasattr(type(value), "__await__") else value
 
     def _done(self, run: _LoopRun, value: Any, error: BaseException | None) -> None:
         if error is None:
