@@ -250,10 +250,12 @@ class AttemptedTask(CancellableEntity[TaskRecord]):
         self.expected = self.began + left
         changed = replace(
             record, attempt=record.attempt + 1, token=token, worker=worker.key, worker_id=worker.id, claimed_at=now,
-            started_at=record.started_at or now, limit=limit, parked=None, checked=0,
+            started_at=record.started_at or now, limit=limit, parked=None, checked=0, test_results=(),
             probe=record.parked == TOOL and breaker is not None and breaker.record.probe == record.key,
             process=None, generation=0 if breaker is None else breaker.record.generation,
         )  # fmt: skip
+        if self.spec.tool is not None:
+            kernel.count_invocation(self.spec.tool)
         self.fire(START, changed, due_at=now + left)
 
     def entered_running(self) -> None:
@@ -380,11 +382,13 @@ class AttemptedTask(CancellableEntity[TaskRecord]):
         record = self.record
         row = AttemptRecord(
             key=record.token, task=record.key, task_id=record.id, attempt=record.attempt, worker_id=record.worker_id,
+            tool=self.spec.tool,
             claimed_at=record.claimed_at or record.updated_at, pid=record.pid, process_started=record.process_started,
             end=end, ended_at=None if end is None else self.kernel.at, error=error,
             drained_at=self.kernel.drain_began if end is None else None,
         ) if ended is None else AttemptRecord(
             key=record.token, task=record.key, task_id=record.id, attempt=record.attempt, worker_id=record.worker_id,
+            tool=self.spec.tool,
             claimed_at=record.claimed_at or record.updated_at, pid=record.pid, process_started=record.process_started,
             end=end, ended_at=self.kernel.at, error=error or ended.error, exit_code=ended.exit_code,
             duration_ms=round(ended.duration * 1000), output_size=ended.output_size, output_path=ended.output_path,

@@ -88,6 +88,16 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
     met: tuple[int, ...] = ()
 
 
+class CheckResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """What came of one acceptance test. check: what it is, as "file dist/app.whl" or "pytest -q"."""
+
+    check: str
+    passed: bool
+    error: str | None = None
+    exit_code: int | None = None
+    duration_ms: int | None = None  # None: it was only looked, or it took too long
+
+
 class Cancellation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """How far a graceful cancel is. Kept when it is over: it says what its hooks did."""
 

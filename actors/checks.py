@@ -4,21 +4,26 @@ Rules
 -----
 - One question is open at a time; its token is `last_call`. What comes back under another one is stale.
 - `record.checked` counts the tests passed, so that it is known which is next; after a restart they are done again.
+- `record.test_results` has what came of each that has ended in this attempt, in their order (document 003).
 - The limit is on what an engine does: it does not hear of a question before that is durable, and so long it has time.
 - While the runtime drains, nothing is asked and a stopped question says nothing: it is asked again after the restart.
 """
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from typing import TypeVar
 
+from .base_record import CheckResult
 from .entity import Entity
 from .kernel import Kernel
 from .messages import CallEnded
 from .records import WorkstreamRecord
+from .schema import clipped
 from .spec import Check
 from .task_record import TaskRecord
+from .theirs import shown
 from .times import seconds
 
 CheckedRecord = TypeVar("CheckedRecord", bound=TaskRecord | WorkstreamRecord)
@@ -27,6 +32,7 @@ MAY_ASK = frozenset({"pending", VALIDATING, CANCELLING})
 """The states in which the command of a condition or a check may run, or be on its way out."""
 SAID = frozenset({"ok", "failed"})
 """The ends of a call in which it said something itself; all others are about who ran it."""
+_DESCRIBED = 300  # characters of what a check is
 EARLY = 0.001
 """Seconds by which a timer may be early: what is due is kept in UTC, and fires by a clock that nobody sets."""
 
@@ -125,9 +131,11 @@ class CheckedEntity(Entity[CheckedRecord]):
         elif self.kernel.draining and ended.status not in SAID:
             self.unasked()
         elif ended.status != "ok" or ended.value is False:
-            self.not_passed(ended.error or f"check {self.record.checked + 1} was not met")
+            error = ended.error or f"check {self.record.checked + 1} was not met"
+            self._keep_result(ended, error)
+            self.not_passed(error)
         else:
-            self.change(checked=self.record.checked + 1)
+            self._keep_result(ended)
             if self.record.checked < len(self.checks):
                 self._next_check()
                 return
@@ -140,5 +148,32 @@ class CheckedEntity(Entity[CheckedRecord]):
             return
         self.kernel.stop_call(self.last_call, force=True)
         self.last_call = 0
-        self.not_passed(f"check {self.record.checked + 1} took too long")
+        error = f"check {self.record.checked + 1} took too long"
+        self._keep_result(None, error)
+        self.not_passed(error)
         self.validated()
+
+    def _keep_result(self, ended: CallEnded | None, error: str | None = None) -> None:
+        """Record what came of the check that is next; ended: None where it was stopped."""
+        record, passed = self.record, error is None
+        result = CheckResult(
+            check=described(self.checks[record.checked]), passed=passed, error=error,
+            exit_code=None if ended is None else ended.exit_code,
+            duration_ms=None if ended is None or not ended.duration else round(ended.duration * 1000),
+        )  # fmt: skip
+        self.kernel.tests[passed] += 1
+        self.change(checked=record.checked + passed, test_results=(*record.test_results, result))
+
+
+def described(check: Check) -> str:
+    """What a check is, in a line: "file dist/app.whl", "pytest -q", "imports app", "checks:is_signed"."""
+    named = {
+        "file": check.file, "changed": check.changed, "imports": check.imports, "imports_js": check.imports_js,
+    }  # fmt: skip
+    for kind, value in named.items():
+        if value is not None:
+            return clipped(f"{kind} {value}", _DESCRIBED)
+    if check.command is not None:
+        text = check.command if isinstance(check.command, str) else shlex.join(check.command)
+        return clipped(text, _DESCRIBED)
+    return clipped(check.run if isinstance(check.run, str) else shown(check.run), _DESCRIBED)

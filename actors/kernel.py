@@ -112,6 +112,8 @@ class Kernel(Staging):
         self.stale = 0
         self.set_back = port.set_back  # as far as due times have followed it
         self.rejected: Counter[tuple[str, str, str]] = Counter()  # commands that a state did not allow
+        self.invocations: Counter[str] = Counter()  # attempts that began with each tool
+        self.tests: Counter[bool] = Counter()  # acceptance tests that passed (True), and that did not
         self.blamed: set[int] = set()  # tasks that failed another's turn
         self.stuck: set[int] = set()  # entities that could not even be failed
         self.supervisor: SupervisorActor
@@ -271,6 +273,11 @@ class Kernel(Staging):
         if (machine, state, event) not in self.rejected and len(self.rejected) >= KINDS_COUNTED:
             machine = state = event = OTHER
         self.rejected[machine, state, event] += 1
+
+    def count_invocation(self, tool: str) -> None:
+        """Count an attempt that begins with a tool. Of tools there may be any number: the last of too many are one."""
+        known = tool in self.invocations or len(self.invocations) < KINDS_COUNTED
+        self.invocations[tool if known else OTHER] += 1
 
     def done(self, reply: Reply, entity: Entity[Any], value: object = None) -> None:
         """Answer a command about `entity` that has taken effect; the key it was given commits with it."""

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import msgspec
 
-from .base_record import Cancellation, Decision, MaybeRaw, Record
+from .base_record import Cancellation, CheckResult, Decision, MaybeRaw, Record
 from .spec import Approval
 from .task_record import AttemptRecord, TaskRecord
 from .transitions import Transitioned
@@ -67,6 +67,7 @@ class WorkstreamRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc
     passed: bool = False  # its hold and its wait are over
     verdict: str | None = None  # what it ends by when its tasks have: "reject" | "expire"; else it is its cause
     checked: int = 0  # final checks passed so far
+    test_results: tuple[CheckResult, ...] = ()  # of those that have ended
     cancel: Cancellation | None = None
     error: str | None = None
 

@@ -465,7 +465,7 @@ class TaskActor(Protected[TaskRecord], QueueingTask):
         elif state == TIMED_OUT:
             self._failed(CallEnded(self.record.token, "gone", error="the body ended with the runtime"), end="timed_out")
         elif state == VALIDATING:
-            self.fire(Event.RECOVER, replace(self.record, checked=0), reason=reason)
+            self.fire(Event.RECOVER, replace(self.record, checked=0, test_results=()), reason=reason)
             self.entered_validating()
         elif state == CANCELLING:
             self._end_claim()

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from .base_record import Cancellation, Decision, MaybeRaw, Record
+from .base_record import Cancellation, CheckResult, Decision, MaybeRaw, Record
 
 
 class Allowed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -101,6 +101,7 @@ class TaskRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=False
     final: bool = False  # no try by itself can help: its last failure says so, or a person stopped it
     raw_result: MaybeRaw = msgspec.field(default=None, name="result")  # as JSON: the journal's word for it
     checked: int = 0  # acceptance tests passed so far in this attempt
+    test_results: tuple[CheckResult, ...] = ()  # of those that have ended in it
     produced: Produced | None = None
     execution_ms: int | None = None
     validation_ms: int | None = None
@@ -222,6 +223,7 @@ class AttemptRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     task_id: str
     attempt: int
     worker_id: str | None = None
+    tool: str | None = None  # that it began with
     claimed_at: float
     ended_at: float | None = None
     end: str | None = None  # succeeded | failed | timed_out | lost | cancelled | deferred | returned (by a drain)

@@ -115,7 +115,8 @@ class WorkstreamActor(Protected[WorkstreamRecord], PausableStream):
         record = replace(
             self._new_record(spec, limits), state=TaskState.COMPLETED, standing=GOOD, ready=True, unmet=0,
             finished_at=self.kernel.at, reason=f"carried over from {done.id}", raw_result=done.raw_result,
-            produced=done.produced, execution_ms=done.execution_ms, validation_ms=done.validation_ms,
+            produced=done.produced, test_results=done.test_results, execution_ms=done.execution_ms,
+            validation_ms=done.validation_ms,
             published=self.kernel.lifecycles.birth("task", limits.lifecycle, TaskState.COMPLETED),
         )  # fmt: skip
         self._make(record, limits).born({"carried_over": done.id, "optional": spec.optional})
@@ -445,7 +446,7 @@ class WorkstreamActor(Protected[WorkstreamRecord], PausableStream):
             self._begin_cancelling()
         elif state == S.VALIDATING:
             why = "runtime_restarted" if not self.kernel.node else "taken_over"
-            self.fire(Event.RECOVER, replace(self.record, checked=0), reason=why)
+            self.fire(Event.RECOVER, replace(self.record, checked=0, test_results=()), reason=why)
             self.entered_validating()
         elif state in PROTECTED:
             self.overdue()

@@ -82,6 +82,8 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     dead_letters: messages to actors that were not handled, by the reason. notices: how many were told, by event.
     cpu_seconds: user and system time of the commands (checks and hooks too) and the bodies in worker processes that
     have ended, by engine; peak_memory_bytes: the most that one of them had resident, as far as that is known.
+    tool_invocations: attempts that began with each tool; tests_passed, tests_failed: acceptance tests (of tasks and
+    workstreams) that ended so.
     Of a node of several: jobs_taken: that it has taken over; nodes_fenced: other nodes that were, as it has seen;
     nodes: that live, it too; lease_left: seconds until its lease runs out, None where the journal has one owner.
     """
@@ -116,6 +118,9 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     events_left: int = 0
     cpu_seconds: dict[str, float] = {}
     peak_memory_bytes: dict[str, int] = {}
+    tool_invocations: dict[str, int] = {}
+    tests_passed: int = 0
+    tests_failed: int = 0
     jobs_taken: int = 0
     nodes_fenced: int = 0
     nodes: int = 1
@@ -264,6 +269,7 @@ def snapshot(host: Host, requests: int, request_hits: int, member: Membership | 
         notices=dict(host.notices),
         dead_letters={str(reason): count for reason, count in dispatcher.dead_letters.counts.items() if count},
         actors_restarted=host.notices["actor_restarted"], actors_stopped=host.notices["actor_stopped"],
+        tool_invocations=dict(kernel.invocations), tests_passed=kernel.tests[True], tests_failed=kernel.tests[False],
         cpu_seconds=host.caller.cpu_seconds.copy(), peak_memory_bytes=host.caller.peak_memory_bytes.copy(),
         **({} if member is None else _of_node(member)),
     )  # fmt: skip

@@ -111,6 +111,14 @@ SERIES: tuple[Series, ...] = (
         "slots_used", "Attempts that occupy a slot.", False, "{attempt}", ("engine",), _by_engine("slots_used")
     ),
     Series(
+        "tool_invocations", "Attempts that began with a tool.", True, "{attempt}", ("tool",),
+        lambda told: {(tool,): number for tool, number in told.tool_invocations.items()},
+    ),
+    Series(
+        "tests", "Acceptance tests that have ended.", True, "{test}", ("result",),
+        lambda told: {("passed",): told.tests_passed, ("failed",): told.tests_failed},
+    ),
+    Series(
         "cpu_seconds", "CPU seconds of commands and of bodies in worker processes that have ended.", True, "s",
         ("engine",), _by_engine("cpu_seconds"),
     ),

@@ -126,10 +126,22 @@ def _show_task(reader: Asked, task: TaskRecord, *, as_json: bool) -> None:
         echo_json({**_task(task), "attempts": ends})
         return
     table(("task", "state", "attempt", "took", "exit", "told"), [_task_row(task, task.job_id)])
+    if task.test_results:
+        rows = [
+            [one.check, "passed" if one.passed else "failed", _milliseconds(one.duration_ms), words.brief(one.error)]
+            for one in task.test_results
+        ]
+        table(("test", "result", "took", "told"), rows)
     for one in ends:
         echo(f"attempt {one['attempt']} {one['end']}: {words.brief(one['error'])}")
         for line in str(one["traceback"] or "").splitlines():
             echo(f"  {line}")
+
+
+def _milliseconds(spent: int | None) -> str:
+    from . import words  # noqa: PLC0415
+
+    return "" if spent is None else words.took(spent / 1000)
 
 
 def _job_told(reader: Asked, job: JobRecord, nodes: Nodes) -> None:
@@ -201,11 +213,15 @@ def _job(job: JobRecord, tasks: list[TaskRecord], nodes: Nodes) -> dict[str, Any
 
 
 def _task(task: TaskRecord) -> dict[str, Any]:
+    import msgspec  # noqa: PLC0415
+
     names = (
         "attempt", "max_attempts", "exit_code", "execution_ms", "output_path", "worker_id", "optional", "cpu_seconds",
         "peak_memory_bytes",
     )  # fmt: skip
-    return {**_told(task), "kind": "task", **{name: getattr(task, name) for name in names}, "error": task.last_error}
+    tests = msgspec.to_builtins(task.test_results)
+    more = {name: getattr(task, name) for name in names}
+    return {**_told(task), "kind": "task", **more, "error": task.last_error, "test_results": tests}
 
 
 def _told(record: JobRecord | TaskRecord | ApprovalRecord) -> dict[str, Any]:

@@ -99,7 +99,7 @@ def trails_with_ends(sql: Dialect) -> str:
 
 
 def guarded_states(sql: Dialect) -> str:
-    """What makes the view of 003's tasks, which older journals have without what attempts used."""
+    """What makes the view of 003's tasks, which older journals have with fewer columns."""
     return _Views(sql).guarded_states()
 
 
@@ -296,6 +296,9 @@ class _Views:
                 "exit_code": whole("produced.exit_code"),
                 "cpu_seconds": real("produced.cpu_seconds", "t"),
                 "peak_memory_bytes": whole("produced.peak_memory_bytes"),
+                "tool_invocation_count": "(SELECT count(*) FROM attempt_records AS a WHERE a.task = t.key"
+                f" AND {get('tool', 'a')} IS NOT NULL)",
+                "test_results": get("test_results"),
             },
             "task_records AS t",
         )

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from .dialect import Sqlite
 from .documents import document_views, guarded_states, trails_with_ends
-from .views import MEASURED, views, views_of
+from .views import MEASURED, RECORDED, tools_view, views, views_of
 
 ANSWERS_KEPT = 3600
 """Seconds that an answer stays in the inbox, for the process that waits for it."""
@@ -131,7 +131,14 @@ DROP VIEW guarded_task_states;
 {"".join(f"DROP VIEW {name};" for name in MEASURED)}
 {views_of(Sqlite(), MEASURED)}{guarded_states(Sqlite())}"""
 
-MIGRATIONS = (_FIRST, _NAMED, _HELD, _ENDED, _MEASURED)
+# With which tool attempts began, and what came of acceptance tests.
+_RECORDED = f"""
+DROP VIEW guarded_task_states;
+DROP VIEW IF EXISTS tool_invocations;
+{"".join(f"DROP VIEW {name};" for name in RECORDED)}
+{views_of(Sqlite(), RECORDED)}{tools_view(Sqlite())}{guarded_states(Sqlite())}"""
+
+MIGRATIONS = (_FIRST, _NAMED, _HELD, _ENDED, _MEASURED, _RECORDED)
 """What brings a file from version n to n + 1."""
 
 # For each kind of record, `batch` has a column with a JSON object {key: place}: offset << 32 | length, in `data`.

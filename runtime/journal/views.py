@@ -28,6 +28,15 @@ MEASURED = ("attempts", "tasks")
 """The views that tell what attempts used, which older journals have without it."""
 
 
+RECORDED = ("attempts", "tasks", "workstreams")
+"""Those that tell of tools and acceptance tests, which older journals have without it."""
+
+
+def tools_view(sql: Dialect) -> str:
+    """What makes that of tools' invocations, which older journals lack."""
+    return _Views(sql).tool_invocations()
+
+
 def views_of(sql: Dialect, names: Iterable[str]) -> str:
     """What makes those of these names."""
     return _Views(sql).some(names)
@@ -50,7 +59,7 @@ class _Views:
         return self.sql.at(self.sql.real(field, self.table), iso=True)
 
     def all(self) -> str:
-        return self.some(self.sources()) + self.transitions()
+        return self.some(self.sources()) + self.tool_invocations() + self.transitions()
 
     def some(self, names: Iterable[str]) -> str:
         sources = self.sources()
@@ -109,6 +118,7 @@ class _Views:
             "job_id": self.get("job_id"),
             "task_count": self.whole("task_count"),
             "error": self.get("error"),
+            "test_results": self.get("test_results"),
         }
 
     def task(self) -> dict[str, str]:
@@ -139,6 +149,7 @@ class _Views:
             "result": get("result"),
             "cpu_seconds": sql.real("produced.cpu_seconds", self.table),
             "peak_memory_bytes": whole("produced.peak_memory_bytes"),
+            "test_results": get("test_results"),
         }
 
     def approval(self) -> dict[str, str]:
@@ -186,6 +197,7 @@ class _Views:
             "pid": self.whole("pid"),
             "cpu_seconds": self.sql.real("cpu_seconds", self.table),
             "peak_memory_bytes": self.whole("peak_memory_bytes"),
+            "tool": self.get("tool"),
         }
 
     def request(self) -> dict[str, str]:
@@ -210,6 +222,27 @@ class _Views:
 
     def outbox(self) -> dict[str, str]:
         return {"owner": self.get("owner"), "event": self.get("event"), "tries": self.whole("tries", 0)}
+
+    def tool_invocations(self) -> str:
+        """How often attempts began with each tool, and what came of them: as far as the journal has them."""
+        self.table = "attempt_records"
+        tool, end, sql = self.get("tool"), self.get("end"), self.sql
+        began, ended = (sql.real(field, self.table) for field in ("claimed_at", "ended_at"))
+        columns = {
+            "tool": tool,
+            "invocations": "count(*)",
+            "succeeded": f"count(CASE {end} WHEN 'succeeded' THEN 1 END)",
+            "failed": f"count(CASE WHEN {end} IN ('failed', 'timed_out') THEN 1 END)",
+            "running": f"count(CASE WHEN {end} IS NULL THEN 1 END)",
+            "duration_ms": f"sum({self.whole('duration_ms')})",
+            "cpu_seconds": f"sum({sql.real('cpu_seconds', self.table)})",
+            "first_at": sql.at(f"min({began})", iso=True),
+            "last_at": sql.at(f"max({began})", iso=True),
+            "last_ended_at": sql.at(f"max({ended})", iso=True),
+        }
+        shown = ",\n  ".join(f"{value} AS {column}" for column, value in columns.items())
+        where = f"WHERE {tool} IS NOT NULL GROUP BY {tool}"
+        return f"CREATE VIEW tool_invocations AS SELECT\n  {shown}\n  FROM {self.table} {where};\n"
 
     def transitions(self) -> str:
         columns = {

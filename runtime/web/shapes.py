@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from ...actors.base_record import Decision, Record
+from ...actors.base_record import CheckResult, Decision, Record
 from ...actors.records import BreakerRecord, JobRecord, MachineRecord, WorkerRecord, WorkstreamRecord
 from ...actors.task_record import AttemptRecord, TaskRecord
 from ...actors.transitions import Transitioned
@@ -70,7 +70,9 @@ class JobView(View, frozen=True, kw_only=True):
 
 
 class WorkstreamView(View, frozen=True, kw_only=True):
-    """A run of a job. cause: why it is cancelling; decisions: on its hold; deadline_at: when it is cancelled."""
+    """A run of a job. cause: why it is cancelling; decisions: on its hold; deadline_at: when it is cancelled.
+    test_results: what came of its final checks that have ended.
+    """
 
     job_id: str
     task_count: int
@@ -80,12 +82,13 @@ class WorkstreamView(View, frozen=True, kw_only=True):
     hold_until: float | None
     wait_until: float | None
     decisions: Sequence[Decision]
+    test_results: Sequence[CheckResult]
 
 
 class AttemptView(msgspec.Struct, frozen=True, kw_only=True):
     """One try of a task. end: succeeded, failed, timed_out, lost, cancelled or returned; null while it runs.
     cpu_seconds: user and system time of a command, or of a body in a worker process; peak_memory_bytes: the most that
-    it had resident; null where that is not known.
+    it had resident; null where that is not known. tool: with which it began.
     """
 
     task_id: str
@@ -101,6 +104,7 @@ class AttemptView(msgspec.Struct, frozen=True, kw_only=True):
     traceback: str | None
     cpu_seconds: float | None
     peak_memory_bytes: int | None
+    tool: str | None
 
 
 class WorkerView(View, frozen=True, kw_only=True):
@@ -207,7 +211,7 @@ class Timeline(msgspec.Struct, frozen=True):
 class TaskView(View, frozen=True, kw_only=True):
     """A task of a job's present run. command: whether it is one, so that it has an output from its first attempt on;
     output_size: bytes that its command wrote; cpu_seconds, peak_memory_bytes: what its last attempt used, where that is
-    known; facts: what else its record says.
+    known; test_results: what came of the acceptance tests that have ended in it; facts: what else its record says.
     """
 
     job_id: str
@@ -236,6 +240,7 @@ class TaskView(View, frozen=True, kw_only=True):
     output_size: int | None
     cpu_seconds: float | None
     peak_memory_bytes: int | None
+    test_results: Sequence[CheckResult]
     facts: dict[str, Any]
 
 
@@ -278,6 +283,7 @@ def workstream_view(run: WorkstreamRecord, actions: list[str]) -> WorkstreamView
     return WorkstreamView(
         **entity(run), actions=actions, job_id=run.job_id, task_count=run.task_count, cause=run.cause, error=run.error,
         deadline_at=run.deadline_at, hold_until=run.hold_until, wait_until=run.wait_until, decisions=run.decisions,
+        test_results=run.test_results,
     )  # fmt: skip
 
 
@@ -339,7 +345,7 @@ def task_view(
         worker_id=task.worker_id, tool=tool, command=command, result=task.raw_result, details=task.raw_details,
         depends_on=list(depends_on), after=list(after), optional=task.optional, hold_until=task.hold_until,
         wait_until=task.wait_until, decisions=task.decisions, output_size=task.output_size,
-        cpu_seconds=task.cpu_seconds, peak_memory_bytes=task.peak_memory_bytes,
+        cpu_seconds=task.cpu_seconds, peak_memory_bytes=task.peak_memory_bytes, test_results=task.test_results,
         facts={
             "failed_attempts": task.failed_attempts, "lost_attempts": task.lost_attempts, "granted": task.granted,
             "deferrals": task.deferrals,

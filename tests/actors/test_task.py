@@ -9,6 +9,7 @@ import pytest
 from tests.actors.stage import Script, Stage, fails, fails_until, flow, hangs, task
 
 from callboard.actors.backoff import delay
+from callboard.actors.base_record import CheckResult
 from callboard.actors.messages import Beat, CallEnded, Drain, ProcessStarted
 from callboard.actors.spec import Breaker, Check, Condition, Defaults, Hook, Retry, Task, Tool, Worker
 from callboard.machines import InvalidTransitionError
@@ -540,6 +541,60 @@ def test_a_check_that_takes_too_long_fails_the_task() -> None:
     assert (stage.task("a").state, stage.task("a").last_error) == ("failed", "check 2 took too long")
     assert stage.kernel.slots == {}
     assert stage.kernel.calls == {}
+
+
+def test_what_came_of_each_check_is_kept_with_its_attempt() -> None:
+    stage = Stage()
+    stage.scripts["a.check"] = lambda call, entity: {"value": True, "duration": 0.5} if call.index == 0 else None
+    checks = [Check(run="m:c1"), Check(command=["test", "-s", "a b"], timeout=3)]
+    run(stage, task("a", checks=checks))
+    assert stage.task("a").test_results == (CheckResult(check="m:c1", passed=True, duration_ms=500),)
+    stage.advance(3)
+    assert stage.task("a").test_results[1:] == (
+        CheckResult(check="test -s 'a b'", passed=False, error="check 2 took too long"),
+    )
+    said = {"status": "failed", "error": "exit code 3", "exit_code": 3}
+    stage.scripts["b.check"] = lambda call, entity: said
+    stage.submit(flow(task("b", checks=CHECKS)), "other")
+    (result,) = stage.task("b", "other").test_results
+    assert (result.passed, result.error, result.exit_code) == (False, "exit code 3", 3)
+    assert (stage.kernel.tests[True], stage.kernel.tests[False]) == (1, 2)
+    assert stage.audit() == []
+
+
+def test_checks_that_are_done_again_after_a_crash_have_their_own_results() -> None:
+    stage = Stage()
+    stage.scripts["a.check"] = lambda call, entity: {"value": True} if call.index == 0 else None
+    run(stage, task("a", checks=CHECKS))
+    assert [result.check for result in stage.task("a").test_results] == ["m:c1"]
+    stage.scripts.clear()
+    later = stage.after_crash()
+    assert later.task("a").state == "completed"
+    assert [result.check for result in later.task("a").test_results] == ["m:c1", "m:c2"]
+    again = Stage()
+    again.scripts["flow.check"] = lambda call, entity: {"value": True} if call.index == 0 else None
+    again.submit(flow(task("a"), checks=CHECKS))
+    assert len(again.stream.test_results) == 1
+    again.scripts.clear()
+    later = again.after_crash()
+    assert [result.check for result in later.stream.test_results] == ["m:c1", "m:c2"]
+
+
+def test_attempts_say_with_which_tool_they_began() -> None:
+    stage = Stage()
+    stage.scripts["a"] = fails_until(2)
+    run(stage, task("a", tool="compiler", retry=EXACT), task("b"))
+    stage.advance(10)
+    assert [attempt.tool for attempt in stage.attempts("a")] == ["compiler", "compiler"]
+    assert [attempt.tool for attempt in stage.attempts("b")] == [None]
+    assert stage.kernel.invocations == {"compiler": 2}
+
+
+def test_of_too_many_tools_the_invocations_of_the_last_are_one_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("callboard.actors.kernel.KINDS_COUNTED", 2)
+    stage = Stage()
+    run(stage, *(task(name, tool=f"tool-{name}") for name in "abca"[:3]), task("d", tool="tool-a"))
+    assert stage.kernel.invocations == {"tool-a": 2, "tool-b": 1, "(other)": 1}
 
 
 def test_a_check_has_thirty_seconds_unless_it_says_otherwise() -> None:

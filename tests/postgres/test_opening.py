@@ -212,20 +212,35 @@ def test_the_private_server_runs_in_the_background_until_it_is_told_to_stop(give
         psycopg.connect(address)
 
 
-def test_an_older_journal_gets_the_columns_of_what_attempts_used(postgres: str) -> None:
+ADDED = {
+    "attempts": "cpu_seconds",
+    "tasks": "cpu_seconds",
+    "guarded_task_states": "cpu_seconds",
+    "workstreams": "test_results",
+}
+"""The first column that each view of the sixth version lacks."""
+
+
+def test_an_older_journal_gets_the_views_and_their_columns_of_today(postgres: str) -> None:
     address = parse(postgres)
     migrate(address, MIGRATIONS[:6])
-    views = ("attempts", "tasks", "guarded_task_states")
-    made = views_of(Postgres(), views[:2]) + guarded_states(Postgres())
-    older = re.sub(r",\n  [^\n]* AS cpu_seconds,\n  [^\n]* AS peak_memory_bytes", "", made)
+    made = views_of(Postgres(), [view for view in ADDED if view != "guarded_task_states"]) + guarded_states(Postgres())
+    older = re.sub(rf",\n  [^\n]* AS ({'|'.join(ADDED.values())})\b.*?(?=\n  FROM)", "", made, flags=re.DOTALL)
     with connect(address, "test") as connection:
-        for view in views:
+        for view in (*ADDED, "tool_invocations"):
             connection.execute(f"DROP VIEW {view}")
         connection.execute(older)
         connection.execute("GRANT SELECT ON tasks TO PUBLIC")
+        for view, column in ADDED.items():
+            assert column not in columns(connection, view)
     prepare(address)
     with connect(address, "test") as connection:
-        for view in views:
-            assert connection.execute(f"SELECT cpu_seconds, peak_memory_bytes FROM {view}").fetchall() == []
+        for view, column in ADDED.items():
+            assert column in columns(connection, view)
+        assert "invocations" in columns(connection, "tool_invocations")
         granted = "SELECT has_table_privilege('public', 'tasks', 'SELECT')"
         assert connection.execute(granted).fetchone() == (True,)
+
+
+def columns(connection: psycopg.Connection, view: str) -> list[str]:
+    return [column.name for column in connection.execute(f"SELECT * FROM {view}").description or ()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import sys
 from contextlib import closing
@@ -101,7 +102,8 @@ async def test_an_older_journal_gets_the_columns_when_it_is_opened(tmp_path: Pat
         await job.wait()
     views = ("attempts", "tasks", "guarded_task_states")
     with closing(sqlite3.connect(path)) as connection:
-        for view in views:
+        connection.execute("DROP VIEW tool_invocations")
+        for view in (*views, "workstreams"):
             connection.execute(f"DROP VIEW {view}")
             connection.execute(f"CREATE VIEW {view} AS SELECT 'older' AS task_id")
         connection.execute("PRAGMA user_version = 4")
@@ -113,3 +115,45 @@ async def test_an_older_journal_gets_the_columns_when_it_is_opened(tmp_path: Pat
             ((cpu, memory),) = connection.execute(f"SELECT cpu_seconds, peak_memory_bytes FROM {view}")
             assert cpu is not None, view
             assert memory is None or memory > 0, view
+        assert connection.execute("SELECT count(*) FROM tool_invocations").fetchone() == (0,)
+        assert connection.execute("SELECT test_results FROM workstreams").fetchone() == (None,)
+
+
+async def test_tools_and_acceptance_tests_are_counted_and_kept(tmp_path: Path) -> None:
+    made = tmp_path / "made.txt"
+    made.write_text("x")
+    tasks = [
+        Task("one", run=works, tool="compiler", checks=[Check(file=str(made)), Check(command=["true"])]),
+        Task("two", run=async_one, tool="compiler", optional=True, checks=[Check(command=["false"])]),
+        Task("three", run=works),
+    ]
+    final = [Check(run=works)]
+    path = tmp_path / "state.db"
+    with anyio.fail_after(30):
+        async with Runtime(path) as runtime:
+            job = await runtime.submit(Workstream("w", tasks=tasks, checks=final), id="j")
+            outcome = await job.wait()
+            metrics = runtime.metrics()
+    assert metrics.tool_invocations == {"compiler": 2}
+    assert (metrics.tests_passed, metrics.tests_failed) == (3, 1)
+    one, two = outcome.tasks["one"].test_results, outcome.tasks["two"].test_results
+    assert [(test.check, test.passed, test.exit_code) for test in one] == [
+        (f"file {made}", True, None),
+        ("true", True, 0),
+    ]
+    assert [(test.check, test.passed, test.exit_code) for test in two] == [("false", False, 1)]
+    assert two[0].error == outcome.tasks["two"].last_error
+    with closing(sqlite3.connect(path)) as connection:
+        ((tool, *numbers),) = connection.execute(
+            "SELECT tool, invocations, succeeded, failed, running FROM tool_invocations"
+        )
+        assert (tool, *numbers) == ("compiler", 2, 2, 0, 0)
+        rows = connection.execute("SELECT task_id, tool_invocation_count, test_results FROM guarded_task_states")
+        told = {name: (count, json.loads(tests or "[]")) for name, count, tests in rows}
+        assert told["j@1/one"][0] == told["j@1/two"][0] == 1
+        assert told["j@1/three"] == (0, [])
+        assert [test["passed"] for test in told["j@1/one"][1]] == [True, True]
+        assert [test["passed"] for test in told["j@1/two"][1]] == [False]
+        ((tests,),) = connection.execute("SELECT test_results FROM workstreams")
+        assert [(test["check"], test["passed"]) for test in json.loads(tests)] == [(f"{__name__}:works", True)]
+        assert {row[0] for row in connection.execute("SELECT tool FROM attempts")} == {"compiler", None}

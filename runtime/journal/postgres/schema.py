@@ -24,7 +24,7 @@ from __future__ import annotations
 from ..dialect import Postgres
 from ..documents import document_views, guarded_states, trails_with_ends
 from ..schema import ANSWERS_KEPT
-from ..views import MEASURED, machines_view, views, views_of
+from ..views import MEASURED, RECORDED, machines_view, tools_view, views, views_of
 from .tables import INBOX, NODES
 
 LEASE_LOST = "CB001"
@@ -310,6 +310,11 @@ _MEASURED = (views_of(Postgres(), MEASURED) + guarded_states(Postgres())).replac
     "CREATE VIEW", "CREATE OR REPLACE VIEW"
 )
 
+# With which tool attempts began, and what came of acceptance tests: likewise.
+_RECORDED = (views_of(Postgres(), RECORDED) + tools_view(Postgres()) + guarded_states(Postgres())).replace(
+    "CREATE VIEW", "CREATE OR REPLACE VIEW"
+)
+
 MIGRATIONS = (
     NODES + INBOX + _RECORDS + _COMMIT + _PRINTED + views(Postgres()) + document_views(Postgres()),
     _NAMED,
@@ -318,5 +323,6 @@ MIGRATIONS = (
     _SHOWN,
     _ENDED,
     _MEASURED,
+    _RECORDED,
 )
 """What brings a database from version n to n + 1."""

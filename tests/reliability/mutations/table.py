@@ -104,7 +104,7 @@ MUTATIONS = (
     Mutation(
         "what was being validated passes by a crash",
         """        elif state == VALIDATING:
-            self.fire(Event.RECOVER, replace(self.record, checked=0), reason=reason)
+            self.fire(Event.RECOVER, replace(self.record, checked=0, test_results=()), reason=reason)
             self.entered_validating()
 """,
         """        elif state == VALIDATING:

@@ -194,7 +194,7 @@ async def test_the_tables_of_document_003_have_its_columns_and_its_words(journal
             "task_id", "workstream_id", "state", "previous_state", "attempt_count", "created_at", "started_at",
             "completed_at", "failed_at", "last_error", "error_count", "circuit_state", "execution_duration_ms",
             "validation_duration_ms", "total_duration_ms", "output_size_bytes", "exit_code",
-            "cpu_seconds", "peak_memory_bytes",
+            "cpu_seconds", "peak_memory_bytes", "tool_invocation_count", "test_results",
         ]  # fmt: skip
         row = cursor.fetchone()
         assert row[:5] == ("WS-001@1/build", "WS-001@1", "COMPLETED", "VALIDATING", 2)
