@@ -147,6 +147,8 @@ def _take_job(
     job = JobActor(kernel, record, spec)
     kernel.entities[record.key] = kernel.jobs[record.id] = job
     if stream is None or stream.key != record.stream:  # it is still to begin, perhaps with what the run before left it
+        if stream is not None and stream.run < record.first:  # of a job that it has replaced
+            stream, tasks = None, []
         job.kept = kept_of(spec, stream, tasks, kernel.defaults, again=record.again, skip=record.skip)
         return job
     job.stream = WorkstreamActor(kernel, stream, job, spec)

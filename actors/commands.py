@@ -74,6 +74,7 @@ class Submit(Message, frozen=True):
     """Take a job: its id (given or made), its checked workstream and the encoded form that is journaled.
 
     parent: the fencing token of the attempt whose body submits it, if one does: it is a child of that attempt's job.
+    replaced: the ended job of that id whose place it takes.
     """
 
     job_id: str
@@ -84,6 +85,7 @@ class Submit(Message, frozen=True):
     reply: Reply
     by: str | None = None
     parent: int = 0
+    replaced: JobRecord | None = None
 
 
 class NextRun(Message, frozen=True):

@@ -6,6 +6,7 @@ change is in `transitions.py`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 import msgspec
@@ -31,6 +32,7 @@ class JobRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=False)
     workstream: str | None = None  # its present workstream's id
     error: str | None = None
     runs: int = 1  # the number of its present workstream's run
+    first: int = 1  # the number of its first run: above 1 where it has replaced another job, which had those before
     stream: int = 0  # key of its present workstream, given before there is one: its specification is kept under it
     deadline_at: float | None = None  # when it is cancelled
     retry_at: float | None = None  # when its failed workstream's next run begins by itself
@@ -46,6 +48,10 @@ class JobRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=False)
     parent_task: int | None = None  # key of that task
     parent_run: int = 0  # the run that its parent began with: another one since then, and a person wanted that
     depth: int = 0  # 0 for a job that no task submitted
+
+    def last_of(self, runs: Sequence[WorkstreamRecord]) -> WorkstreamRecord | None:
+        """Its last run, of all that there are under its id; None if it never began one."""
+        return runs[-1] if runs and runs[-1].run >= self.first else None
 
 
 class WorkstreamRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -179,6 +185,7 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     expires_at: float
     owner: int = 0  # key of the job or worker that it was about; 0 for what never ends
     row: int = 0  # of the inbox that it came by; 0 for none
+    spec: int = 0  # where a job was submitted, under which key its specification is kept; else 0
     answer: msgspec.Raw  # an `Acknowledged`
 
 

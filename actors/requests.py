@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from .entity import Entity
 
 
+SUBMIT = "submit"
+"""The operation that a job is submitted by. What a key of it is bound to is the workstream as well."""
+
+
 class Keep(Message, frozen=True):
     """Keep the key of the command that this turn ran, as the last thing of the turn."""
 
@@ -60,6 +64,7 @@ class _Keeper:
                 key=kernel.number(), request_id=request.id, operation=request.operation,
                 fingerprint=request.fingerprint, at=kernel.at, expires_at=kernel.at + request.keep,
                 owner=_owner(entity), row=request.row, answer=msgspec.Raw(message.reply.kept),
+                spec=record.stream if request.operation == SUBMIT else 0,
             )
         )  # fmt: skip
         kernel.effect(Answer(message.reply, value))

@@ -9,6 +9,8 @@ Rules
   that is `final` is left as it ended, as long as the parent goes on by itself.
 - A job that is run again has the key and the id it had, a new incarnation, and its specification once more: what
   it has ended as stays in the history.
+- A job that replaces an ended one is such an incarnation, too, so both are never there at once, whenever it is killed:
+  but the specification is its own, it keeps nothing of the runs before, and its runs are numbered from theirs on.
 """
 
 from __future__ import annotations
@@ -32,32 +34,42 @@ if TYPE_CHECKING:
 
 
 def submit(kernel: Kernel, message: Submit) -> None:
-    """Take a new job. Raises AttemptOver if the attempt that submits it is over."""
+    """Take a new job. Answers InvalidTransitionError where it cannot replace the one that it is to replace.
+
+    Raises AttemptOver if the attempt that submits it is over.
+    """
+    replaced = message.replaced
+    if replaced is not None and (refusal := _too_late(kernel, replaced, "replace")) is not None:
+        kernel.effect(Answer(message.reply, None, refusal))
+        return
     parent = _attempt(kernel, message.parent)
     spec = message.workstream
+    key, run = (kernel.number(), 1) if replaced is None else (replaced.key, replaced.runs + 1)
     record = JobRecord(
-        key=kernel.number(), id=message.job_id, name=spec.name, state=JobState.SUBMITTED, created_at=kernel.at,
-        updated_at=kernel.at, fingerprint=message.fingerprint, caller_id=message.caller_id, stream=kernel.number(),
-        worker_count=spec.worker_count or 0, by=message.by, archive=spec.archive,
+        key=key, id=message.job_id, name=spec.name, state=JobState.SUBMITTED, run=run, runs=run, first=run,
+        created_at=kernel.at, updated_at=kernel.at, fingerprint=message.fingerprint, caller_id=message.caller_id,
+        stream=kernel.number(), worker_count=spec.worker_count or 0, by=message.by, archive=spec.archive,
         published=kernel.lifecycles.birth("job", kernel.lifecycles.of("job", spec.lifecycle)),
     )  # fmt: skip
     if parent is not None:
         record = _child(record, parent)
     job = JobActor(kernel, record, spec)
     kernel.turn.specs.append((record.stream, message.encoded))
-    _begin(kernel, job, parent, {})
-    kernel.effect(Answer(message.reply, job))
+    told: dict[str, object] = {}
+    if replaced is not None:
+        told["replaces_run"] = replaced.runs
+        if message.by is not None:
+            told["by"] = message.by
+    _begin(kernel, job, parent, told)
+    kernel.done(message.reply, job, job)
 
 
 def next_run(kernel: Kernel, message: NextRun) -> None:
     """Run a job again. Answers InvalidTransitionError where its state does not allow it."""
     before = message.job
     word = "skip" if message.skip is not None else "retry"
-    if (known := kernel.jobs.get(before.id)) is not None:  # somebody was faster
-        kernel.effect(Answer(message.reply, None, no_next_run(known.record.state, word)))
-        return
-    if (since := kernel.reruns.get(before.id)) is not None and since.run > before.run:  # so fast that it is over
-        kernel.effect(Answer(message.reply, None, _ran_meanwhile(since, word)))
+    if (refusal := _too_late(kernel, before, word)) is not None:
+        kernel.effect(Answer(message.reply, None, refusal))
         return
     parent = _attempt(kernel, message.parent)
     named = message.again is not None or message.skip is not None
@@ -68,9 +80,9 @@ def next_run(kernel: Kernel, message: NextRun) -> None:
     skip = None if message.skip is None else (message.skip, message.reason or "skipped by an operator")
     record = JobRecord(
         key=before.key, id=before.id, name=before.name, state=JobState.SUBMITTED, run=run, runs=run,
-        created_at=kernel.at, updated_at=kernel.at, fingerprint=before.fingerprint, caller_id=before.caller_id,
-        stream=kernel.number(), worker_count=before.worker_count, again=message.again, skip=skip,
-        parent_id=before.parent_id, depth=before.depth, by=before.by, archive=before.archive,
+        first=before.first, created_at=kernel.at, updated_at=kernel.at, fingerprint=before.fingerprint,
+        caller_id=before.caller_id, stream=kernel.number(), worker_count=before.worker_count, again=message.again,
+        skip=skip, parent_id=before.parent_id, depth=before.depth, by=before.by, archive=before.archive,
         published=kernel.lifecycles.birth("job", kernel.lifecycles.of("job", message.workstream.lifecycle)),
     )  # fmt: skip
     if parent is not None:
@@ -117,6 +129,18 @@ def _attempt(kernel: Kernel, token: int) -> AttemptedTask | None:
     if task is None or task.record.token != token or cast("AttemptedTask", task).stream.job.ended:
         raise AttemptOver("the attempt that submits this job is over: nothing of it is taken any more")
     return cast("AttemptedTask", task)
+
+
+def _too_late(kernel: Kernel, before: JobRecord, word: str) -> InvalidTransitionError | None:
+    """Why nothing can come of an ended job as it was loaded, if so: somebody was faster."""
+    if (known := kernel.jobs.get(before.id)) is not None:
+        state = known.record.state
+        if known.over:
+            advice = "It has ended, but something of it that did not stop still runs: wait for that."
+            return InvalidTransitionError(JOB.name, state, word, JOB.valid_events(state), advice)
+        return no_next_run(state, word)
+    since = kernel.reruns.get(before.id)
+    return None if since is None or since.run <= before.run else _ran_meanwhile(since, word)  # so fast that it is over
 
 
 def _ran_meanwhile(since: JobRecord, word: str) -> InvalidTransitionError:

@@ -6,6 +6,8 @@ Rules
   run of its task, it is the same job: one that lives is joined, one that completed is not run again, one that failed
   or was cancelled begins its next run, which has what completed in the last one. One that a person cancelled, or whose
   failure no other try can help, stays as it ended, until a person has its parent run again: who waits is told that.
+- Of a job that has replaced another one under its id, the children of that are none: each is replaced where one of its
+  name is submitted.
 - The body that waits for a child has lent its slot, and its clock stands still; it goes on with its slot.
 - Several children may be waited for at once: the body counts as waiting until it waits for none.
 """
@@ -25,6 +27,7 @@ from ..actors.limits import inheriting
 from ..actors.messages import Message
 from ..actors.names import name_problem
 from ..actors.records import JobRecord
+from ..actors.requests import SUBMIT
 from ..actors.spec import Workstream
 from ..actors.theirs import is_a, shown
 from .bodies import LARGE, fingerprint_of, prepared
@@ -33,6 +36,7 @@ from .engines.childjob import ChildJob
 from .handles import JobHandle
 from .inflight import InFlight
 from .outcomes import JobExists, Outcome
+from .requests import Known, Settled
 from .reruns import load
 from .runners import BodyCancelled, RunnerPool
 from .same import compare
@@ -57,8 +61,10 @@ class Children:
         self._waits: dict[int, int] = {}  # by token: for how many children a body waits
         self._submitting = InFlight()  # by their ids
 
-    async def submit(self, context: TaskContext, workstream: Workstream, name: str) -> ChildJob:
-        """`TaskContext.submit`."""
+    async def submit(
+        self, context: TaskContext, workstream: Workstream, name: str, request_id: str | None = None
+    ) -> ChildJob:
+        """`TaskContext.submit`. request_id: as in `Runtime.submit`."""
         if not is_a(workstream, Workstream):
             raise TypeError(f"submit takes a Workstream, not {shown(workstream, 60)}")
         if problem := name_problem(name):
@@ -66,15 +72,24 @@ class Children:
         context.keep_out_secrets(name, "the child job's name")
         job_id = f"{context.job_id}/{context.task}/{name}"
         over, sent, taken = await self._submitting.enter(job_id), False, True
+        command: Callable[[Reply], Message] | None = None
         try:
             said, encoded = await self._prepared(context, workstream)
             spec = self._inheriting(context, said)
+
+            async def before(_: Known) -> Settled | None:
+                nonlocal command
+                command = await self._to_submit(context, spec, encoded, job_id)
+                return Settled(None) if command is None else None
+
+            def make(reply: Reply) -> Message:
+                nonlocal sent
+                assert command is not None  # noqa: S101 - else it is settled
+                sent = True
+                return command(reply)
+
             try:
-                make = await self._to_submit(context, spec, encoded, job_id)
-                if make is not None:
-                    await self._host.gate()
-                    sent = True
-                    await self._host.ask(make, over=over)
+                await self.runtime.input(SUBMIT, job_id, make, request_id=request_id, first=before, over=over)
             except Exception:
                 taken = False
                 raise
@@ -119,26 +134,29 @@ class Children:
             context.keep_out_secrets(plain, "the child job's specification")
         folder = spec.folder or self._host.kernel.folder_of(token)
         fingerprint = fingerprint_of(_plain(said), folder)
-        known = await reserve(runtime.seat, "job", job_id, lambda: self._known(job_id))
-        if known is not None and not (held := await compare(runtime, known, spec, fingerprint, _plain)).same:
-            moved = held.moved is not None
-            why = f". Nothing differs but where its functions are: {held.moved}" if moved else held.told
-            raise JobExists(
-                f"there is a child job {job_id!r} already, with another workstream ({known.state} now){why}. Use "
-                "another name, or submit under one name what does not change from attempt to attempt."
-            )
-        if known is not None and (known.finished_at is None or known.state == "completed" or self._stays(known)):
-            return None
+        known = await reserve(runtime.seat, "job", job_id, lambda: runtime.record_of(job_id))
+        past = known is not None and self._is_past(known)
+        if known is not None and not past:
+            held = await compare(runtime, known, spec, fingerprint, _plain)
+            if not held.same:
+                moved = held.moved is not None
+                why = f". Nothing differs but where its functions are: {held.moved}" if moved else held.told
+                raise JobExists(
+                    f"there is a child job {job_id!r} already, with another workstream ({known.shown} now){why}. Use "
+                    "another name, or submit under one name what does not change from attempt to attempt."
+                )
+            if known.finished_at is None or known.state == "completed" or self._stays(known):
+                return None
         if known is not None and runtime.seat is not None:
             known = await runtime.ended(job_id) if await adopt(runtime.seat, "job", job_id) else None
             if known is None:  # another node was faster
                 return None
-        loaded = None if known is None else await load(runtime, known)
+        loaded = None if known is None or past else await load(runtime, known)
         encoded = await self._encoded(spec)
 
         def make(reply: Reply) -> Message:
             if loaded is None:
-                return Submit(job_id, True, spec, encoded, fingerprint, reply, parent=token)
+                return Submit(job_id, True, spec, encoded, fingerprint, reply, parent=token, replaced=known)
             now = msgspec.structs.replace(loaded, spec=spec, encoded=encoded)  # with the functions of this attempt
             return now.again(reply, reason="its parent submitted it again", parent=token)
 
@@ -155,16 +173,10 @@ class Children:
         parent = self.runtime.living(child.parent_id or "")
         return child.final and parent is not None and parent.record.run == child.parent_run
 
-    async def _known(self, job_id: str) -> JobRecord | None:
-        """The record of the job of that id, living or ended; None if there is none."""
-        ended = await self.runtime.ended(job_id)
-        living = self.runtime.living(job_id)
-        if living is not None:
-            return living.record
-        if ended is not None or self.runtime.seat is None:
-            return ended
-        record: JobRecord | None = await self.runtime.read(self.runtime.journal.job, job_id)  # one of another node
-        return record
+    def _is_past(self, child: JobRecord) -> bool:
+        """Whether it is the child of a job that its parent has replaced: another one of its name replaces it then."""
+        parent = self.runtime.living(child.parent_id or "")
+        return parent is not None and child.finished_at is not None and child.parent_run < parent.record.first
 
     # -- waiting -------------------------------------------------------------------------------------------------------
 

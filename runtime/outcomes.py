@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -11,10 +11,6 @@ from ..actors.records import JobRecord
 from ..actors.task_record import AttemptRecord, TaskRecord
 from ..actors.theirs import shown
 from .journal.cluster import LeaseLost
-from .journal.contract import ArchivedJob
-
-if TYPE_CHECKING:
-    from .same import Compared
 
 _EXPLAINED = 5  # tasks whose tracebacks an outcome has
 _SHOWN = 20  # names of tasks, at most, in an error
@@ -83,10 +79,10 @@ def explained(outcome: Outcome, attempts: Mapping[str, Sequence[AttemptRecord]])
 
 
 class JobExists(ValueError):  # noqa: N818 - it says what is the matter
-    """There is a job of that id with another workstream. Use another id, or submit what was submitted.
+    """There is a job of that id, which is neither joined nor replaced. Use another id, or submit what was submitted.
 
     Its text names what differs first: a task, or a field with what it was and what it is (of `args`, `env` and commands
-    the place only).
+    the place only). Where `existing` refuses what is there, or cannot replace it, it says so, and the job's state.
     """
 
 
@@ -102,24 +98,6 @@ class CutShort(RuntimeError):  # noqa: N818 - it says what happened
 
     def __init__(self) -> None:
         super().__init__("it was cut short: its event loop ended, or all tasks of that were cancelled")
-
-
-def taken(job_id: str, record: JobRecord | None, archived: Sequence[ArchivedJob], held: Compared) -> JobExists | None:
-    """Why a workstream cannot be submitted under an id, by what the journal has of that, and how it compares."""
-    if record is not None and held.moved is not None:
-        return JobExists(
-            f"there is a job {job_id!r} already, submitted with the same workstream ({record.state} now) but for "
-            f"where its functions are: {held.moved}. For another job, use another id."
-        )
-    if record is not None and not held.same:
-        return JobExists(
-            f"there is a job {job_id!r} already, submitted with another workstream ({record.state} now){held.told}. "
-            "Use another id, or submit exactly what was submitted under this one."
-        )
-    if record is None and archived:
-        was = archived[0]
-        return JobExists(f"there was a job {job_id!r} ({was.state}), archived in {was.file}. Use another id.")
-    return None
 
 
 def goes_on(*, shared: bool) -> str:

@@ -68,7 +68,6 @@ from .errands import Asking, Errands
 from .handles import JobHandle, Recovered
 from .host import Host
 from .identity import Origin
-from .inflight import InFlight
 from .journal import open_journal
 from .journal.cluster import LeaseLost, lease_of
 from .journal.contract import Entry, Journal, JournalError
@@ -83,6 +82,7 @@ from .places import file_of, is_address
 from .requests import KEEP_REQUESTS, Requests
 from .runners import RunnerPool
 from .secrets import Secrets, Source
+from .submissions import Submissions
 from .threads import GivenUp, Lane, at_once
 from .waker import Home
 from .watchdog import Watchdog
@@ -188,7 +188,6 @@ class RuntimeParts(ABC):
         self._find = Finder()
         self.lifecycles = known_by(lifecycle, lifecycles, self._find)
         self._handles: dict[str, WeakSet[JobHandle]] = {}  # of the living jobs, by their ids
-        self._submitting = InFlight()  # by the ids that callers gave
         self._engines: dict[str, Engine] = {}
         self._closing = AsyncExitStack()
         self._archiving = False  # whether there may be jobs to be moved out of the journal
@@ -248,6 +247,7 @@ class RuntimeParts(ABC):
         if self.seat is not None:
             self._machines.abroad = MachinesAbroad(self.seat, self._machines)
         await self._machines.recall()
+        self._submissions = Submissions(self._whole, self._host, self._ids, self._handle)
         self._children = Children(self._whole, self._host, runners)
         asking = await self._open_engines(runners)
         taker = self._taker = Taker(

@@ -9,6 +9,8 @@ Rules (DESIGN section 8, "Idempotency")
 - While a command is in flight, others with its key wait for it. It is in flight until the kernel has answered it,
   also where its caller has been cancelled meanwhile.
 - A key past its time counts as new, unless what it was about still lives.
+- There is one scope of keys for all that a journal holds: a job that is submitted has its key where other commands have
+  theirs, so no key stands for two things, whatever they are, and whichever way they come.
 - Where nobody has said a key, and one is needed on the way (HTTP, the command line, another node), `made_key` makes it.
   A command under such a key is not counted among those that came with a `request_id`.
 """
@@ -18,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from functools import partial
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
 import msgspec
@@ -36,7 +38,15 @@ if TYPE_CHECKING:
 
 Known = Callable[[], Awaitable["RequestRecord | None"]]
 """Looks for what is kept under the key of a command that is on its way."""
-First = Callable[[Known], Awaitable["RequestRecord | None"]]
+
+
+class Settled(NamedTuple):
+    """The answer to a command for which there is nothing to do. Nothing is kept of it."""
+
+    answer: Any
+
+
+First = Callable[[Known], Awaitable["RequestRecord | Settled | None"]]
 """What is done before a command. Returns what is kept of it where it has taken effect meanwhile, on another node."""
 KEEP_REQUESTS = 86_400.0
 """Seconds that the key of a command is kept, unless the runtime is told otherwise."""
@@ -80,16 +90,17 @@ class Requests:
         refuse: Callable[[], Exception | None] | None = None,
         first: First | None = None,
         kept: Callable[[RequestRecord], Any] | None = None,
+        over: Callable[[], None] | None = None,
     ) -> Any:
         """Run a command, unless it has taken effect under this key before: then return None, as it did.
 
         payload: what the key is bound to beside the operation. make: makes the kernel's input. refuse: asked where
         nothing is kept under the key; what it returns is raised. first: what must be done before, where nothing is; it
-        may find that the command has taken effect meanwhile, on another node.
-        kept: makes the answer of what is, where it has one.
+        may find that the command has taken effect meanwhile, on another node, or that there is nothing to do.
+        kept: makes the answer of what is, where it has one. over: as in `Host.ask`, if it is given to the kernel.
         """
         request_id = check_request_id(request_id)
-        over = await self._on_their_way.enter(request_id)
+        leave = await self._on_their_way.enter(request_id)
         sent = False
         try:
             fingerprint = fingerprint_of(operation, payload)
@@ -99,7 +110,10 @@ class Requests:
             if record is None:
                 if refuse is not None and (error := refuse()) is not None:
                     raise error
-                record = None if first is None else await first(known)
+                found = None if first is None else await first(known)
+                if isinstance(found, Settled):
+                    return found.answer
+                record = found
             if record is not None:
                 return None if kept is None else kept(record)
             await self._host.gate()
@@ -112,13 +126,18 @@ class Requests:
                 replies.append(reply)
                 return make(reply)
 
+            def answered() -> None:
+                leave()
+                if over is not None:
+                    over()
+
             sent = True
-            value = await self._host.ask(made, request=request, over=over)
+            value = await self._host.ask(made, request=request, over=answered)
             self._remember(request_id, replies[0].kept)
             return value
         finally:
             if not sent:
-                over()
+                leave()
 
     async def _known(self, request_id: str, operation: str, fingerprint: str) -> RequestRecord | None:
         record: RequestRecord | None = await self._read(self._journal.request, request_id)
@@ -147,6 +166,11 @@ class Requests:
 def made_key() -> str:
     """A key that nobody has used, for a command that came without one."""
     return f"{_MADE}{uuid4().hex}"
+
+
+def id_of_key(prefix: str, key: str, caller: str | None = None) -> str:
+    """The id of what is made under a key, where none is said: the same key makes the same, another caller another."""
+    return prefix + blake2b(msgspec.json.encode((caller, key)), digest_size=8).hexdigest()
 
 
 def _was_made(key: str) -> bool:

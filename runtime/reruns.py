@@ -55,9 +55,9 @@ async def load(runtime: Runtime, record: JobRecord) -> Loaded:
     if encoded is None:
         raise LookupError(f"the journal no longer has the specification of job {record.id!r}")
     spec = placed(msgspec.json.decode(encoded, type=Workstream))
-    runs = await runtime.read(journal.workstreams, record.id)
-    tasks: list[TaskRecord] = await runtime.read(journal.tasks, runs[-1].key) if runs else []
-    return Loaded(record, encoded, spec, runs[-1] if runs else None, tasks)
+    last = record.last_of(await runtime.read(journal.workstreams, record.id))
+    tasks: list[TaskRecord] = [] if last is None else await runtime.read(journal.tasks, last.key)
+    return Loaded(record, encoded, spec, last, tasks)
 
 
 async def run_again(
@@ -91,7 +91,7 @@ async def run_again(
     async def own(known: Known) -> RequestRecord | None:
         """Of several nodes, be the one that runs it again; and see what it has come to, if others did so before."""
         nonlocal loaded
-        if (kept := await _be_the_one(runtime, job_id, word, request_id, known)) is not None:
+        if (kept := await be_the_one(runtime, job_id, word, request_id, known)) is not None:
             return kept
         again_ended = await runtime.ended(job_id)
         if again_ended is not None:
@@ -108,11 +108,12 @@ async def run_again(
     await runtime.input(word, said, asked, request_id=request_id, refuse=refuse, first=first)
 
 
-async def _be_the_one(
+async def be_the_one(
     runtime: Runtime, job_id: str, word: str, request_id: str | None, known: Known
 ) -> RequestRecord | None:
-    """Own an ended job, to run it again. Returns what is kept of the command where it was given to another node, too,
-    and has taken effect there. Raises InvalidTransitionError where another command was faster.
+    """Own an ended job of a journal that nodes share, to run it again. Returns what is kept of the command where it was
+    given to another node, too, and has taken effect there. Raises InvalidTransitionError where another command was
+    faster.
     """
     seat, delays = runtime.seat, Delays()
     assert seat is not None  # noqa: S101 - else it is nobody else's

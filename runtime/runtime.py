@@ -16,24 +16,20 @@ from collections.abc import Callable, Iterable
 from typing import Any, Literal, TypeVar, Unpack, overload
 
 from ..actors.actor import Actor
-from ..actors.commands import Approve, Command, Reply, Submit
+from ..actors.commands import Approve, Command, Reply
 from ..actors.dead_letters import DeadLetters
 from ..actors.job import JobActor
 from ..actors.machine_kind import MachineActor
 from ..actors.messages import Message, Registered
-from ..actors.names import name_problem
 from ..actors.records import JobRecord, RequestRecord
 from ..actors.ref import Ref
-from ..actors.schema import short
 from ..actors.spec import Worker, Workstream
 from ..actors.task import TaskActor
 from ..actors.theirs import is_a, plain, shown
 from ..actors.transitions import Transitioned
 from .approvals import PendingApproval, pending_of, with_teams
 from .attribution import name_of, reason_of
-from .bodies import fingerprint_of, prepared
 from .breakers import BreakerHandle
-from .cluster.ids import reserve
 from .cluster.remote import EVERYTHING, RemoteJob, look, pending_elsewhere
 from .draining import hooks_over
 from .filters import Event, Filters, wanted_by
@@ -45,11 +41,11 @@ from .machines import MachineRef
 from .metrics import Metrics, snapshot
 from .naming import by_name
 from .observe import BUFFER, Hub, Past, Subscription
-from .outcomes import closed, outcome_of, taken
+from .outcomes import closed, outcome_of
 from .outputs import Found
-from .requests import First
+from .requests import First, Settled
 from .reruns import run_again
-from .same import SAME, compare
+from .submissions import Existing, Submitted, asked_of
 from .workers import WorkerHandle, check_worker, not_there, start
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -117,61 +113,43 @@ class Runtime(RuntimeLife):
         *,
         id: str | None = None,  # noqa: A002 - the field's word
         by: str | None = None,
+        existing: Existing = "join",
+        request_id: str | None = None,
     ) -> JobHandle:
         """Take a job; returns when it is durable. `id` is the caller's idempotency key: the same workstream under the
         same id again is the same job, ended or not. `by` is who submits it, and may not approve it unless an approval
         says so.
 
-        Raises SpecificationError for a workstream that cannot be run (nothing is journaled then), JobExists for an id
-        that has another workstream, RuntimeClosed. While the journal cannot be written, or reached, it waits.
+        existing: what becomes of a job that has that id already. "join": it is the one that is returned. "refuse": it
+        stays as it is, and JobExists is raised, whatever its workstream is. "replace_ended": one that has ended is
+        replaced by this one, of any workstream; its runs stay in the history. One that has not is JobExists.
+        request_id: the same again is the same command, and has the same job, whatever `existing` says
+        (RequestIdReused if it was given to another one before). Without an id the job's id is made of it.
+
+        Raises SpecificationError for a workstream that cannot be run (nothing is journaled then), JobExists also for an
+        id that has another workstream, RuntimeClosed, and ValueError for what can be no id, no key, or no `existing`.
+        While the journal cannot be written, or reached, it waits.
         """
+        return (await self.submitted(workstream, id=id, by=by, existing=existing, request_id=request_id)).job
+
+    async def submitted(
+        self,
+        workstream: Workstream,
+        *,
+        id: str | None = None,  # noqa: A002 - the field's word
+        by: str | None = None,
+        existing: Existing = "join",
+        request_id: str | None = None,
+    ) -> Submitted:
+        """For the board: the same, and whether the job was made by it."""
         self._check_open_here()
         check_type(workstream, Workstream, "submit takes a Workstream")
-        if id is not None:
-            id = check_job_id(id)  # noqa: A001 - the field's word
-        if by is not None:
-            by = name_of(by)
-        durable = self.journal.durable_medium
-        ready, encoded = await prepared(workstream, self.bodies, durable=durable, lifecycles=self.lifecycles)
-        over: Callable[[], None] | None = None
-        sent, taken, fingerprint = False, True, ""
-        try:
-            if id is not None:
-                over = await self._submitting.enter(id)
-                fingerprint = fingerprint_of(encoded, ready.folder)
-                known = await reserve(self.seat, "job", id, lambda: self._known(id, ready, fingerprint))
-                if known is not None:
-                    return known
-            await self._host.gate()
-            sent = True
-            return await self._submit(id, ready, encoded, fingerprint, by, over)
-        except Exception:
-            taken = False
-            raise
-        finally:
-            if not (sent and taken):  # one that was sent and is waited for no more may be taken all the same
-                self.bodies.release(ready)
-            if not sent and over is not None:
-                over()
+        asked = asked_of(id, by, existing, request_id)
+        return await self._submissions.submit(workstream, asked)
 
-    async def _submit(  # noqa: PLR0917 - the parts of a message
-        self,
-        job_id: str | None,
-        spec: Workstream,
-        encoded: bytes,
-        fingerprint: str,
-        by: str | None,
-        over: Callable[[], None] | None,
+    async def submit_child(
+        self, parent: str, task: str, workstream: Workstream, name: str, request_id: str | None = None
     ) -> JobHandle:
-        job_id, given = (self._ids.new(), False) if job_id is None else (job_id, True)
-
-        def make(reply: Reply) -> Message:
-            return Submit(job_id, given, spec, encoded, fingerprint, reply, by)
-
-        actor: JobActor = await self._host.ask(make, over=over)
-        return self._handle(actor)
-
-    async def submit_child(self, parent: str, task: str, workstream: Workstream, name: str) -> JobHandle:
         """For the board: take a job as the child of a task that runs. Raises LookupError, and as a body's submit."""
         actor = self.living(parent)
         stream = None if actor is None else actor.stream
@@ -179,19 +157,7 @@ class Runtime(RuntimeLife):
             raise LookupError(f"job {parent!r:.80} has no task {task!r:.80} that runs")
         running = stream.tasks[stream.names[task]]
         context = self._host.caller.context_of(running, running.record.token)
-        return (await self._children.submit(context, workstream, name)).job
-
-    async def _known(self, job_id: str, spec: Workstream, fingerprint: str) -> JobHandle | None:
-        """The job that has this id already. Raises JobExists if it is another one."""
-        actor = self._host.kernel.jobs.get(job_id)
-        record = actor.record if actor is not None else await self.read(self.journal.job, job_id)
-        archived: list[Any] = [] if record is not None else await self.read(self.journal.archived, job_id)
-        held = SAME if record is None else await compare(self, record, spec, fingerprint)
-        if (refused := taken(job_id, record, archived, held)) is not None:
-            raise refused
-        if record is None:
-            return None
-        return self._handle(actor) if actor is not None else await self.job(job_id)
+        return (await self._children.submit(context, workstream, name, request_id)).job
 
     async def job(self, job_id: str) -> JobHandle:
         """The handle of a job, living or ended. Raises LookupError if there is none."""
@@ -239,6 +205,19 @@ class Runtime(RuntimeLife):
         if record is None and "/" not in job_id:
             raise LookupError(f"there is no job {job_id!r} in this journal")
         return None if record is not None and record.finished_at is None else record
+
+    async def record_of(self, job_id: str) -> JobRecord | None:
+        """The record of a job: of a living one its present one, of an ended one its last, which is durable; None if
+        there is none.
+        """
+        actor = self._host.kernel.jobs.get(job_id)
+        if actor is not None and actor.ended:
+            await self._host.barrier()  # its end is durable then
+        living = self.living(job_id)
+        if living is not None:
+            return living.record
+        record: JobRecord | None = await self.read(self.journal.job, job_id)
+        return record
 
     async def settled(self, limit: float) -> bool:
         """For the board: wait until what is in memory now is durable; False where the journal cannot be written, or
@@ -332,22 +311,25 @@ class Runtime(RuntimeLife):
         refuse: Callable[[], Exception | None] | None = None,
         first: First | None = None,
         kept: Callable[[RequestRecord], Any] | None = None,
+        over: Callable[[], None] | None = None,
     ) -> Any:
         """The same for a command that is an input of its own: `make(reply)` makes it, `payload` is what it says.
 
-        kept: makes the answer from what is kept of the same command, where it is answered with more than None.
+        kept: makes the answer from what is kept of the same command, where it is answered with more than None. over:
+        called when the kernel has answered it, also where nobody waits any more; not where it was never given to that.
         """
         self._check_open_here()
         if request_id is not None:
             return await self._requests.once(
-                request_id, operation, payload, make, refuse=refuse, first=first, kept=kept
+                request_id, operation, payload, make, refuse=refuse, first=first, kept=kept, over=over
             )
         if refuse is not None and (error := refuse()) is not None:
             raise error
-        if first is not None:
-            await first(_nothing_kept)
+        found = None if first is None else await first(_nothing_kept)
+        if isinstance(found, Settled):
+            return found.answer
         await self._host.gate()
-        return await self._host.ask(make)
+        return await self._host.ask(make, over=over)
 
     def in_flight(self, request_id: str) -> bool:
         """For the board: whether the command with this key is on its way."""
@@ -615,19 +597,6 @@ class Runtime(RuntimeLife):
 
 async def _nothing_kept() -> None:
     """A command without a key leaves nothing under one."""
-
-
-def check_job_id(job_id: str) -> str:
-    """The id, as a plain text. Raises ValueError for one that could not be a folder's name, TypeError for no text."""
-    job_id = plain(job_id)
-    check_type(job_id, str, "a job's id is a str")
-    if not (0 < len(job_id) <= 128 and job_id.isascii() and all(c.isalnum() or c in "._-" for c in job_id)):
-        raise ValueError(f"{short(job_id)} cannot be a job's id: use 1 to 128 of the characters A-Z a-z 0-9 . _ -")
-    if job_id[0] in ".-":
-        raise ValueError(f"{short(job_id)} cannot be a job's id: it must not begin with '.' or '-'")
-    if problem := name_problem(job_id):
-        raise ValueError(f"{short(job_id)} cannot be a job's id: it {problem}")
-    return job_id
 
 
 def check_type(value: object, kind: type, expected: str) -> None:

@@ -269,12 +269,13 @@ def states_of(reader: Asked, kind: str, target: str) -> list[tuple[str, str]]:
     if kind == "breaker":
         return [("breaker", str(breaker.state)) for breaker in reader.breakers() if breaker.name == target]
     job_id, _, name = ("", "", "") if kind == "job" else target.rpartition("/")
-    job, runs = reader.job(job_id or target), reader.workstreams(job_id or target)
-    if job is None or not runs:
+    job = reader.job(job_id or target)
+    last = None if job is None else job.last_of(reader.workstreams(job.id))
+    if job is None or last is None:
         return []
     if name:
-        return [("task", str(task.state)) for task in reader.tasks(runs[-1].key) if task.name == name]
-    return [("job", str(job.state)), ("workstream", str(runs[-1].state))]
+        return [("task", str(task.state)) for task in reader.tasks(last.key) if task.name == name]
+    return [("job", str(job.state)), ("workstream", str(last.state))]
 
 
 def address(named: Found) -> str:

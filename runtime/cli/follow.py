@@ -29,6 +29,7 @@ from .trouble import INTERRUPTED, Trouble
 if TYPE_CHECKING:
     from ...actors.records import JobRecord
     from ..specfile import RunFile
+    from ..submissions import Existing
     from .boards import Board
 
 _ENDS = ("SIGINT", "SIGTERM", "SIGHUP")
@@ -61,20 +62,24 @@ class Followed:
         return ""
 
 
-def see_there(board: Board, asked: RunFile, job_id: str | None, *, as_json: bool, plain: bool) -> int:
+def see_there(
+    board: Board, asked: RunFile, job_id: str | None, existing: Existing, *, as_json: bool, plain: bool
+) -> int:
     """Have a board's runtime run a file, and show it until it ends or the user leaves. Gives the exit code."""
     shown = view(as_json=as_json, plain=plain)
     with Printing() as printing:
         try:
-            return told_by(board, lambda: anyio.run(_see, shown, printing, board, asked, job_id))
+            return told_by(board, lambda: anyio.run(_see, shown, printing, board, asked, job_id, existing))
         finally:
             shown.close()
 
 
-async def _see(shown: View, printing: Printing, board: Board, asked: RunFile, job_id: str | None) -> int:
+async def _see(  # noqa: PLR0917 - what `anyio.run` is given
+    shown: View, printing: Printing, board: Board, asked: RunFile, job_id: str | None, existing: Existing
+) -> int:
     ended: list[Outcome] = []
     async with Client(board.url, token=board.token) as runtime:
-        job = await _submitted(runtime, asked, job_id)
+        job = await _submitted(runtime, asked, job_id, existing)
         await job.refresh()  # a view shows the tasks, however many there are
         if asked.workers is not None:
             shown.notice("the workers of the file are not started: the runtime there has its own")
@@ -92,9 +97,9 @@ async def _see(shown: View, printing: Printing, board: Board, asked: RunFile, jo
     return code if printing.lost is None else code_unshown(printing.lost, code, told=False)
 
 
-async def _submitted(runtime: Client, asked: RunFile, job_id: str | None) -> RemoteJob:
+async def _submitted(runtime: Client, asked: RunFile, job_id: str | None, existing: Existing) -> RemoteJob:
     try:
-        return await runtime.submit(asked.workstream, id=job_id)
+        return await runtime.submit(asked.workstream, id=job_id, existing=existing)
     except JobExists as error:
         raise Trouble(str(error)) from None
     except SpecificationError as error:

@@ -151,10 +151,13 @@ def refuse_under_way(reader: Reader, row: InboxRow, shown: str) -> None:
     from ..control.verbs import commands_of  # noqa: PLC0415
 
     job_id, _, name = row.target.rpartition("/") if row.kind == "task" else (row.target, "", "")
-    job, runs = reader.job(job_id), reader.workstreams(job_id)
-    if job is None or job.finished_at is not None or job.parent_id is not None or not runs:
+    job = reader.job(job_id)
+    if job is None or job.finished_at is not None or job.parent_id is not None:
         return
-    tasks, stream = reader.tasks(runs[-1].key), runs[-1]
+    stream = job.last_of(reader.workstreams(job_id))
+    if stream is None:
+        return
+    tasks = reader.tasks(stream.key)
     state = next((one.state for one in tasks if one.name == name and one.published is None), None)
     if row.kind == "task" and (state is None or state not in _STAYS[row.verb]):
         return
@@ -194,12 +197,15 @@ def _is_about(row: InboxRow, job_id: str) -> bool:
 
 def _about(reader: Reader, row: InboxRow) -> list[TaskRecord | WorkstreamRecord | ApprovalRecord]:
     """The records that a decision may be about."""
-    job, _, task = ("", "", "") if row.kind == "job" else row.target.rpartition("/")
-    runs = reader.workstreams(job or row.target)
-    if not runs or not task:
-        return [*runs[-1:]]
+    job_id, _, task = ("", "", "") if row.kind == "job" else row.target.rpartition("/")
+    job = reader.job(job_id or row.target)
+    last = None if job is None else job.last_of(reader.workstreams(job.id))
+    if last is None:
+        return []
+    if not task:
+        return [last]
     name = row.arguments.get("approval")
-    asked = [one for one in reader.approvals(runs[-1].key) if one.task_id.rpartition("/")[2] == task]
+    asked = [one for one in reader.approvals(last.key) if one.task_id.rpartition("/")[2] == task]
     if name is not None:
         return [one for one in asked if one.name == name]
-    return [*(one for one in reader.tasks(runs[-1].key) if one.name == task), *asked]
+    return [*(one for one in reader.tasks(last.key) if one.name == task), *asked]

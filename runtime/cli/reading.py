@@ -103,8 +103,8 @@ def find_job(reader: Asked, text: str, *, to_act: bool = False) -> JobRecord:
 
 def tasks_of(reader: Asked, job: JobRecord) -> list[TaskRecord]:
     """The tasks of a job's present run, in the order of its specification."""
-    runs = reader.workstreams(job.id)
-    return reader.tasks(runs[-1].key) if runs else []
+    last = job.last_of(reader.workstreams(job.id))
+    return [] if last is None else reader.tasks(last.key)
 
 
 def find_task(reader: Asked, job: JobRecord, name: str) -> TaskRecord:
@@ -122,5 +122,5 @@ def find_task(reader: Asked, job: JobRecord, name: str) -> TaskRecord:
 
 def approvals_of(reader: Asked, job: JobRecord) -> list[ApprovalRecord]:
     """The approvals that bodies of a job's present run have asked for."""
-    runs = reader.workstreams(job.id)
-    return reader.approvals(runs[-1].key) if runs else []
+    last = job.last_of(reader.workstreams(job.id))
+    return [] if last is None else reader.approvals(last.key)

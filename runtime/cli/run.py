@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,6 +19,7 @@ from .trouble import Trouble
 if TYPE_CHECKING:
     from ...actors.records import JobRecord
     from ...actors.spec import Workstream
+    from .. import submissions
     from ..handles import JobHandle
     from ..journal.contract import Reader
     from ..runtime import Runtime
@@ -28,6 +30,24 @@ File = Annotated[Path, typer.Argument(metavar="FILE", help="A specification: .to
 Id = Annotated[
     str | None,
     typer.Option("--id", metavar="JOB", help="The job's id. Running the same file under the same id again is one job."),
+]
+
+
+class Existing(StrEnum):
+    """What becomes of a job that has the id already."""
+
+    JOIN = "join"
+    REFUSE = "refuse"
+    REPLACE_ENDED = "replace_ended"
+
+
+WhereItExists = Annotated[
+    Existing,
+    typer.Option(
+        "--existing",
+        help="What becomes of a job that has the --id already: it is shown if it is the same (join), or nothing is run "
+        "(refuse), or it is replaced if it has ended (replace_ended).",
+    ),
 ]
 Lifecycle = Annotated[
     str | None,
@@ -47,6 +67,7 @@ def run(
     jsonl: JsonLog = None,
     as_json: AsJson = False,
     job_id: Id = None,
+    existing: WhereItExists = Existing.JOIN,
     plain: Plain = False,
     lifecycle: Lifecycle = None,
     node: Node = None,
@@ -62,8 +83,9 @@ def run(
     Ctrl+C, which leaves.
     """
     from ..outcomes import JobExists  # noqa: PLC0415 - heavy
-    from ..runtime import Runtime, check_job_id  # noqa: PLC0415 - heavy
+    from ..runtime import Runtime  # noqa: PLC0415 - heavy
     from ..specfile import load  # noqa: PLC0415
+    from ..submissions import check_existing, check_job_id  # noqa: PLC0415 - heavy
     from .functions import function  # noqa: PLC0415
     from .session import Session, see_through, view  # noqa: PLC0415
     from .spans import span  # noqa: PLC0415
@@ -73,6 +95,9 @@ def run(
             check_job_id(job_id)
         except ValueError as error:
             raise Trouble(str(error)) from None
+    elif existing is not Existing.JOIN:
+        raise Trouble(f"--existing {existing} says what becomes of a job that has the same id: give one (--id JOB).")
+    how = check_existing(existing, job_id)
     if isinstance(journal, Board):
         from .follow import see_there  # noqa: PLC0415 - heavy
 
@@ -83,7 +108,7 @@ def run(
         if node is not None or lease is not None:
             raise Trouble("--node and --lease are for a runtime of this program, not for the one at --url.")
         asked = on_ray(load(file, lifecycle=lifecycle), engine, None, here=False)
-        raise typer.Exit(see_there(journal, asked, job_id, as_json=as_json, plain=plain))
+        raise typer.Exit(see_there(journal, asked, job_id, how, as_json=as_json, plain=plain))
     asked, draining = load(file, functions=function, lifecycle=lifecycle), span(drain_deadline)
     seated = seat(journal, node, lease)
     asked, ray = on_ray(asked, engine, address), cluster_at(address)
@@ -94,25 +119,27 @@ def run(
             drain_deadline=draining, **seated,
         )  # fmt: skip
 
-    _refuse_a_second(asked, journal, job_id, opened)
+    _refuse_a_second(asked, journal, job_id, how, opened)
 
     async def begin(runtime: Runtime) -> list[JobHandle]:
         try:
-            return [await runtime.submit(asked.workstream, id=job_id)]
+            return [await runtime.submit(asked.workstream, id=job_id, existing=how)]
         except JobExists as error:
             raise Trouble(str(error)) from None
 
     raise typer.Exit(see_through(opened, begin, Session(view(as_json=as_json, plain=plain), draining)))
 
 
-def _refuse_a_second(asked: RunFile, journal: Store, job_id: str | None, opened: Callable[[], Runtime]) -> None:
+def _refuse_a_second(
+    asked: RunFile, journal: Store, job_id: str | None, existing: submissions.Existing, opened: Callable[[], Runtime]
+) -> None:
     """Do not run a workstream beside an unfinished run of itself: they would work in the same folder.
 
     Nor under the id of another one; nor beside jobs that this program cannot run. It is found out before the journal is
     opened, since that goes on with all that is unfinished in it.
     """
-    from ..outcomes import taken  # noqa: PLC0415 - heavy
     from ..same import SAME  # noqa: PLC0415 - heavy
+    from ..submissions import taken  # noqa: PLC0415 - heavy
     from .functions import refuse_unless_found  # noqa: PLC0415
     from .reading import LIVING, reading_if_used  # noqa: PLC0415
 
@@ -122,7 +149,8 @@ def _refuse_a_second(asked: RunFile, journal: Store, job_id: str | None, opened:
         hold = _holder(opened(), asked.workstream, reader)
         if job_id is not None:
             record = reader.job(job_id)
-            refused = taken(job_id, record, reader.archived(job_id), SAME if record is None else hold(record))
+            held = hold(record) if record is not None and existing == "join" else SAME
+            refused = taken(job_id, record, reader.archived(job_id), held, existing)
             if refused is not None:
                 raise Trouble(str(refused))
         for job in reader.jobs(states=LIVING, limit=10_000):

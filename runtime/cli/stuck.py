@@ -142,12 +142,12 @@ def _found(reader: Asked) -> Iterator[dict[str, Any]]:
     for job in reversed(reader.jobs(states=LIVING, limit=2**31)):
         if job.state in _JOB:
             yield _one(job, job.id, _JOB[job.state])
-        runs = reader.workstreams(job.id)
-        if not runs:
+        last = job.last_of(reader.workstreams(job.id))
+        if last is None:
             continue
-        if runs[-1].state in _WORKSTREAM:
-            yield _one(runs[-1], job.id, _WORKSTREAM[runs[-1].state])
-        yield from _tasks(reader, runs[-1], job.id, open_until)
+        if last.state in _WORKSTREAM:
+            yield _one(last, job.id, _WORKSTREAM[last.state])
+        yield from _tasks(reader, last, job.id, open_until)
     for worker in reader.workers():
         if worker.finished_at is None and worker.state in _WORKER:
             yield _one(worker, worker.name, _WORKER[worker.state])

@@ -41,7 +41,8 @@ from ..filters import Event, Filters, everything, wanted_by
 from ..journal.contract import Health
 from ..observe import BUFFER
 from ..requests import check_request_id
-from ..runtime import check_job_id, check_type
+from ..runtime import check_type
+from ..submissions import Existing, check_existing, check_job_id
 from .handles import FEW, RemoteJob
 from .link import Link, place
 from .named import RemoteBreaker, RemoteMachine, RemoteWorker
@@ -131,6 +132,8 @@ class Client:
         *,
         id: str | None = None,  # noqa: A002 - the field's word
         by: str | None = None,
+        existing: Existing = "join",
+        request_id: str | None = None,
     ) -> RemoteJob:
         """As `Runtime.submit`. Functions are sent as their import paths, and looked for there."""
         check_type(workstream, Workstream, "submit takes a Workstream")
@@ -138,10 +141,13 @@ class Client:
             check_job_id(id)
         if by is not None:
             name_of(by)
+        existing = check_existing(existing, id)
         _, encoded = await prepared(workstream, Paths(), durable=True, lifecycles=Lifecycles(resolve=None))
         said = {"workstream": msgspec.Raw(encoded), "id": id, "by": by}
+        if existing != "join":  # else it is not said: servers of before know no other
+            said["existing"] = existing
         with _placed(_in_workstream, f"workstream {short(workstream.name)}"):
-            view = await self.act("jobs", said, None)
+            view = await self.act("jobs", said, request_id)
         return RemoteJob(self, job_of(view), await self._few(view))
 
     async def job(self, job_id: str) -> RemoteJob:

@@ -77,10 +77,10 @@ class SimulatedJob:
         actor = self.simulation.runtime.host.kernel.jobs.get(self.id)
         if actor is not None and actor.stream is not None:
             return actor.stream.record
-        runs = self.simulation.world.journal.workstreams(self.id)
-        if not runs:
+        last = self.record.last_of(self.simulation.world.journal.workstreams(self.id))
+        if last is None:
             raise LookupError(f"job {self.id!r} has not begun a run")
-        return runs[-1]
+        return last
 
     def tasks(self) -> dict[str, TaskRecord]:
         """The present records of its tasks, by their names, in the order of the specification."""
@@ -88,8 +88,8 @@ class SimulatedJob:
         if actor is not None and actor.stream is not None:
             return {task.record.name: task.record for task in actor.stream.tasks}
         journal = self.simulation.world.journal
-        runs = journal.workstreams(self.id)
-        return {task.name: task for task in journal.tasks(runs[-1].key)} if runs else {}
+        last = self.record.last_of(journal.workstreams(self.id))
+        return {} if last is None else {task.name: task for task in journal.tasks(last.key)}
 
     def states(self) -> dict[str, str]:
         """The present states of its tasks, by their names."""

@@ -33,6 +33,7 @@ from ..imported import under_trio
 from ..journal.contract import InboxRow
 from ..machines import MachineRef
 from ..runtime import Runtime
+from ..submissions import Existing
 from .arguments import advice, awaiting, duration, known, not_awaited, plain, text
 from .asked import Asked
 from .errors import SimulationError
@@ -157,9 +158,20 @@ class Simulation(History):
             raise SimulationError("the runtime crashed, and was not restarted yet: call restart()")
         return self.world.runtime
 
-    def submit(self, workstream: Workstream, *, id: str | None = None, by: str | None = None) -> SimulatedJob:  # noqa: A002
+    def submit(
+        self,
+        workstream: Workstream,
+        *,
+        id: str | None = None,  # noqa: A002 - the field's word
+        by: str | None = None,
+        existing: Existing = "join",
+        request_id: str | None = None,
+    ) -> SimulatedJob:
         """Take a job; returns when it is durable. Raises as `Runtime.submit`."""
-        handle = self.do(lambda: self.runtime.submit(workstream, id=id, by=by), what="submit")
+        handle = self.do(
+            lambda: self.runtime.submit(workstream, id=id, by=by, existing=existing, request_id=request_id),
+            what="submit",
+        )
         return SimulatedJob(self, handle.id)
 
     def job(self, job_id: str) -> SimulatedJob:

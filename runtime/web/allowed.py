@@ -47,11 +47,13 @@ async def elsewhere(runtime: Runtime, job_id: str) -> Elsewhere | None:
     """What is known of a job that another node runs; None for one that runs here, or has ended."""
     if not await runtime.is_elsewhere(job_id):
         return None
-    runs: list[WorkstreamRecord] = await runtime.read(runtime.journal.workstreams, job_id)
-    if not runs:
+    journal = runtime.journal
+    record: JobRecord | None = await runtime.read(journal.job, job_id)
+    run = None if record is None else record.last_of(await runtime.read(journal.workstreams, job_id))
+    if run is None:
         return Elsewhere()
-    asked: list[ApprovalRecord] = await runtime.read(runtime.journal.approvals, runs[-1].key)
-    return Elsewhere(runs[-1], frozenset(one.task for one in asked if one.state == HELD))
+    asked: list[ApprovalRecord] = await runtime.read(journal.approvals, run.key)
+    return Elsewhere(run, frozenset(one.task for one in asked if one.state == HELD))
 
 
 def actions_of(runtime: Runtime, record: Record, away: Elsewhere | None = None) -> list[str]:

@@ -9,12 +9,12 @@ Rules
 - Unless the board was opened with `commands`, what is submitted names registered functions: no commands, no import
   paths, no folders and files of this machine. Whoever may submit could else run what they like.
 - The same key is the same job or worker: the id that is made, where none is said, is made of the key and the caller.
+  It is kept as those of all other commands are, and none of them may have it, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sized
-from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote
 
@@ -31,10 +31,10 @@ from ...actors.validate import SpecificationError, findings
 from ..bodies import finder_in
 from ..naming import within
 from ..outcomes import JobExists
-from ..requests import RequestIdReused, made_key
-from ..runtime import check_job_id
+from ..requests import RequestIdReused, id_of_key, made_key
 from ..specfile import unbearable
 from ..specwords import Sections, Words
+from ..submissions import Existing, Submitted, check_job_id
 from ..threads import in_lane
 from .access import Caller, TheCaller
 from .actions import Done, Say, accepting, done_of, trouble, writable
@@ -87,12 +87,15 @@ class NewWorker(Say, frozen=True, kw_only=True):
 class NewJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A job to be run. workstream: as a specification file in JSON has it; or document 002's `task_description`.
 
-    id: its id, which is its key as well; made unless given. worker_count: 1 to 10 slots, taken whole. parent_job_id:
-    the job for whose running task it is submitted; depth: one more than that of its parent, where it is said.
+    id: its id, which is its key as well; made unless given. existing: what becomes of a job that has that id already:
+    "join" (it is the answer, if it is the same workstream; else 409), "refuse" (409) or "replace_ended" (one that has
+    ended is replaced by this one; else 409). worker_count: 1 to 10 slots, taken whole. parent_job_id: the job for whose
+    running task it is submitted; depth: one more than that of its parent, where it is said.
     """
 
     workstream: dict[str, Any] | None = None
     id: str | None = None
+    existing: Existing = "join"
     by: str | None = None
     request_id: str | None = None
     task_description: str | None = None
@@ -159,7 +162,7 @@ def _worker_of(board: Board, said: NewWorker, made: str) -> Worker:
 async def create_job(
     *, board: TheBoard, caller: TheCaller, request: AnyRequest, data: JSONBody[NewJob | None] = None
 ) -> Response[JobView]:
-    """Submit a job: 201, or 200 where it is there already."""
+    """Submit a job: 201, or 200 where it is there already, or was made by the same request before."""
     said = data or NewJob()
     runtime = board.runtime
     key = key_of(request.headers.getall(HEADER, []), said.request_id)
@@ -170,15 +173,17 @@ async def create_job(
     job_id = said.id or (None if key is None else _made("j_", caller, key))
     if job_id is not None:
         _check_id(job_id, child=said.parent_job_id is not None)
+    _check_existing(said)
     accepting(runtime)
     with board.on_their_way.of(runtime, key or runtime.new_id()), trouble():
         try:
             if said.parent_job_id is None:
-                known = job_id is not None and await _is_there(runtime, job_id)
-                job = await runtime.submit(workstream, id=job_id, by=by)
+                job, made = await runtime.submitted(
+                    workstream, id=job_id, by=by, existing=said.existing, request_id=key
+                )
             else:
                 child = job_id or _made("j_", caller, runtime.new_id())
-                known, job = await _submit_child(runtime, said, workstream, child)
+                job, made = await _submit_child(runtime, said, workstream, child, key)
         except JobExists as error:
             if said.id is None:
                 raise RequestIdReused(
@@ -187,7 +192,7 @@ async def create_job(
             raise
     view = await view_of(board, await board.job(job.id))
     headers = {"Location": f"jobs/{quote(path_of(job.id), safe=':')}"}
-    return Response(view, status_code=200 if known else 201, headers=headers)
+    return Response(view, status_code=201 if made else 200, headers=headers)
 
 
 def _workstream_of(board: Board, said: NewJob) -> Workstream:
@@ -254,10 +259,12 @@ def _described(board: Board, said: NewJob) -> Workstream:
     )  # fmt: skip
 
 
-async def _submit_child(runtime: Runtime, said: NewJob, workstream: Workstream, name: str) -> tuple[bool, JobHandle]:
-    """A job for the task of its parent that runs. Says whether it was there already."""
+async def _submit_child(
+    runtime: Runtime, said: NewJob, workstream: Workstream, name: str, key: str | None
+) -> Submitted:
+    """A job for the task of its parent that runs."""
     if (known := await _child_of(runtime, said.parent_job_id or "", workstream, name)) is not None:
-        return True, known
+        return Submitted(known, made=False)
     parent = runtime.living(said.parent_job_id or "")
     if parent is None:
         await runtime.job(said.parent_job_id or "")  # which says that there is none
@@ -269,14 +276,17 @@ async def _submit_child(runtime: Runtime, said: NewJob, workstream: Workstream, 
         )
     if deeper > DEEPEST:
         raise unfit([FoundWrong("depth", f"it would be of depth {deeper}, and {DEEPEST} is the deepest")])
-    return False, await runtime.submit_child(parent.record.id, _running(parent), workstream, name)
+    job = await runtime.submit_child(parent.record.id, _running(parent), workstream, name, key)
+    return Submitted(job, made=True)
 
 
 async def _child_of(runtime: Runtime, parent: str, workstream: Workstream, name: str) -> JobHandle | None:
     """The child of that name that there is. Raises JobExists where it was given another workstream."""
     journal = runtime.journal
+    its = await runtime.record_of(parent)
+    first = 1 if its is None else its.first
     for record in await runtime.read(journal.children, parent):
-        if record.id.rpartition("/")[2] == name:
+        if record.id.rpartition("/")[2] == name and record.parent_run >= first:
             encoded = await runtime.read(journal.spec, record.stream)
             before = None if encoded is None else msgspec.json.decode(encoded, type=Workstream)
             if before is not None and (differs := _differs(before, workstream)) is not None:
@@ -303,8 +313,15 @@ def _running(parent: JobActor) -> str:
     return running[0]
 
 
-async def _is_there(runtime: Runtime, job_id: str) -> bool:
-    return runtime.living(job_id) is not None or await runtime.read(runtime.journal.job, job_id) is not None
+def _check_existing(said: NewJob) -> None:
+    """Refuse what says nothing of any job. Raises Problem."""
+    if said.existing == "join":
+        return
+    if said.parent_job_id is not None:
+        text = "it is for jobs without a parent: the children of a running task are joined"
+        raise unfit([FoundWrong("existing", text)])
+    if said.id is None:
+        raise unfit([FoundWrong("existing", "it says what becomes of a job that has the same id: give an id")])
 
 
 def _check_id(job_id: str, *, child: bool) -> None:
@@ -322,8 +339,7 @@ def _check_id(job_id: str, *, child: bool) -> None:
 
 def _made(prefix: str, caller: Caller, key: str) -> str:
     """The id of what is created under a key: another caller's is another."""
-    text = msgspec.json.encode((caller.name, key))
-    return prefix + blake2b(text, digest_size=8).hexdigest()
+    return id_of_key(prefix, key, caller.name)
 
 
 def _of_this_machine(value: object, at: tuple[str | int, ...], inside: str = "") -> Iterator[FoundWrong]:

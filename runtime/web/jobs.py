@@ -101,13 +101,13 @@ def _counted(stream: object) -> dict[str, int]:
 
 def _of_run(board: Board, job: JobRecord) -> tuple[WorkstreamRecord | None, dict[str, int]]:
     journal = board.runtime.journal
-    runs = journal.workstreams(job.id)
+    last = job.last_of(journal.workstreams(job.id))
     counts = board.plans.counts(job.stream) if JOB.is_terminal(job.state) else None
     if counts is None:
         counts = journal.counts(job.stream)
         if JOB.is_terminal(job.state):
             board.plans.keep_counts(job.stream, counts)
-    return (runs[-1] if runs else None), counts
+    return last, counts
 
 
 # -- a whole run -------------------------------------------------------------------------------------------------------

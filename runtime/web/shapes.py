@@ -63,6 +63,7 @@ class JobView(View, frozen=True, kw_only=True):
     retry_at: float | None
     depth: int
     runs: int
+    first: int
     worker_count: int
     counts: dict[str, int]
     total: int
@@ -273,7 +274,7 @@ def job_view(
     return JobView(
         **entity(job), actions=actions, error=job.error, by=job.by, workstream=job.workstream,
         workstream_state=None if run is None else run.shown, parent_id=job.parent_id, retry_at=job.retry_at,
-        depth=job.depth, runs=job.runs, worker_count=job.worker_count, counts=counts,
+        depth=job.depth, runs=job.runs, first=job.first, worker_count=job.worker_count, counts=counts,
         total=sum(counts.values()), children=children,
     )  # fmt: skip
 

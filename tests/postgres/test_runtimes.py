@@ -19,6 +19,7 @@ from callboard import (
     DecisionConflict,
     Fire,
     InvalidTransitionError,
+    JobExists,
     LeaseLost,
     Machine,
     MachineActor,
@@ -29,6 +30,7 @@ from callboard import (
     Transition,
     Workstream,
 )
+from callboard.runtime.consistency import examine
 from callboard.runtime.journal.postgres.address import parse
 from callboard.runtime.journal.postgres.opening import connect
 from callboard.runtime.testing.postgres import PrivateServer
@@ -107,6 +109,34 @@ async def test_the_same_id_on_both_is_one_job(postgres: str, tmp_path: Path) -> 
             assert (await handle.wait()).ok
     assert sorted(noted(tmp_path, "began"))[::1] == sorted(noted(tmp_path, "returned"))
     assert len(noted(tmp_path, "began")) == 5
+
+
+async def test_two_nodes_that_replace_an_ended_job_make_one_new_run(postgres: str, tmp_path: Path) -> None:
+    (tmp_path / "go").touch()
+    async with node(postgres, "a", tmp_path) as a, node(postgres, "b", tmp_path) as b:
+        for number in range(6):
+            await (await a.submit(waiting(tmp_path), id=f"j{number}")).wait()
+        came: list[Any] = []
+
+        async def replace(runtime: Runtime, job: str, key: str | None) -> None:
+            try:
+                found = await runtime.submit(waiting(tmp_path), id=job, existing="replace_ended", request_id=key)
+                came.append((job, found.record.run))
+                assert (await found.wait()).ok
+            except JobExists:
+                came.append((job, 0))
+
+        async with anyio.create_task_group() as group:
+            for number in range(6):
+                for runtime in (a, b):  # the first three under one key each
+                    group.start_soon(replace, runtime, f"j{number}", f"k{number}" if number < 3 else None)
+        for number in range(3):
+            assert sorted(one for one in came if one[0] == f"j{number}") == [(f"j{number}", 2)] * 2
+        for number in range(6):
+            runs = [run.run for run in a.journal.workstreams(f"j{number}")]
+            made = {run for job, run in came if job == f"j{number}" and run}
+            assert runs == [1, *sorted(made)]  # one that comes after the other has ended replaces that as well
+        assert examine(a.journal).found == []
 
 
 DOOR = Machine(

@@ -87,6 +87,8 @@ async def test_finished_failed_and_cancelled_jobs_are_moved_when_the_runtime_is_
     async with place.runtime() as runtime:
         with pytest.raises(JobExists, match="archived in"):
             await runtime.submit(flow(), id="good")
+        with pytest.raises(JobExists, match="archived in"):  # its history is not here to be gone on with
+            await runtime.submit(flow(), id="good", existing="replace_ended")
 
 
 async def test_a_job_that_has_not_ended_is_moved_when_it_has(place: Folder) -> None:

@@ -150,7 +150,8 @@ async def test_who_submits_another_workstream_is_told_what_differs(tmp_path: Pat
             await runtime.submit(W("crate", tasks=[one, more]), id="crate-7")
         assert str(told.value) == (
             "there is a job 'crate-7' already, submitted with another workstream (completed now): the one here adds "
-            "the task 'label'. Use another id, or submit exactly what was submitted under this one."
+            "the task 'label'. Use another id, or submit exactly what was submitted under this one. To have this one "
+            "take its place: existing='replace_ended'."
         )
         with pytest.raises(JobExists, match=r"\): task 'weigh': timeout was 60\.0 and is '2m' here\. Use another id"):
             await runtime.submit(W("crate", tasks=[msgspec.structs.replace(one, timeout="2m")]), id="crate-7")

@@ -811,3 +811,30 @@ def test_an_id_that_was_made_may_be_given_by_its_beginning(cli: Cli, files: Path
     assert cli("run", "good.toml").code == 0
     told = cli("status", made[:2])
     assert (told.code, "2 jobs begin with" in told.err) == (2, True)
+
+
+def test_existing_says_what_becomes_of_a_job_of_that_id(cli: Cli, files: Path) -> None:
+    assert cli("run", "bad.toml", "--id", "j", "--plain").code == 1
+    refused = cli("run", "good.toml", "--id", "j", "--existing", "refuse")
+    assert refused.code == 2
+    assert "there is a job 'j' already (failed now)" in refused.err
+    assert cli("run", "good.toml", "--id", "j").code == 2
+    assert cli("run", "good.toml", "--id", "j", "--existing", "replace_ended", "--plain").code == 0
+    told = [json.loads(line) for line in cli("status", "j", "--json").out.splitlines()]
+    assert [one["name"] for one in told if "max_attempts" in one] == ["one", "two"]
+    assert "job j: good, completed" in cli("status", "j").out
+    assert "workstream j@1: failed" in cli("status", "j").out
+    assert cli("check").code == 0
+    assert cli("run", "good.toml", "--id", "j", "--plain").code == 0  # joins it
+    assert cli("run", "good.toml", "--id", "new", "--existing", "refuse", "--plain").code == 0
+    without = cli("run", "good.toml", "--existing", "refuse")
+    assert without.code == 2
+    assert "give one (--id JOB)" in without.err
+    assert cli("run", "good.toml", "--id", "j", "--existing", "replace").code == 2
+
+
+def test_the_words_of_existing_are_those_of_submit() -> None:
+    from callboard.runtime.cli.run import Existing
+    from callboard.runtime.submissions import EXISTING
+
+    assert tuple(Existing) == EXISTING

@@ -136,6 +136,27 @@ async def the_same_job_is_submitted_once(runtime: Any, name: str) -> None:
         await runtime.submit(graph("another"), id=name)
 
 
+async def an_id_that_exists_is_refused_or_replaced(runtime: Any, name: str) -> None:
+    job = await runtime.submit(Workstream("long", tasks=[Task("a", run=forever)]), id=name, existing="refuse")
+    await until(job, "a", "running")
+    with pytest.raises(JobExists, match=r"already \(running now\).*existing='refuse'"):
+        await runtime.submit(graph(), id=name, existing="refuse")
+    with pytest.raises(JobExists, match=r"has not ended \(running now\)"):
+        await runtime.submit(graph(), id=name, existing="replace_ended")
+    await job.cancel()
+    assert (await job.wait()).state == "cancelled"
+    for _ in range(2):
+        other = await runtime.submit(graph(), id=name, existing="replace_ended", request_id=f"{name} once")
+        assert (await other.wait()).results == {"a": 1, "b": 1, "sum": 3}
+        assert (other.record.runs, other.record.first) == (2, 2)
+    with pytest.raises(RequestIdReused):
+        await other.retry("a", request_id=f"{name} once")
+    with pytest.raises(ValueError, match="existing is one of 'join', 'refuse', 'replace_ended', not 'anew'"):
+        await runtime.submit(graph(), id=name, existing="anew")
+    with pytest.raises(ValueError, match="give an id"):
+        await runtime.submit(graph(), existing="refuse")
+
+
 async def what_cannot_be_run_is_refused_whole(runtime: Any, name: str) -> None:
     wrong = Workstream(
         "wrong", tasks=[Task("a", run=one, depends_on=["b", "nobody"]), Task("b", run=one, depends_on=["a"])]
@@ -447,6 +468,7 @@ async def it_says_how_it_is(runtime: Any, name: str) -> None:
 
 SCENARIOS: list[Callable[[Any, str], Any]] = [
     a_job_is_done, the_same_job_is_submitted_once, what_cannot_be_run_is_refused_whole, a_job_is_cancelled,
+    an_id_that_exists_is_refused_or_replaced,
     a_job_is_paused, what_failed_goes_on_in_a_next_run, what_a_body_raised_is_explained, a_task_is_done_without,
     jobs_have_children, a_job_runs_by_a_lifecycle, people_decide, a_workstream_is_held, a_command_is_done_once,
     workers_are_told, breakers_are_told, machines_are_told, a_job_tells_of_itself,

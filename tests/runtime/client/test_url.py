@@ -195,3 +195,13 @@ def test_a_token_says_who_acts(cli: Cli, folder: Path, monkeypatch: pytest.Monke
         assert (code, "this token acts as 'ana'" in err) == (1, True)
         assert cli("approve", "t1/a", "--url", served.url)[0] == 0
         assert "approved by ana" in cli("history", "t1", "a", "--url", served.url)[1]
+
+
+def test_existing_is_said_to_the_board(cli: Cli, live: Served, folder: Path) -> None:
+    (folder / "again.toml").write_text('[[tasks]]\nname = "a"\ncommand = ["true"]\n')
+    given = ("run", "again.toml", "--id", "again", "--plain", "--url", live.url)
+    assert cli(*given)[0] == 0
+    code, _, err = cli(*given, "--existing", "refuse")
+    assert (code, "there is a job 'again' already (completed now)" in err) == (2, True)
+    assert cli(*given, "--existing", "replace_ended")[0] == 0
+    assert "workstream again@2: completed" in cli("status", "again", "--url", live.url)[1]

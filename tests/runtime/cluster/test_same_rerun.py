@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
-from callboard import InvalidTransitionError, RequestIdReused, Runtime, Task, TaskContext, Workstream
+from callboard import InvalidTransitionError, JobExists, RequestIdReused, Runtime, Task, TaskContext, Workstream
 from callboard.runtime import reruns
 from callboard.runtime.handles import JobHandle
 
@@ -41,7 +41,13 @@ async def skip(job: JobHandle, key: str | None) -> JobHandle:
     return await job.skip("x", by="ana", request_id=key)
 
 
-VERBS = pytest.mark.parametrize("verb", [retry, resume, skip])
+async def replace(job: JobHandle, key: str | None) -> JobHandle:
+    tasks = [Task("x", run=fails_first), Task("z", run=waits, depends_on=["x"])]
+    other = Workstream("other", tasks=tasks)
+    return await job._runtime.submit(other, id="j", by="ana", existing="replace_ended", request_id=key)
+
+
+VERBS = pytest.mark.parametrize("verb", [retry, resume, skip, replace])
 
 
 async def failed(a: Runtime) -> JobHandle:
@@ -141,3 +147,63 @@ async def test_another_command_is_refused_all_the_same(scene: Scene, monkeypatch
         scene.ran.go_on.set()
         await (await a.job("j")).wait()
         assert (await b.job("j")).record.runs == 2
+
+
+async def test_of_two_that_replace_it_one_does_and_the_other_is_told_so(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    came: list[JobHandle | JobExists] = []
+
+    async with scene.runtime("a") as a, scene.runtime("b") as b, scene.ticking():
+        await failed(a)
+        turns = Turns(monkeypatch)
+
+        async def ask(runtime: Runtime) -> None:
+            try:
+                came.append(await runtime.submit(scene.waiting("new"), id="j", existing="replace_ended"))
+            except JobExists as error:
+                came.append(error)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(ask, a)
+            await turns.first_has_it.wait()
+            group.start_soon(ask, b)
+            await turns.second_asks.wait()
+            turns.second_goes_on.set()
+            turns.first_goes_on.set()
+        (job,) = [one for one in came if isinstance(one, JobHandle)]
+        assert len(came) == 2
+        assert job.record.run == 2
+        with pytest.raises(JobExists, match="has not ended"):
+            await b.submit(scene.waiting("other"), id="j", existing="replace_ended")
+        with pytest.raises(JobExists, match="existing='refuse'"):
+            await b.submit(scene.waiting("new"), id="j", existing="refuse")
+        far = await b.submit(scene.waiting("new"), id="j")
+        assert far.elsewhere
+        scene.ran.go_on.set()
+        assert (await far.wait()).ok
+        monkeypatch.undo()
+        mine = await b.submit(scene.waiting("third"), id="j", existing="replace_ended")  # it runs where that was asked
+        assert not mine.elsewhere
+        assert (await (await a.job("j")).wait()).results == {"third": "third of j"}
+        assert [one.id for one in scene.base.workstreams("j")] == ["j@1", "j@2", "j@3"]
+        assert (job.state, far.state) == ("completed", "completed")  # those of the run that they were made for
+
+
+async def test_the_same_request_without_an_id_is_one_job_over_all_nodes(scene: Scene) -> None:
+    found: list[JobHandle] = []
+
+    async with scene.runtime("a") as a, scene.runtime("b") as b, scene.ticking():
+
+        async def ask(runtime: Runtime) -> None:
+            found.append(await runtime.submit(scene.waiting(), request_id="k"))
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(ask, a)
+            group.start_soon(ask, b)
+        assert found[0].id == found[1].id
+        with pytest.raises(RequestIdReused):
+            await (await b.job(found[0].id)).cancel(request_id="k")
+        scene.ran.go_on.set()
+        assert (await found[0].wait()).ok
+        assert len(scene.ran.began) == 1

@@ -173,8 +173,13 @@ async def test_the_key_of_another_tells_and_does_nothing(
             assert two[0].json()["id"] != two[1].json()["id"] if two[1].status_code == 201 else True
     work = {"workstream": {"tasks": [{"name": "t", "run": "noop"}]}}
     jobs = [await client.post("/api/jobs", headers={**shows(who), **key}, json=work) for who in (ANA, BO)]
-    assert [job.status_code for job in jobs] == [201, 201]
-    assert jobs[0].json()["id"] != jobs[1].json()["id"]
+    assert [job.status_code for job in jobs] == [422, 422]  # it is the key of a worker
+    own = {"Idempotency-Key": '"key-of-a-job"'}
+    jobs = [await client.post("/api/jobs", headers={**shows(who), **own}, json=work) for who in (ANA, BO, ANA)]
+    assert [job.status_code for job in jobs] == [201, 422, 200]
+    assert jobs[0].json()["id"] == jobs[2].json()["id"]
+    assert jobs[0].json()["id"] not in jobs[1].text
+    assert "ana" not in jobs[1].text
 
 
 async def test_no_way_of_writing_a_path_leads_to_something_else(

@@ -250,3 +250,70 @@ async def test_commands_are_taken_where_the_operator_says_so(tmp_path: Path) -> 
         made = await client.post("/api/jobs", json={"workstream": {"tasks": tasks[:1]}})
         assert made.status_code == 201
         assert (await (await runtime.job(made.json()["id"])).wait()).state == "completed"
+
+
+async def test_what_becomes_of_a_job_that_has_the_id_is_said_with_it(
+    runtime: Runtime, client: httpx.AsyncClient
+) -> None:
+    def work(text: str) -> dict[str, Any]:
+        return {"tasks": [{"name": "a", "run": "task_description", "args": {"task_description": text}}]}
+
+    async def post(text: str, **said: Any) -> httpx.Response:
+        return await client.post("/api/jobs", json={"workstream": work(text), "id": "again", **said})
+
+    assert (await post("wait", existing="refuse", request_id="made")).status_code == 201
+    same = await post("wait", existing="refuse", request_id="made")
+    assert (same.status_code, same.json()["id"]) == (200, "again")
+    for existing, why in (("refuse", "submitted to be a new one"), ("replace_ended", "has not ended (running now)")):
+        refused = await post("x", existing=existing)
+        assert (refused.status_code, refused.json()["type"]) == (409, "/problems/job-exists")
+        assert why in refused.json()["detail"]
+    await client.post("/api/jobs/again/cancel")
+    await (await runtime.job("again")).wait()
+    replaced = await post("x", existing="replace_ended", request_id="replaced")
+    assert (replaced.status_code, replaced.json()["runs"], replaced.json()["first"]) == (201, 2, 2)
+    await (await runtime.job("again")).wait()
+    again = await post("x", existing="replace_ended", request_id="replaced")
+    assert (again.status_code, again.json()["state"], again.json()["runs"]) == (200, "completed", 2)
+    runs = (await client.get("/api/jobs/again/workstreams")).json()["items"]
+    assert [(run["id"], run["state"]) for run in runs] == [("again@1", "cancelled"), ("again@2", "completed")]
+    for said, place in (
+        ({"existing": "replace"}, "existing"),
+        ({"existing": "refuse", "id": None}, "existing"),
+        ({"existing": "refuse", "workstream": None, "task_description": "x", "parent_job_id": "again"}, "existing"),
+    ):
+        wrong = await client.post("/api/jobs", json={"workstream": work("x"), "id": "again", **said})
+        assert (wrong.status_code, [one["where"] for one in wrong.json()["findings"]]) == (422, [place])
+
+
+async def test_the_key_that_something_was_made_under_is_a_key_nowhere_else(
+    runtime: Runtime, client: httpx.AsyncClient
+) -> None:
+    described = {"task_description": "wait", "request_id": "of a job"}
+    parent = (await client.post("/api/jobs", json=described)).json()["id"]
+    async for _ in (await runtime.job(parent)).events(task="task", to_state="running", notices=False):
+        break
+    child = {"task_description": "a part", "parent_job_id": parent, "request_id": "of a child"}
+    assert (await client.post("/api/jobs", json=child)).status_code == 201
+    worker = {"name": "keyed", "engine": "loop", "request_id": "of a worker"}
+    assert (await client.post("/api/workers", json=worker)).status_code == 201
+    before = runtime.journal.request("of a job"), runtime.journal.request("of a child")
+    for key in ("of a job", "of a child", "of a worker"):
+        others: list[tuple[str, dict[str, Any]]] = [
+            ("/api/jobs", {"workstream": NAMED, "id": "other"}),
+            ("/api/jobs", {"task_description": "else"}),
+            ("/api/jobs", {"task_description": "else", "parent_job_id": parent, "id": "other"}),
+            ("/api/workers", {"name": "other", "engine": "loop"}),
+            (f"/api/jobs/{parent}/cancel", {}),
+            ("/api/workers/loop/terminate", {}),
+        ]
+        for path, body in others:
+            answer = await client.post(path, json={**body, "request_id": key})
+            assert (answer.status_code, answer.json()["type"]) == (422, "/problems/request-id-reused"), (
+                key,
+                path,
+                body,
+            )
+    assert (runtime.journal.request("of a job"), runtime.journal.request("of a child")) == before
+    await client.post(f"/api/jobs/{parent}/cancel")
+    await (await runtime.job(parent)).wait()
