@@ -115,12 +115,14 @@ class ToolShares(Message, frozen=True):
     """What this node may use from now on of these tools, whose limits it shares with others: slots by tool.
 
     scarce: those of which others wait for slots. asked: which question of each this answers (`Shares.asked`); an answer
-    that comes after a later question says nothing any more.
+    that comes after a later question says nothing any more. words: the limit of each over all nodes, a
+    `tool_limits.Word`.
     """
 
     shares: dict[str, int]
     scarce: frozenset[str] = frozenset()
     asked: dict[str, int] = {}
+    words: dict[str, Any] = {}
 
 
 class Adopt(Recover, frozen=True):

@@ -112,12 +112,19 @@ class BreakerRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     cooldown: float = 60.0
     ignore: list[str] = []  # error types and categories that do not count
     said_by: str | None = None  # whose settings these are: a job's id, or RUNTIME; None: the usual ones
-    max_parallel: int | None = None  # the tool's limit that holds; None: it has none
+    max_parallel: int | None = None  # the tool's limit that is said here, or held last; None: there is none
     limit_by: str | None = None  # who said that: a job's id, or RUNTIME
+    over_all: int | None = None  # the one that holds over all nodes, where that is not the one that is said here
+    over_all_by: str | None = None  # who said that: a job's id, or a node's runtime
     not_before: float | None = None  # no task starts before (UTC epoch seconds): the tool itself asked for that
     generation: int = 0
     probe: int | None = None  # the task that holds the permit
     agreed: int | None = 0  # where nodes share tools: which of their changes it knows of; None: it has one to tell
+
+    @property
+    def limit(self) -> tuple[int | None, str | None]:
+        """The limit of the tool that holds, and who says it; None and None where there is none."""
+        return (self.max_parallel, self.limit_by) if self.over_all is None else (self.over_all, self.over_all_by)
 
 
 class ApprovalRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=False):

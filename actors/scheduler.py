@@ -314,16 +314,11 @@ class SchedulerActor:
             self.match_soon()
 
     def _set_limit(self, tool: str, gate: Gate, limit: int | None) -> None:
-        shares = self.shares
-        if limit is None:
-            gate.limit, gate.most = NO_LIMIT, None
-        elif shares is None:
+        limit = NO_LIMIT if limit is None else limit
+        if self.shares is None:
             gate.limit = limit
-        elif gate.most is None:
-            gate.limit, gate.most = shares.given.get(tool, 0), limit
-        elif gate.most != limit:
-            gate.limit, gate.most = min(gate.limit, limit), limit
-            shares.call()
+        else:
+            self.shares.limit(tool, gate, limit)
 
     def pool(self, engine: str, capabilities: frozenset[str]) -> Pool:
         """The pool of the workers with an engine and capabilities."""

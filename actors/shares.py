@@ -5,6 +5,9 @@ Rules
 - A tool's gate has as its limit what was given of it last (`ToolShares`), at first nothing, and as `most` the limit
   that holds in all. Lanes wait there as at any other gate. Others are asked (`Kernel.ring`) when a task stands before
   the gate, and when a slot comes free that is beyond the share, or that others wait for.
+- So it is with a tool that has no limit, as far as is known here: another node may say one. Before its first task
+  begins it is asked for, and what is given then is without a limit, too.
+- Where a limit falls, no more begins than is in use until the others were asked: what was given was part of another.
 - While a question is on its way the gate lets nobody use more than it said was in use: what was free may be another
   node's by then.
 - Slots in use are never taken away. A share that falls below them waits for bodies to end.
@@ -59,6 +62,16 @@ class Shares:
             self.rung = True
             self.scheduler.kernel.ring()
 
+    def limit(self, tool: str, gate: Gate, most: int) -> None:
+        """From now on this is the limit of a tool, over all nodes; NO_LIMIT where it has none."""
+        before, gate.most = gate.most, most
+        if before is None:  # a new gate, or one that was made again
+            gate.limit = min(self.given.get(tool, 0), most)
+        elif most < before:
+            self.given[tool] = gate.limit = min(self.given.get(tool, 0), gate.used)
+        if before not in {None, most}:
+            self.call()
+
     def shut(self, gate: Gate) -> None:
         """A task stands before a gate."""
         if gate.most is not None and gate.limit < gate.most:
@@ -71,7 +84,7 @@ class Shares:
                 self.call()
 
     def wants(self) -> dict[str, ToolWant]:
-        """What is wanted now of each tool that has a limit. It rings again from now on."""
+        """What is wanted now of each tool that has been used. It rings again from now on."""
         self.rung = False
         tools = self.scheduler.tools.items()
         return {tool: self._want(tool, gate) for tool, gate in tools if gate.most is not None}
@@ -90,23 +103,26 @@ class Shares:
     def take(self, message: ToolShares) -> None:
         """Use what was given."""
         scheduler = self.scheduler
+        rung, self.rung = self.rung, True  # this was the answer: what stands before a gate still waits for others
         for tool, share in message.shares.items():
             if message.asked.get(tool, self.asked.get(tool)) != self.asked.get(tool):
                 continue  # what was said to be in use since then does not count what this would let begin
-            self.given[tool] = share
+            word = message.words.get(tool)
+            if word is not None:
+                scheduler.kernel.tool_limits.heard(tool, word)
             gate = scheduler.tools.get(tool)
-            if gate is None:
+            if gate is None or gate.most is None:
                 self.forget(tool)
                 continue
-            if gate.most is None:
-                continue
-            gate.limit, gate.scarce = min(share, gate.most), tool in message.scarce
+            # where a stricter limit was said here since it was asked for, no more is used until that was asked for, too
+            late = word is not None and word.limit > gate.most
+            given = self.given[tool] = min(share, gate.used) if late else share
+            gate.limit, gate.scarce = min(given, gate.most), tool in message.scarce
             if gate.used < gate.limit and gate.waiting:
                 scheduler.wake(gate)
         if scheduler.reservations.at_work:
-            rung, self.rung = self.rung, True  # this was the answer: what stands before a gate still waits for others
             scheduler.reservations.collect()
-            self.rung = rung
+        self.rung = rung
 
     def forget(self, tool: str) -> None:
         """Nothing uses a tool any more. What is on its way is for nobody; what this node had is given back."""

@@ -2,7 +2,7 @@
 
 | setting | whose holds |
 | --- | --- |
-| `max_parallel` | the strictest that the runtime or a living workstream says; how is in `tool_limits.py` |
+| `max_parallel` | the strictest that a runtime or a living workstream says, on any node; how is in `tool_limits.py` |
 | `breaker` | the runtime's; else that of the workstream that said it last |
 | `retry`, `timeout` | the workstream's for its own tasks; else the runtime's |
 
@@ -111,6 +111,7 @@ def _let_go(kernel: Kernel, but: str) -> None:
     for breaker in idle[: BREAKERS_KEPT // 2]:
         del kernel.breakers[breaker.record.name]
         kernel.scheduler.forget_tool(breaker.record.name)
+        kernel.tool_limits.forget(breaker.record.name)
         kernel.forget(breaker)
         kernel.effect(LetGo(breaker.record.id))
 

@@ -21,7 +21,7 @@ def tools(journal: Place = JOURNAL, as_json: AsJson = False) -> None:
     if as_json:
         rows: list[dict[str, Any]] = [
             {
-                "tool": record.name, "max_parallel": record.max_parallel, "limit_by": record.limit_by,
+                "tool": record.name, "max_parallel": record.limit[0], "limit_by": record.limit[1],
                 "breaker": record.shown, "failures": record.failures, "failure_threshold": record.failure_threshold,
                 "cooldown": record.cooldown, "success_threshold": record.success_threshold,
                 "ignore": list(record.ignore), "breaker_by": record.said_by,
@@ -35,8 +35,8 @@ def tools(journal: Place = JOURNAL, as_json: AsJson = False) -> None:
         ("tool", "at once", "says", "rests until", "breaker", "opens after", "cools down", "says"),
         [
             [
-                words.one_line(record.id), "no limit" if record.max_parallel is None else f"{record.max_parallel:,}",
-                words.one_line(record.limit_by or ""),
+                words.one_line(record.id), "no limit" if record.limit[0] is None else f"{record.limit[0]:,}",
+                words.one_line(record.limit[1] or ""),
                 "" if record.not_before is None else words.due(record.not_before),
                 str(record.shown), f"{record.failure_threshold} failures", words.took(record.cooldown),
                 words.one_line(record.said_by or ""),

@@ -8,18 +8,24 @@ Rules
 - While it asks for shares, the gates of the tools that it asks for let nobody use more than it says is in use. Where
   the answer does not come, they stay so until one does: nothing new begins, and what runs keeps its slot.
 - A share that is not needed is kept for `IDLE` seconds, unless somebody else wants it.
+- What is said here of the limit of a tool is told whether it is used here or not; at a start before any task begins.
+  Before the first task of a tool begins here it is asked whether any node says one. Where none does, it is looked again
+  at each look whether one does by now: that is one cheap question, and stops nothing here.
 - Fenced, it does nothing more: the runtime breaks.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import anyio
 from anyio.abc import TaskStatus
 
+from ...actors.lanes import NO_LIMIT
 from ...actors.messages import ToolHeard, ToolShares
 from ...actors.shares import ToolWant
+from ...actors.tool_limits import NO_WORD, Word
 from ..journal.cluster import ToolState, Want
 from ..journal.contract import JournalError
 from ..journal.sharing import Claim
@@ -87,8 +93,12 @@ class ToolsService:
             self._ended.set()
 
     async def begin(self) -> None:
-        """With the dispatcher running, and before any task starts: begin with the state that tools are in."""
+        """With the dispatcher running, and before any task starts: begin with the state that tools are in, and say what
+        is said here of their limits.
+        """
+        await self._host.barrier()  # what the runtime says is known once it has begun
         await self._look()
+        await self._seat.ask(self._seat.cluster.renew_words)
 
     async def close(self) -> None:
         """Do nothing more; returns when the database is no longer asked."""
@@ -198,20 +208,23 @@ class ToolsService:
 
     async def _share(self, *, everything: bool) -> None:
         """Ask for what is wanted, and give back what is not; of every tool, or where it is of use at once."""
-        shares = self._host.kernel.scheduler.shares
+        kernel = self._host.kernel
+        shares = kernel.scheduler.shares
         if shares is None:
             return
-        wants = shares.wants()
+        free = [tool for tool, claim in self._claims.items() if claim.told == NO_LIMIT]
+        limited: frozenset[str] = frozenset()
+        if everything and free:
+            limited = await self._seat.ask(self._seat.cluster.limited, free)
+        wants, words = shares.wants(), kernel.tool_limits.words
         self._busy = {tool: at for tool, at in self._busy.items() if tool in wants}
-        asked = {tool: self._want(tool, want) for tool, want in wants.items()}
-        asked |= {tool: Want(claim.want.limit, 0) for tool, claim in self._claims.items() if tool not in wants}
-        asked = {
-            tool: want
-            for tool, want in asked.items()
-            if tool in self._unsure
-            or (everything and tool in self._claims)
-            or _matters(self._claims.get(tool), want, shares.given.get(tool, 0))
-        }
+        asked: dict[str, Want] = {}
+        for tool in {**wants, **words, **self._claims}:
+            want = self._want(tool, wants.get(tool), words.get(tool, NO_WORD))
+            claim = self._claims.get(tool)
+            again = everything and claim is not None and _again(claim, want, limited=tool in limited)
+            if again or tool in self._unsure or _matters(claim, want, shares.given.get(tool, 0)):
+                asked[tool] = want
         if not asked:
             return
         for tool in asked:
@@ -225,23 +238,54 @@ class ToolsService:
                 self._claims.pop(tool, None)
             else:
                 self._claims[tool] = claim
-        scarce = frozenset(tool for tool, claim in claims.items() if claim.scarce)
-        self._host.later(ToolShares({tool: claim.told for tool, claim in claims.items()}, scarce, questions))
+        self._host.later(answer(claims, questions))
 
-    def _want(self, tool: str, want: ToolWant) -> Want:
+    def _want(self, tool: str, want: ToolWant | None, word: Word) -> Want:
+        if want is None:  # it was not used here
+            return Want(word.limit, 0, said_by=word.by, last=word.last)
         slots, now = want.used + want.urgent + want.less, self._host.monotonic()
-        if slots >= want.share:
+        if slots >= want.share or (slots and want.share == NO_LIMIT):
             self._busy[tool] = now
-        keep = want.share if now - self._busy.get(tool, 0.0) < IDLE else 0
-        return Want(want.most, slots, want.priority, want.used, want.urgent, keep)
+        keep = want.share if now - self._busy.get(tool, -IDLE) < IDLE else 0
+        return wanted(want, word, keep)
+
+
+def wanted(want: ToolWant, word: Word, keep: int = 0) -> Want:
+    """What is asked for a tool of which that is wanted, and that is said."""
+    slots = want.used + want.urgent + want.less
+    return Want(word.limit, slots, want.priority, want.used, want.urgent, keep, word.by, word.last)
+
+
+def answer(claims: Mapping[str, Claim], questions: dict[str, int]) -> ToolShares:
+    """What the scheduler is told of the claims that came of these questions."""
+    told = {tool: claim.told for tool, claim in claims.items()}
+    scarce = frozenset(tool for tool, claim in claims.items() if claim.scarce)
+    return ToolShares(told, scarce, questions, {tool: Word(claim.most, claim.by) for tool, claim in claims.items()})
+
+
+def _again(claim: Claim, want: Want, *, limited: bool) -> bool:
+    """Whether it is asked again with everything else, though nothing has changed here."""
+    if claim.told == NO_LIMIT:
+        return limited or not (want.slots or want.keep)
+    return bool(claim.held or claim.want.slots) or _word(want) != _word(claim.want)
+
+
+def _word(want: Want) -> tuple[int, str, bool]:
+    return want.limit, want.said_by, want.last
 
 
 def _matters(claim: Claim | None, want: Want, share: int) -> bool:
     """Whether a question is of use before the next look at everything."""
     if claim is None:
-        return want.slots > 0
+        return want.slots > 0 or want.says
     told = claim.want
+    if want.limit != told.limit or (want.limit < claim.most and not want.last):
+        return True
+    if _word(want) != _word(told) and (claim.scarce or not claim.told):  # else that can wait: it changes nothing here
+        return True
+    if claim.told == NO_LIMIT:
+        return False
     if want.slots > want.used:
         return want != told
     spare = share > want.slots and claim.scarce
-    return spare or want.limit != told.limit or (want.used < told.used and told.used > share)
+    return spare or (want.used < told.used and told.used > share)

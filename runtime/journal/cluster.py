@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from ...actors.lanes import NO_LIMIT
 from ...actors.loading import Loaded
 from ...actors.times import seconds
 from ...machines import log
@@ -104,14 +105,21 @@ class ToolState(msgspec.Struct, frozen=True):
 
 
 class Want(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a node wants of a tool's limit, in slots. `sharing.py` says what it gets."""
+    """What a node wants of a tool's limit, in slots, and what it says of that. `sharing.py` says what it gets."""
 
-    limit: int  # the tool's `max_parallel`, as this node knows it
+    limit: int  # the tool's `max_parallel`, as its runtime or workstreams on it say; NO_LIMIT where none does
     slots: int  # in use, or waited for by tasks that could begin at once
     priority: int = 0  # of its most urgent task that waits
     used: int = 0  # in use, or may be until the answer is there: they stay this node's, whatever that is
     urgent: int = 0  # that tasks of `priority` wait for; others wait for what is beyond these and those in use
     keep: int = 0  # in all, that it would rather keep where nobody else wants them
+    said_by: str = ""  # who says the limit: a job's id, or RUNTIME; "" where nobody does
+    last: bool = False  # nobody says it any more: it held last
+
+    @property
+    def says(self) -> bool:
+        """Whether it says anything of the limit."""
+        return self.limit != NO_LIMIT
 
 
 class Cluster(Protocol):
@@ -217,11 +225,21 @@ class Cluster(Protocol):
         ...
 
     def share(self, wants: Mapping[str, Want]) -> dict[str, Claim]:
-        """Say what is wanted of these tools; returns what this node may use of each (`told`) until it asks again.
+        """Say what is wanted of these tools, and what is said of their limits; returns what this node may use of each
+        (`told`) until it asks again.
 
         Decided by `sharing.portion`, under a lock of the tool: in all no more than its limit is ever given out. It
-        rings where that says so. A claim that is empty is forgotten, and so are all of a node that is fenced or leaves.
+        rings where that says so. A claim that is empty is forgotten, and so are all of a node that is fenced or leaves,
+        but for what they say of limits.
         """
+        ...
+
+    def limited(self, named: Sequence[str]) -> frozenset[str]:
+        """Those of these tools of whose limits any node says something, or one that is gone has."""
+        ...
+
+    def renew_words(self) -> None:
+        """What runtimes before this one, of the same name, have said of limits counts no more: it has said its own."""
         ...
 
     def leave(self) -> None:

@@ -130,9 +130,9 @@ class WorkerView(View, frozen=True, kw_only=True):
 class BreakerView(View, frozen=True, kw_only=True):
     """The circuit breaker of a tool. id: the tool; entity_id: what transitions and events call it. cooldown:
     seconds; retry_in: until it lets a task see whether the tool is back; parked: tasks that wait for it; probe:
-    whether one looks now. max_parallel: attempts that may use the tool at the same time, over all workstreams;
-    limit_by and said_by: the job that says that, or the breaker's settings, or "runtime"; not_before: when the
-    tool asked to be left alone until, no task starts before.
+    whether one looks now. max_parallel: attempts that may use the tool at the same time, over all workstreams
+    and all nodes; limit_by and said_by: the job that says that, or the breaker's settings, or "runtime", or the runtime
+    of another node; not_before: when the tool asked to be left alone until, no task starts before.
     """
 
     entity_id: str
@@ -310,7 +310,7 @@ def breaker_view(record: BreakerRecord, *, retry_in: float, parked: int, actions
         failure_threshold=record.failure_threshold, success_threshold=record.success_threshold,
         cooldown=record.cooldown, generation=record.generation, retry_in=retry_in, parked=parked,
         probe=record.probe is not None, said_by=record.said_by,
-        max_parallel=record.max_parallel, limit_by=record.limit_by, not_before=record.not_before,
+        max_parallel=record.limit[0], limit_by=record.limit[1], not_before=record.not_before,
     )  # fmt: skip
 
 

@@ -19,10 +19,11 @@ from callboard.actors.commands import Cancel, Command, Reply, StartWorkers, Subm
 from callboard.actors.entity import Entity
 from callboard.actors.job import JobActor
 from callboard.actors.kernel import Kernel
+from callboard.actors.lanes import NO_LIMIT
 from callboard.actors.lifecycles import Lifecycles
 from callboard.actors.loading import Loaded, make_kernel
 from callboard.actors.machine_actor import retire
-from callboard.actors.messages import RECOVER, Adopt, CallEnded, Message, TimerFired, WorkerBeat
+from callboard.actors.messages import RECOVER, Adopt, CallEnded, Message, TimerFired, ToolShares, WorkerBeat
 from callboard.actors.notices import Notice
 from callboard.actors.records import (
     ApprovalRecord,
@@ -186,6 +187,8 @@ class Stage:
             self, self.defaults, loaded, tools=self.tools, alerts=alerts, health=health, lifecycles=lifecycles,
             node=node,
         )  # fmt: skip
+        self.kernel.ring = self.rung
+        self.rung()  # it may have rung before
         self.kernel.count_from(epoch * EPOCH, epoch * EPOCH)
         if kept is not None or tools:
             self.kernel.run(RECOVER)
@@ -406,6 +409,15 @@ class Stage:
         """Have what runs under a token end."""
         self.running.pop(token, None)
         self.inputs.append(CallEnded(token, status, **more))
+
+    def rung(self) -> None:
+        """Of a node: nobody else says a limit of a tool that has none here."""
+        shares = self.kernel.scheduler.shares
+        if shares is not None:
+            wants = shares.wants().items()
+            free = {tool: NO_LIMIT for tool, want in wants if want.most == NO_LIMIT != want.share}
+            if free:
+                self.inputs.append(ToolShares(free))
 
     def settle(self) -> None:
         """Run inputs until none is left."""

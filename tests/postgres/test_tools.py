@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import anyio
 import anyio.lowlevel
 import pytest
+from typer.main import get_command
 
 from callboard import Breaker, Runtime, Task, TaskContext, Tool, Worker, Workstream
 from callboard.actors.transitions import as_event
 from callboard.machines.audit import audit
+from callboard.runtime.cli.app import app
 from callboard.runtime.journal.postgres.journal import PostgresJournal
 
 pytestmark = pytest.mark.anyio
@@ -29,6 +32,8 @@ class Users:
         self.most = 0
         self.began: list[str] = []
         self.ill = False
+        self.held = False  # no body ends until `go_on` is set
+        self.go_on = anyio.Event()
 
 
 users: Users
@@ -41,6 +46,8 @@ async def uses(task: TaskContext) -> None:
     users.began.append(node)
     users.most = max(users.most, len(users.now))
     try:
+        if users.held:
+            await users.go_on.wait()
         for _ in range(5):
             await anyio.lowlevel.checkpoint()
     finally:
@@ -61,8 +68,8 @@ def anew() -> None:
     users = Users()
 
 
-def node(address: str, name: str) -> Runtime:
-    return Runtime(PostgresJournal(address, node=name, lease=30.0), workers=WORKERS)
+def node(address: str, name: str, tools: dict[str, Tool] | None = None) -> Runtime:
+    return Runtime(PostgresJournal(address, node=name, lease=30.0), workers=WORKERS, tools=tools)
 
 
 @asynccontextmanager
@@ -98,6 +105,34 @@ async def test_two_hundred_tasks_on_three_nodes_use_a_tool_three_at_a_time(postg
     assert users.most == LIMIT
     assert len(users.began) == 201
     assert all(users.began[:100].count(name) >= 10 for name in NAMES)
+
+
+def silent(count: int) -> Workstream:
+    """Uses the tool, and says nothing of it."""
+    return Workstream("w", tasks=[Task(f"x{n}", run=uses, tool="cc") for n in range(count)])
+
+
+@pytest.mark.parametrize("who", ["runtime", "workstream"])
+async def test_a_limit_that_is_said_on_one_node_only_holds_over_both_and_is_shown_by_both(
+    postgres: str, who: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = {"cc": Tool(max_parallel=LIMIT)}
+    async with node(postgres, "a", said if who == "runtime" else None) as a, node(postgres, "b") as b:
+        stream = work(60) if who == "workstream" else silent(60)
+        users.held = True
+        jobs = [await a.submit(stream, id="a-1"), await b.submit(silent(60), id="b-1")]
+        await until(lambda: b.breaker("cc").record.limit[0] == LIMIT)  # it has asked
+        users.go_on.set()
+        for job in jobs:
+            assert (await job.wait()).state == "completed"
+        assert users.most == LIMIT
+        assert len(users.began) == 120
+        mine, theirs = ("runtime", "the runtime of a") if who == "runtime" else ("a-1", "a-1")
+        assert (a.breaker("cc").record.limit, b.breaker("cc").record.limit) == ((LIMIT, mine), (LIMIT, theirs))
+        assert await b.settled(60)
+    get_command(app).main(["tools", "--journal", postgres, "--json"], standalone_mode=False)
+    shown = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert sorted((one["max_parallel"], one["limit_by"]) for one in shown) == sorted([(LIMIT, mine), (LIMIT, theirs)])
 
 
 async def test_a_breaker_opens_on_all_nodes_and_one_of_them_closes_it_again(postgres: str) -> None:

@@ -374,6 +374,14 @@ class PostgresCluster:
             lambda connection: tools.share(connection, self.known, self._name, wants, self._address.channel)
         )
 
+    def limited(self, named: Sequence[str]) -> frozenset[str]:
+        """Those of these tools of whose limits any node says something, or one that is gone has."""
+        return self._ask(lambda connection: tools.limited(connection, named))
+
+    def renew_words(self) -> None:
+        """What runtimes before this one, of the same name, have said of limits counts no more."""
+        self._ask(lambda connection: tools.renew_words(connection, self.known))
+
     # -- asking
 
     def _connect_known(self, address: Address, purpose: str) -> Connection:

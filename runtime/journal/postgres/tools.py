@@ -5,16 +5,20 @@ Rules
 - A change of a breaker names the generation that it makes. Of two that make the same one, the first is kept.
 - Parts of a limit are decided under an advisory lock of the tool, one node at a time (`journal/sharing.py`). Locks are
   taken in the order of the tools' names.
+- Of a node that is gone only what it said of limits counts: until a node of its name has said its own, or its rows are
+  removed, a day after its end.
 """
 # ruff: noqa: S608 - statements are put together from names in this package only; values are bound
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from ....actors.lanes import NO_LIMIT
+from ....actors.tool_limits import RUNTIME
 from ..cluster import LeaseLost, ToolState, Want
 from ..sharing import Claim, portion
 from .rows import plain
@@ -40,10 +44,18 @@ _LOCK = """
 SELECT pg_advisory_xact_lock(hashtextextended(current_schema() || ' tool ' || tool, 0))
 FROM unnest(%(tools)s::text[]) AS asked (tool)
 """
-_CLAIMS = """
-SELECT tool, nodes.name, claim, extract(epoch FROM clock_timestamp())::double precision
+# In a text of JSON these quotes can be nothing else than those of a key, and of the value of one.
+_SAYS = f"""strpos(claim, '"limit":{NO_LIMIT}') = 0"""
+_OF_RUNTIME = f"""strpos(claim, '"said_by":"{RUNTIME}"') > 0"""
+_CLAIMS = f"""
+SELECT tool, nodes.name, nodes.fenced, claim, extract(epoch FROM clock_timestamp())::double precision
 FROM unnest(%(tools)s::text[]) AS asked (tool)
-LEFT JOIN (tool_claims JOIN nodes ON nodes.node = tool_claims.node AND NOT nodes.fenced) USING (tool)
+LEFT JOIN (tool_claims JOIN nodes ON nodes.node = tool_claims.node AND (NOT nodes.fenced OR {_SAYS})) USING (tool)
+"""
+_LIMITED = f"SELECT DISTINCT tool FROM tool_claims WHERE tool = ANY (%(tools)s) AND {_SAYS}"
+_RENEW = f"""
+DELETE FROM tool_claims WHERE {_OF_RUNTIME} AND node IN (
+  SELECT node FROM nodes WHERE fenced AND name = (SELECT name FROM nodes WHERE node = %(me)s AND NOT fenced))
 """
 _CLAIM_IT = """
 INSERT INTO tool_claims VALUES (%(tool)s, %(me)s, %(claim)s)
@@ -86,14 +98,17 @@ def share(connection: Connection, node: Known, name: str, wants: Mapping[str, Wa
             raise LeaseLost
         connection.execute(_LOCK, values)
         claims: dict[str, dict[str, Claim]] = {tool: {} for tool in names}
+        gone: dict[str, list[tuple[str, Claim]]] = {tool: [] for tool in names}
         now = 0.0
-        for tool, whose, claim, at in connection.execute(_CLAIMS, values):
+        for tool, whose, is_gone, claim, at in connection.execute(_CLAIMS.encode(), values):
             now = at
-            if whose is not None:
+            if is_gone:
+                gone[tool].append((whose, _CLAIM.decode(claim)))
+            elif whose is not None:
                 claims[tool][whose] = _CLAIM.decode(claim)
         rings = False
         for tool, known in claims.items():
-            mine, ring = portion(name, wants[names[tool]], known, now)
+            mine, ring = portion(name, wants[names[tool]], known, now, gone[tool])
             rings = rings or ring
             told[names[tool]] = mine
             this = {"tool": tool, "me": node.node, "claim": msgspec.json.encode(mine).decode()}
@@ -106,3 +121,14 @@ def share(connection: Connection, node: Known, name: str, wants: Mapping[str, Wa
         acted = node.act(connection)
     node.acted(acted)
     return told
+
+
+def limited(connection: Connection, tools: Sequence[str]) -> frozenset[str]:
+    """Those of these tools of whose limits any node says something, or one that is gone has."""
+    names = {plain(tool): tool for tool in tools}
+    return frozenset(names[row[0]] for row in connection.execute(_LIMITED.encode(), {"tools": list(names)}))
+
+
+def renew_words(connection: Connection, node: Known) -> None:
+    """What runtimes before this one, of the same name, have said of limits counts no more."""
+    connection.execute(_RENEW.encode(), {"me": node.node})

@@ -16,9 +16,15 @@ from heapq import heappop, heappush
 from random import Random
 from typing import Any
 
+import msgspec
+
 from callboard.actors.commands import Reply
 from callboard.actors.messages import InboxTaken, Message
+from callboard.actors.spec import Tool
+from callboard.actors.tool_limits import RUNTIME
+from callboard.runtime.journal.cluster import Want
 from callboard.runtime.journal.contract import JournalError
+from callboard.runtime.journal.sharing import Claim
 
 from .engines import Run
 from .ledger import Ledger, Said
@@ -98,10 +104,20 @@ class Fleet:
         self.disk = self.server.disk
         self.disk.row_done = self.ledger.row_done
         self.server.ring, self.server.lost = self._ring, self._lost
+        self.says = {f"n{number}" for number in range(1 if plan.seed % 2 else names)}  # limits of tools
+        for name, most in self.limits.items():
+            if most is not None:  # it was said before anything begins here
+                self.server.said[name] = {"n0": Claim(Want(most, 0, said_by=RUNTIME))}
         for number in range(names):
             self.begin(f"n{number}", "AB"[number % 2])
 
     # -- nodes ---------------------------------------------------------------------------------------------------------
+
+    def said_by(self, name: str) -> dict[str, Tool]:
+        """What the program of a node says of tools."""
+        if name in self.says:
+            return self.plan.tools
+        return {tool: msgspec.structs.replace(said, max_parallel=None) for tool, said in self.plan.tools.items()}
 
     def begin(self, name: str, place: str, jump: float = 0.0) -> None:
         """Begin a process of a node; once the server is there."""

@@ -20,12 +20,14 @@ import msgspec
 from callboard.actors.commands import Approve, Command, NextRun, Reject, Reply, Request, StartWorkers, Submit
 from callboard.actors.lifecycles import Lifecycles
 from callboard.actors.loading import Loaded, make_kernel
-from callboard.actors.messages import RECOVER, Adopt, InboxTaken, Message, NewEpoch, ToolShares
+from callboard.actors.messages import RECOVER, Adopt, InboxTaken, Message, NewEpoch
 from callboard.actors.records import JobRecord
 from callboard.actors.spec import Worker, Workstream
+from callboard.actors.tool_limits import NO_WORD
 from callboard.runtime.bodies import Bodies
 from callboard.runtime.clock import VirtualClock
 from callboard.runtime.cluster.breakers import Seen, to_hear, to_say
+from callboard.runtime.cluster.tools import answer, wanted
 from callboard.runtime.dispatcher import Dispatcher
 from callboard.runtime.host import Host
 from callboard.runtime.journal.cluster import EPOCH, LeaseLost, Want
@@ -86,6 +88,7 @@ class Member(World):
         self.frozen = False
         self.gone = False
         self.submitting: set[str] = set()  # ids of jobs that were submitted here
+        self.has_said = False  # what this process says of tools
         self.agenda = []
         self.clients = []
         self.clock = FleetClock(fleet)
@@ -107,7 +110,7 @@ class Member(World):
         loaded = self.log.open(on_durable=host.release, call_threadsafe=never)
         host.hub.told = loaded.last_seq
         self.kernel = host.kernel = make_kernel(
-            host, plan.defaults, loaded, tools=plan.tools, health=plan.health, lifecycles=self.lifecycles,
+            host, plan.defaults, loaded, tools=fleet.said_by(self.name), health=plan.health, lifecycles=self.lifecycles,
             node=self.name,
         )  # fmt: skip
         self.kernel.ring = self.rung
@@ -261,17 +264,17 @@ class Member(World):
         shares = self.kernel.scheduler.shares
         if shares is None:
             return
-        wants: dict[str, Want] = {}
-        for tool, want in shares.wants().items():
-            if want.most:
-                slots = want.used + want.urgent + want.less
-                wants[tool] = Want(want.most, slots, want.priority, want.used, want.urgent)
-                shares.hold(tool)
-        if wants:
-            claims = self.seat.share(wants)
-            scarce = frozenset(tool for tool, claim in claims.items() if claim.scarce)
-            asked = {tool: shares.asked[tool] for tool in claims}
-            self.host.later(ToolShares({tool: claim.told for tool, claim in claims.items()}, scarce, asked))
+        words, wants = self.kernel.tool_limits.words, shares.wants()
+        said = {tool: Want(word.limit, 0, said_by=word.by, last=word.last) for tool, word in words.items()}
+        asked = said | {tool: wanted(want, words.get(tool, NO_WORD)) for tool, want in wants.items()}
+        for tool in asked:
+            shares.hold(tool)
+        if asked:
+            questions = {tool: shares.asked[tool] for tool in asked}
+            self.host.later(answer(self.seat.share(asked), questions))
+        if words and not self.has_said:
+            self.seat.renew_words()
+            self.has_said = True
 
     # -- what people say -----------------------------------------------------------------------------------------------
 

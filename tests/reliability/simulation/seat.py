@@ -112,6 +112,14 @@ class MemoryCluster:
         """Say what is wanted of these tools."""
         return self.server.share(self.session, wants)
 
+    def limited(self, named: Sequence[str]) -> frozenset[str]:
+        """Those of these tools of whose limits anybody says something, or has."""
+        return self.server.limited(self.session, named)
+
+    def renew_words(self) -> None:
+        """What runtimes before this one, of the same name, have said of limits counts no more."""
+        self.server.renew_words(self.session)
+
     def leave(self) -> None:
         """Own nothing any more."""
         self.server.leave(self.session)

@@ -19,6 +19,7 @@ from callboard.actors.loading import Loaded
 from callboard.actors.names import node_of
 from callboard.actors.records import BreakerRecord, JobRecord, OutboxRow, WorkerRecord
 from callboard.actors.task_record import AttemptRecord
+from callboard.actors.tool_limits import RUNTIME
 from callboard.runtime.journal.cluster import EPOCH, LeaseLost, Node, Pulse, ToolState, Want
 from callboard.runtime.journal.contract import Entry, InboxRow, JournalError, belongs_to
 from callboard.runtime.journal.sharing import Claim, portion
@@ -67,6 +68,7 @@ class Server:
         self.reserved: dict[tuple[str, str], Session] = {}
         self.readopted: dict[tuple[str, str], tuple[int, Session]] = {}
         self.claims: dict[str, dict[str, Claim]] = {}
+        self.said: dict[str, dict[str, Claim]] = {}  # claims of nodes that are gone
         self.tools: dict[str, ToolState] = {}
         self.rows: dict[int, InboxRow] = {}
         self.answers: dict[int, bytes] = {}
@@ -161,8 +163,9 @@ class Server:
     def _fence(self, session: Session, how: str = "fenced") -> None:
         session.ended_as = how
         self.lost(session)
-        for claims in self.claims.values():
-            claims.pop(session.name, None)
+        for tool, claims in self.claims.items():
+            if (claim := claims.pop(session.name, None)) is not None:
+                self.said.setdefault(tool, {})[session.name] = claim
         self.ring(session)
 
     def leave(self, session: Session) -> None:
@@ -351,13 +354,27 @@ class Server:
         told, rings = {}, False
         for tool, want in wants.items():
             claims = self.claims.setdefault(tool, {})
-            claims[session.name], ring = portion(session.name, want, claims, self.clock())
+            gone = self.said.get(tool, {}).items()
+            claims[session.name], ring = portion(session.name, want, claims, self.clock(), gone)
             told[tool] = claims[session.name]
             rings |= ring
         if rings:
             self.ring(session)
         self.answered(session)
         return told
+
+    def limited(self, session: Session, tools: Sequence[str]) -> frozenset[str]:
+        """Those of whose limits anybody says something, or has."""
+        self.reach(session)
+        every = (self.claims, self.said)
+        return frozenset(t for t in tools for of in every if any(one.want.says for one in of.get(t, {}).values()))
+
+    def renew_words(self, session: Session) -> None:
+        """What runtimes of that name have said before counts no more."""
+        self.reach(session)
+        for said in self.said.values():
+            if session.name in said and said[session.name].want.said_by == RUNTIME:
+                del said[session.name]
 
     def nodes(self) -> list[Node]:
         """All nodes."""

@@ -11,6 +11,7 @@ import msgspec
 
 from callboard.actors.loading import Loaded
 from callboard.actors.records import JobRecord, MachineRecord
+from callboard.actors.tool_limits import RUNTIME
 from callboard.actors.transitions import Transitioned
 from callboard.runtime.journal.cluster import EPOCH, LeaseLost, Node, Pulse, ToolState, Want
 from callboard.runtime.journal.contract import Commits, Entry, Health, Identity, InboxRow, JournalError, belongs_to
@@ -38,6 +39,7 @@ class Shared(MemoryJournal):
         self.tools: dict[str, ToolState] = {}
         self.changes: list[ToolState] = []
         self.claims: dict[str, dict[str, Claim]] = {}
+        self.said: dict[str, dict[str, Claim]] = {}  # claims of nodes that are gone
         self.shares_asked = 0
         self.fenced_at: dict[str, float] = {}
         self.portions: dict[str, int] = {}  # what a share is of what is nobody's, by kind
@@ -64,8 +66,9 @@ class Shared(MemoryJournal):
             if owner == name:
                 self.owners[key] = ""
         self.reserved = {key: owner for key, owner in self.reserved.items() if owner != name}
-        for claims in self.claims.values():
-            claims.pop(name, None)
+        for tool, claims in self.claims.items():
+            if (claim := claims.pop(name, None)) is not None:
+                self.said.setdefault(tool, {})[name] = claim
         self.claimed = {row: owner for row, owner in self.claimed.items() if owner != name}
 
     def fence_silent(self) -> None:
@@ -337,7 +340,8 @@ class MemoryNode:
         told: dict[str, Claim] = {}
         for tool, want in wants.items():
             claims = self.base.claims.setdefault(tool, {})
-            claim, ring = portion(self.name, want, claims, self.base.clock())
+            gone = self.base.said.get(tool, {}).items()
+            claim, ring = portion(self.name, want, claims, self.base.clock(), gone)
             claims[self.name] = claim
             if claim.empty:
                 del claims[self.name]
@@ -348,6 +352,17 @@ class MemoryNode:
         if self.answers_lost:
             raise JournalError("the answer did not come")
         return told
+
+    def limited(self, named: Sequence[str]) -> frozenset[str]:
+        self._check()
+        every = (self.base.claims, self.base.said)
+        return frozenset(t for t in named for of in every if any(one.want.says for one in of.get(t, {}).values()))
+
+    def renew_words(self) -> None:
+        self._check()
+        for said in self.base.said.values():
+            if self.name in said and said[self.name].want.said_by == RUNTIME:
+                del said[self.name]
 
     def leave(self) -> None:
         self.state = "left"

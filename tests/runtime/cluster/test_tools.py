@@ -68,7 +68,7 @@ def work(count: int, *, limit: int | None = LIMIT, name: str = "x", **more: obje
 
 def held(scene: Scene) -> dict[str, int]:
     """What the nodes hold of the tool."""
-    return {name: claim.held for name, claim in sorted(scene.base.claims.get("cc", {}).items())}
+    return {name: claim.held for name, claim in sorted(scene.base.claims.get("cc", {}).items()) if claim.held}
 
 
 async def test_three_nodes_together_never_use_more_than_the_limit_and_all_is_done(scene: Scene) -> None:
@@ -221,6 +221,88 @@ async def test_what_was_given_in_an_answer_that_did_not_come_is_given_back(scene
         await scene.until(lambda: job.ended)
         scene.seats["a"].answers_lost = False
         await scene.until(lambda: held(scene) == {})
+
+
+# -- limits that one node says ---------------------------------------------------------------------------------------
+
+
+def silent(count: int, name: str = "x") -> Workstream:
+    """Uses the tool, and says nothing of it."""
+    return Workstream("w", tasks=[Task(f"{name}{n}", run=uses, tool="cc", optional=True) for n in range(count)])
+
+
+def says(limit: int = LIMIT) -> dict[str, object]:
+    """The settings of a runtime that says a limit."""
+    return {"tools": {"cc": Tool(max_parallel=limit)}}
+
+
+def limit_of(runtime: Runtime) -> tuple[int | None, str | None]:
+    return runtime.breaker("cc").record.limit
+
+
+async def test_a_limit_that_one_program_says_binds_the_nodes_whose_programs_do_not(scene: Scene) -> None:
+    async with scene.runtime("a", **says()) as a, scene.runtime("b") as b, scene.ticking():
+        jobs = [await one.submit(silent(40), id=f"{name}-1") for name, one in (("b", b), ("a", a))]
+        for job in jobs:
+            assert (await job.wait()).state == "completed"
+        assert users.most == LIMIT
+        assert (limit_of(a), limit_of(b)) == ((LIMIT, "runtime"), (LIMIT, "the runtime of a"))
+
+
+async def test_a_limit_that_a_workstream_says_binds_those_that_use_the_tool_on_another_node(scene: Scene) -> None:
+    async with scene.runtime("a") as a, scene.runtime("b") as b, scene.ticking():
+        users.held |= {"y0"}
+        await a.submit(work(1, name="y"), id="a-1")
+        await scene.until(lambda: users.now == ["a"])
+        job = await b.submit(silent(40), id="b-1")
+        assert (await job.wait()).state == "completed"
+        assert (users.most, limit_of(b)) == (LIMIT, (LIMIT, "a-1"))
+        users.go_on.set()
+        await (await a.job("a-1")).wait()
+        await (await b.submit(silent(40), id="b-2")).wait()  # it held last
+        assert users.most == LIMIT
+        await (await b.submit(work(40, limit=5), id="b-3")).wait()  # and gives way to what is said
+        assert (users.most, limit_of(b)) == (5, (5, "b-3"))
+
+
+async def test_who_says_a_limit_waits_for_those_who_use_the_tool_without_one(scene: Scene) -> None:
+    async with scene.runtime("a") as a, scene.runtime("b") as b:
+        users.held |= {f"x{n}" for n in range(10)}
+        await b.submit(silent(10), id="b-1")
+        await scene.until(lambda: len(users.now) == 10)  # as many as its worker takes
+        assert limit_of(b) == (None, None)
+        await a.submit(work(5, name="y"), id="a-1")
+        await b.submit(silent(40, name="z"), id="b-2")
+        await scene.until(lambda: limit_of(b) == (LIMIT, "a-1"))
+        later = scene.clock.monotonic() + 20
+        await scene.until(lambda: scene.clock.monotonic() > later)
+        assert len(users.began) == 10
+        users.most, users.held = 0, set()  # from here on it is counted at each beginning
+        users.go_on.set()
+        await scene.until(lambda: len(users.began) == 55)
+        assert users.most <= LIMIT
+
+
+async def test_what_the_runtime_of_a_node_said_holds_while_it_is_away_and_until_it_is_back(scene: Scene) -> None:
+    async with scene.runtime("b") as b:
+        async with scene.runtime("a", **says()):
+            pass
+        async with scene.ticking():
+            await (await b.submit(silent(20), id="b-1")).wait()
+            assert (users.most, limit_of(b)) == (LIMIT, (LIMIT, "the runtime of a"))
+        async with scene.runtime("a"), scene.ticking():  # whose program says nothing any more
+            later = scene.clock.monotonic() + 3 * IDLE
+            await scene.until(lambda: scene.clock.monotonic() > later)
+            await (await b.submit(silent(20), id="b-2")).wait()
+            assert (users.most, limit_of(b)) == (10, (None, None))
+
+
+async def test_a_tool_without_a_limit_is_asked_for_once_and_stands_for_no_question(scene: Scene) -> None:
+    async with scene.runtime("a") as a, scene.runtime("b"), scene.ticking():
+        for n in range(5):
+            await (await a.submit(silent(10), id=f"a-{n}")).wait()
+        assert (scene.base.shares_asked, users.most) == (1, 10)
+        await scene.until(lambda: scene.base.claims == {"cc": {}})
 
 
 # -- breakers ----------------------------------------------------------------------------------------------------------

@@ -87,7 +87,7 @@ def test_the_smallest_limit_of_those_who_use_the_tool_holds_and_nothing_is_taken
     assert table.ask("b", 1) == 0
     table.limit = 3
     table.ask("a")
-    assert "a" not in table.claims
+    assert (table.held, table.claims["a"].want.says) == (0, True)
     table.limit = 1
     assert table.ask("b", 1) == 1
 
