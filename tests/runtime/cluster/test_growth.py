@@ -9,7 +9,7 @@ import pytest
 from tests.runtime.census import held_by
 
 from callboard import Fire, Machine, MachineActor, Runtime, State, Task, Tool, Transition, Workstream
-from callboard.actors import machine_actor, tools
+from callboard.actors import kernel, machine_actor, tools
 from callboard.runtime import requests
 
 from .scene import Scene, quick
@@ -42,6 +42,7 @@ async def look(a: Runtime, b: Runtime, n: int) -> None:
 async def test_what_a_node_holds_does_not_grow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine_actor, "KEPT", 10)
     monkeypatch.setattr(tools, "BREAKERS_KEPT", 10)
+    monkeypatch.setattr(kernel, "KINDS_COUNTED", 10)
     monkeypatch.setattr(requests, "_REMEMBERED", 10)
     scene = Scene()
     counted = []
