@@ -6,6 +6,7 @@ import { Actions } from "../actions.js";
 import { Ago, Countdown, Empty, Icon, Loaded, Name, Page, Time } from "../components.js";
 import { me } from "../me.js";
 import { href } from "../router.js";
+import { Still, useStill } from "../still.js";
 import { now, segments, useList } from "../store.js";
 import { counted, safe, spoken } from "../text.js";
 
@@ -19,23 +20,28 @@ export function View() {
   const title = items === undefined ? "Approvals" : `Approvals (${yours.length}${more})`;
   return html`<${Page} title=${title} heading="Approvals" aside=${items?.length ? html`<span class="soft num">${counted(items.length, "hold")}${more} waiting</span>` : null}>
     <${Loaded} of=${approvals} what="what waits">${(held) => held.length
-      ? html`<${Held} yours=${yours} others=${held.filter((one) => one.yours === false)} />
+      ? html`<${Held} yours=${yours} others=${held.filter((one) => one.yours === false)} list=${approvals} />
           ${more && html`<button type="button" class="more" onClick=${approvals.more}>Show more</button>`}`
       : html`<${Empty} title="Nothing waits for anybody"><p>Tasks and runs with a hold are here until enough people have approved them.</p><//>`}
     <//>
   <//>`;
 }
 
-function Held({ yours, others }) {
-  if (!me.value?.name) return html`<${Cards} held=${yours} level=${2} />`;
+function Held({ yours, others, list }) {
+  if (!me.value?.name) return html`<${Cards} ...${{ list }} held=${yours} level=${2} />`;
   return html`
     <section class="waits"><h2>For you <span class="soft num">${yours.length}</span></h2>
-      ${yours.length ? html`<${Cards} held=${yours} level=${3} />` : html`<p class="soft">Nothing waits for you.</p>`}</section>
-    ${others.length > 0 && html`<section class="waits"><h2>For others <span class="soft num">${others.length}</span></h2><${Cards} held=${others} level=${3} /></section>`}`;
+      <${Cards} ...${{ list }} held=${yours} level=${3} none="Nothing waits for you." /></section>
+    ${others.length > 0 && html`<section class="waits"><h2>For others <span class="soft num">${others.length}</span></h2><${Cards} ...${{ list }} held=${others} level=${3} /></section>`}`;
 }
 
-const Cards = ({ held, level }) => html`<ul class="cards">
-  ${held.map((one) => html`<li key=${`${one.kind} ${one.entity_id}`} class="card"><${Hold} hold=${one} level=${level} /></li>`)}</ul>`;
+const keyOf = (one) => `${one.kind} ${one.entity_id}`;
+
+function Cards({ held, level, list, none = null }) {
+  const still = useStill(held, { key: keyOf, whole: list.next.value === null, settled: !list.busy.value, grows: true });
+  return html`<${Still} of=${still}>${still.rows.length ? html`<ul class="cards">
+    ${still.rows.map((one) => html`<li key=${keyOf(one)} class=${`card${still.past.has(keyOf(one)) ? " past" : ""}`}><${Hold} hold=${one} level=${level} past=${still.past.has(keyOf(one))} /></li>`)}</ul>` : html`<p class="soft">${none}</p>`}<//>`;
+}
 
 /** Where the answer to it is posted, and what it has to say beside. */
 export function answering({ job_id: job, task, approval }) {
@@ -55,7 +61,7 @@ const Decisions = ({ of }) => html`<ul class="clauses">
     <span class="prose">${spoken(one.verdict)}${one.by ? html` by <b><${Name} text=${one.by} /></b>` : ""} <span class="soft"><${Time} at=${one.at} /></span>${one.reason ? html`: ${safe(one.reason)}` : ""}</span></li>`)}
 </ul>`;
 
-function Hold({ hold, level }) {
+function Hold({ hold, level, past }) {
   const [Title, Part] = [`h${level}`, `h${level + 1}`];
   const run = hold.job_name || hold.job_id;
   const named = hold.approval ?? hold.task ?? run;
@@ -81,7 +87,7 @@ function Hold({ hold, level }) {
       ${hold.wait_until && html`<dt>Not before</dt><dd><${Time} at=${hold.wait_until} /></dd>`}
       ${hold.submitted_by && html`<dt>Submitted by</dt><dd><${Name} text=${hold.submitted_by} /></dd>`}
     </dl>
-    <${Actions} of=${{ kind: hold.kind, id: hold.entity_id, name: named, state: "held", phase: "held", actions: hold.actions ?? ["approve", "reject"] }}
-      refused=${notFor(hold)} ...${answering(hold)} />
+    ${past ? html`<p class="soft">It waits no more.</p>` : html`<${Actions} of=${{ kind: hold.kind, id: hold.entity_id, name: named, state: "held", phase: "held", actions: hold.actions ?? ["approve", "reject"] }}
+      refused=${notFor(hold)} ...${answering(hold)} />`}
   `;
 }

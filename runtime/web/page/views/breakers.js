@@ -3,6 +3,7 @@
 import { html } from "../vendor/ui.js";
 import { Actions } from "../actions.js";
 import { Ago, Countdown, Empty, Loaded, Name, Page, State } from "../components.js";
+import { Still, useStill } from "../still.js";
 import { segments, useList } from "../store.js";
 import { counted, number, safe, setting } from "../text.js";
 
@@ -12,21 +13,26 @@ export function View() {
   const open = items.filter(({ phase }) => phase !== "closed").length;
   return html`<${Page} title="Breakers" aside=${items.length ? html`<span class="soft num">${open ? `${number(open)} of ${number(items.length)} not closed` : "all closed"}</span>` : null}>
     <${Loaded} of=${breakers} what="the breakers">${(all) => all.length
-      ? html`<div class="rows breakers" role="table" aria-label="Breakers">
-          <div role="rowgroup"><div class="row heads" role="row">
-            <span role="columnheader">State</span><span role="columnheader">Tool</span><span role="columnheader">Failures</span>
-            <span role="columnheader">Next</span><span role="columnheader" class="end">Actions</span>
-          </div></div>
-          <div role="rowgroup">${all.map((breaker) => html`<${Row} key=${breaker.id} breaker=${breaker} />`)}</div>
-        </div>`
+      ? html`<${Table} items=${all} list=${breakers} />`
       : html`<${Empty} title="There are no breakers"><p>A tool has one from the first task on that names it.</p><//>`}
     <//>
   <//>`;
 }
 
-function Row({ breaker }) {
+function Table({ items, list }) {
+  const still = useStill(items, { whole: list.next.value === null, settled: !list.busy.value, grows: true });
+  return html`<${Still} of=${still}><div class="rows breakers" role="table" aria-label="Breakers">
+    <div role="rowgroup"><div class="row heads" role="row">
+      <span role="columnheader">State</span><span role="columnheader">Tool</span><span role="columnheader">Failures</span>
+      <span role="columnheader">Next</span><span role="columnheader" class="end">Actions</span>
+    </div></div>
+    <div role="rowgroup">${still.rows.map((breaker) => html`<${Row} key=${breaker.id} breaker=${breaker} past=${still.past.has(breaker.id)} />`)}</div>
+  </div><//>`;
+}
+
+function Row({ breaker, past }) {
   const { failures, failure_threshold: threshold, parked = 0 } = breaker;
-  return html`<div class="row" role="row">
+  return html`<div class=${`row${past ? " past" : ""}`} role="row">
     <span role="cell"><${State} state=${breaker.state} phase=${breaker.phase} /></span>
     <span role="cell" class="two">
       <b><${Name} text=${breaker.name || breaker.id} /></b>
@@ -37,7 +43,7 @@ function Row({ breaker }) {
       ${breaker.reason && html`<span class="second" title=${safe(breaker.reason)}>${safe(breaker.reason)}</span>`}
     </span>
     <span role="cell" class="two"><${Next} breaker=${breaker} />${parked > 0 && html`<span class="second num">${counted(parked, "task")} parked</span>`}</span>
-    <span role="cell" class="end"><${Actions} brief of=${breaker} at=${`api/breakers/${segments(breaker.name)}`} /></span>
+    <span role="cell" class="end">${past ? html`<span class="soft">It is gone.</span>` : html`<${Actions} brief of=${breaker} at=${`api/breakers/${segments(breaker.name)}`} />`}</span>
   </div>`;
 }
 

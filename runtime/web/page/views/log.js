@@ -1,8 +1,8 @@
 // The log of a run: every transition of the job and all that is in it, the newest first.
 //
 // Rules:
-// - It follows what happens while its beginning is in view; further down, what is new waits until it is asked for, so
-//   that no line moves under the reader's eyes.
+// - It follows what happens while its beginning is in view and nobody is on it; else what is new waits until it is asked
+//   for, so that no line moves under the reader's eyes or pointer.
 // - What is older is read by pages when one comes near the end. Filters hide lines that were read; where few are left,
 //   older ones are read until there is something to show, or nothing older.
 
@@ -10,6 +10,7 @@ import { html, useEffect, useMemo, useRef, useState } from "../vendor/ui.js";
 import { Empty, Gap, Icon, Name, State, Time, Trouble, useWindow } from "../components.js";
 import { json, Problem } from "../net.js";
 import { ask, href } from "../router.js";
+import { News, Still, useHeld, useStill } from "../still.js";
 import { useEvents } from "../store.js";
 import { clock, counted, iso, number, safe, spoken } from "../text.js";
 import { phaseOf } from "./live-graph.js";
@@ -93,32 +94,32 @@ export function Log({ id, query }) {
   const kinds = (query.kind ?? "").split(",").filter(Boolean);
   const least = SEVERITIES.indexOf(query.severity ?? "info");
   const text = (query.name ?? "").toLowerCase();
-  const [upTo, setUpTo] = useState(null); // the number of the newest line that is shown; null: all
+  const { ref, held } = useHeld();
+  const upTo = useRef(null); // the number of the newest line that is shown; null: all
+  const [, redraw] = useState(0);
   const all = !kinds.length && least <= 0 && !text;
   const wanted = useMemo(
     () => all ? log.lines : log.lines.filter((line) => (!kinds.length || kinds.includes(line.kind)) && SEVERITIES.indexOf(line.severity) >= least && (!text || nameOf(line).toLowerCase().includes(text))),
     [log.lines, all, query.kind, least, text],
   );
-  const from = upTo === null ? 0 : wanted.findIndex((line) => line.seq <= upTo);
+  upTo.current = held ? (upTo.current ?? log.lines[0]?.seq ?? null) : null;
+  const from = upTo.current === null ? 0 : wanted.findIndex((line) => line.seq <= upTo.current);
   const listed = from > 0 ? wanted.slice(from) : from < 0 ? [] : wanted;
   const shown = useWindow(listed.length, phone.matches ? TALL : ROW);
 
-  const away = shown.first > 0;
-  useEffect(() => setUpTo(away ? (listed[0]?.seq ?? null) : null), [away]);
   useEffect(() => {
     if (log.left && !log.busy && !log.problem && shown.last >= listed.length - 20) void log.older();
   }, [shown.last, listed.length, log.busy, log.left]);
-  const top = () => {
-    setUpTo(null);
-    scrollTo({ top: 0 });
+  const load = () => {
+    upTo.current = log.lines[0]?.seq ?? null;
+    redraw((count) => count + 1);
   };
 
   return html`<section class="log" aria-label="Log">
     <${Filters} kinds=${kinds} query=${query} />
     ${log.problem && html`<${Trouble} problem=${log.problem} again=${log.older} />`}
-    ${from > 0 && html`<button type="button" class="main news" onClick=${top}>${counted(from, "new transition")}</button>`}
     ${!listed.length && !log.busy && html`<${Empty} title=${log.lines.length ? "No transition is like that" : "Nothing has happened yet"} />`}
-    <div class=${`rows lines${listed.length ? "" : " none"}`} role="table" aria-label="Transitions, the newest first" aria-rowcount=${log.left ? -1 : listed.length + 1}>
+    <div class="still" ref=${ref}><${News} fresh=${from < 0 ? wanted.length : from} load=${load} box=${ref} /><div class=${`rows lines${listed.length ? "" : " none"}`} role="table" aria-label="Transitions, the newest first" aria-rowcount=${log.left ? -1 : listed.length + 1}>
       <div role="rowgroup"><div class="row heads" role="row" aria-rowindex="1">
         <span role="columnheader">Time</span><span role="columnheader">Of</span><span role="columnheader">Event</span>
         <span role="columnheader">Change</span><span role="columnheader">Why</span>
@@ -128,7 +129,7 @@ export function Log({ id, query }) {
         ${listed.slice(shown.first, shown.last).map((line, place) => html`<${Line} key=${line.seq} id=${id} line=${line} at=${shown.first + place + 2} />`)}
         <${Gap} px=${shown.below} />
       </div>
-    </div>
+    </div></div>
     <p class="soft end" role="status">${log.busy ? "Reading …" : log.left ? "" : `${counted(log.lines.length, "transition")} in all`}</p>
   </section>`;
 }
@@ -156,13 +157,14 @@ export function Change({ line }) {
 /** The transitions of one thing, as a short list. */
 export function History({ id, entity }) {
   const log = useLines(id, entity);
-  return html`
+  const still = useStill(log.lines.slice(0, 100), { key: ({ seq }) => seq, whole: false, about: [id, entity], settled: !log.busy });
+  return html`<${Still} of=${still}>
     ${log.problem && html`<${Trouble} problem=${log.problem} again=${log.older} />`}
-    <ol class="history">${log.lines.slice(0, 100).map((line) => html`<li key=${line.seq}>
+    <ol class="history">${still.rows.map((line) => html`<li key=${line.seq}>
       <span class="soft"><${Time} at=${line.at} /></span> <span class="change"><${Change} line=${line} /></span>
       <span class="soft">${spoken(line.event)}${line.attempt ? `, try ${line.attempt}` : ""}</span>
       ${line.reason && html`<span class="prose">${safe(line.reason)}</span>`}</li>`)}</ol>
-    ${log.lines.length > 100 && html`<p class="soft">${number(log.lines.length - 100)} older ones are in the log.</p>`}`;
+    ${log.lines.length > 100 && html`<p class="soft">${number(log.lines.length - 100)} older ones are in the log.</p>`}<//>`;
 }
 
 function Filters({ kinds, query }) {

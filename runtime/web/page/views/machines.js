@@ -6,6 +6,7 @@ import { act } from "../actions.js";
 import { Ago, Countdown, Empty, Loaded, Name, Page, State, Time } from "../components.js";
 import { may, whyNot } from "../me.js";
 import { href } from "../router.js";
+import { Still, useStill } from "../still.js";
 import { now, segments, useList, useLive } from "../store.js";
 import { counted, safe, spoken, timed } from "../text.js";
 import { Change } from "./log.js";
@@ -24,22 +25,27 @@ function List() {
   const more = machines.next.value !== null;
   return html`<${Page} title="Machines" aside=${items?.length ? html`<span class="soft num">${counted(items.length, "machine")}${more ? " and more" : ""}</span>` : null}>
     <${Loaded} of=${machines} what="the machines">${(all) => all.length
-      ? html`<div class="rows machines" role="table" aria-label="Machines">
-          <div role="rowgroup"><div class="row heads" role="row">
-            <span role="columnheader">State</span><span role="columnheader">Name</span><span role="columnheader">Fires by itself</span>
-            <span role="columnheader">Last moved</span>
-          </div></div>
-          <div role="rowgroup">${all.map((machine) => html`<${Row} key=${machine.id} machine=${machine} />`)}</div>
-        </div>
+      ? html`<${Table} items=${all} list=${machines} />
         ${more && html`<button type="button" class="more" onClick=${machines.more}>Show more</button>`}`
       : html`<${Empty} title="There are no machines"><p>An application spawns them: entities that run by a table of its own.</p><//>`}
     <//>
   <//>`;
 }
 
-function Row({ machine }) {
+function Table({ items, list }) {
+  const still = useStill(items, { whole: list.next.value === null, more: list.more, settled: !list.busy.value, grows: true });
+  return html`<${Still} of=${still}><div class="rows machines" role="table" aria-label="Machines">
+    <div role="rowgroup"><div class="row heads" role="row">
+      <span role="columnheader">State</span><span role="columnheader">Name</span><span role="columnheader">Fires by itself</span>
+      <span role="columnheader">Last moved</span>
+    </div></div>
+    <div role="rowgroup">${still.rows.map((machine) => html`<${Row} key=${machine.id} machine=${machine} past=${still.past.has(machine.id)} />`)}</div>
+  </div><//>`;
+}
+
+function Row({ machine, past }) {
   const [first, ...others] = dueOf(machine);
-  return html`<div class="row link" role="row">
+  return html`<div class=${`row link${past ? " past" : ""}`} role="row">
     <span role="cell"><${State} state=${machine.state} phase=${machine.phase} /></span>
     <span role="cell" class="two">
       <a href=${href(["machines", machine.name])}><${Name} text=${machine.name} /></a>
@@ -85,10 +91,15 @@ function Events({ machine, path }) {
 function Past({ id, when }) {
   const asked = new URLSearchParams({ kind: "machine", entity: id, before: 0, limit: SHOWN });
   const past = useLive(`api/transitions?${asked}`, { when });
-  return html`<${Loaded} of=${past} what="its transitions">${({ items, next }) => html`
-    <ol class="history">${items.map((line) => html`<li key=${line.seq}>
+  return html`<${Loaded} of=${past} what="its transitions">${({ items, next }) => html`<${Lines} ...${{ items, next }} />`}<//>`;
+}
+
+function Lines({ items, next }) {
+  const still = useStill(items, { key: ({ seq }) => seq, whole: next === null });
+  return html`<${Still} of=${still}>
+    <ol class="history">${still.rows.map((line) => html`<li key=${line.seq}>
       <span class="soft"><${Time} at=${line.at} /></span> <span class="change"><${Change} line=${line} /></span>
       <span class="soft">${spoken(line.event)}${line.metadata?.by ? html` by <${Name} text=${line.metadata.by} />` : ""}</span>
       ${line.reason && html`<span class="prose">${timed(safe(line.reason), now.value)}</span>`}</li>`)}</ol>
-    ${next !== null && items.length >= SHOWN && html`<p class="soft">Older ones are in the journal.</p>`}`}<//>`;
+    ${next !== null && items.length >= SHOWN && html`<p class="soft">Older ones are in the journal.</p>`}<//>`;
 }

@@ -3,6 +3,7 @@
 import { html, useEffect, useMemo, useRef } from "../vendor/ui.js";
 import { Icon, iconOf, tone } from "../components.js";
 import { ask } from "../router.js";
+import { useStill } from "../still.js";
 import { number, spoken } from "../text.js";
 import { phaseCounts } from "./live-graph.js";
 
@@ -28,6 +29,7 @@ export function Picking({ model, query, children = null }) {
   const phases = (query.phase ?? "").split(",").filter(Boolean);
   const counts = phaseCounts(model);
   const listed = [...new Set([...Object.keys(counts), ...phases])].sort((a, b) => (counts[b] ?? 0) - (counts[a] ?? 0) || a.localeCompare(b));
+  const chips = useStill(listed, { key: String });
   const toggle = (phase) => ask({ phase: phases.includes(phase) ? phases.filter((one) => one !== phase).join(",") : [...phases, phase].join(",") });
   const find = (event) => {
     const name = event.target.value.trim();
@@ -38,8 +40,8 @@ export function Picking({ model, query, children = null }) {
     <div class="find"><${Icon} name="search" />
       <input type="search" aria-label="Find tasks by name" placeholder="Find tasks by name" defaultValue=${query.name ?? ""} onInput=${find} maxlength="200" spellcheck=${false} />
     </div>
-    <div class="chips" role="group" aria-label="Only those that are">
-      ${listed.map((phase) => html`<button key=${phase} type="button" class=${`tone-${tone(phase)}`} aria-pressed=${phases.includes(phase)} onClick=${() => toggle(phase)}>
+    <div class="chips" role="group" aria-label="Only those that are" ref=${chips.ref}>
+      ${chips.rows.map((phase) => html`<button key=${phase} type="button" class=${`tone-${tone(phase)}`} aria-pressed=${phases.includes(phase)} onClick=${() => toggle(phase)}>
         <${Icon} name=${iconOf(phase)} />${spoken(phase)} <span class="num">${number(counts[phase] ?? 0)}</span></button>`)}
     </div>
     ${children}

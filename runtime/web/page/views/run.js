@@ -4,6 +4,7 @@ import { html } from "../vendor/ui.js";
 import { Actions } from "../actions.js";
 import { Ago, Countdown, Empty, Icon, iconOf, Loaded, Name, Page, Progress, Since, State, Time, tone } from "../components.js";
 import { ask, href } from "../router.js";
+import { Still, useStill } from "../still.js";
 import { segments, useLive } from "../store.js";
 import { counted, listed, number, safe, spoken } from "../text.js";
 import { notFor } from "./approvals.js";
@@ -110,14 +111,17 @@ function Attention({ id, model }) {
   }).filter(({ count }) => count);
   const held = useLive(`api/jobs/${segments(id)}/approvals`, { when: (event) => event.job_id === id && (event.kind === "approval" || event.kind === "workstream") });
   const asked = (held.data.value?.items ?? []).filter((one) => one.approval || !one.task);
-  if (!found.length && !asked.length) return null;
-  return html`<ul class="attention" aria-label="What needs somebody">
-    ${asked.map((one) => html`<li key=${one.entity_id} class="tone-wait"><${Icon} name="person" /><span>${one.task
-      ? html`<a href=${href(["runs", id], { task: one.task })} onClick=${(event) => { event.preventDefault(); ask({ task: one.task }, {}); }}><${Name} text=${one.task} /></a> asks for approval: <${Name} text=${one.approval} />`
-      : html`the run waits for ${listed(one.missing.map((clause) => safe(clause))) || "nobody"}`}</span></li>`)}
-    ${found.map(({ phase, tasks, count }) => html`<li key=${phase} class=${`tone-${tone(phase)}`}><${Icon} name=${iconOf(phase)} />
-      <span>${number(count)} ${spoken(phase)}: ${tasks.map((task, at) => html`${at ? ", " : ""}<a href=${href(["runs", id], { task: model.names[task] })}
-        onClick=${(event) => { event.preventDefault(); ask({ task: model.names[task] }, {}); }}><${Name} text=${model.names[task]} /></a>`)}
-        ${count > NAMED && html` and <a href=${href(["runs", id], { show: "tasks", phase })}>${number(count - NAMED)} more</a>`}</span></li>`)}
-  </ul>`;
+  const rows = [...asked.map((one) => ({ id: one.entity_id, one })), ...found.map((some) => ({ id: some.phase, some }))];
+  const still = useStill(rows, { fixed: true });
+  return html`<${Still} of=${still}>${still.rows.length > 0 && html`<ul class="attention" aria-label="What needs somebody">
+    ${still.rows.map((row) => html`<${row.one ? Asked : Found} key=${row.id} ...${{ id, model, ...row }} />`)}</ul>`}<//>`;
 }
+
+const Asked = ({ id, one }) => html`<li class="tone-wait"><${Icon} name="person" /><span>${one.task
+  ? html`<a href=${href(["runs", id], { task: one.task })} onClick=${(event) => { event.preventDefault(); ask({ task: one.task }, {}); }}><${Name} text=${one.task} /></a> asks for approval: <${Name} text=${one.approval} />`
+  : html`the run waits for ${listed(one.missing.map((clause) => safe(clause))) || "nobody"}`}</span></li>`;
+
+const Found = ({ id, model, some: { phase, tasks, count } }) => html`<li class=${`tone-${tone(phase)}`}><${Icon} name=${iconOf(phase)} />
+  <span>${number(count)} ${spoken(phase)}: ${tasks.map((task, at) => html`${at ? ", " : ""}<a href=${href(["runs", id], { task: model.names[task] })}
+    onClick=${(event) => { event.preventDefault(); ask({ task: model.names[task] }, {}); }}><${Name} text=${model.names[task]} /></a>`)}
+    ${count > NAMED && html` and <a href=${href(["runs", id], { show: "tasks", phase })}>${number(count - NAMED)} more</a>`}</span></li>`;

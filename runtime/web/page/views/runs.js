@@ -3,6 +3,7 @@
 import { html, useEffect, useMemo, useRef } from "../vendor/ui.js";
 import { Ago, Empty, Gap, Icon, iconOf, Loaded, Name, Page, Progress, Since, State, tone, useWindow } from "../components.js";
 import { ask, href } from "../router.js";
+import { Still, useStill } from "../still.js";
 import { now, useList } from "../store.js";
 import { safe, spoken } from "../text.js";
 
@@ -23,7 +24,7 @@ export function View({ query }) {
   return html`<${Page} title="Runs">
     <${Filters} states=${states} name=${query.name ?? ""} age=${query.age ?? ""} />
     <${Loaded} of=${jobs} what="the runs">${(items) => items.length
-      ? html`<${Table} items=${items} list=${jobs} />`
+      ? html`<${Table} items=${items} list=${jobs} asked=${`${asked}`} />`
       : filtered
         ? html`<${Empty} title="No run is like that"><p><button type="button" class="quiet" onClick=${() => ask({ state: "", name: "", age: "" })}>Show all</button></p><//>`
         : html`<${Empty} title="No runs yet"><p>Submit one from your application, or by <code>callboard run FILE</code>.</p><//>`}
@@ -60,33 +61,35 @@ function Filters({ states, name, age }) {
 
 const phone = matchMedia("(max-width: 760px)");
 
-function Table({ items, list }) {
-  const shown = useWindow(items.length, phone.matches ? TALL : ROW);
-  const { data, next, more } = list;
+function Table({ items, list, asked }) {
+  const { next, more, busy } = list;
+  const still = useStill(items, { whole: next.value === null, more, about: [asked], settled: !busy.value });
+  const { rows, past } = still;
+  const shown = useWindow(rows.length, phone.matches ? TALL : ROW);
   useEffect(() => {
-    if (shown.last >= data.value.length - 20) more();
+    if (shown.last >= rows.length - 20) more();
   }, [shown.last, next.value]);
-  return html`
-    <div class="rows runs" role="table" aria-label="Runs" aria-rowcount=${next.value === null ? items.length + 1 : -1}>
+  return html`<${Still} of=${still}>
+    <div class="rows runs" role="table" aria-label="Runs" aria-rowcount=${next.value === null ? rows.length + 1 : -1}>
       <div role="rowgroup"><div class="row heads" role="row" aria-rowindex="1">
         <span role="columnheader">State</span><span role="columnheader">Run</span><span role="columnheader">Progress</span>
         <span role="columnheader">Begun</span><span role="columnheader" class="end">Took</span>
       </div></div>
       <div role="rowgroup" ref=${shown.ref}>
         <${Gap} px=${shown.above} />
-        ${items.slice(shown.first, shown.last).map((job, index) => html`<${Row} key=${job.id} job=${job} at=${shown.first + index + 2} />`)}
+        ${rows.slice(shown.first, shown.last).map((job, index) => html`<${Row} key=${job.id} job=${job} past=${past.has(job.id)} at=${shown.first + index + 2} />`)}
         <${Gap} px=${shown.below} />
       </div>
     </div>
     ${next.value !== null && html`<button type="button" class="more" onClick=${more}>Show more</button>`}
-  `;
+  <//>`;
 }
 
-function Row({ job, at }) {
+function Row({ job, past, at }) {
   const within = job.parent_id ? `child of ${job.parent_id}` : job.id === job.name ? null : job.id;
   const held = job.phase === "running" && ["held", "paused", "waiting"].includes(job.workstream_state);
   const why = job.error ?? job.reason;
-  return html`<div class="row link" role="row" aria-rowindex=${at}>
+  return html`<div class=${`row link${past ? " past" : ""}`} role="row" aria-rowindex=${at}>
     <span role="cell" class="cell-state"><${State} state=${held ? job.workstream_state : job.state} phase=${held ? job.workstream_state : job.phase} /></span>
     <span role="cell" class="cell-name two">
       <a href=${href(["runs", job.id])}><${Name} text=${job.name || job.id} /></a>

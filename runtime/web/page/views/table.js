@@ -3,6 +3,7 @@
 import { html } from "../vendor/ui.js";
 import { Empty, Gap, Name, State, useWindow } from "../components.js";
 import { ask, href } from "../router.js";
+import { Still, useStill } from "../still.js";
 import { number } from "../text.js";
 import { Picking, usePicked } from "./picking.js";
 
@@ -11,26 +12,28 @@ const NAMED = 3; // dependencies that are named
 
 export function Tasks({ id, model, query, chosen }) {
   const picked = usePicked(model, query);
-  const shown = useWindow(picked.length, ROW);
+  const still = useStill(picked, { key: Number, about: [model.names.length, query.phase, query.name] });
+  const { rows, past } = still;
+  const shown = useWindow(rows.length, ROW);
   return html`<section aria-label="Tasks">
     <${Picking} model=${model} query=${query} />
-    ${picked.length === 0 && html`<${Empty} title="No task is like that"><p><button type="button" class="quiet" onClick=${() => ask({ phase: "", name: "" })}>Show all</button></p><//>`}
-    <div class=${`rows tasks${picked.length ? "" : " none"}`} role="table" aria-label="Tasks" aria-rowcount=${picked.length + 1}>
+    ${rows.length === 0 && html`<${Empty} title="No task is like that"><p><button type="button" class="quiet" onClick=${() => ask({ phase: "", name: "" })}>Show all</button></p><//>`}
+    <${Still} of=${still}><div class=${`rows tasks${rows.length ? "" : " none"}`} role="table" aria-label="Tasks" aria-rowcount=${rows.length + 1}>
       <div role="rowgroup"><div class="row heads" role="row" aria-rowindex="1">
         <span role="columnheader">State</span><span role="columnheader">Task</span><span role="columnheader">Waits for</span>
       </div></div>
       <div role="rowgroup" ref=${shown.ref}>
         <${Gap} px=${shown.above} />
-        ${picked.slice(shown.first, shown.last).map((task, place) => html`<${Row} key=${task} ...${{ id, model, task, chosen }} at=${shown.first + place + 2} />`)}
+        ${rows.slice(shown.first, shown.last).map((task, place) => html`<${Row} key=${task} ...${{ id, model, task, chosen }} past=${past.has(task)} at=${shown.first + place + 2} />`)}
         <${Gap} px=${shown.below} />
       </div>
-    </div>
+    </div><//>
   </section>`;
 }
 
-function Row({ id, model, task, chosen, at }) {
+function Row({ id, model, task, chosen, past, at }) {
   const name = model.names[task];
-  return html`<div class=${`row link${chosen === task ? " chosen" : ""}`} role="row" aria-rowindex=${at}>
+  return html`<div class=${`row link${chosen === task ? " chosen" : ""}${past ? " past" : ""}`} role="row" aria-rowindex=${at}>
     <span role="cell"><${State} state=${model.states[task]} phase=${model.phases[task]} /></span>
     <span role="cell" class="cut"><a href=${href(["runs", id], { show: "tasks", task: name })} aria-current=${chosen === task ? "true" : null}
       onClick=${(event) => { event.preventDefault(); ask({ task: name }, {}); }}><${Name} text=${name} /></a>

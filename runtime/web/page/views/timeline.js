@@ -11,6 +11,7 @@ import { scaleTime } from "../vendor/axis.js";
 import { Empty, Gap, Icon, iconOf, Name, Trouble, tone, useWindow } from "../components.js";
 import { json, Problem } from "../net.js";
 import { ask, href } from "../router.js";
+import { Still, useStill } from "../still.js";
 import { now, segments, useEvents } from "../store.js";
 import { clock, full, safe, span, spoken } from "../text.js";
 import { enter, spanOf, STAYS, told, visibleBars, zoomed } from "./bars.js";
@@ -80,7 +81,8 @@ function useBars(id, model, workstream) {
 }
 
 export function Timeline({ id, model, query, job, chosen }) {
-  const picked = usePicked(model, query);
+  const still = useStill(usePicked(model, query), { key: Number, about: [model.names.length, query.phase, query.name] });
+  const { rows: picked, past } = still;
   const shown = useWindow(picked.length, ROW);
   const bars = useBars(id, model, job.workstream);
   const seen = picked.slice(shown.first, shown.last);
@@ -123,7 +125,7 @@ export function Timeline({ id, model, query, job, chosen }) {
     <//>
     ${bars.problem && html`<${Trouble} problem=${bars.problem} again=${bars.again} />`}
     ${picked.length === 0 && html`<${Empty} title="No task is like that"><p><button type="button" class="quiet" onClick=${() => ask({ phase: "", name: "" })}>Show all</button></p><//>`}
-    <div class=${`rows lanes${picked.length ? "" : " none"}`} role="table" aria-label="Timeline" aria-rowcount=${picked.length + 1}>
+    <${Still} of=${still}><div class=${`rows lanes${picked.length ? "" : " none"}`} role="table" aria-label="Timeline" aria-rowcount=${picked.length + 1}>
       <div role="rowgroup" class="axisrow"><div class="row heads" role="row" aria-rowindex="1">
         <span role="columnheader">Task</span>
         <span role="columnheader" class="track" ref=${track} tabindex="0" onKeyDown=${keys}>
@@ -134,11 +136,11 @@ export function Timeline({ id, model, query, job, chosen }) {
       <div role="rowgroup" ref=${shown.ref}>
         <${Grid} scale=${scale} width=${width} present=${ended ? null : present} />
         <${Gap} px=${shown.above} />
-        ${seen.map((task, place) => html`<${Row} key=${task} ...${{ id, model, task, scale, width, present, chosen }} bars=${bars.rows.get(task) ?? (bars.pages.get(Math.floor(task / PAGE)) ?.now ? [] : null)}
+        ${seen.map((task, place) => html`<${Row} key=${task} ...${{ id, model, task, scale, width, present, chosen }} past=${past.has(task)} bars=${bars.rows.get(task) ?? (bars.pages.get(Math.floor(task / PAGE)) ?.now ? [] : null)}
           at=${shown.first + place + 2} />`)}
         <${Gap} px=${shown.below} />
       </div>
-    </div>
+    </div><//>
     <${Key} rows=${bars.rows} version=${bars.version} />
   </section>`;
 }
@@ -163,11 +165,11 @@ function Grid({ scale, width, present }) {
   </svg></div>`;
 }
 
-function Row({ id, model, task, scale, width, present, chosen, bars, at }) {
+function Row({ id, model, task, scale, width, present, chosen, past, bars, at }) {
   const name = model.names[task];
   const phase = model.phases[task];
   const phrase = (bar) => `${STAYS[bar.phase] ?? `was ${spoken(bar.phase)}`}${bar.phase === "running" && bar.attempt ? ` (attempt ${bar.attempt})` : ""}`;
-  return html`<div class=${`row lane${chosen === task ? " chosen" : ""}`} role="row" aria-rowindex=${at}>
+  return html`<div class=${`row lane${chosen === task ? " chosen" : ""}${past ? " past" : ""}`} role="row" aria-rowindex=${at}>
     <span role="cell" class=${`who tone-${tone(phase)}`}><${Icon} name=${iconOf(phase)} />
       <a class="cut" href=${href(["runs", id], { show: "timeline", task: name })} title=${safe(name)}
         onClick=${(event) => { event.preventDefault(); ask({ task: name }, {}); }}><${Name} text=${name} /><span class="unseen">, ${spoken(model.states[task])}</span></a></span>

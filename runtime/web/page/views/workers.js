@@ -3,6 +3,7 @@
 import { html } from "../vendor/ui.js";
 import { Actions } from "../actions.js";
 import { Ago, Countdown, Empty, Loaded, Name, Page, State } from "../components.js";
+import { Still, useStill } from "../still.js";
 import { segments, useList } from "../store.js";
 import { counted, number, safe } from "../text.js";
 
@@ -15,21 +16,26 @@ export function View() {
   const taken = items.reduce((sum, { assigned }) => sum + assigned, 0);
   return html`<${Page} title="Workers" aside=${items.length ? html`<span class="soft num">${number(taken)} of ${counted(slots, "slot")} taken</span>` : null}>
     <${Loaded} of=${workers} what="the workers">${(all) => all.length
-      ? html`<div class="rows workers" role="table" aria-label="Workers">
-          <div role="rowgroup"><div class="row heads" role="row">
-            <span role="columnheader">State</span><span role="columnheader">Worker</span><span role="columnheader">Load</span>
-            <span role="columnheader">Health</span><span role="columnheader" class="end">Actions</span>
-          </div></div>
-          <div role="rowgroup">${all.map((worker) => html`<${Row} key=${worker.id} worker=${worker} />`)}</div>
-        </div>`
+      ? html`<${Table} items=${all} list=${workers} />`
       : html`<${Empty} title="There are no workers"><p>A runtime starts those that it was given, one for its event loop unless told otherwise.</p><//>`}
     <//>
   <//>`;
 }
 
-function Row({ worker }) {
+function Table({ items, list }) {
+  const still = useStill(items, { whole: list.next.value === null, settled: !list.busy.value, grows: true });
+  return html`<${Still} of=${still}><div class="rows workers" role="table" aria-label="Workers">
+    <div role="rowgroup"><div class="row heads" role="row">
+      <span role="columnheader">State</span><span role="columnheader">Worker</span><span role="columnheader">Load</span>
+      <span role="columnheader">Health</span><span role="columnheader" class="end">Actions</span>
+    </div></div>
+    <div role="rowgroup">${still.rows.map((worker) => html`<${Row} key=${worker.id} worker=${worker} past=${still.past.has(worker.id)} />`)}</div>
+  </div><//>`;
+}
+
+function Row({ worker, past }) {
   const paused = worker.pause_reason ?? (worker.phase === "paused" ? worker.reason : null);
-  return html`<div class="row" role="row">
+  return html`<div class=${`row${past ? " past" : ""}`} role="row">
     <span role="cell"><${State} state=${worker.state} phase=${worker.phase} /></span>
     <span role="cell" class="two">
       <b><${Name} text=${worker.name || worker.id} /></b>
@@ -42,7 +48,7 @@ function Row({ worker }) {
       ${worker.resume_at && html`<span class="second">resumes in <${Countdown} to=${worker.resume_at} /></span>`}
       ${worker.drain_until && html`<span class="second">stops what is left in <${Countdown} to=${worker.drain_until} /></span>`}
     </span>
-    <span role="cell" class="end"><${Actions} brief of=${worker} at=${`api/workers/${segments(worker.name)}`} /></span>
+    <span role="cell" class="end">${past ? html`<span class="soft">It is gone.</span>` : html`<${Actions} brief of=${worker} at=${`api/workers/${segments(worker.name)}`} />`}</span>
   </div>`;
 }
 
