@@ -11,7 +11,8 @@ Rules (DESIGN sections 4 and 9)
   is when it was made: one that lay in the inbox while no runtime was there is heard before its hold expires.
 - Where there is a wait too, it runs beside the hold; both must pass. What has passed stays passed.
 - Due times are by the wall clock. What else fell due while no runtime was there is decided first when one comes back.
-- They are data (`hold_until`, `wait_until`): no reason says one. Who shows it says it in the zone of who reads.
+- They are data (`hold_until`, `wait_until`): no reason says one. Who shows it says it in the zone of who reads. So are
+  the times of refusals: their texts add them in UTC, as ISO 8601.
 
 What the metadata of the transitions hold
 -----------------------------------------
@@ -26,7 +27,7 @@ What the metadata of the transitions hold
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -51,19 +52,41 @@ REJECTED, EXPIRED = "rejected", "expired"
 
 
 class DecisionRefused(InvalidTransitionError):  # noqa: N818 - it says what happened
-    """A decision about a hold was not taken, and nothing has changed. `why` says why; others may still decide."""
+    """A decision about a hold was not taken, and nothing has changed. `why` says why; others may still decide.
 
-    def __init__(self, machine: str, state: str, event: str, allowed: frozenset[str], why: str) -> None:
+    `expired_at`: when the time for it was over, in UTC epoch seconds; None where that is not why. `why` holds no time.
+    """
+
+    def __init__(  # noqa: PLR0917 - all of it is what `args` must hold, so that it can be pickled
+        self,
+        machine: str,
+        state: str,
+        event: str,
+        allowed: frozenset[str],
+        why: str,
+        expired_at: float | None = None,
+    ) -> None:
         super().__init__(machine, state, event, allowed)
-        self.args = (machine, state, event, allowed, why)
+        self.args = (machine, state, event, allowed, why, expired_at)
         self.why = why
+        self.expired_at = expired_at
 
     def __str__(self) -> str:
-        return f"{self.machine}: {str(self.event)!r} was refused in state {str(self.state)!r}: {self.why}"
+        return self.told(iso)
+
+    def told(self, when: Callable[[float], str]) -> str:
+        """Its text, with its time in the words of `when`. `str` says it in UTC: "2026-11-28T12:00:00.000Z"."""
+        text = f"{self.machine}: {str(self.event)!r} was refused in state {str(self.state)!r}: {self.why}"
+        what, at = self._time
+        return text if at is None else f"{text} ({what} {when(at)})"
+
+    @property
+    def _time(self) -> tuple[str, float | None]:
+        return "expired", self.expired_at
 
 
 class DecisionConflict(DecisionRefused):
-    """It was decided before: `decision` says by whom, when, and how."""
+    """It was decided before: `decision` says by whom, when (`at`, in UTC epoch seconds), and how."""
 
     def __init__(  # noqa: PLR0917 - all of it is what `args` must hold, so that it can be pickled
         self, machine: str, state: str, event: str, allowed: frozenset[str], why: str, decision: Decision
@@ -71,6 +94,10 @@ class DecisionConflict(DecisionRefused):
         super().__init__(machine, state, event, allowed, why)
         self.args = (machine, state, event, allowed, why, decision)
         self.decision = decision
+
+    @property
+    def _time(self) -> tuple[str, float | None]:
+        return "decided", self.decision.at
 
 
 class Given(msgspec.Struct, frozen=True, gc=False):
@@ -180,7 +207,8 @@ class Protected(Entity[HeldRecord]):
         try:
             self.fire(Event.APPROVE, changed, Given(mine.at, len(missing)), reason, told, due)
         except GuardRejected as refusal:
-            raise self.refusal(Event.APPROVE, f"the hold has expired. {_ANEW}") from refusal
+            expired_at = record.hold_until
+            raise self.refusal(Event.APPROVE, f"the hold has expired. {_ANEW}", expired_at) from refusal
         if missing:
             self.change(reason=waits_for(missing))
 
@@ -189,7 +217,7 @@ class Protected(Entity[HeldRecord]):
         self._check_open(Event.REJECT)
         until = self.record.hold_until
         if until is not None and until <= self._said_at:
-            raise self.refusal(Event.REJECT, "the hold has expired.")
+            raise self.refusal(Event.REJECT, "the hold has expired.", until)
         decision = Decision(verdict=REJECTED, at=self._said_at, by=message.by, reason=message.reason)
         self.refuse(Event.REJECT, decision, message.reason or f"rejected by {message.by}")
 
@@ -231,10 +259,10 @@ class Protected(Entity[HeldRecord]):
         kernel = self.kernel
         return kernel.at if kernel.turn.said_at is None else kernel.turn.said_at
 
-    def refusal(self, event: Event, why: str) -> DecisionRefused:
+    def refusal(self, event: Event, why: str, expired_at: float | None = None) -> DecisionRefused:
         """What is raised for a decision that is not taken."""
         state = self.record.state
-        return DecisionRefused(self.machine.name, state, event, self.machine.valid_events(state), why)
+        return DecisionRefused(self.machine.name, state, event, self.machine.valid_events(state), why, expired_at)
 
     # -- time ----------------------------------------------------------------------------------------------------------
 
@@ -319,11 +347,11 @@ def _waits_for(missing: tuple[str, ...]) -> str:
 
 
 def told_of(decision: Decision) -> str:
-    """A decision in words, from its verb on: who, when, why."""
+    """A decision in words, from its verb on: who and why. When, its `at` says."""
     if decision.by is None:
-        return f"{decision.verdict} at {iso(decision.at)}"
+        return decision.verdict
     why = f" ({decision.reason})" if decision.reason else ""
-    return f"was {decision.verdict} by {decision.by} at {iso(decision.at)}{why}"
+    return f"was {decision.verdict} by {decision.by}{why}"
 
 
 def refusal(

@@ -77,6 +77,11 @@ class WorkstreamRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc
     cancel: Cancellation | None = None
     error: str | None = None
 
+    @property
+    def waits_until(self) -> float | None:
+        """Until when it waits for people or for its time, in UTC epoch seconds; None where it does not."""
+        return self.due_at if self.state in {"held", "waiting"} else None
+
 
 class WorkerRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """One incarnation (`run`) of a worker."""

@@ -112,14 +112,15 @@ class Act:
 
     def tell(self, shown: str, answered: Answered, told: str = "") -> None:
         """Print what came of it. Raises Trouble for what was refused."""
-        from .words import one_line  # noqa: PLC0415
+        from ..control.told import in_zone  # noqa: PLC0415
+        from .words import due, one_line  # noqa: PLC0415
 
         code = 0 if answered.refused is None else _CODES.get(answered.refused, INTERNAL)
         if self.as_json:
             self._json(answered, code)
             raise typer.Exit(code)
         if answered.error is not None:
-            text = answered.error.removeprefix(f"{answered.kind}: ").removeprefix(f"{shown}: ")
+            text = in_zone(answered, due).removeprefix(f"{answered.kind}: ").removeprefix(f"{shown}: ")
             raise Trouble(f"{shown}: {one_line(text, 2000)}", code)
         told = f" ({one_line(told)})" if told else ""
         if answered.id:

@@ -8,7 +8,7 @@ from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from typing import TypeAlias, overload
 
-from ...actors.records import ApprovalRecord, JobRecord
+from ...actors.records import ApprovalRecord, JobRecord, WorkstreamRecord
 from ...actors.task_record import TaskRecord
 from ...machines import JOB
 from .. import places
@@ -103,8 +103,13 @@ def find_job(reader: Asked, text: str, *, to_act: bool = False) -> JobRecord:
 
 def tasks_of(reader: Asked, job: JobRecord) -> list[TaskRecord]:
     """The tasks of a job's present run, in the order of its specification."""
-    last = job.last_of(reader.workstreams(job.id))
-    return [] if last is None else reader.tasks(last.key)
+    run = run_of(reader, job)
+    return [] if run is None else reader.tasks(run.key)
+
+
+def run_of(reader: Asked, job: JobRecord) -> WorkstreamRecord | None:
+    """A job's present run, once it has one."""
+    return job.last_of(reader.workstreams(job.id))
 
 
 def find_task(reader: Asked, job: JobRecord, name: str) -> TaskRecord:
@@ -122,5 +127,5 @@ def find_task(reader: Asked, job: JobRecord, name: str) -> TaskRecord:
 
 def approvals_of(reader: Asked, job: JobRecord) -> list[ApprovalRecord]:
     """The approvals that bodies of a job's present run have asked for."""
-    last = job.last_of(reader.workstreams(job.id))
-    return [] if last is None else reader.approvals(last.key)
+    run = run_of(reader, job)
+    return [] if run is None else reader.approvals(run.key)

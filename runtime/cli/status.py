@@ -18,7 +18,7 @@ from .terminal import colours, echo, echo_json
 from .trouble import Trouble
 
 if TYPE_CHECKING:
-    from ...actors.records import ApprovalRecord, JobRecord
+    from ...actors.records import ApprovalRecord, JobRecord, WorkstreamRecord
     from ...actors.task_record import TaskRecord
     from ..journal.contract import Asked
     from .reading import Nodes
@@ -34,7 +34,7 @@ def status(job_id: MaybeJobId = None, *, journal: Place = JOURNAL, as_json: AsJs
     ended, or one machine."""
     from . import machines, words  # noqa: PLC0415
     from . import owed as owing  # noqa: PLC0415
-    from .reading import approvals_of, find_job, nodes_by_job, reading, tasks_of  # noqa: PLC0415
+    from .reading import approvals_of, find_job, nodes_by_job, reading, run_of, tasks_of  # noqa: PLC0415
 
     if plan and job_id is None:
         raise Trouble("--plan shows the plan of one job: name it. `callboard status` lists them.")
@@ -47,7 +47,13 @@ def status(job_id: MaybeJobId = None, *, journal: Place = JOURNAL, as_json: AsJs
             if as_json:
                 left = machines.waiting(reader) if others else {}
                 shown = [machines.told(machine, left.get(machine.name, ())) for machine in others]
-                as_lines([*(_job(job, tasks, nodes) for job, tasks in told), *shown, *map(owing.told, owed)])
+                as_lines(
+                    [
+                        *(_job(job, run_of(reader, job), tasks, nodes) for job, tasks in told),
+                        *shown,
+                        *map(owing.told, owed),
+                    ]
+                )
                 return
             if told or not others:
                 head = ("job", "workstream", "state", *(() if nodes is None else ("node",)), "done", "began", "took")
@@ -75,7 +81,7 @@ def status(job_id: MaybeJobId = None, *, journal: Place = JOURNAL, as_json: AsJs
         if as_json:
             as_lines(
                 [
-                    _job(job, tasks, nodes),
+                    _job(job, run_of(reader, job), tasks, nodes),
                     *(_task(task) for task in tasks),
                     *map(_approval, asked),
                     *map(owing.told, owed),
@@ -156,7 +162,7 @@ def _job_told(reader: Asked, job: JobRecord, nodes: Nodes) -> None:
     echo(f"job {job.id}: {', '.join(head)}")
     for run in runs:
         told = words.one_line(run.error or run.reason or "", 200) if run is not runs[-1] else ""
-        if run.state in {"held", "waiting"}:
+        if run.waits_until is not None:
             told = words.one_line(words.awaited(run, run.reason), 200)
         echo(f"workstream {run.id}: {run.shown}{told and f': {told}'}")
     for child in reader.children(job.id):
@@ -202,14 +208,19 @@ def _approval(record: ApprovalRecord) -> dict[str, Any]:
     return {**_told(record), "kind": "approval", "task": record.task_id.rpartition("/")[2]}
 
 
-def _job(job: JobRecord, tasks: list[TaskRecord], nodes: Nodes) -> dict[str, Any]:
+def _job(job: JobRecord, run: WorkstreamRecord | None, tasks: list[TaskRecord], nodes: Nodes) -> dict[str, Any]:
     from collections import Counter  # noqa: PLC0415
 
+    from ...actors.transitions import iso  # noqa: PLC0415
     from . import words  # noqa: PLC0415
 
     counts = Counter(map(words.counted, tasks))
     node = {} if nodes is None else {"node": nodes.get(job.key)}
-    return {**_told(job), "kind": "job", "tasks": dict(counts), "error": job.error, **node}
+    until = None if run is None else run.waits_until
+    waits = {
+        "workstream_state": None if run is None else run.shown, "waits_until": None if until is None else iso(until),
+    }  # fmt: skip
+    return {**_told(job), "kind": "job", **waits, "tasks": dict(counts), "error": job.error, **node}
 
 
 def _task(task: TaskRecord) -> dict[str, Any]:

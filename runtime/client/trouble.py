@@ -69,6 +69,7 @@ class Told(msgspec.Struct, frozen=True):
     advice: str | None = None
     subject: str | None = None
     why: str | None = None
+    expired_at: float | None = None
     decision: Decision | None = None
     guards: list[str] | None = None
     tool: str | None = None
@@ -101,8 +102,9 @@ def error_of(status: int, body: bytes) -> Exception:
 
 def _refused(told: Told) -> Exception:
     more = Refused(
-        told.event, told.advice, told.subject, told.why, told.decision, told.guards, told.tool, told.retry_in
-    )
+        told.event, told.advice, told.subject, told.why, told.expired_at, told.decision, told.guards, told.tool,
+        told.retry_in,
+    )  # fmt: skip
     return refusal_of(told.machine, told.state, told.allowed, more)
 
 

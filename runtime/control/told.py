@@ -34,6 +34,7 @@ class Refused(msgspec.Struct, frozen=True, omit_defaults=True):
     advice: str | None = None
     subject: str | None = None
     why: str | None = None
+    expired_at: float | None = None
     decision: Decision | None = None
     guards: list[str] | None = None
     tool: str | None = None
@@ -91,7 +92,7 @@ def refusal_of(machine: str, state: str, allowed: list[str], more: Refused) -> I
     if more.decision is not None:
         error: InvalidTransitionError = DecisionConflict(*said, more.why or "", more.decision)
     elif more.why is not None:
-        error = DecisionRefused(*said, more.why)
+        error = DecisionRefused(*said, more.why, more.expired_at)
     elif more.guards is not None:
         error = GuardRejected(*said, tuple(more.guards))
     elif more.tool is not None:
@@ -109,13 +110,19 @@ def particulars(error: InvalidTransitionError) -> dict[str, Any]:
         case DecisionConflict():
             return {"why": error.why, "decision": error.decision}
         case DecisionRefused():
-            return {"why": error.why}
+            return {"why": error.why, "expired_at": error.expired_at}
         case GuardRejected():
             return {"guards": list(error.guards)}
         case CircuitOpen():
             return {"tool": error.tool, "retry_in": error.retry_in}
         case _:
             return {}
+
+
+def in_zone(answered: Answered, when: Callable[[float], str]) -> str:
+    """Why a command was refused, with times in the words of `when`; "" for one that was taken."""
+    error = error_of(answered)
+    return error.told(when) if isinstance(error, DecisionRefused) else answered.error or ""
 
 
 def _more(error: InvalidTransitionError) -> Refused:

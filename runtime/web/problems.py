@@ -48,8 +48,8 @@ class ProblemDetails(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
     machine, state, event, allowed, commands: of a conflict, what was tried in which state, and what is possible there.
     subject, advice: the name of what refused it, and what to do. why: of a decision that was not taken; decision: the
-    one that was taken before. guards: those of which none passed. tool, retry_in: what is not healthy, and the seconds
-    until it lets an attempt see whether it is.
+    one that was taken before; expired_at: when the time for it was over. guards: those of which none passed.
+    tool, retry_in: what is not healthy, and the seconds until it lets an attempt see whether it is.
     findings: of what was sent, all that is wrong at once; source: what that is.
     """
 
@@ -67,6 +67,7 @@ class ProblemDetails(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     advice: str | None = None
     why: str | None = None
     decision: Decision | None = None
+    expired_at: float | None = None
     guards: list[str] | None = None
     tool: str | None = None
     retry_in: float | None = None

@@ -53,12 +53,14 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobView(View, frozen=True, kw_only=True):
-    """A job. workstream: its run's id; workstream_state: where that stands; counts: its tasks by phase, of `total`."""
+    """A job. workstream: its run's id; workstream_state: where that stands; waits_until: until when that waits for
+    people or for its time; counts: its tasks by phase, of `total`."""
 
     error: str | None
     by: str | None
     workstream: str | None
     workstream_state: str | None
+    waits_until: float | None
     parent_id: str | None
     retry_at: float | None
     depth: int
@@ -273,9 +275,9 @@ def job_view(
     """A job as it is shown."""
     return JobView(
         **entity(job), actions=actions, error=job.error, by=job.by, workstream=job.workstream,
-        workstream_state=None if run is None else run.shown, parent_id=job.parent_id, retry_at=job.retry_at,
-        depth=job.depth, runs=job.runs, first=job.first, worker_count=job.worker_count, counts=counts,
-        total=sum(counts.values()), children=children,
+        workstream_state=None if run is None else run.shown, waits_until=None if run is None else run.waits_until,
+        parent_id=job.parent_id, retry_at=job.retry_at, depth=job.depth, runs=job.runs, first=job.first,
+        worker_count=job.worker_count, counts=counts, total=sum(counts.values()), children=children,
     )  # fmt: skip
 
 

@@ -94,7 +94,7 @@ def test_a_person_counts_once_however_the_name_is_written() -> None:
     refused = say(stage, Approve("Ana", "again"))
     assert isinstance(refused, DecisionConflict)
     assert refused.decision.by == "ana"
-    assert "job@1/deploy was approved by ana at " in str(refused)
+    assert "job@1/deploy was approved by ana. It is held until the others have approved." in str(refused)
     assert stage.task("deploy").state == "held"
     assert len(stage.task("deploy").decisions) == 1
 
@@ -181,7 +181,9 @@ def test_after_an_approval_any_other_decision_gets_the_one_that_was_made() -> No
         refused = say(stage, message)
         assert isinstance(refused, DecisionConflict)
         assert (refused.decision.by, refused.decision.verdict, refused.decision.at) == ("ana", "approved", stage.time)
-        assert f"approved by ana at {iso(stage.time)} (fine)" in str(refused)
+        assert refused.why == "job@1/deploy was approved by ana (fine). Nothing is left to decide."
+        assert str(refused).endswith(f"{refused.why} (decided {iso(stage.time)})")
+        assert refused.told(lambda at: f"at {at:.0f}").endswith(f"(decided at {stage.time:.0f})")
     assert stage.task("deploy").state == "running"
 
 
@@ -229,6 +231,11 @@ def test_an_approval_after_the_deadline_is_refused_though_no_timer_fired(late: f
     if state == "held":
         assert isinstance(refused, DecisionRefused)
         assert refused.why == "the hold has expired. A next run asks anew: `retry`."
+        assert refused.expired_at == stage.time - late
+        assert str(refused).endswith(f"`retry`. (expired {iso(stage.time - late)})")
+        rejected = say(stage, Reject("ana"))
+        assert isinstance(rejected, DecisionRefused)
+        assert rejected.expired_at == stage.time - late
         stage.advance(0)
         assert stage.task("deploy").state == "cancelled"
         assert stage.task("deploy").decisions[-1].by is None
@@ -461,22 +468,23 @@ def test_a_decision_that_is_not_taken_says_what_was_decided_and_what_to_do() -> 
     stage = held()
     stage.advance(72 * HOUR)
     told = str(refusal(TASK, stage.task("deploy"), "approve"))
-    assert told.startswith("task: 'approve' was refused in state 'cancelled': job@1/deploy expired at ")
-    assert told.endswith(" A next run asks anew: `retry`.")
+    assert told == (
+        "task: 'approve' was refused in state 'cancelled': job@1/deploy expired. A next run asks anew: `retry`."
+        f" (decided {iso(stage.time)})"
+    )
     down = held()
     until = down.task("deploy").hold_until or 0
     late = down.after_crash(down=100 * HOUR)
-    assert f"expired at {iso(until)}" in str(refusal(TASK, late.task("deploy"), "approve"))  # and not at that start
+    assert f"(decided {iso(until)})" in str(refusal(TASK, late.task("deploy"), "approve"))  # and not at that start
     stage = held()
     assert say(stage, Reject("ben", "not today")) is None
     told = str(refusal(TASK, stage.task("deploy"), "approve"))
-    assert "job@1/deploy was rejected by ben at " in told
-    assert told.endswith(" (not today). A next run asks anew: `retry`.")
+    assert ": job@1/deploy was rejected by ben (not today). A next run asks anew: `retry`. (decided " in told
     stage = held(Approval(people=2))
     assert say(stage, Approve("ana")) is None
-    assert str(say(stage, Approve("ana"))).endswith(". It is held until the others have approved.")
+    assert ". It is held until the others have approved. (decided " in str(say(stage, Approve("ana")))
     assert say(stage, Approve("ben")) is None
-    assert str(refusal(TASK, stage.task("deploy"), "reject")).endswith(". Nothing is left to decide.")
+    assert ". Nothing is left to decide. (decided " in str(refusal(TASK, stage.task("deploy"), "reject"))
 
 
 @pytest.mark.parametrize("keep", [{"hold": Approval()}, {"wait": "1h"}])

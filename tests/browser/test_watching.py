@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from playwright.sync_api import Page, expect
@@ -62,6 +63,15 @@ def test_a_long_backoff_is_shown_with_the_time_that_is_left(theatre: Theatre, vi
     task_is(page, "stubborn", "retrying")
     expect(task(page, "stubborn")).to_contain_text("59 min")
     assert theatre.path(job, "stubborn")[-1] == "retrying"
+
+
+def test_a_run_that_waits_says_until_when_in_the_zone_of_who_reads(theatre: Theatre, visit: Visit) -> None:
+    held = theatre.submit("to be allowed", [{"name": "a", "command": ["true"]}], hold={"people": 1, "expires": "1h"})
+    waits = theatre.submit("for later", [{"name": "a", "command": ["true"]}], wait="2h")
+    for job, left in ((held, "59 min"), (waits, "1 h 59 min")):
+        page = visit(run_at(theatre.url, job), timezone_id="Asia/Kolkata")
+        standing = page.locator(".summary .standing")
+        expect(standing).to_contain_text(re.compile(rf"until (\d+ \w+ )?\d\d:\d\d:\d\d (GMT\+5:30|IST), for {left}"))
 
 
 def test_the_page_outlives_a_killed_server_and_misses_nothing(another: Callable[..., Theatre], visit: Visit) -> None:

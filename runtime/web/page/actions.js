@@ -16,7 +16,7 @@
 // - The focus goes back to where it was.
 
 import { html, signal, useEffect, useLayoutEffect, useRef, useState } from "./vendor/ui.js";
-import { Icon, Name, State, Trouble } from "./components.js";
+import { Due, Icon, Name, State, Trouble } from "./components.js";
 import { may, me, whyNot } from "./me.js";
 import { freshKey, json, Problem, storage, token } from "./net.js";
 import { now as clockNow, refresh } from "./store.js";
@@ -215,7 +215,7 @@ function asBody(form, fields) {
 
 /** What the server said against it. For a conflict: where the thing is now, and what it takes. */
 function Refused({ problem, of, at, body, from }) {
-  const { state, allowed, commands } = problem.said;
+  const { state, allowed, commands, decision, expired_at: expired } = problem.said;
   if (problem.status === 409 && state) {
     const now = of.kind === "machine"
       ? (may("fire") ? (allowed ?? []).filter((event) => event !== problem.said.event) : []).map((event) => ({ verb: "fire", body: { event }, label: spoken(event) }))
@@ -225,6 +225,8 @@ function Refused({ problem, of, at, body, from }) {
       <div>
         <p><strong>${state === of.phase || state === of.state ? "Refused: it is" : "It has moved on: it is now"}</strong> <${State} state=${state} /></p>
         <p class="prose">${timed(safe(problem.said.detail), clockNow.value)}</p>
+        ${decision && html`<p class="soft">Decided <${Due} at=${decision.at} /></p>`}
+        ${expired && html`<p class="soft">Expired <${Due} at=${expired} /></p>`}
         ${now.length
           ? html`<p>What it takes now:</p>
               <div class="actions">${now.map((one) => html`<button key=${one.label} type="button"

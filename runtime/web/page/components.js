@@ -3,6 +3,7 @@
 //   State {state, phase?}           a state by colour, shape and word         Icon {name}
 //   Name {text}                     a name from elsewhere, in its own direction of writing
 //   Time {at}                       a moment; its title is the whole date     Ago {at}
+//   Due {at}                        a moment with the name of the reader's zone: until when, or by when
 //   Since {from, to?}               how long it takes, ticking while to is null
 //   Countdown {to, over?}           how long until then, ticking: "in" is said before it
 //   Progress {counts, total}        a run's tasks by phase, as a bar and in words
@@ -19,7 +20,7 @@
 import { html, useEffect, useLayoutEffect, useRef, useState } from "./vendor/ui.js";
 import { arrival } from "./router.js";
 import { now } from "./store.js";
-import { ago, counted, ended as endedOf, full, groups, iso, listed, moment, number, safe, span, spoken, ticking, timed } from "./text.js";
+import { ago, counted, due, ended as endedOf, full, groups, iso, listed, moment, number, safe, span, spoken, ticking, timed } from "./text.js";
 
 // ----------------------------------------------------------------------------------------------------------- states
 
@@ -87,6 +88,9 @@ export const Name = ({ text }) => html`<bdi class="name">${safe(text)}</bdi>`;
 
 export const Time = ({ at }) => at === null || at === undefined ? null
   : html`<time datetime=${iso(at)} title=${full(at)}>${moment(at, now.value)}</time>`;
+
+export const Due = ({ at }) => at === null || at === undefined ? null
+  : html`<time datetime=${iso(at)} title=${full(at)}>${due(at, now.value)}</time>`;
 
 export const Ago = ({ at }) => at === null || at === undefined ? null
   : html`<time datetime=${iso(at)} title=${full(at)}>${ago(at, now.value)}</time>`;

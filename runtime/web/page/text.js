@@ -108,8 +108,17 @@ export function moment(at, now) {
 
 const STAMP = /\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|\+00:00)(?![\w:])/g;
 
-/** A text with the times in it (ISO 8601, of UTC) as the reader's own clock has them. */
-export const timed = (text, now) => text.replace(STAMP, (stamp) => moment(Date.parse(stamp) / 1000, now));
+const zoned = new Intl.DateTimeFormat("en-GB", { timeZoneName: "short" });
+
+/** When something is due, with the name of the reader's zone: "28 Nov 12:31:05 CET". */
+export function due(at, now) {
+  if (!told(at)) return none(at);
+  const zone = zoned.formatToParts(at * 1000).find(({ type }) => type === "timeZoneName");
+  return `${moment(at, now)} ${zone.value}`;
+}
+
+/** A text with the times in it (ISO 8601, of UTC) as the reader's own clock has them, with the name of its zone. */
+export const timed = (text, now) => text.replace(STAMP, (stamp) => due(Date.parse(stamp) / 1000, now));
 
 /** The whole date with its zone. */
 export const full = (at) => (told(at) ? fulls.format(at * 1000) : none(at));

@@ -393,6 +393,11 @@ def test_due_times_are_told_in_the_zone_of_who_reads_and_with_its_name(
     )
     run = live.runtime.journal.workstreams("whole")[-1]
     assert f"workstream whole@1: waiting: until {in_kolkata(run.due_at or 0.0)}\n" in cli("status", "whole").out
+    for target in (["whole"], []):
+        rows = [json.loads(line) for line in cli("status", *target, "--json").out.splitlines()]
+        (whole,) = (row for row in rows if row["kind"] == "job" and row["id"] == "whole")
+        assert (whole["workstream_state"], whole["waits_until"]) == ("waiting", iso(run.due_at or 0.0))
+    assert [row["waits_until"] for row in rows if row["kind"] == "job" and row["id"] == "j"] == [None]
     rows = [json.loads(line) for line in cli("status", "j", "--json").out.splitlines()]
     assert {row["name"]: row["due_at"] for row in rows if row["kind"] == "task"} == {
         "gate": iso(held),
@@ -402,6 +407,22 @@ def test_due_times_are_told_in_the_zone_of_who_reads_and_with_its_name(
     assert {"j/gate": iso(held), "j/later": iso(waits)}.items() <= {
         row["target"]: row["due_at"] for row in rows
     }.items()
+
+
+def test_when_something_was_decided_is_told_in_the_zone_of_who_reads(
+    cli: Cli, live: Live, in_kolkata: Callable[[float], str]
+) -> None:
+    job = live.submit("j", Task("gate", command=["true"], hold=Approval(people=2)))
+    live.portal.call(reached, job, {"gate": "held"})
+    assert cli("approve", "j/gate", "--by", "ana").code == 0
+    (decision,) = job.task("gate").record.decisions
+
+    told = cli("approve", "j/gate", "--by", "ana")
+    assert told.code == 1
+    assert told.err == (
+        "callboard: task j@1/gate: 'approve' was refused in state 'held': j@1/gate was approved by ana. "
+        f"It is held until the others have approved. (decided {in_kolkata(decision.at)})\n"
+    )
 
 
 def test_until_when_is_not_told_twice_of_what_an_older_journal_says_in_the_reason() -> None:

@@ -16,7 +16,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "sessions.md"
 _CHANGES = (
     (r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", "MOMENT"),
     (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", "MOMENT"),
-    (r"until MOMENT [^;)\s]+", "until MOMENT ZONE"),
+    (r"(until|decided) MOMENT [^;)\s]+", r"\1 MOMENT ZONE"),
     (r"\b\d\d:\d\d:\d\d\b", "TIME"),
     (r"\b\d+(\.\d)? s\b", "SPAN"),
     (r"process \d+", "process N"),

@@ -318,7 +318,7 @@ async def people_decide(runtime: Any, name: str) -> None:
     with pytest.raises(DecisionConflict) as conflict:
         await task.approve(by="ana")
     assert (conflict.value.decision.by, conflict.value.decision.verdict) == ("ana", "approved")
-    assert "was approved by ana at" in str(conflict.value)
+    assert "was approved by ana (fine). It is held until the others have approved. (decided 20" in str(conflict.value)
     await task.reject(by="ben", reason="no")
     assert (await job.wait()).tasks["a"].state == "cancelled"
     with pytest.raises(DecisionConflict, match="was rejected by ben"):

@@ -162,6 +162,7 @@ ERRORS = [
     InvalidTransitionError("task", "cancelled", "cancel_graceful", frozenset()),
     GuardRejected("worker", "idle", "pause", frozenset({"pause", "fail"}), ("told as running",)),
     DecisionRefused("task", "held", "approve", frozenset({"approve"}), "eve submitted it"),
+    DecisionRefused("task", "held", "approve", frozenset({"approve"}), "the hold has expired", 2.0),
     DecisionConflict("task", "held", "approve", frozenset({"approve"}), "it was approved", DECIDED),
     CircuitOpen("circuit_open", frozenset({"cancel_force"}), "compiler", 12.5),
     SpecificationError([Finding("tasks[0].run", "there is none", "run", 3), Finding("", "no")], "workstream 'w'"),

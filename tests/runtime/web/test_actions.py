@@ -208,7 +208,8 @@ async def test_a_conflict_says_the_state_what_is_allowed_and_what_it_takes(
     assert told["allowed"] == ["approve", "cancel", "expire", "reject"]
     assert told["commands"] == ["approve", "cancel", "cancel_force", "reject"]
     assert (told["decision"]["verdict"], told["decision"]["by"]) == ("approved", "ana")
-    assert "was approved by ana" in told["detail"]
+    assert told["detail"].endswith("was approved by ana. It is held until the others have approved.")
+    assert told["decision"]["at"] > 0  # when, as data: words of it are made where they are read
     assert tail(runtime, at.id) == before
 
 

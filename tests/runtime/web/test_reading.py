@@ -65,11 +65,27 @@ async def test_jobs_are_shown_as_they_are(opened: Opened) -> None:
         3,
         "ana",
     )
-    assert new["workstream_state"] == "executing"
+    assert (new["workstream_state"], new["waits_until"]) == ("executing", None)
     assert {"cancel", "pause"} <= {*new["actions"]}
     assert await get(client, "/api/jobs/old") == old
     (run,) = (await get(client, "/api/jobs/old/workstreams"))["items"]
     assert (run["id"], run["state"], run["task_count"]) == ("old@1", "cancelled", 3)
+
+
+@pytest.mark.parametrize(
+    ("settings", "state", "seconds"),
+    [({"hold": Approval(expires="1h")}, "held", 3600.0), ({"wait": "2h"}, "waiting", 7200.0)],
+    ids=["held", "waiting"],
+)
+async def test_a_job_says_until_when_its_workstream_waits(settings: Any, state: str, seconds: float) -> None:
+    async with Runtime(drain_deadline=0.0) as runtime, client_of(runtime) as client:
+        job = await runtime.submit(Workstream("w", tasks=[Task("a", command="true", shell=True)], **settings), id="w")
+        async for event in job.events(kind="workstream", to_state=state, notices=False):
+            at = event.at
+            break
+        (listed,) = (await get(client, "/api/jobs"))["items"]
+        assert (listed["workstream_state"], listed["waits_until"]) == (state, pytest.approx(at + seconds))
+        assert (await get(client, "/api/jobs/w"))["waits_until"] == listed["waits_until"]
 
 
 async def test_lists_have_parts_and_filters(opened: Opened) -> None:

@@ -3,7 +3,7 @@
 
 import { html } from "../vendor/ui.js";
 import { Actions } from "../actions.js";
-import { Ago, Countdown, Empty, Icon, Loaded, Name, Page, Time } from "../components.js";
+import { Ago, Countdown, Due, Empty, Icon, Loaded, Name, Page, Time } from "../components.js";
 import { me } from "../me.js";
 import { href } from "../router.js";
 import { Still, useStill } from "../still.js";
@@ -83,8 +83,8 @@ function Hold({ hold, level, past }) {
     ${hold.decisions.length > 0 && html`<div><${Part} class="part-of">Decided so far<//><${Decisions} of=${hold.decisions} /></div>`}
     <dl class="facts">
       <dt>Held since</dt><dd><${Time} at=${hold.since} /> <span class="soft">(<${Ago} at=${hold.since} />)</span></dd>
-      ${until && html`<dt>Expires</dt><dd><${Time} at=${until} /></dd>`}
-      ${hold.wait_until && html`<dt>Not before</dt><dd><${Time} at=${hold.wait_until} /></dd>`}
+      ${until && html`<dt>Expires</dt><dd><${Due} at=${until} /></dd>`}
+      ${hold.wait_until && html`<dt>Not before</dt><dd><${Due} at=${hold.wait_until} /></dd>`}
       ${hold.submitted_by && html`<dt>Submitted by</dt><dd><${Name} text=${hold.submitted_by} /></dd>`}
     </dl>
     ${past ? html`<p class="soft">It waits no more.</p>` : html`<${Actions} of=${{ kind: hold.kind, id: hold.entity_id, name: named, state: "held", phase: "held", actions: hold.actions ?? ["approve", "reject"] }}

@@ -3,7 +3,7 @@
 
 import { html } from "../vendor/ui.js";
 import { act } from "../actions.js";
-import { Ago, Countdown, Empty, Loaded, Name, Page, State, Time } from "../components.js";
+import { Ago, Countdown, Due, Empty, Loaded, Name, Page, State, Time } from "../components.js";
 import { may, whyNot } from "../me.js";
 import { href } from "../router.js";
 import { Still, useStill } from "../still.js";
@@ -69,7 +69,7 @@ function Machine({ name }) {
       ${told.reason && html`<p class="prose">${timed(safe(told.reason), now.value)}</p>`}
       <section><h2>What it takes now</h2><${Events} machine=${told} path=${path} /></section>
       <dl class="facts">
-        ${dueOf(told).map(([event, at]) => html`<dt key=${event}>${spoken(event)}</dt><dd>by itself in <${Countdown} to=${at} /> <span class="soft">(<${Time} at=${at} />)</span></dd>`)}
+        ${dueOf(told).map(([event, at]) => html`<dt key=${event}>${spoken(event)}</dt><dd>by itself in <${Countdown} to=${at} /> <span class="soft">(<${Due} at=${at} />)</span></dd>`)}
         <dt>Made</dt><dd><${Time} at=${told.created_at} /></dd>
         <dt>Last moved</dt><dd><${Time} at=${told.updated_at} /></dd>
       </dl>

@@ -2,7 +2,7 @@
 
 import { html } from "../vendor/ui.js";
 import { Actions } from "../actions.js";
-import { Ago, Countdown, Empty, Icon, iconOf, Loaded, Name, Page, Progress, Since, State, Time, tone } from "../components.js";
+import { Ago, Countdown, Due, Empty, Icon, iconOf, Loaded, Name, Page, Progress, Since, State, Time, tone } from "../components.js";
 import { ask, href } from "../router.js";
 import { Still, useStill } from "../still.js";
 import { segments, useLive } from "../store.js";
@@ -62,9 +62,10 @@ function Summary({ id, job, model }) {
     <div class="standing">
       <${State} state=${job.state} phase=${job.phase} />
       ${TOLD.has(stream) && job.phase === "running" && html`<${State} state=${stream} />`}
+      ${job.waits_until && html`<span>until <${Due} at=${job.waits_until} />, for <${Countdown} to=${job.waits_until} /></span>`}
       <span class="soft">${job.started_at ? html`${job.finished_at ? "took " : "for "}<${Since} from=${job.started_at} to=${job.finished_at} /> · begun ` : "submitted "}
         <${Ago} at=${job.started_at ?? job.created_at} />${job.by ? html` by <${Name} text=${job.by} />` : ""}</span>
-      ${job.retry_at && html`<span>next run in <${Countdown} to=${job.retry_at} /></span>`}
+      ${job.retry_at && html`<span>next run in <${Countdown} to=${job.retry_at} />, <${Due} at=${job.retry_at} /></span>`}
     </div>
     <${Progress} counts=${job.counts} total=${job.total} />
     ${model && html`<${Attention} id=${id} model=${model} />`}
@@ -96,7 +97,7 @@ function Runs({ id, job }) {
     <ul class="links">${[...items].sort((a, b) => b.run - a.run).map((one) => html`<li key=${one.run}>
       <span class="num">run ${number(one.run)}</span> <${State} state=${one.state} phase=${one.phase ?? one.state} />
       <span class="soft"><${Time} at=${one.started_at ?? one.created_at} />${one.finished_at ? html`, took <${Since} from=${one.started_at ?? one.created_at} to=${one.finished_at} />` : ""}</span>
-      ${["held", "waiting"].includes(one.phase ?? one.state) && one.due_at && html`<span class="soft">until <${Time} at=${one.due_at} /></span>`}
+      ${["held", "waiting"].includes(one.phase ?? one.state) && one.due_at && html`<span class="soft">until <${Due} at=${one.due_at} /></span>`}
       ${one.error || one.reason ? html`<span class="prose soft">${safe(one.error ?? one.reason)}</span>` : ""}</li>`)}</ul></details>`;
 }
 

@@ -2,7 +2,7 @@
 
 import { html, useLayoutEffect, useMemo, useRef, useState } from "../vendor/ui.js";
 import { Actions, VERBS, verbsOf } from "../actions.js";
-import { Countdown, Icon, Loaded, Name, Since, State, Time } from "../components.js";
+import { Countdown, Due, Icon, Loaded, Name, Since, State, Time } from "../components.js";
 import { ask, href } from "../router.js";
 import { segments, useLive } from "../store.js";
 import { number, safe, span, spoken } from "../text.js";
@@ -98,7 +98,7 @@ function Hold({ task, path, held: { asking, mine } }) {
     <ul class="clauses">${(task.decisions ?? []).map((one, at) => html`<li key=${at} class=${`tone-${one.verdict === "approved" ? "good" : "bad"}`}>
       <${Icon} name=${one.verdict === "approved" ? "check" : "cross"} />
       <span class="prose">${spoken(one.verdict)}${one.by ? html` by <b><${Name} text=${one.by} /></b>` : ""} <span class="soft"><${Time} at=${one.at} /></span>${one.reason ? html`: ${safe(one.reason)}` : ""}</span></li>`)}</ul>
-    ${task.phase === "held" && task.hold_until && html`<p class="soft">expires in <${Countdown} to=${task.hold_until} />, <${Time} at=${task.hold_until} /></p>`}
+    ${task.phase === "held" && task.hold_until && html`<p class="soft">expires in <${Countdown} to=${task.hold_until} />, <${Due} at=${task.hold_until} /></p>`}
   <//>`;
 }
 
@@ -109,7 +109,7 @@ function Next({ task, path, refused }) {
   const step = ([words, state]) => html`${words} ${state && html`<${State} state=${state} />`}`;
   return html`<${Section} title="What can come next">
     <ul class="nexts">
-      ${itself && html`<li><span class="soft"><${Icon} name="clock" /> <span>by itself</span></span><span>in <${Countdown} to=${task.due_at} /> ${step(itself)}</span></li>`}
+      ${itself && html`<li><span class="soft"><${Icon} name="clock" /> <span>by itself</span></span><span>in <${Countdown} to=${task.due_at} />, <${Due} at=${task.due_at} /> ${step(itself)}</span></li>`}
       ${verbs.map((verb) => html`<li key=${verb}><span>${VERBS[verb].label}</span><span>${step(leadsTo(verb, task) ?? ["", null])}</span></li>`)}
     </ul>
     <${Actions} of=${task} at=${path} only=${verbs} refused=${refused} />
@@ -192,6 +192,7 @@ function Links({ id, model, tasks }) {
 }
 
 const TIMES = /(_at|_until)$/;
+const DUE = new Set(["due_at", "wait_until"]);
 
 function Facts({ task }) {
   const told = {
@@ -205,6 +206,7 @@ function Facts({ task }) {
 }
 
 function fact(word, value) {
+  if (DUE.has(word)) return html`<${Due} at=${value} />`;
   if (TIMES.test(word) && typeof value === "number") return html`<${Time} at=${value} />`;
   if (word.endsWith("_ms")) return span(value / 1000);
   if (typeof value === "boolean") return value ? "yes" : "no";

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { ago, clock, counted, ended, full, groups, iso, listed, moment, safe, setting, span, ticking, timed } from "./text.js";
+import { ago, clock, counted, due, ended, full, groups, iso, listed, moment, safe, setting, span, ticking, timed } from "./text.js";
 
 test("characters that turn the direction of writing or hide are shown as what they are", () => {
   assert.equal(safe("a\u202eb\u0007c\u200bd\u{e0041}"), "a\\u202eb\\x07c\\u200bd\\ue0041");
@@ -47,5 +47,13 @@ test("numbers go with their words", () => {
 test("times in a text are told by the reader's own clock", () => {
   const now = Date.parse("2026-11-28T12:00:00Z") / 1000;
   const told = timed("held until 2026-11-28T13:05:09.25Z, and not 2026-11-28T13:05:09x", now);
-  assert.match(told, /^held until \d\d:05:09, and not 2026-11-28T13:05:09x$/);
+  assert.match(told, /^held until \d\d:05:09 \S+, and not 2026-11-28T13:05:09x$/);
+});
+
+test("what is due is told with the name of the reader's zone, and with its day where that is another one", () => {
+  const now = Date.parse("2026-01-14T12:00:00Z") / 1000;
+  const at = now + 3 * 86400;
+  assert.match(due(at, now), /^1[78] Jan \d\d:\d\d:00 [A-Z]+/);
+  assert.equal(due(at, now), `${moment(at, now)} ${full(at).split(" ").at(-1)}`);
+  assert.equal(due(1e300, now), "no time: 1e+300");
 });
