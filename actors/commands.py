@@ -271,11 +271,12 @@ class SpawnMachine(Message, frozen=True):
 
 
 class Fire(Message, frozen=True):
-    """To a `MachineActor`: take this event. Answered with the transition, or refused with InvalidTransitionError.
+    """Take this event: to a `MachineActor`, answered with the transition; or to a job, workstream, task, worker or
+    breaker, answered as the verb that it asks for. Refused with InvalidTransitionError.
 
     reason and metadata (JSON values) are kept with the transition. facts: those that change along with it, by name.
-    request_id: the same again is the same command, and gets the same answer. Guards get it as their payload. Raises
-    TypeError and ValueError for what cannot be kept.
+    request_id: the same again is the same command, and gets the same answer. by: who says so, which a machine keeps in
+    the metadata. Guards get it as their payload. Raises TypeError and ValueError for what cannot be kept.
     """
 
     event: str
@@ -283,6 +284,7 @@ class Fire(Message, frozen=True):
     metadata: dict[str, Any] | None = None
     facts: dict[str, Any] | None = None
     request_id: str | None = None
+    by: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse what could not be written later."""
@@ -302,5 +304,5 @@ class Fire(Message, frozen=True):
 
 _FIRE: dict[str, tuple[type, ...]] = {
     "event": (str,), "reason": (str, type(None)), "metadata": (dict, type(None)), "facts": (dict, type(None)),
-    "request_id": (str, type(None)),
+    "request_id": (str, type(None)), "by": (str, type(None)),
 }  # fmt: skip

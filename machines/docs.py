@@ -20,6 +20,7 @@ from . import approval, breaker, job, task, worker, workstream
 from .lifecycle import Lifecycle
 from .lifecycles import LIFECYCLES, PUBLISHED, execution, fleet, guarded, orchestration, pipeline
 from .machine import Machine, State, Timed
+from .people import PEOPLE, Asks, asked_of
 from .reads import facts_of, readers
 
 _PAGES = (
@@ -45,11 +46,39 @@ Rows are asked from top to bottom, and the first whose guard passes is taken. An
 list is refused there.
 """
 
+_PEOPLE = """\
+## Events that people may fire
+
+A job, a workstream, a task, a worker and a breaker is an actor with a reference, too: `job.ref`,
+`job.task("deploy").ref`, `runtime.machine("release@1/deploy")`. It takes the events below, as messages:
+`ref.ask(Fire("approve", by="ana"))` is `task.approve(by="ana")`, with its checks, its answer, its errors and its
+`request_id`. All other events the runtime fires, as the work goes: they are refused, and so are these where the
+present state does not know them. `cancel` is meant as people say it: gracefully, where the state knows that. A job
+passes on what its workstream takes. By a published lifecycle they are its own words
+([there](published-lifecycles.md)).
+
+"""
+
 
 def render() -> str:
     """Return the page of the runtime's own lifecycles, in Markdown."""
     pages = ("\n".join(_page(inspect.getdoc(module) or "", machine)) for module, machine in _PAGES)
-    return "\n".join([_OPENING, *(f"{page}\n" for page in pages)])
+    return "\n".join([_OPENING, f"{_PEOPLE}{_of_people()}", *(f"{page}\n" for page in pages)])
+
+
+def _of_people() -> str:
+    """The table of the events that people may fire."""
+    rows = (
+        (kind, f"`{event}`", _verb(asks), ", ".join(f"`{name}`" for name in asks.takes))
+        for kind in PEOPLE
+        for event, asks in asked_of(kind).items()
+    )
+    head = ("at a", "event", "is the verb", "takes beside `reason` and `by`, as `facts`")
+    return "\n".join([*_table(head, rows), ""])
+
+
+def _verb(asks: Asks) -> str:
+    return f"`{asks.verb}({'force=True' if asks.force else ''})`"
 
 
 def render_published() -> str:
@@ -88,6 +117,8 @@ def _run_by(lifecycle: Lifecycle) -> Iterator[str]:
         ("our event", "is fired as"),
         ((event, ", else ".join(f"`{name}`" for name in names)) for event, names in lifecycle.events.items()),
     )
+    theirs = ", ".join(f"`{word}` ({_verb(asks)})" for word, asks in asked_of(lifecycle.kind, lifecycle).items())
+    yield from ("", f"Events that people may fire at it: {theirs or 'none'}.")
     if lifecycle.defaults:
         settings = ", ".join(f"`{name}` is {value}" for name, value in lifecycle.defaults.items())
         yield from ("", f"Unless said otherwise, {settings}.")

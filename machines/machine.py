@@ -115,7 +115,7 @@ class InvalidTransitionError(ValueError):
     ) -> str:  # made here and not in __init__: most refusals are answered without anybody reading them
         tried = f"{self._who}: {str(self.event)!r} is not possible in state {str(self.state)!r}"
         if not self.allowed:
-            return f"{tried}: nothing leaves it. {self.advice or _NEW_RUN}"
+            return f"{tried}. {self.advice}" if self.advice else f"{tried}: nothing leaves it. {_NEW_RUN}"
         return " ".join(filter(None, [f"{tried}. Possible there: {', '.join(sorted(self.allowed))}.", self.advice]))
 
     @property

@@ -27,6 +27,7 @@ from .outcomes import closed
 if TYPE_CHECKING:
     from ..actors.breaker import BreakerActor
     from .host import Host
+    from .references import EntityRef
     from .requests import Known
     from .runtime import Runtime
 
@@ -56,6 +57,11 @@ class BreakerHandle:
     def tool(self) -> str:
         """Its tool's name."""
         return self.record.name
+
+    @property
+    def ref(self) -> EntityRef:
+        """It as an actor, which takes the events that people may fire at it."""
+        return self._runtime.reference("breaker", self.tool, self)
 
     @property
     def record(self) -> BreakerRecord:

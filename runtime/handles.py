@@ -37,6 +37,7 @@ from .outcomes import CutShort, Outcome, RuntimeClosed, closed, explained, goes_
 
 if TYPE_CHECKING:
     from ..actors.job import JobActor
+    from .references import EntityRef
     from .runtime import Runtime
 
 
@@ -90,6 +91,20 @@ class JobHandle:
             return list(self._outcome.tasks.values())
         stream = None if self._actor is None else self._actor.stream
         return [] if stream is None else [task.record for task in stream.tasks]
+
+    @property
+    def ref(self) -> EntityRef:
+        """It as an actor, which takes the events that people may fire at it and at its workstream."""
+        return self.reference("job", self.id, self)
+
+    @property
+    def stream(self) -> WorkstreamRecord | None:
+        """The present record of its workstream, where that is at hand: it has begun, and was seen to end."""
+        return self._stream if self._actor is None or self._actor.stream is None else self._actor.stream.record
+
+    def reference(self, kind: str, name: str, handle: JobHandle | TaskHandle) -> EntityRef:
+        """For its own reference, and those of its workstream and tasks."""
+        return self._runtime.reference(kind, name, handle)
 
     def task(self, name: str) -> TaskHandle:
         """One of its tasks. Raises LookupError if it has none of that name."""
@@ -398,6 +413,11 @@ class TaskHandle:
     def record(self) -> TaskRecord:
         """Its present record."""
         return self._job.task_record(self.name)
+
+    @property
+    def ref(self) -> EntityRef:
+        """It as an actor, which takes the events that people may fire at it."""
+        return self._job.reference("task", f"{self._job.id}/{self.name}", self)
 
     @property
     def elsewhere(self) -> bool:

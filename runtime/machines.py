@@ -50,11 +50,11 @@ from ..actors.times import limit_of
 from ..actors.transitions import Transitioned
 from ..actors.validate import SpecificationError
 from ..machines.reads import readers
-from .attribution import reason_of
 from .bodies import BodyNotFound, NoPath
 from .functions import path_of_value
 from .journal.contract import JournalError
 from .outcomes import RuntimeClosed
+from .references import check_fire
 from .workers import named
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ class MachineRef:
         MachineNotFound while its machine is not there; RequestIdReused, AskTimeout (it may still take effect),
         RuntimeClosed; TypeError and ValueError for what is no timeout.
         """
-        check_message(message)
+        message = as_kept(message)
         self._owner.runtime.check_here("a machine")
         timeout = limit_of(timeout, "the timeout of an ask")
         self._owner.host.go_ahead()
@@ -187,7 +187,7 @@ class MachineRef:
         False if it will not be taken: the runtime has closed, its journal cannot write, or so many wait already, of
         this machine (`EVENTS`) or of all (`EVENTS_OF_ALL`). It is a dead letter then.
         """
-        check_message(message)
+        message = as_kept(message)
         owner, dispatcher = self._owner, self._owner.host.dispatcher
         owner.runtime.check_here("a machine")
         if (reason := owner.refuses(self)) is not None:
@@ -206,9 +206,10 @@ class MachineRef:
         metadata: dict[str, Any] | None = None,
         facts: dict[str, Any] | None = None,
         request_id: str | None = None,
+        by: str | None = None,
     ) -> Transitioned:
         """The same as `ask(Fire(...))`, without a timeout."""
-        return await self.ask(Fire(event, reason, metadata, facts, request_id), timeout=None)
+        return await self.ask(Fire(event, reason, metadata, facts, request_id, by), timeout=None)
 
     def _put(self, message: Fire) -> None:
         abroad = self._owner.abroad
@@ -274,10 +275,10 @@ class MachineRef:
             return await abroad.fire(self, message)
         if not self._is_at_hand:  # it may have ended so long ago that only the journal has it
             await self._owner.take_up(self.name)
-        said = msgspec.structs.replace(message, request_id=None)
+        said = {name: getattr(message, name) for name in ("event", "reason", "metadata", "facts")}
         answer: Transitioned = await self._owner.runtime.input(
             "fire",
-            (self.name, said),
+            (self.name, {**said, "request_id": None}),  # as keys of all versions are bound to it
             lambda reply: Command(self.name, message, reply),
             request_id=message.request_id,
             kept=_kept,
@@ -723,9 +724,9 @@ def _kept(record: RequestRecord) -> Transitioned | None:
     return msgspec.json.decode(record.answer, type=Acknowledged).transition
 
 
-def check_message(message: object) -> None:
-    """Refuse what no machine takes. Raises TypeError, ValueError."""
-    if not isinstance(message, Fire):
-        raise TypeError(f"a MachineActor takes a Fire, not {message!r:.60}")
-    if message.reason is not None:
-        reason_of(message.reason)
+def as_kept(message: object) -> Fire:
+    """What a machine is sent: who says it is kept in the metadata. Raises TypeError, ValueError for what cannot be."""
+    fire = check_fire(message, "a MachineActor")
+    if fire.by is None:
+        return fire
+    return msgspec.structs.replace(fire, metadata={"by": fire.by, **(fire.metadata or {})}, by=None)

@@ -43,6 +43,7 @@ from .naming import by_name
 from .observe import BUFFER, Hub, Past, Subscription
 from .outcomes import closed, outcome_of
 from .outputs import Found
+from .references import Away, EntityRef, Owner, meanings_of, of_job
 from .requests import First, Settled
 from .reruns import run_again
 from .submissions import Existing, Submitted, asked_of
@@ -463,22 +464,66 @@ class Runtime(RuntimeLife):
             return self._machines.spawn(actor, self._ids.new() if name is None else plain(name))
         return self._dispatcher.spawn(actor, name=name, **options)
 
-    def machine(self, name: str) -> MachineRef:
-        """The `MachineActor` of that name, if it is at hand: it lives here, or was made or has ended lately.
+    def machine(self, name: str) -> MachineRef | EntityRef:
+        """What events are sent to, by its name: a `MachineActor`, or what the runtime itself runs, if it is at hand.
 
-        What else a file or a database may have of that name, `await runtime.machine_of(name)` finds: this one does not
-        keep the event loop waiting. Raises LookupError.
+        A machine is, if it lives here, or was made or has ended lately; a job ("JOB"), its workstream ("JOB@RUN") and a
+        task ("JOB/TASK", "JOB@RUN/TASK"), if the job lives here; and so are this node's workers and breakers. Of
+        several of one name the first in that order is meant; the handle of each has its own reference, `ref`. What else
+        a file or a database may have of that name, `await runtime.machine_of(name)` finds: this one does not keep the
+        event loop waiting. Raises LookupError.
         """
         self._check_open()
-        return self._machines.of(plain(name))
+        name = plain(name)
+        try:
+            return self._machines.of(name)
+        except LookupError:
+            if is_a(name, str) and (found := self._at_hand(name)) is not None:
+                return found
+            raise
 
-    async def machine_of(self, name: str) -> MachineRef:
-        """The `MachineActor` of that name, ended or not, wherever it is: the journal is asked in a thread.
+    async def machine_of(self, name: str) -> MachineRef | EntityRef:
+        """The same, ended or not, wherever it is: the journal is asked in a thread.
 
         Raises LookupError if there is none; JournalError where the journal cannot be read.
         """
         self._check_open_here()
+        name = plain(name)
+        try:
+            return await self._machines.find(name)
+        except LookupError:
+            if is_a(name, str) and (found := self._at_hand(name) or await self._somewhere(name)) is not None:
+                return found
+            raise
+
+    async def machine_ref(self, name: str) -> MachineRef:
+        """For commands and the board: the `MachineActor` of that name, and nothing else that has it."""
+        self._check_open_here()
         return await self._machines.find(plain(name))
+
+    def _at_hand(self, name: str) -> EntityRef | None:
+        """The reference of what lives here, by its name."""
+        kernel = self._host.kernel
+        for meant in meanings_of(name):
+            if (actor := kernel.jobs.get(meant.job)) is not None:
+                return of_job(self._handle(actor), meant)
+        worker, _, incarnation = self.called(name).partition("#")
+        actors = kernel.named.get(worker)
+        if actors is not None and (not incarnation or actors.record.id == name):
+            return WorkerHandle(self, self._host, worker).ref
+        breaker = kernel.breakers.get(self.called(name))
+        return None if breaker is None else BreakerHandle(self, self._host, breaker).ref
+
+    async def _somewhere(self, name: str) -> EntityRef | None:
+        """The same of a job that has ended, or that another node runs."""
+        for meant in meanings_of(name):
+            if await self.read(self.journal.job, meant.job) is not None:
+                return of_job(await self.job(meant.job), meant)
+        return None
+
+    def reference(self, kind: str, name: str, handle: Any, away: Away | None = None) -> EntityRef:
+        """For the handles: what has their verbs as an actor. away: sends an event to the node that runs it."""
+        return EntityRef(Owner(self, self._dispatcher, self._machines.start), kind, name, handle, away)
 
     def machines(self) -> list[MachineRef]:
         """The `MachineActor`s that have not ended, and those that have lately, in the order of their making."""

@@ -30,6 +30,7 @@ from .attribution import words
 if TYPE_CHECKING:
     from ..actors.worker import WorkerActor
     from .host import Host
+    from .references import EntityRef
     from .runtime import Runtime
 
 LOOP_CAPACITY = 100
@@ -54,6 +55,11 @@ class WorkerHandle:
 
     def __repr__(self) -> str:
         return f"<WorkerHandle {self.record.id} {self.state}>"
+
+    @property
+    def ref(self) -> EntityRef:
+        """It as an actor, which takes the events that people may fire at it."""
+        return self._runtime.reference("worker", self.name, self)
 
     @property
     def record(self) -> WorkerRecord:

@@ -16,11 +16,11 @@ from callboard import client, testing
 PUBLIC = """
 Actor ActorError ActorStopped Alert Approval ApprovalExpired ApprovalRejected AskCycleError AskTimeout AttemptOver
 AttemptRecord Breaker BreakerHandle Check CheckFailed ChildFailed ChildJob CircuitOpen Clause CommandFailed Condition
-Context DeadLetter Decision DecisionConflict DecisionRefused Defaults Directive Dropped Fire FireFailed GuardRejected
-HealthChecks Hook InvalidTransitionError JobExists JobFailed JobHandle JournalCorrupt JournalError JournalLocked
-JournalMissing JournalTooNew JournalUnwritable LeaseLost Lifecycle LogConflict Machine MachineActor MachineConflict
-MachineNotFound MachineRecord MachineRef MailboxFull NameTaken NoEventLoop Node NotSerialisable Notice Outcome
-PendingApproval Permanent Phase RayCluster RayUnavailable ReceiveFailed Ref Refusal RequestIdReused Restart
+Context DeadLetter Decision DecisionConflict DecisionRefused Defaults Directive Dropped EntityRef Fire FireFailed
+GuardRejected HealthChecks Hook InvalidTransitionError JobExists JobFailed JobHandle JournalCorrupt JournalError
+JournalLocked JournalMissing JournalTooNew JournalUnwritable LeaseLost Lifecycle LogConflict Machine MachineActor
+MachineConflict MachineNotFound MachineRecord MachineRef MailboxFull NameTaken NoEventLoop Node NotSerialisable Notice
+Outcome PendingApproval Permanent Phase RayCluster RayUnavailable ReceiveFailed Ref Refusal RequestIdReused Restart
 RestartLimitReached Retry RetryAfter RunFile Runtime RuntimeClosed SecretMissing SpecificationError State Strategy
 Supervision Task TaskCancelled TaskContext TaskHandle TaskRecord Terminated Timed Tool Transition Transitioned
 VirtualClock Worker WorkerHandle WorkerRecord Workstream load load_machine

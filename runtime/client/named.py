@@ -23,7 +23,7 @@ from ...actors.ref import ASK_TIMEOUT
 from ...actors.spec import Hook
 from ...actors.times import Duration, limit_of, seconds
 from ...actors.transitions import Transitioned
-from ..machines import check_message
+from ..references import check_fire
 from .handles import worded
 from .link import place
 from .views import breaker_of, machine_of, transition_of, worker_of
@@ -222,9 +222,9 @@ class RemoteMachine(Named[MachineRecord]):
 
     async def ask(self, message: Fire, *, timeout: float | None = ASK_TIMEOUT) -> Transitioned:
         """As `MachineRef.ask`."""
-        check_message(message)
+        check_fire(message, "a MachineActor")
         timeout = limit_of(timeout, "the timeout of an ask")
-        said = {name: getattr(message, name) for name in ("event", "reason", "metadata", "facts")}
+        said = {name: getattr(message, name) for name in ("event", "reason", "metadata", "facts", "by")}
         with anyio.move_on_after(timeout):
             answer = await self._do("fire", message.request_id, **said)
             return transition_of(answer["transition"])
@@ -238,6 +238,7 @@ class RemoteMachine(Named[MachineRecord]):
         metadata: dict[str, Any] | None = None,
         facts: dict[str, Any] | None = None,
         request_id: str | None = None,
+        by: str | None = None,
     ) -> Transitioned:
         """The same as `ask(Fire(...))`, without a timeout."""
-        return await self.ask(Fire(event, reason, metadata, facts, request_id), timeout=None)
+        return await self.ask(Fire(event, reason, metadata, facts, request_id, by), timeout=None)

@@ -12,6 +12,7 @@ Rules
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -31,10 +32,12 @@ from .followed import Followed
 from .seat import Delays, arguments_of
 
 if TYPE_CHECKING:
+    from ...actors.commands import Fire
     from ...actors.job import JobActor
     from ...actors.messages import Message
     from ..filters import Wanted
     from ..outcomes import Outcome
+    from ..references import EntityRef
     from ..runtime import Runtime
     from .seat import Seat
 
@@ -137,6 +140,15 @@ class RemoteJob(JobHandle):
             self._actor = actor
 
     # -- verbs ---------------------------------------------------------------------------------------------------------
+
+    def reference(self, kind: str, name: str, handle: JobHandle | TaskHandle) -> EntityRef:
+        """For its own reference, and those of its workstream and tasks: events go by the inbox."""
+        task = handle.name if isinstance(handle, TaskHandle) else None
+        return self._runtime.reference(kind, name, handle, partial(self._fire, task))
+
+    async def _fire(self, task: str | None, message: Fire) -> None:
+        said = {"event": message.event, "reason": message.reason, "by": message.by, "facts": message.facts}
+        await self._say(task, "fire", said, message.request_id)
 
     async def command(self, task: str | None, message: Message, event: str, request_id: str | None) -> Any:
         """For its own verbs and those of its tasks: give it, or one of them, a command by the inbox."""

@@ -164,14 +164,14 @@ class Taker:
                 await line.over.wait()
 
     async def awaited(self) -> dict[str, float]:
-        """Which decisions are in the inbox: their targets, with the time at which the first about each was made."""
+        """Which decisions may be in the inbox: their targets, with the time at which the first about each was made."""
         try:
             rows: list[InboxRow] = await self._read(partial(self._host.journal.inbox, events=False))
         except JournalError:
             return {}  # `take` tells of it
         made: dict[str, float] = {}
         for row in rows:
-            if row.verb in {"approve", "reject"} and row.sent_at:
+            if row.verb in {"approve", "reject", "fire"} and row.sent_at:  # whatever its lifecycle calls a decision
                 made[row.target] = min(row.sent_at, made.get(row.target, row.sent_at))
         return made
 

@@ -1,4 +1,5 @@
-"""What other processes may ask of a runtime: each verb is a method of the handle of its target.
+"""What other processes may ask of a runtime: each verb is a method of the handle of its target, or (`fire`) of its
+reference.
 
 The table says which targets a verb has, and which arguments; everything else is refused. What a verb does, and when it
 is refused, stands where it is defined: with the handles, and the machines.
@@ -47,7 +48,9 @@ VERBS: dict[str, Verb] = {
     "approve": _verb("approve", "job", "task", arguments="reason by approval"),
     "reject": _verb("reject", "job", "task", arguments="reason by approval"),
     "reset": _verb("reset", "breaker", "task", arguments="reason by"),
-    "fire": _verb("", "machine", method="fire", arguments="event reason metadata facts"),
+    "fire": _verb(
+        "", "machine", "job", "task", "worker", "breaker", method="fire", arguments="event reason by metadata facts"
+    ),
     "trip": _verb("trip", "breaker", arguments="reason by cooldown"),
 }
 
@@ -77,6 +80,8 @@ async def perform(runtime: Runtime, row: InboxRow) -> None:
     target = await target_of(runtime, row.kind, row.target)
     if getattr(target, "elsewhere", False):
         raise MovedAway(row.target)
+    if row.verb == "fire" and row.kind != "machine":  # whose handle is its reference
+        target = target.ref
     await getattr(target, verb.methods[row.kind])(**row.arguments, request_id=row.request_id)
 
 
@@ -114,7 +119,7 @@ async def _worker(runtime: Runtime, name: str) -> Any:
 
 
 async def _machine(runtime: Runtime, name: str) -> Any:
-    return await runtime.machine_of(name)
+    return await runtime.machine_ref(name)
 
 
 _TARGETS: dict[str, Callable[[Runtime, str], Awaitable[Any]]] = {

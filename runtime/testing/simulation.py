@@ -32,6 +32,7 @@ from ..control.verbs import check_row
 from ..imported import under_trio
 from ..journal.contract import InboxRow
 from ..machines import MachineRef
+from ..references import EntityRef
 from ..runtime import Runtime
 from ..submissions import Existing
 from .arguments import advice, awaiting, duration, known, not_awaited, plain, text
@@ -205,18 +206,20 @@ class Simulation(History):
         self.settle()
         return ref
 
-    def machine(self, name: str) -> MachineRef:
-        """The `MachineActor` of that name, ended or not; after a crash, as it was durable. Raises LookupError."""
+    def machine(self, name: str) -> MachineRef | EntityRef:
+        """`Runtime.machine`: the `MachineActor` of that name, ended or not; after a crash, as it was durable. Or a job,
+        workstream ("JOB@1"), task ("JOB/TASK"), worker or breaker, as an actor. Raises LookupError.
+        """
         self._wait_until_open()
         return self.runtime.machine(name)
 
-    def ask(self, ref: Ref | MachineRef, message: Any, *, timeout: float | None = 5.0) -> Any:
+    def ask(self, ref: Ref | MachineRef | EntityRef, message: Any, *, timeout: float | None = 5.0) -> Any:
         """Ask an actor; returns its answer, and raises what that is refused with."""
         _check_ref(ref)
         self.note(f"asks {ref.name}", message)
         return self.do(lambda: ref.ask(message, timeout=timeout), what=f"{ref.name} to answer")
 
-    def tell(self, ref: Ref | MachineRef, message: Any) -> bool:
+    def tell(self, ref: Ref | MachineRef | EntityRef, message: Any) -> bool:
         """Tell an actor something, and have everything happen that it causes now. False where it was not taken."""
         self._refuse_closed()
         _check_ref(ref)
@@ -365,7 +368,7 @@ class Simulation(History):
 
 
 def _check_ref(ref: object) -> None:
-    if not isinstance(ref, Ref | MachineRef):
+    if not isinstance(ref, Ref | MachineRef | EntityRef):
         raise TypeError(f"an actor is told by its reference, which spawn() returns; {ref!r:.60} is none")
 
 

@@ -46,7 +46,7 @@ async def get_machine(board: TheBoard, machine: MachinePath) -> MachineView:
 
 
 async def _view(board: Board, record: MachineRecord) -> MachineView:
-    ref = await board.runtime.machine_of(record.name)  # held, so that the actions find it at hand
+    ref = await board.runtime.machine_ref(record.name)  # held, so that the actions find it at hand
     return machine_view(record, events=sorted(map(str, ref.events)), actions=actions_of(board.runtime, record))
 
 

@@ -38,6 +38,7 @@ __all__ = [
     "Defaults",
     "Directive",
     "Dropped",
+    "EntityRef",
     "Fire",
     "FireFailed",
     "GuardRejected",
@@ -149,6 +150,7 @@ _NAMES_BY_MODULE = {
     "runtime.jsonl": "LogConflict",
     "runtime.machinefile": "load_machine",
     "runtime.machines": "MachineRef",
+    "runtime.references": "EntityRef",
     "runtime.observe": "Dropped",
     "runtime.outcomes": "JobExists JobFailed Outcome RuntimeClosed",
     "runtime.requests": "RequestIdReused",
@@ -235,6 +237,7 @@ if TYPE_CHECKING:
     from .runtime.machines import MachineRef
     from .runtime.observe import Dropped
     from .runtime.outcomes import JobExists, JobFailed, Outcome, RuntimeClosed
+    from .runtime.references import EntityRef
     from .runtime.requests import RequestIdReused
     from .runtime.runtime import Runtime
     from .runtime.secrets import SecretMissing

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from callboard import (
     Fire,
     InvalidTransitionError,
     JobExists,
+    JobHandle,
     LeaseLost,
     Machine,
     MachineActor,
@@ -91,6 +93,35 @@ async def test_what_runs_elsewhere_is_reached_from_every_node(postgres: str, tmp
         assert [run.run for run in a.journal.workstreams("j")] == [1, 2]
         nodes = await a.nodes()
         assert [(one.name, one.state) for one in nodes] == [("a", "living"), ("b", "living")]
+
+
+def is_paused(job: JobHandle) -> bool:
+    return job.stream is not None and job.stream.state == "paused"
+
+
+async def test_events_are_sent_from_node_to_node(postgres: str, tmp_path: Path) -> None:
+    """To a task by its own words and by those of a published lifecycle: judged and refused where it runs."""
+    for name, approve, start, pause in (("own", "approve", "start", "pause"), ("execution", "APPROVE", "START", "")):
+        async with node(postgres, "a", tmp_path) as a, node(postgres, "b", tmp_path) as b:
+            held = Task("x", run=waits, args={"folder": str(tmp_path)}, hold=Approval(people=1))
+            job = await a.submit(Workstream("w", tasks=[held], lifecycle=name), id=name)
+            ref = await b.machine_of(f"{name}@1/x")
+            with pytest.raises(InvalidTransitionError) as there:
+                await ref.ask(Fire(start))
+            with pytest.raises(InvalidTransitionError) as at_home:
+                await job.task("x").ref.ask(Fire(start))
+            assert str(there.value) == str(at_home.value)
+            assert approve in there.value.allowed
+            for _ in "ab":
+                assert await ref.ask(Fire(approve, by="ana", request_id=f"{name} k")) is None
+            with pytest.raises(DecisionConflict):
+                await ref.ask(Fire(approve, by="bob"))
+            if pause:
+                await (await b.machine_of(name)).ask(Fire(pause, by="ana"))
+                await until(partial(is_paused, job))
+            await (await b.job(name)).cancel(by="bob", force=True)
+            await job.wait()
+            assert [one.by for one in job.task("x").record.decisions] == ["ana"]
 
 
 async def test_the_same_id_on_both_is_one_job(postgres: str, tmp_path: Path) -> None:

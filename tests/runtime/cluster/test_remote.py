@@ -321,3 +321,35 @@ async def test_a_child_that_runs_elsewhere_meanwhile_is_joined(scene: Scene) -> 
         assert (await again.wait()).results == {"t": "x of p/t/c"}
         assert (await child.wait()).ok
         assert scene.ran.began == [("p/t/c", 1), ("p/t/c", 1)]
+
+
+async def test_events_are_sent_to_what_another_node_runs(scene: Scene) -> None:
+    """By the inbox: judged, answered and refused where it runs, under the same keys as its verbs."""
+    async with scene.runtime("a") as a, scene.runtime("b") as b, scene.ticking():
+        tasks = [*held().tasks, Task("z", run=waits)]
+        job = await a.submit(Workstream("w", tasks=tasks), id="j")
+        await scene.until(lambda: scene.ran.began)
+        far = await b.job("j")
+        assert far.elsewhere
+        ref = await b.machine_of("j@1/x")
+        assert (ref.name, ref.state, ref.events) == ("j/x", "held", {"approve", "reject", "cancel"})
+        with pytest.raises(LookupError):
+            b.machine("j/x")  # it is not at hand
+        for event in ("start", "skip"):
+            with pytest.raises(InvalidTransitionError) as there:
+                await ref.ask(Fire(event, by="ana"))
+            with pytest.raises(InvalidTransitionError) as at_home:
+                await job.task("x").ref.ask(Fire(event, by="ana"))
+            assert (str(there.value), there.value.allowed) == (str(at_home.value), at_home.value.allowed)
+        await ref.ask(Fire("approve", by="ana", reason="fine", request_id="k"))
+        await ref.ask(Fire("approve", by="ana", reason="fine", request_id="k"))
+        await far.task("x").approve(by="ana", reason="fine", request_id="k")  # the same command
+        with pytest.raises(RequestIdReused):
+            await ref.ask(Fire("reject", by="ana", reason="fine", request_id="k"))
+        with pytest.raises(DecisionConflict):
+            await ref.ask(Fire("approve", by="bo"))
+        await far.ref.ask(Fire("pause", by="ana"))
+        assert isinstance(await (await b.machine_of("j@1")).ask(Fire("resume", by="ana")), RemoteJob)
+        assert far.ref.tell(Fire("cancel_graceful", by="bo"))
+        assert (await far.wait()).state == "cancelled"
+        assert job.task("x").record.decisions[0].by == "ana"

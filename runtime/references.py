@@ -1,0 +1,371 @@
+"""References to jobs, workstreams, tasks, workers and breakers: what may be said to any actor, as a message.
+
+Rules
+-----
+- An entity takes the events that people may fire (`machines/people.py`), in the words of its machine, and refuses every
+  other one with the reason. An event is the verb of the handle that it asks for: with its checks, its answer, its
+  errors, and its key. So `ask(Fire("approve", by="ana", request_id="r"))` is `approve(by="ana", request_id="r")`.
+- An event is for the present state: one that this does not know is refused, also where the verb would do something else
+  there (a `resume()` of what has ended begins a next run). But what took effect under its key has its answer again.
+- What another node runs is asked there, by the inbox, and is refused with what it is refused with there.
+- What is told by one reference is taken in that order, and bounded as what is told to a machine.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+
+import anyio
+
+from ..actors.actor_errors import AskTimeout
+from ..actors.commands import Fire
+from ..actors.dead_letters import Reason
+from ..actors.digits import whole
+from ..actors.lifecycles import UnknownLifecycle
+from ..actors.ref import ASK_TIMEOUT
+from ..actors.schema import did_you_mean
+from ..actors.times import limit_of
+from ..machines import InvalidTransitionError
+from ..machines.people import PEOPLE, Asks, Part, part_of
+from .attribution import name_of, reason_of
+from .outcomes import RuntimeClosed
+from .requests import check_request_id
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from ..actors.base_record import Record
+    from ..actors.lifecycles import Lifecycles
+    from ..actors.records import WorkstreamRecord
+    from .dispatcher import Dispatcher
+    from .handles import JobHandle
+    from .runtime import Runtime
+
+WAITING = 10_000
+"""Events that may wait at one reference that was told them."""
+
+
+Away: TypeAlias = Callable[[Fire], Awaitable[None]]
+
+
+class Owner(NamedTuple):
+    """What references work by: start runs a coroutine function among the runtime's own tasks."""
+
+    runtime: Runtime
+    dispatcher: Dispatcher
+    start: Callable[[Callable[[], Any]], object]
+
+
+class Reference(Protocol):
+    """What a message is sent by: a `MachineRef`, or an `EntityRef`."""
+
+    name: str
+
+    @property
+    def state(self) -> str:
+        """The present state."""
+        ...
+
+    async def ask(self, message: Fire, *, timeout: float | None = ASK_TIMEOUT) -> Any:
+        """Fire an event; returns the answer when it is durable, and raises what it is refused with."""
+        ...
+
+    def tell(self, message: Fire) -> bool:
+        """Fire an event, and wait for nothing: one that is refused is a dead letter."""
+        ...
+
+
+class EntityRef:
+    """A job, workstream, task, worker or breaker of a runtime, as an actor that events are sent to."""
+
+    def __init__(self, owner: Owner, kind: str, name: str, handle: Any, away: Away | None) -> None:
+        """handle: whose verbs do it. away: sends an event to the node that runs it, where `handle.elsewhere`."""
+        self._owner = owner
+        self._runtime = owner.runtime
+        self._handle = handle
+        self._away = away
+        self._mail: deque[Fire] = deque()  # told, and to be sent
+        self._waiting = 0  # events told that have no answer yet
+        self._sending = False
+        self.kind = kind
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"<EntityRef {self.kind} {self.name}>"
+
+    @property
+    def record(self) -> Record:
+        """Its present record. Raises LookupError where nothing is known of it yet."""
+        if self.kind != "workstream":
+            record: Record = self._handle.record
+            return record
+        stream: WorkstreamRecord | None = self._handle.stream
+        if stream is None:
+            raise LookupError(f"nothing is known of workstream {self.name!r} here")
+        return stream
+
+    @property
+    def state(self) -> str:
+        """Its present state, in the words of the lifecycle that it runs by."""
+        return self.record.shown
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has ended."""
+        return getattr(self.record, "finished_at", None) is not None
+
+    @property
+    def facts(self) -> None:
+        """None: what is known of it is its record."""
+
+    @property
+    def events(self) -> frozenset[str]:
+        """The events that people may fire in its present state. Whether they pass its checks, only the answer tells."""
+        return frozenset(event for part in self._parts(self._stream) for event in part.possible)
+
+    async def ask(self, message: Fire, *, timeout: float | None = ASK_TIMEOUT) -> Any:
+        """Fire an event; returns what its verb returns, when it has taken effect, durably.
+
+        timeout: in seconds; None waits as long as the runtime is open. With a `request_id` the same again is the same
+        command. `facts`: what else the verb takes, by name (a task's `approval`, a worker's `deadline`, a breaker's
+        `cooldown`). Raises InvalidTransitionError for an event that people may not fire, or not in this state, and what
+        the verb raises; AskTimeout (it may still take effect); TypeError and ValueError for what the verb takes not.
+        """
+        check_fire(message, f"a {self.kind}")
+        timeout = limit_of(timeout, "the timeout of an ask")
+        with anyio.move_on_after(timeout):
+            return await self._fire(message)
+        raise AskTimeout(f"asked {self.kind} {self.name} {message!r}: no answer within {timeout} s; it may still come")
+
+    async def fire(
+        self,
+        event: str,
+        *,
+        reason: str | None = None,
+        by: str | None = None,
+        facts: dict[str, Any] | None = None,
+        request_id: str | None = None,
+    ) -> Any:
+        """The same as `ask(Fire(...))`, without a timeout."""
+        return await self.ask(Fire(event, reason, None, facts, request_id, by), timeout=None)
+
+    def tell(self, message: Fire) -> bool:
+        """Fire an event, and wait for nothing: one that is refused is a dead letter, and counted.
+
+        False if it will not be taken: the runtime has closed, or `WAITING` wait here already. It is a dead letter then.
+        """
+        check_fire(message, f"a {self.kind}")
+        self._runtime.check_here(f"a {self.kind}")
+        dispatcher = self._owner.dispatcher
+        if not self._runtime.is_open or self._waiting >= WAITING:
+            reason = Reason.MAILBOX_FULL if self._runtime.is_open else Reason.STOPPED
+            dispatcher.dead_letters.add(self.name, message, reason)
+            return False
+        self._waiting += 1
+        dispatcher.stage(self._put, message)  # a receive that raises has told nothing
+        dispatcher.on_undo(self._leave)
+        return True
+
+    def _put(self, message: Fire) -> None:
+        self._mail.append(message)
+        if not self._sending:
+            self._sending = True
+            self._owner.start(self._send)
+
+    def _leave(self) -> None:
+        self._waiting -= 1
+
+    async def _send(self) -> None:
+        """Send what was told, one after another."""
+        letters, mail = self._owner.dispatcher.dead_letters, self._mail
+        try:
+            while mail:
+                try:
+                    await self._fire(mail[0])
+                except RuntimeClosed:
+                    break
+                except Exception as error:  # it is nobody's who could catch it
+                    letters.add(self.name, mail[0], Reason.REFUSED, error)
+                mail.popleft()
+                self._leave()
+        finally:
+            self._sending = False
+            for message in mail:
+                letters.add(self.name, message, Reason.STOPPED)
+                self._leave()
+            mail.clear()
+
+    # -- what it takes -------------------------------------------------------------------------------------------------
+
+    async def _fire(self, message: Fire) -> Any:
+        handle, event = self._handle, message.event
+        parts: list[Part] = []
+        asks: Asks | None = None
+        away = self._away if self._away is not None and handle.elsewhere else None
+        try:
+            stream = self._stream
+            if stream is None and self.kind in _OF_JOBS:
+                stream = await self._last_run()
+            parts = self._parts(stream)
+            asks = self._asked(parts, event)
+        except UnknownLifecycle:
+            if away is None:
+                raise  # else whoever runs it knows it
+        if away is not None:
+            await away(message)
+            return handle if asks is not None and asks.verb == "resume" else None
+        assert asks is not None  # noqa: S101 - what runs here, runs by what is known here
+        given = self._given(asks, message)
+        if not (asks.decides or any(part.knows(event) for part in parts) or await self._was_given(message.request_id)):
+            raise self._refused(parts, event)
+        return await getattr(handle, asks.verb)(**given)
+
+    @property
+    def _stream(self) -> WorkstreamRecord | None:
+        """The workstream that a job passes events on to, where it is at hand."""
+        stream: WorkstreamRecord | None = self._handle.stream if self.kind in _OF_JOBS else None
+        return stream
+
+    async def _last_run(self) -> WorkstreamRecord | None:
+        """The same out of the journal, of what has ended or is on another node."""
+        job = self._handle
+        runs: list[WorkstreamRecord] = await self._runtime.read(self._runtime.journal.workstreams, job.id)
+        return next((one for one in runs if one.run == job.record.run), None)
+
+    def _parts(self, stream: WorkstreamRecord | None) -> list[Part]:
+        """It, and what it passes events on to."""
+        about: list[tuple[str, Record | None]] = [("workstream", stream)] if self.kind in _OF_JOBS else []
+        if self.kind != "workstream":
+            about.insert(0, (self.kind, self._handle.record))
+        return [_part(kind, record, self._runtime.lifecycles) for kind, record in about]
+
+    def _asked(self, parts: Sequence[Part], event: str) -> Asks:
+        """What an event asks for. Raises InvalidTransitionError for one that people may not fire at it."""
+        asking = [part for part in parts if event in part.asks]
+        if not asking:
+            raise self._not_for_people(parts, event)
+        return next((part for part in asking if part.knows(event)), asking[0]).asks[event]
+
+    def _given(self, asks: Asks, message: Fire) -> dict[str, Any]:
+        """The arguments of the verb. Raises ValueError for what it does not take."""
+        if message.metadata:
+            raise ValueError(f"a {self.kind} keeps no metadata with an event: say it in the reason")
+        facts = message.facts or {}
+        if unknown := facts.keys() - set(asks.takes):
+            takes = ", ".join(asks.takes) or "none"
+            none = ", ".join(map(repr, sorted(unknown)))
+            raise ValueError(f"{message.event!r} at a {self.kind} takes no fact {none}; it takes: {takes}")
+        said = {"reason": message.reason, "by": message.by, "request_id": message.request_id, **facts}
+        if asks.force:
+            said["force"] = True
+        if asks.decides and message.by is None:
+            raise TypeError(f"{message.event!r} at a {self.kind} is somebody's decision: say whose, Fire(..., by=NAME)")
+        return {name: value for name, value in said.items() if value is not None}
+
+    async def _was_given(self, request_id: str | None) -> bool:
+        """Whether a command with that key is on its way, or has taken effect: its verb says what came of it."""
+        if request_id is None:
+            return False
+        key = check_request_id(request_id)
+        return self._runtime.in_flight(key) or await self._runtime.kept_of(key) is not None
+
+    # -- what it refuses -----------------------------------------------------------------------------------------------
+
+    def _refused(self, parts: Sequence[Part], event: str) -> InvalidTransitionError:
+        """Its present state does not know the event."""
+        part = next(part for part in parts if event in part.asks)
+        possible = frozenset(event for part in parts for event in part.possible)
+        advice = ""
+        if part.state is None:
+            advice = "It has not begun."
+        elif not possible and not part.machine.is_terminal(part.state):
+            knowing = [str(state) for state, events in part.machine.table.items() if event in events]
+            advice = f"People may fire it in: {', '.join(knowing)}. Now its work goes on by itself."
+        return self._error(part, event, possible, advice)
+
+    def _not_for_people(self, parts: Sequence[Part], event: str) -> InvalidTransitionError:
+        """It is no event that people may fire, in whatever state."""
+        possible = frozenset(event for part in parts for event in part.possible)
+        theirs = [str(word) for part in parts for word in part.asks]
+        ours = any(str(row.event) == event for part in parts for row in part.machine.transitions)
+        by = ", ".join(dict.fromkeys(part.machine.name for part in parts))
+        if ours:
+            why = f"The runtime fires {event!r} itself, as the work goes."
+        elif verb := next((asks.verb for part in parts for own, asks in PEOPLE[part.kind].items() if own == event), ""):
+            why = f"It runs by {by}, which has no such event; the verb {verb}() does it."
+        elif event == "retry":
+            why = "To begin a next run is no event; the verb retry() does it."
+        else:
+            why = f"{by} knows no such event."
+        near = "" if ours else did_you_mean(event, theirs)
+        more = f"; {near}" if near else ""
+        named = ", ".join(dict.fromkeys(theirs)) or "none"
+        return self._error(parts[0], event, possible, f"{why} Events that people may fire at it: {named}{more}.")
+
+    def _error(self, part: Part, event: str, possible: frozenset[str], advice: str) -> InvalidTransitionError:
+        state = "not begun" if part.state is None else part.state
+        error = InvalidTransitionError(part.machine.name, state, event, possible, advice)
+        error.subject = self.name
+        return error
+
+
+# -- by their names ----------------------------------------------------------------------------------------------------
+
+
+class Named(NamedTuple):
+    """What a name may mean: a job, a run of it, or a task of it."""
+
+    job: str
+    run: int | None = None
+    task: str | None = None
+
+
+def meanings_of(name: str) -> Iterator[Named]:
+    """What a name may mean: "JOB", "JOB@RUN" (its workstream), "JOB/TASK", "JOB@RUN/TASK". A child's id has slashes."""
+    yield Named(name)
+    job, run = _run_of(name)
+    if run is not None:
+        yield Named(job, run)
+    head, slash, task = name.rpartition("/")
+    if slash:
+        yield Named(head, None, task)
+        job, run = _run_of(head)
+        if run is not None:
+            yield Named(job, run, task)
+
+
+def _run_of(name: str) -> tuple[str, int | None]:
+    job, at, run = name.rpartition("@")
+    return (job, whole(run)) if at else (name, None)
+
+
+def of_job(job: JobHandle, named: Named) -> EntityRef:
+    """The reference of a job, its workstream or a task. Raises LookupError for another run, and a task it has not."""
+    if named.run is not None and named.run != job.record.run:
+        raise LookupError(f"job {job.id!r} is in run {job.record.run}, and no more in run {named.run}")
+    if named.task is not None:
+        return job.task(named.task).ref
+    return job.ref if named.run is None else job.reference("workstream", f"{job.id}@{named.run}", job)
+
+
+_OF_JOBS = ("job", "workstream")
+
+
+def _part(kind: str, record: Record | None, lifecycles: Lifecycles) -> Part:
+    if record is None:
+        return part_of(kind, None)
+    lifecycle = None if record.published is None else lifecycles.get(record.published.lifecycle, kind)
+    return part_of(kind, str(record.shown), lifecycle)
+
+
+def check_fire(message: object, whom: str) -> Fire:
+    """Refuse what is no event, or cannot be kept. Raises TypeError, ValueError."""
+    if not isinstance(message, Fire):
+        raise TypeError(f"{whom} takes a Fire, not {message!r:.60}")
+    if message.reason is not None:
+        reason_of(message.reason)
+    if message.by is not None:
+        name_of(message.by)
+    return message
