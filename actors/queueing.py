@@ -233,5 +233,9 @@ class QueueingTask(TroubledTask):
     def _limit_reached(self, limit: str) -> None:
         """It waited for too long."""
         self.change(limit=limit)
-        reason = self.record.reason if limit == "unroutable" else f"the {limit} limit was reached"
-        self._broken(reason or "unroutable", f"{limit}_timeout")
+        waited = None if self.record.routable else self.record.reason  # which says what is missing
+        if limit == "unroutable":
+            reason = waited or "unroutable"
+        else:
+            reason = f"the {limit} limit was reached" + (f" ({waited})" if waited else "")
+        self._broken(reason, f"{limit}_timeout")

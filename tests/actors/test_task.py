@@ -298,6 +298,17 @@ def test_the_queue_limit() -> None:
     assert stage.task("first").state == "running"
 
 
+@pytest.mark.parametrize("limit", ["queue", "total"])
+def test_a_limit_in_the_queue_says_as_well_why_no_worker_could_run_it(limit: str) -> None:
+    stage = Stage()
+    run(stage, task("a", capabilities=["gpu"], **{f"{limit}_timeout": 7}))
+    stage.advance(7)
+    record = stage.task("a")
+    assert (record.limit, record.error_type) == (limit, f"{limit}_timeout")
+    assert str(record.last_error).startswith(f"the {limit} limit was reached (unroutable: ")
+    assert "gpu" in str(record.last_error)
+
+
 def test_the_total_limit_runs_in_the_queue_as_well() -> None:
     stage = Stage()
     stage.scripts["first"] = hangs
