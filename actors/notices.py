@@ -4,7 +4,7 @@
 | --- | --- | --- | --- |
 | stale_message | warning | something came under a fencing token that is over, and was refused | message, token |
 | turn_undone | error | a mistake of ours: a turn raised, was undone, and its input fails its entity | traceback |
-| hook_failed | error | a hook raised, did not exit with 0, or took too long | hook, error |
+| hook_failed | error | a hook raised, did not exit with 0, or took too long | hook, error, error_type, traceback |
 | hook_waits | warning | a hook's function is not there: it waits for a start by a program that has it | hook, error |
 | inbox_unreadable | error | the commands of other processes cannot be read; it is tried again with the next | |
 | leftover_stays | error | a process that outlived a killed runtime cannot be killed | pid |
@@ -41,9 +41,9 @@ Rules
 -----
 - Actors give notice by `kernel.notice(...)`: an effect, told when the turn that gave it is durable, in order with the
   transitions. The runtime itself gives notice at once.
-- A notice changes nothing, and is not journaled: what must survive belongs into a record or a transition.
+- A notice changes nothing: what must survive for the runtime's own sake belongs into a record or a transition.
 - It is told to the application's log, to the subscribers of `Runtime.events()`, and, unless it is only information, to
-  `Runtime.on_trouble`. Telling never raises.
+  `Runtime.on_trouble`; and kept in the journal, as a `NoticeRecord`, bounded. Telling never raises.
 - Who adds a kind adds its line above, and to docs/observation.md.
 """
 
@@ -74,3 +74,29 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
     job_id: str | None = None
     facts: dict[str, Any] = {}
     error: Exception | None = None
+
+
+class NoticeRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """What the journal keeps of a notice above info, and of those like it that came soon after.
+
+    Alike are those of one event about one entity with one type of error. at: UTC epoch seconds of the last of them,
+    whose text and traceback these are; first_at: of the first; count: how many they are. others: whether they are about
+    several entities, since so many different ones came that each had no room of its own.
+    error is the type of what was raised, message that of what an actor was handling, node the one that has told it.
+    """
+
+    key: int
+    event: str
+    severity: Severity
+    kind: str
+    entity_id: str | None = None
+    job_id: str | None = None
+    text: str
+    error: str | None = None
+    message: str | None = None
+    traceback: str | None = None
+    first_at: float
+    at: float
+    count: int = 1
+    others: bool = False
+    node: str | None = None

@@ -25,7 +25,7 @@ from ..actors.job import JobActor
 from ..actors.kernel import Kernel
 from ..actors.machine_actor import retire
 from ..actors.messages import CLOCK_SET, Continue, Message, TimerFired, WorkerBeat
-from ..actors.notices import Notice, Severity
+from ..actors.notices import Notice, NoticeRecord, Severity
 from ..actors.spec import Task, Workstream
 from ..actors.theirs import called, origins, said, set_traceback
 from ..actors.transitions import Transitioned
@@ -54,6 +54,7 @@ from .bodies import Bodies, BodyNotFound, NoPath, kind_of, located, placed
 from .calls import Caller
 from .dispatcher import Dispatcher
 from .journal.contract import Entry, Journal
+from .kept_notices import KeptNotices
 from .logs import masked_notice
 from .metrics import Counting
 from .observe import Hub
@@ -117,6 +118,7 @@ class Host:
         self._cause: BaseException | None = None  # what the runtime broke by
         self._unwritable_since: float | None = None  # monotonic; None while the journal can be written
         self.notices: Counter[str] = Counter()  # how many were told, by their events
+        self._kept = KeptNotices(self._clock.monotonic)
         dispatcher.after_slice = self._after_slice
         dispatcher.on_trouble = self._about_actor
         dispatcher.dead_letters.tell_broken(self._subscriber_broken)
@@ -136,13 +138,16 @@ class Host:
         return type(message) is Continue  # which is a part of something long
 
     def _after_slice(self) -> float | None:
+        counts = self._kept.look()
         self.journal.flush()
         if self.watchdog is not None:
             self.watchdog.turned()
         again = self.journal.lend()
         if again is not None and again > SLOW_COMMIT:
             self._look_at_journal()
-        return again
+        if counts is None:
+            return again
+        return counts if again is None else min(counts, again)
 
     def journal_moved(self) -> None:
         """What the journal calls on the loop: more has become durable, or whether it can be written has changed."""
@@ -313,7 +318,9 @@ class Host:
             event=event, severity="error", text=text, at=self._clock.time(),
             facts={**facts, "traceback": traceback_of(error)}, error=error,
         )  # fmt: skip
-        return notice if self.secrets.all is None else masked_notice(notice, self.secrets.all)
+        notice = notice if self.secrets.all is None else masked_notice(notice, self.secrets.all)
+        self._keep(notice)
+        return notice
 
     def tell_notice(self, notice: Notice) -> None:
         """Tell of something at once. Raises nothing."""
@@ -324,9 +331,26 @@ class Host:
         mask = self.secrets.all
         if mask is not None:
             notice = masked_notice(notice, mask)
+        if notice.severity != "info":
+            self._keep(notice)
         logged = self.hub.tell_notice(notice, secret=mask is not None)
         if notice.severity != "info" and not self._took(notice) and not logged:
             self.hub.say_notice(notice)
+
+    def begin_keeping(self) -> None:
+        """The journal is open, and there is a kernel: notices are kept in it from now on."""
+        self._kept.open(self._keep_written, self.kernel.number, self.kernel.node or None)
+
+    def end_keeping(self) -> None:
+        """The journal is about to close: what is still to be written of notices goes to it, and no more comes."""
+        self._kept.close()
+
+    def _keep(self, notice: Notice) -> None:
+        if self._kept.take(notice) and not self.dispatcher.closed:
+            self.dispatcher.soon(_nothing)  # it may wait for something: a slice of it hands over what was appended
+
+    def _keep_written(self, notices: list[NoticeRecord]) -> None:
+        self.journal.append(Entry([], [], notices=notices))
 
     def _took(self, notice: Notice) -> bool:
         """Whether the application took notice of trouble."""
@@ -556,6 +580,10 @@ class Host:
         """Stop all that runs at once, and start nothing that waits for a commit: it is another node's now."""
         self._pending.clear()
         self.caller.abandon()
+
+
+def _nothing() -> None:
+    """There is nothing to do but what each slice does."""
 
 
 def _overtakes(message: Message) -> bool:

@@ -457,6 +457,7 @@ class RuntimeParts(ABC):
                 await at_once(self._log.catch_up)
             await archive_ended(self._host, shared, max(deadline, CLOSING))
         await self._hub.keep(self._read_at_last, self._patience)
+        self._host.end_keeping()
         shut, whole = self.journal.shut, False
         if self.journal.durable_medium:
             limit = deadline + self._patience
@@ -545,6 +546,7 @@ class RuntimeParts(ABC):
             durable=self.journal.durable_medium,
         )  # fmt: skip
         host.on_job_over, host.on_job_here = self._job_over, self._job_here
+        host.begin_keeping()
         for job in host.kernel.jobs.values():
             self._job_here(job)
         host.tell(RECOVER)

@@ -137,7 +137,7 @@ class Reports:
         if outcome.status != "ok" and late:
             self._hook_failed(row, hook, f"it took longer than {seconds(hook.timeout):g} s and was stopped")
         elif outcome.error is not None and outcome.status != "cancelled":  # by leaving: it is run at the next start
-            self._hook_failed(row, hook, _said(outcome.error))
+            self._hook_failed(row, hook, _said(outcome.error), outcome.error)
         self._ended(outcome, None, row.owner)
 
     def _unlimit(self, token: int) -> None:
@@ -163,10 +163,13 @@ class Reports:
         entity = None if call is None else self._kernel.entities.get(call.key)
         return None if entity is None else str(entity.record.id)
 
-    def _hook_failed(self, row: OutboxRow, hook: Hook, error: str) -> None:
+    def _hook_failed(self, row: OutboxRow, hook: Hook, error: str, raised: ErrorInfo | None = None) -> None:
         self.failed_hooks += 1
         text = f"{_title(row, hook)} failed: {error}"
-        self._notice("hook_failed", "error", text, **_owner_of(row), hook=row.callback or row.event, error=error)
+        told = {"hook": row.callback or row.event, "error": error}
+        if raised is not None and raised.traceback:
+            told |= {"error_type": raised.type, "traceback": raised.traceback}
+        self._notice("hook_failed", "error", text, **_owner_of(row), **told)
 
     def _hook_waits(self, row: OutboxRow, hook: Hook, error: str) -> None:
         text = f"{_title(row, hook)} waits for a start by a program that has it: {error}"

@@ -13,6 +13,7 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, Literal, TypeVar, Unpack, overload
 
 from ..actors.actor import Actor
@@ -21,6 +22,7 @@ from ..actors.dead_letters import DeadLetters
 from ..actors.job import JobActor
 from ..actors.machine_kind import MachineActor
 from ..actors.messages import Message, Registered
+from ..actors.notices import NoticeRecord
 from ..actors.records import JobRecord, RequestRecord
 from ..actors.ref import Ref
 from ..actors.spec import Worker, Workstream
@@ -50,6 +52,8 @@ from .submissions import Existing, Submitted, asked_of
 from .workers import WorkerHandle, check_worker, not_there, start
 
 F = TypeVar("F", bound=Callable[..., Any])
+_SETTLE = 1.0
+"""Seconds that a question about what was just noticed waits for the journal."""
 
 
 class Runtime(RuntimeLife):
@@ -623,6 +627,21 @@ class Runtime(RuntimeLife):
         """
         self.check_here("a runtime")
         return self._hub.subscribe(wanted_by(filters, notices=notices), size=size)
+
+    async def kept_notices(
+        self, *, about: str | None = None, since: float = 0.0, limit: int = 100
+    ) -> list[NoticeRecord]:
+        """The notices above info that the journal keeps, also those of earlier runtimes, those told of last first.
+
+        about: only those about the entity of that id, as an actor's name, or about what is in the job of that id.
+        since: UTC epoch seconds. Those alike that came soon after one another are one, with their `count`, which may be
+        a second old. Raises JournalError where it cannot be read, RuntimeClosed.
+        """
+        self._check_open_here()
+        await self._host.settled(_SETTLE)
+        asked = partial(self.journal.notices, about=about, since=since, limit=limit)
+        found: list[NoticeRecord] = await self.read(asked)
+        return found
 
     def after(self, delay: float, action: Callable[[], object]) -> None:
         """For the board: have a function that raises nothing called so many seconds from now, by this clock."""

@@ -20,6 +20,7 @@ from .history import history
 from .init import init
 from .migrate import migrate
 from .nodes import nodes
+from .notices import notices
 from .resume import resume
 from .run import run
 from .serve import serve
@@ -48,8 +49,8 @@ app = typer.Typer(
 
 _OWN: tuple[Callable[..., None], ...] = (
     anywhere(run), serve, anywhere(resume), anywhere(status), anywhere(history), anywhere(top), anywhere(stuck),
-    anywhere(cancel), *commands(), anywhere(fire), check, audit, archive, backup, restore, migrate, nodes,
-    anywhere(tools), diagram, init,
+    anywhere(notices), anywhere(cancel), *commands(), anywhere(fire), check, audit, archive, backup, restore, migrate,
+    nodes, anywhere(tools), diagram, init,
 )  # fmt: skip
 for command in _OWN:
     app.command(epilog=_CODES)(command)

@@ -25,6 +25,7 @@ from .acting import Act
 from .trouble import FAILED, Trouble
 
 if TYPE_CHECKING:
+    from ...actors.notices import NoticeRecord
     from ...actors.records import (
         ApprovalRecord,
         BreakerRecord,
@@ -125,6 +126,13 @@ class RemoteReader:
     def outbox(self) -> list[OutboxRow]:
         """What is owed, as far as a board tells of it."""
         return [views.outbox_of(view) for view in self._list("owed")]
+
+    def notices(
+        self, *, about: str | None = None, since: float = 0.0, first: int = 0, limit: int = 100
+    ) -> list[NoticeRecord]:
+        """Notices that are kept, those told of last first."""
+        asked: dict[str, Any] = {"since": since} if about is None else {"since": since, "about": about}
+        return [views.kept_notice_of(view) for view in self._list("notices", first + limit, **asked)][first:]
 
     def transitions(
         self,

@@ -34,34 +34,14 @@ def status(job_id: MaybeJobId = None, *, journal: Place = JOURNAL, as_json: AsJs
     ended, or one machine."""
     from . import machines, words  # noqa: PLC0415
     from . import owed as owing  # noqa: PLC0415
+    from .notices import lately  # noqa: PLC0415
     from .reading import approvals_of, find_job, nodes_by_job, reading, run_of, tasks_of  # noqa: PLC0415
 
     if plan and job_id is None:
         raise Trouble("--plan shows the plan of one job: name it. `callboard status` lists them.")
     with reading(journal) as reader:
         if job_id is None:
-            jobs = reader.jobs(limit=_MOST)
-            told = [(job, tasks_of(reader, job)) for job in jobs]
-            nodes = nodes_by_job(journal, reader, jobs)
-            others, owed = reader.machines(limit=_MOST), owing.owed(reader)
-            if as_json:
-                left = machines.waiting(reader) if others else {}
-                shown = [machines.told(machine, left.get(machine.name, ())) for machine in others]
-                as_lines(
-                    [
-                        *(_job(job, run_of(reader, job), tasks, nodes) for job, tasks in told),
-                        *shown,
-                        *map(owing.told, owed),
-                    ]
-                )
-                return
-            if told or not others:
-                head = ("job", "workstream", "state", *(() if nodes is None else ("node",)), "done", "began", "took")
-                table((*head, "error"), [_row(*one, nodes) for one in told])
-            if others:
-                machines.show(reader, others)
-            for line in owing.lines(owed):
-                echo(line)
+            _show_all(reader, journal, as_json=as_json)
             return
         if not plan and (machine := machines.named(reader, job_id)) is not None:
             machines.show_one(reader, machine, as_json=as_json)
@@ -98,6 +78,36 @@ def status(job_id: MaybeJobId = None, *, journal: Place = JOURNAL, as_json: AsJs
             table(("approval", "state", "told"), rows)
         for line in owing.lines(owed):
             echo(line)
+        if (noticed := lately(reader, job.id)) is not None:
+            echo(noticed)
+
+
+def _show_all(reader: Asked, journal: Place, *, as_json: bool) -> None:
+    """The newest jobs and machines, what is owed, and whether something went wrong lately."""
+    from . import machines  # noqa: PLC0415
+    from . import owed as owing  # noqa: PLC0415
+    from .notices import lately  # noqa: PLC0415
+    from .reading import nodes_by_job, run_of, tasks_of  # noqa: PLC0415
+
+    jobs = reader.jobs(limit=_MOST)
+    told = [(job, tasks_of(reader, job)) for job in jobs]
+    nodes = nodes_by_job(journal, reader, jobs)
+    others, owed = reader.machines(limit=_MOST), owing.owed(reader)
+    if as_json:
+        left = machines.waiting(reader) if others else {}
+        shown = [machines.told(machine, left.get(machine.name, ())) for machine in others]
+        jobs_told = (_job(job, run_of(reader, job), tasks, nodes) for job, tasks in told)
+        as_lines([*jobs_told, *shown, *map(owing.told, owed)])
+        return
+    if told or not others:
+        head = ("job", "workstream", "state", *(() if nodes is None else ("node",)), "done", "began", "took")
+        table((*head, "error"), [_row(*one, nodes) for one in told])
+    if others:
+        machines.show(reader, others)
+    for line in owing.lines(owed):
+        echo(line)
+    if (noticed := lately(reader)) is not None:
+        echo(noticed)
 
 
 def _task_named(reader: Asked, target: str) -> TaskRecord | None:

@@ -26,6 +26,7 @@ import msgspec
 from anyio.abc import TaskGroup
 
 from ...actors.lifecycles import Lifecycles
+from ...actors.notices import NoticeRecord
 from ...actors.records import JobRecord
 from ...actors.schema import short
 from ...actors.spec import Worker, Workstream
@@ -48,7 +49,7 @@ from .link import Link, place
 from .named import RemoteBreaker, RemoteMachine, RemoteWorker
 from .stream import Last, Pump, RemoteEvents
 from .trouble import ServerError
-from .views import job_of, task_of
+from .views import job_of, kept_notice_of, task_of
 
 if TYPE_CHECKING:
     import httpx
@@ -201,6 +202,19 @@ class Client:
         """What the runtime has done since it was opened, and what it looks like now: the series of its metrics."""
         told: dict[str, Any] = await self.link.get("metrics")
         return told
+
+    async def kept_notices(
+        self, *, about: str | None = None, since: float = 0.0, limit: int = 100
+    ) -> list[NoticeRecord]:
+        """The notices above info that the runtime's journal keeps: as `Runtime.kept_notices`."""
+        asked: dict[str, Any] = {"since": since} if about is None else {"since": since, "about": about}
+        found: list[NoticeRecord] = []
+        if limit > 0:
+            async for view in self.link.pages("notices", limit=min(limit, PAGE), **asked):
+                found.append(kept_notice_of(view))
+                if len(found) >= limit:
+                    break
+        return found
 
     async def health(self) -> Health:
         """Whether the runtime's journal can write, and if not, why not."""

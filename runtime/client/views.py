@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from ...actors.notices import Notice
+from ...actors.notices import Notice, NoticeRecord
 from ...actors.records import (
     ApprovalRecord,
     BreakerRecord,
@@ -121,6 +121,11 @@ def transition_of(told: View) -> Transitioned:
 def notice_of(told: View) -> Notice:
     """A notice. What was raised there is told by its text alone."""
     return msgspec.convert({name: value for name, value in told.items() if name != "error"}, Notice)
+
+
+def kept_notice_of(view: View) -> NoticeRecord:
+    """A notice that the journal there keeps."""
+    return msgspec.convert({"key": view["id"], **view}, NoticeRecord)
 
 
 def _record(view: View, kind: type[R], key: int = 0) -> R:

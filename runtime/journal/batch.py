@@ -17,6 +17,7 @@ import msgspec
 from msgspec.structs import astuple
 
 from ...actors.base_record import Record
+from ...actors.notices import NoticeRecord
 from ...actors.records import (
     AnyRecord,
     ApprovalRecord,
@@ -121,6 +122,7 @@ class Left:
         self.specs: dict[int, bytes] = {}
         self.outbox_done: list[int] = []
         self.answers: list[tuple[int, str, float]] = []  # row, answer, at
+        self.notices: dict[int, NoticeRecord] = {}
         self.pruned_at = 0.0
         self.tidy = False
         records = self.records
@@ -134,6 +136,8 @@ class Left:
                 self.answers += [(answer.row, answer.answer, answer.at) for answer in entry.answers]
                 self.pruned_at = max(self.pruned_at, entry.pruned_at)
             self.tidy |= entry.tidy
+            for notice in entry.notices:
+                self.notices[notice.key] = notice
             for key in entry.outbox_done:
                 outbox.pop(key, None)
                 self.outbox_done.append(key)
@@ -211,6 +215,9 @@ class _Encoding:
             if records:
                 self.last_key = max(self.last_key, *records)
                 self.add(COLUMNS[kind], list(records), lines_of(list(records.values())))
+        if left.notices:
+            self.last_key = max(self.last_key, *left.notices)
+            self.add("notices", list(left.notices), lines_of(list(left.notices.values())))
         self.close()
         return self.parts
 
@@ -274,7 +281,7 @@ _PREFIXED = frozenset({"machine", "breaker"})
 _UNNAMED = frozenset({"attempt", "outbox", "request"})
 
 
-def lines_of(records: list[AnyRecord]) -> list[bytes]:
+def lines_of(records: Sequence[AnyRecord | NoticeRecord]) -> list[bytes]:
     """The text of each record. All in one call: that takes half the time of one call each."""
     try:
         lines = encode_lines(records).split(b"\n")

@@ -25,6 +25,7 @@ import msgspec
 
 from ...actors.base_record import Record
 from ...actors.loading import Loaded
+from ...actors.notices import NoticeRecord
 from ...actors.records import (
     AnyRecord,
     ApprovalRecord,
@@ -62,6 +63,8 @@ class InboxRow(msgspec.Struct, frozen=True):
     row: int = 0  # its number in the inbox, given when it is put there
 
 
+NOTICES_KEPT = 10_000
+"""Rows of notices that a journal keeps: those that were told of last."""
 WAITING_FOR_ONE = 10_000
 """Commands that may wait in the inbox for one target: beyond that a new one is refused, as by every queue."""
 WAITING_IN_ALL = 100_000
@@ -111,6 +114,7 @@ class Entry(msgspec.Struct, gc=False):
     specs_done: list[int] = []  # the keys of what nothing new will run by: it may go with the last that ran by it
     tidy: bool = False  # forget records of workers and breakers of which there are newer ones, or that say nothing
     pruned_at: float = 0.0  # forget what was kept only until then (UTC epoch seconds): keys of requests, answers
+    notices: list[NoticeRecord] = []  # of one key the last holds; the oldest go where there are too many
 
 
 class Health(msgspec.Struct, frozen=True):
@@ -261,6 +265,16 @@ class Asked(Protocol):
 
     def outbox(self) -> list[OutboxRow]:
         """What is owed: hooks of what has ended, alerts and callbacks of machines, still to run, oldest first."""
+        ...
+
+    def notices(
+        self, *, about: str | None = None, since: float = 0.0, first: int = 0, limit: int = 100
+    ) -> list[NoticeRecord]:
+        """Notices above info that were kept, those told of last first.
+
+        about: only those about that entity, or about what is in that job. since: UTC epoch seconds. first: how many of
+        the newest are passed over.
+        """
         ...
 
     def archived(self, job_id: str | None = None) -> list[ArchivedJob]:

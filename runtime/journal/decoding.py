@@ -10,6 +10,7 @@ from typing import Any, cast
 import msgspec
 from msgspec.structs import astuple
 
+from ...actors.notices import NoticeRecord
 from ...actors.records import (
     ApprovalRecord,
     BreakerRecord,
@@ -42,6 +43,7 @@ BREAKER = msgspec.json.Decoder(BreakerRecord)
 OUTBOX = msgspec.json.Decoder(OutboxRow)
 REQUEST = msgspec.json.Decoder(RequestRecord)
 INBOX = msgspec.json.Decoder(InboxRow)
+NOTICE = msgspec.json.Decoder(NoticeRecord)
 
 
 class _Machines:

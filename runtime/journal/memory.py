@@ -17,6 +17,7 @@ from typing import Self
 from uuid import uuid4
 
 from ...actors.loading import Loaded
+from ...actors.notices import NoticeRecord
 from ...actors.records import (
     ApprovalRecord,
     BreakerRecord,
@@ -29,7 +30,17 @@ from ...actors.records import (
 )
 from ...actors.task_record import AttemptRecord, TaskRecord
 from ...actors.transitions import Transitioned
-from .contract import ArchivedJob, Commits, Entry, Health, Identity, InboxRow, Wanted, belongs_to
+from .contract import (
+    NOTICES_KEPT,
+    ArchivedJob,
+    Commits,
+    Entry,
+    Health,
+    Identity,
+    InboxRow,
+    Wanted,
+    belongs_to,
+)
 
 HISTORY = 100_000
 ENDED_JOBS = 1_000
@@ -67,6 +78,7 @@ class MemoryJournal:
         self._ended_machines: dict[str, None] = {}  # oldest first
         self._old_kinds: set[int] = set()  # definitions that nothing new runs by
         self._outbox: dict[int, OutboxRow] = {}
+        self._notices: dict[int, NoticeRecord] = {}  # by key, those written last at the end
         self._attempts: dict[int, list[AttemptRecord]] = {}  # by task, oldest first
         self._specs: dict[int, bytes] = {}
         self._requests: dict[str, RequestRecord] = {}  # by their ids, oldest first
@@ -152,6 +164,8 @@ class MemoryJournal:
             self._prune(entry.pruned_at)
         if entry.tidy:
             self._tidy()
+        if entry.notices:
+            self._keep_notices(entry.notices)
         self.tail = self.durable = self.tail + 1
         if self._after_commit is not None:
             self._after_commit(transitions)
@@ -181,6 +195,14 @@ class MemoryJournal:
             ended = all(owner is None or owner.finished_at is not None for owner in (job, worker))
             if ended and record.owner not in self._machine_names:
                 del self._requests[request_id]
+
+    def _keep_notices(self, notices: list[NoticeRecord]) -> None:
+        for notice in notices:
+            self._last_key = max(self._last_key, notice.key)
+            self._notices.pop(notice.key, None)
+            self._notices[notice.key] = notice
+        while len(self._notices) > NOTICES_KEPT:
+            del self._notices[next(iter(self._notices))]
 
     def _keep_attempt(self, record: AttemptRecord) -> None:
         tries = self._attempts.get(record.task)
@@ -366,6 +388,14 @@ class MemoryJournal:
         """What is still to run of hooks, alerts and callbacks, oldest first."""
         return [self._outbox[key] for key in sorted(self._outbox)]
 
+    def notices(
+        self, *, about: str | None = None, since: float = 0.0, first: int = 0, limit: int = 100
+    ) -> list[NoticeRecord]:
+        """Notices that are still kept, those told of last first, as in the contract."""
+        newest = sorted(self._notices.values(), key=_told_at, reverse=True)
+        found = (notice for notice in newest if notice.at >= since and about in {None, notice.entity_id, notice.job_id})
+        return list(islice(found, first, first + limit))
+
     def attempts(self, task_id: str) -> list[AttemptRecord]:
         """The attempts of a task, oldest first."""
         for tries in self._attempts.values():
@@ -408,6 +438,10 @@ class MemoryJournal:
 
     def close(self) -> None:
         """Hold nothing open."""
+
+
+def _told_at(notice: NoticeRecord) -> tuple[float, int]:
+    return notice.at, notice.key
 
 
 def _newest(record: MachineRecord) -> int:

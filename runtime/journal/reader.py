@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from ...actors.loading import Loaded
+from ...actors.notices import NoticeRecord
 from ...actors.records import (
     ApprovalRecord,
     BreakerRecord,
@@ -42,6 +43,7 @@ from .decoding import (
     JOB,
     LONGEST_COMMAND,
     MACHINE,
+    NOTICE,
     OUTBOX,
     REQUEST,
     TASK,
@@ -278,6 +280,20 @@ class SqliteReader:
     def outbox(self) -> list[OutboxRow]:
         """The hooks of ended entities that are still to run."""
         return self._records(OUTBOX, f"SELECT {_RECORD} FROM outbox_rows ORDER BY key")
+
+    def notices(
+        self, *, about: str | None = None, since: float = 0.0, first: int = 0, limit: int = 100
+    ) -> list[NoticeRecord]:
+        """Notices that are kept, those told of last first, as in the contract. An older file has none."""
+        if not self._rows("SELECT 1 FROM sqlite_master WHERE name = 'notice_records'"):
+            return []
+        only, values = ["at >= ?"], list[object]([since])
+        if about is not None:
+            only.append("? IN (json_extract(record, '$.entity_id'), json_extract(record, '$.job_id'))")
+            values.append(about)
+        where = " AND ".join(only)
+        sql = f"SELECT {_RECORD} FROM notice_records WHERE {where} ORDER BY at DESC, key DESC LIMIT ? OFFSET ?"
+        return self._records(NOTICE, sql, *values, limit, first)
 
     def to_archive(self, limit: int = -1) -> list[JobRecord]:
         """The jobs that have ended and are to be moved out, oldest first."""

@@ -17,9 +17,10 @@ Rules:
 
 from __future__ import annotations
 
+from .contract import NOTICES_KEPT
 from .dialect import Sqlite
 from .documents import document_views, guarded_states, trails_with_ends
-from .views import MEASURED, RECORDED, tools_view, views, views_of
+from .views import MEASURED, RECORDED, notices_view, tools_view, views, views_of
 
 ANSWERS_KEPT = 3600
 """Seconds that an answer stays in the inbox, for the process that waits for it."""
@@ -138,7 +139,14 @@ DROP VIEW IF EXISTS tool_invocations;
 {"".join(f"DROP VIEW {name};" for name in RECORDED)}
 {views_of(Sqlite(), RECORDED)}{tools_view(Sqlite())}{guarded_states(Sqlite())}"""
 
-MIGRATIONS = (_FIRST, _NAMED, _HELD, _ENDED, _MEASURED, _RECORDED)
+# What went wrong that no transition tells was told at once, and could not be looked up afterwards.
+_NOTICES = f"""
+CREATE TABLE IF NOT EXISTS notice_records (key INTEGER PRIMARY KEY, at REAL NOT NULL, record TEXT NOT NULL);
+CREATE INDEX IF NOT EXISTS newest_notices ON notice_records (at, key);
+DROP VIEW IF EXISTS notices;
+{notices_view(Sqlite())}"""
+
+MIGRATIONS = (_FIRST, _NAMED, _HELD, _ENDED, _MEASURED, _RECORDED, _NOTICES)
 """What brings a file from version n to n + 1."""
 
 # For each kind of record, `batch` has a column with a JSON object {key: place}: offset << 32 | length, in `data`.
@@ -196,6 +204,10 @@ _WRITES = {
   INSERT OR REPLACE INTO request_records
     SELECT key, json_extract(record, '$.request_id'), json_extract(record, '$.expires_at'), {_get("owner", "0")}, record
     FROM {_records("request")};""",
+    "notices": f"""
+  INSERT OR REPLACE INTO notice_records SELECT key, json_extract(record, '$.at'), record FROM {_records("notices")};
+  DELETE FROM notice_records WHERE (at, key) <=
+    (SELECT at, key FROM notice_records ORDER BY at DESC, key DESC LIMIT 1 OFFSET {NOTICES_KEPT});""",
     "answers": """
   UPDATE inbox_rows SET
     answer = (SELECT json_extract(value, '$[1]') FROM json_each(new.answers)

@@ -42,6 +42,12 @@ def views_of(sql: Dialect, names: Iterable[str]) -> str:
     return _Views(sql).some(names)
 
 
+def notices_view(sql: Dialect) -> str:
+    """What makes that of notices, which came after the others."""
+    made = _Views(sql)
+    return made.of("notices", "notice_records", made.notice)
+
+
 class _Views:
     """The views in one dialect. Each has the name of its table as that of its source."""
 
@@ -243,6 +249,24 @@ class _Views:
         shown = ",\n  ".join(f"{value} AS {column}" for column, value in columns.items())
         where = f"WHERE {tool} IS NOT NULL GROUP BY {tool}"
         return f"CREATE VIEW tool_invocations AS SELECT\n  {shown}\n  FROM {self.table} {where};\n"
+
+    def notice(self) -> dict[str, str]:
+        get = self.get
+        return {
+            "event": get("event"),
+            "severity": get("severity"),
+            "kind": get("kind"),
+            "entity_id": get("entity_id"),
+            "job_id": get("job_id"),
+            "text": get("text"),
+            "error": get("error"),
+            "message": get("message"),
+            "traceback": get("traceback"),
+            "count": self.whole("count", 1),
+            "first_at": self.time("first_at"),
+            "at": self.time("at"),
+            "node": get("node"),
+        }
 
     def transitions(self) -> str:
         columns = {

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, TypeVar
 
 from ...actors.loading import Loaded
+from ...actors.notices import NoticeRecord
 from ...actors.records import (
     ApprovalRecord,
     BreakerRecord,
@@ -234,6 +235,12 @@ class WrittenJournal(ABC, Generic[R]):
     def outbox(self) -> list[OutboxRow]:
         """What is still to run of hooks, alerts and callbacks, oldest first."""
         return self.reader.outbox()
+
+    def notices(
+        self, *, about: str | None = None, since: float = 0.0, first: int = 0, limit: int = 100
+    ) -> list[NoticeRecord]:
+        """Notices that are kept, those told of last first, as in the contract."""
+        return self.reader.notices(about=about, since=since, first=first, limit=limit)
 
     def archived(self, job_id: str | None = None) -> list[ArchivedJob]:
         """The jobs that were moved out of it; only the one of that id, where given."""

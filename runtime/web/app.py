@@ -32,6 +32,7 @@ from . import (
     jobs,
     machines,
     me,
+    notices,
     owed,
     posts,
     tasks,
@@ -55,7 +56,10 @@ LARGEST = 1_000_000
 with suppress(MissingDependencyException):
     # Where pydantic is installed, the making of an application imports it. That takes long, and a loop may be running.
     import_module("litestar.plugins.pydantic")
-_MODULES = (me, jobs, tasks, approvals, workers, breakers, machines, owed, transitions, health, posts, creating, events)
+_MODULES = (
+    me, jobs, tasks, approvals, workers, breakers, machines, notices, owed, transitions, health, posts, creating,
+    events,
+)  # fmt: skip
 HANDLERS = [handler for module in _MODULES for handler in module.HANDLERS]
 
 

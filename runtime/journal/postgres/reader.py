@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from ....actors.loading import Loaded
+from ....actors.notices import NoticeRecord
 from ....actors.records import (
     ApprovalRecord,
     BreakerRecord,
@@ -42,6 +43,7 @@ from ..decoding import (
     JOB,
     LONGEST_COMMAND,
     MACHINE,
+    NOTICE,
     OUTBOX,
     REQUEST,
     TASK,
@@ -238,6 +240,18 @@ class PostgresReader:
     def outbox(self) -> list[OutboxRow]:
         """The hooks of ended entities that are still to run."""
         return self._records(OUTBOX, "SELECT record FROM outbox_rows ORDER BY key")
+
+    def notices(
+        self, *, about: str | None = None, since: float = 0.0, first: int = 0, limit: int = 100
+    ) -> list[NoticeRecord]:
+        """Notices of every node that are kept, those told of last first, as in the contract."""
+        only, values = ["at >= %s"], list[object]([since])
+        if about is not None:
+            only.append("%s IN (as_json(record)->>'entity_id', as_json(record)->>'job_id')")
+            values.append(about)
+        where = " AND ".join(only)
+        sql = f"SELECT record FROM notice_records WHERE {where} ORDER BY at DESC, key DESC LIMIT %s OFFSET %s"
+        return self._records(NOTICE, sql, *values, limit, first)
 
     def transitions(
         self,

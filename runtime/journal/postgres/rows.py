@@ -150,6 +150,12 @@ class _Encoding:
         rows, answers, times = zip(*left.answers, strict=True) if left.answers else ((), (), ())
         texts = [answer.encode("utf-8", "replace") for answer in answers]
         self.add({"answer_rows": _numbers, "answer_times": _numbers, "answers": _lines}, rows, times, texts)
+        if left.notices:
+            notices = list(left.notices.values())
+            self.add(
+                {"notice_keys": _numbers, "notice_times": _numbers, "notices": _lines},
+                list(left.notices), [notice.at for notice in notices], lines_of(notices),
+            )  # fmt: skip
         if left.pruned_at:
             self.values["pruned_at"] = str(left.pruned_at).encode()
         self.close()

@@ -21,10 +21,11 @@ Rules
 
 from __future__ import annotations
 
+from ..contract import NOTICES_KEPT
 from ..dialect import Postgres
 from ..documents import document_views, guarded_states, trails_with_ends
 from ..schema import ANSWERS_KEPT
-from ..views import MEASURED, RECORDED, machines_view, tools_view, views, views_of
+from ..views import MEASURED, RECORDED, machines_view, notices_view, tools_view, views, views_of
 from .tables import INBOX, NODES
 
 LEASE_LOST = "CB001"
@@ -126,8 +127,9 @@ def _write(table: str, columns: dict[str, str], changed: str, *, owned: bool = F
     )
 
 
-# What commit_batch takes after the node and the entry, with its type; what it does if the first of a group is given.
-_GROUPS: dict[tuple[tuple[str, str], ...], str] = {
+_Groups = dict[tuple[tuple[str, str], ...], str]
+"""What commit_batch takes after the node and the entry, with its type; what it does if a group's first is given."""
+_FIRST_GROUPS: _Groups = {
     (("chunk_seqs", "bigint[]"), ("chunk_bases", "bigint[]"), ("chunk_owners", "text"), ("chunks", "text")): (
         "INSERT INTO transition_chunks (seq, base, node, owner, transitions)"
         "\n      SELECT new.seq, new.base, this_node, new.owner, new.rows"
@@ -212,15 +214,31 @@ _GROUPS: dict[tuple[tuple[str, str], ...], str] = {
         SELECT key FROM inbox_rows WHERE answer IS NOT NULL AND answered_at <= pruned_at - {ANSWERS_KEPT}
           FOR UPDATE SKIP LOCKED);""",
 }  # fmt: skip
+_GROUPS: _Groups = {
+    **_FIRST_GROUPS,
+    (("notice_keys", "bigint[]"), ("notice_times", "double precision[]"), ("notices", "text")): (
+        _write(
+            "notice_records",
+            {"key": "notice_keys", "at": "notice_times", "record": _lines("notices")}, "at record",
+        )
+        + f"""
+      DELETE FROM notice_records WHERE key IN (
+        SELECT key FROM notice_records WHERE (at, key) <= (
+          SELECT at, key FROM notice_records ORDER BY at DESC, key DESC LIMIT 1 OFFSET {NOTICES_KEPT}
+        ) FOR UPDATE SKIP LOCKED);"""
+    ),
+}  # fmt: skip
 PARTS = tuple(name for group in _GROUPS for name, _ in group)
 """What `commit_batch` takes beside the node and the entry, in order. NULL where there is nothing of it."""
 
 
-def _commit(beside: str, first: str) -> str:
-    """The function `commit_batch`. beside: what it is given after the entry; first: how it begins with an entry."""
+def _commit(groups: _Groups, beside: str, first: str) -> str:
+    """The function `commit_batch`. groups: what it is given to write; beside: what else, after the entry; first: how it
+    begins with an entry.
+    """
     return (
         f"CREATE FUNCTION commit_batch(this_node bigint, this_entry bigint,{beside}\n  "
-        + ",\n  ".join(f"{name} {kind}" for group in _GROUPS for name, kind in group)
+        + ",\n  ".join(f"{name} {kind}" for group in groups for name, kind in group)
         + f"""
 ) RETURNS boolean LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -231,12 +249,13 @@ BEGIN
       RAISE EXCEPTION 'node % was fenced', this_node USING ERRCODE = '{LEASE_LOST}';
     END IF;{first}
   END IF;"""
-        + "".join(f"\n  IF {group[0][0]} IS NOT NULL THEN\n    {sql}\n  END IF;" for group, sql in _GROUPS.items())
+        + "".join(f"\n  IF {group[0][0]} IS NOT NULL THEN\n    {sql}\n  END IF;" for group, sql in groups.items())
         + "\n  RETURN true;\nEND $$;\n"
     )
 
 
 _COMMIT = _commit(
+    _FIRST_GROUPS,
     "",
     """
     INSERT INTO commits VALUES (this_node, this_entry)
@@ -245,9 +264,7 @@ _COMMIT = _commit(
       RETURN false;   -- it was committed before, and the acknowledgement was lost
     END IF;""",
 )
-_COMMIT_AFTER = _commit(
-    " entry_before bigint,",
-    f"""
+_AFTER = f"""
     UPDATE commits SET entry = this_entry WHERE node = this_node AND entry = entry_before;
     IF NOT FOUND THEN
       IF EXISTS (SELECT FROM commits WHERE node = this_node AND entry >= this_entry) THEN
@@ -255,8 +272,8 @@ _COMMIT_AFTER = _commit(
       END IF;
       RAISE EXCEPTION 'entry % of node % is not here any more', entry_before, this_node
         USING ERRCODE = '{WENT_BACK}';
-    END IF;""",
-)
+    END IF;"""
+_COMMIT_AFTER = _commit(_FIRST_GROUPS, " entry_before bigint,", _AFTER)
 
 COMMIT = f"SELECT commit_batch({', '.join(f'${n}' for n in range(1, len(PARTS) + 4))})"
 """The statement of a commit."""
@@ -315,6 +332,18 @@ _RECORDED = (views_of(Postgres(), RECORDED) + tools_view(Postgres()) + guarded_s
     "CREATE VIEW", "CREATE OR REPLACE VIEW"
 )
 
+# What went wrong that no transition tells was told at once, and could not be looked up afterwards.
+_NOTICES = (
+    """
+CREATE TABLE notice_records (key bigint PRIMARY KEY, at double precision NOT NULL, record text NOT NULL)
+  WITH (fillfactor = 50);
+CREATE INDEX newest_notices ON notice_records (at, key);
+DROP FUNCTION commit_batch;
+"""
+    + _commit(_GROUPS, " entry_before bigint,", _AFTER)
+    + notices_view(Postgres())
+)
+
 MIGRATIONS = (
     NODES + INBOX + _RECORDS + _COMMIT + _PRINTED + views(Postgres()) + document_views(Postgres()),
     _NAMED,
@@ -324,5 +353,6 @@ MIGRATIONS = (
     _ENDED,
     _MEASURED,
     _RECORDED,
+    _NOTICES,
 )
 """What brings a database from version n to n + 1."""

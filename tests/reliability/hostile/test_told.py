@@ -1,33 +1,148 @@
-"""Every place where an application's code is called: that it raised is told wherever somebody may be listening.
+"""Every way in which something of an application can fail: it is told wherever somebody may be listening, and kept.
 
-The places are those of `test_users_code.py`; a new one is held against this, too.
+A table without an empty cell: `WAYS` x standard error where nothing is configured, `logging`, structlog, events,
+metrics, the journal, the command line and the board. The ways are the places of `test_users_code.py`, a new one of
+which is held against this, too, and `MORE`: an alert, a timed event of a machine, the start of a worker, a module that
+does not import any more at a start. What cannot be told somewhere stands in `NOT_TOLD` or has a test of its own, with
+the reason.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import sys
+import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
 from typing import Any
+from unittest import mock
 
+import httpx
+import msgspec
 import pytest
 import structlog
 
-from callboard import Notice, Runtime
+from callboard import (
+    Alert,
+    Approval,
+    Fire,
+    HealthChecks,
+    Machine,
+    MachineActor,
+    Notice,
+    Runtime,
+    State,
+    Timed,
+    Transition,
+    Worker,
+)
+from callboard.runtime.cli import _app
+from callboard.runtime.cli.trouble import answer
 from callboard.runtime.host import Host
+from callboard.runtime.journal.contract import Journal
+from callboard.runtime.journal.memory import MemoryJournal
+from callboard.runtime.journal.reader import SqliteReader
+from callboard.runtime.journal.sqlite import SqliteJournal
 from callboard.runtime.metrics import Metrics
+from callboard.web import board
 
+from . import guests
 from . import test_users_code as places
 
 pytestmark = [pytest.mark.anyio, pytest.mark.laboratory]
 Place = Callable[[Callable[[], Any]], Awaitable[None]]
 
 NOT_TOLD = {
-    places.in_a_module_that_is_imported,  # `submit` raises it
+    places.in_a_module_that_is_imported,  # `submit` raises it, to whom it belongs
     places.in_a_body_on_the_loop_with_a_task_group,  # told as the group that it is in
     places.in_a_processor_of_structlog,  # see below: it is the log itself that cannot tell
 }
-TOLD = [place for place in places.RAISE_IN if place not in NOT_TOLD]
+
+
+# -- more ways --------------------------------------------------------------------------------------------------------
+
+new_journal: Callable[[], Journal] = MemoryJournal
+"""What two runtimes of one place go on with, one after the other."""
+
+
+async def in_an_alert(act: places.Act) -> None:
+    async def later() -> Any:
+        return act()
+
+    async def body() -> None:
+        raise ValueError("which is to be told")
+
+    for function in (places.plain(act), later):
+        async with places.undisturbed() as (runtime, told):
+            spec = msgspec.structs.replace(places.only("w", run=body), alerts=[Alert(run=function)])
+            assert not (await (await runtime.submit(spec)).wait()).ok
+            await places.until(lambda told=told: any(notice.event == "hook_failed" for notice in told))
+
+
+class Limits(msgspec.Struct):
+    """The facts of a machine that goes off by itself."""
+
+    limit: float = 0.01
+
+
+async def in_a_timed_event_of_a_machine(act: places.Act) -> None:
+    def guard(facts: Any, payload: Any) -> Any:
+        return act()
+
+    rows = [Transition("OFF", "PRESS", "ON"), Transition("ON", "LAPSE", "OFF", guard)]
+    lamp = Machine("lamp", "OFF", [State("OFF"), State("ON")], rows, endless=True)
+    async with places.undisturbed() as (runtime, told):
+        ref = runtime.spawn(MachineActor(lamp, Limits(), timed=[Timed("ON", "LAPSE", "limit")]), name="m")
+        await ref.ask(Fire("PRESS"))
+        await places.until(lambda: any(notice.event == "timed_event_refused" for notice in told))
+        assert ref.state == "ON"
+
+
+async def in_the_start_of_a_worker(act: places.Act) -> None:
+    del act  # no code of the application's runs in it: that its process does not come up is enough
+    health = HealthChecks(start_timeout=0.5)
+    with tempfile.TemporaryDirectory() as folder:
+        frozen = Path(folder, "python")
+        frozen.write_text("#!/bin/sh\nkill -STOP $$\n")
+        frozen.chmod(0o755)
+        with mock.patch.object(sys, "executable", str(frozen)):
+            async with places.undisturbed(health_checks=health) as (runtime, _):
+                await runtime.start_worker(Worker("late", engine="process"))
+                spec = places.only("w", run="tests.reliability.hostile.guests:gives", engine="process", on_loss="fail")
+                outcome = await (await runtime.submit(spec)).wait()
+                assert outcome.tasks["t"].lost_attempts == 1
+
+
+async def in_a_module_that_is_imported_at_a_start(act: places.Act) -> None:
+    journal, name = new_journal(), "tests.reliability.hostile.broken"
+    guests.now = lambda: None  # type: ignore[attr-defined]
+    async with places.undisturbed(journal=journal) as (runtime, _):
+        spec = places.only("w", run=f"{name}:work", hold=Approval(), queue_timeout=0.05)
+        job = await runtime.submit(spec, id="held")
+        await places.until(lambda: job.task("t").record.state == "held")
+    guests.now = act  # type: ignore[attr-defined]
+    sys.modules.pop(name)
+    async with places.undisturbed(journal=journal) as (runtime, _):
+        job = await runtime.job("held")
+        await job.task("t").approve(by="ana")
+        outcome = await job.wait()
+        assert outcome.tasks["t"].state == "failed"
+
+
+MORE: list[Place] = [
+    in_an_alert, in_a_timed_event_of_a_machine, in_the_start_of_a_worker, in_a_module_that_is_imported_at_a_start,
+]  # fmt: skip
+WAYS = [*(place for place in places.RAISE_IN if place not in NOT_TOLD), *MORE]
+SIGNS: dict[Place, str] = {in_the_start_of_a_worker: "process did not start within"}
+
+
+def sign_of(place: Place) -> str:
+    """What is to be found where it is told."""
+    return SIGNS.get(place, "ShelfFell")
+
+
+# -- where it is told -------------------------------------------------------------------------------------------------
 
 
 class ShelfFell(Exception):  # noqa: N818 - it says what happened
@@ -45,6 +160,8 @@ class Heard:
         self.events: list[str] = []
         self.trouble: list[Notice] = []
         self.metrics: list[Metrics] = []
+        self.journals: list[Path] = []  # the files of those that have been left
+        self.board: list[str] = []  # what it answers before they are
 
 
 @pytest.fixture
@@ -62,6 +179,42 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> Heard:
 
     monkeypatch.setattr(places, "undisturbed", listening)
     return heard
+
+
+class AnyFunctions(SqliteJournal):
+    """A file in which functions may stand that no restart could find again: those of a test."""
+
+    durable_medium = False
+
+
+@pytest.fixture
+def filed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Heard:
+    """The same, with a journal in a file for each runtime."""
+    heard, undisturbed = Heard(), places.undisturbed
+
+    def journal() -> Journal:
+        heard.journals.append(tmp_path / f"state-{len(heard.journals)}.db")
+        return AnyFunctions(heard.journals[-1])
+
+    @contextlib.asynccontextmanager
+    async def filing(**settings: Any) -> AsyncIterator[tuple[Runtime, list[Notice]]]:
+        given = settings.pop("journal", None)
+        again = journal() if given is None else AnyFunctions(heard.journals[-1])  # which is opened once
+        async with undisturbed(journal=again, **settings) as (runtime, told):
+            yield runtime, told
+            await runtime.settled(20)
+            heard.board += await _on_the_board(runtime)
+
+    monkeypatch.setattr(places, "undisturbed", filing)
+    monkeypatch.setitem(globals(), "new_journal", journal)
+    return heard
+
+
+async def _on_the_board(runtime: Runtime) -> list[str]:
+    transport = httpx.ASGITransport(app=board(runtime))
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8470") as client:
+        paths = ("/api/notices?limit=500", "/api/transitions?limit=500")
+        return [(await client.get(path)).raise_for_status().text for path in paths]
 
 
 @pytest.fixture
@@ -89,10 +242,10 @@ def own_structlog(no_logs: object) -> Iterator[list[str]]:
     structlog.reset_defaults()
 
 
-@pytest.mark.parametrize("place", TOLD, ids=lambda place: place.__name__)
+@pytest.mark.parametrize("place", WAYS, ids=lambda place: place.__name__)
 async def test_it_is_an_event_and_a_number(place: Place, heard: Heard) -> None:
     await place(falls)
-    assert any("ShelfFell" in event for event in heard.events)
+    assert any(sign_of(place) in event for event in heard.events)
     counted = [
         *(notice for metrics in heard.metrics for notice in metrics.notices),
         *(key for metrics in heard.metrics for key in metrics.transitions if key[-1] in {"error", "critical"}),
@@ -100,15 +253,15 @@ async def test_it_is_an_event_and_a_number(place: Place, heard: Heard) -> None:
     assert counted
 
 
-@pytest.mark.parametrize("place", TOLD, ids=lambda place: place.__name__)
+@pytest.mark.parametrize("place", WAYS, ids=lambda place: place.__name__)
 async def test_it_is_on_standard_error_where_nothing_is_configured(
     place: Place, no_logs: object, nobody_is_told: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await place(falls)
-    assert "ShelfFell" in capsys.readouterr().err
+    assert sign_of(place) in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("place", TOLD, ids=lambda place: place.__name__)
+@pytest.mark.parametrize("place", WAYS, ids=lambda place: place.__name__)
 async def test_it_is_a_line_of_logging(place: Place, no_logs: logging.Logger) -> None:
     lines: list[logging.LogRecord] = []
 
@@ -118,13 +271,43 @@ async def test_it_is_a_line_of_logging(place: Place, no_logs: logging.Logger) ->
 
     no_logs.addHandler(Keeps())
     await place(falls)
-    assert [line for line in lines if line.levelno >= logging.WARNING and "ShelfFell" in line.getMessage()]
+    assert [line for line in lines if line.levelno >= logging.WARNING and sign_of(place) in line.getMessage()]
 
 
-@pytest.mark.parametrize("place", TOLD, ids=lambda place: place.__name__)
+@pytest.mark.parametrize("place", WAYS, ids=lambda place: place.__name__)
 async def test_it_is_a_line_of_structlog(place: Place, own_structlog: list[str]) -> None:
     await place(falls)
-    assert any("ShelfFell" in line for line in own_structlog)
+    assert any(sign_of(place) in line for line in own_structlog)
+
+
+@pytest.mark.parametrize("anyio_backend", [("asyncio", {"use_uvloop": False})], ids=["asyncio"])  # as the board has it
+@pytest.mark.parametrize("place", WAYS, ids=lambda place: place.__name__)
+async def test_it_is_in_the_journal_told_by_the_command_line_and_on_the_board(
+    place: Place, filed: Heard, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await place(falls)
+    sign = sign_of(place)
+    assert any(sign in answered for answered in filed.board)
+    for file in dict.fromkeys(filed.journals):
+        assert [text for text in _kept(file) if sign in text], file
+        capsys.readouterr()
+        for command in ("notices", "history"):
+            monkeypatch.setattr(sys, "argv", ["callboard", command, "--journal", str(file), "--json"])
+            assert answer(_app) == 0
+        assert sign in capsys.readouterr().out
+
+
+def _kept(file: Path) -> list[str]:
+    with contextlib.closing(SqliteReader(file)) as reader:
+        return [*map(repr, reader.notices(limit=1_000)), *map(repr, reader.transitions())]
+
+
+@pytest.mark.parametrize("anyio_backend", [("asyncio", {"use_uvloop": False})], ids=["asyncio"])
+async def test_a_log_that_raises_is_in_the_journal_and_on_the_board(filed: Heard, no_logs: object) -> None:
+    await places.in_a_processor_of_structlog(falls)
+    assert any("ShelfFell" in answered for answered in filed.board)
+    (file,) = filed.journals
+    assert [text for text in _kept(file) if "log_failed" in text and "ShelfFell" in text]
 
 
 async def test_a_log_that_raises_is_told_to_all_others(

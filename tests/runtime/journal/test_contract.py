@@ -12,11 +12,12 @@ import pytest
 
 from callboard.actors.base_record import Record
 from callboard.actors.loading import Loaded
+from callboard.actors.notices import NoticeRecord
 from callboard.actors.records import AnyRecord, BreakerRecord, JobRecord, MachineRecord, OutboxRow, WorkstreamRecord
 from callboard.actors.task_record import Allowed, Process, Produced, TaskRecord, Trouble
 from callboard.actors.transitions import Transitioned
 from callboard.runtime.journal.cluster import EPOCH
-from callboard.runtime.journal.contract import Entry, Journal
+from callboard.runtime.journal.contract import NOTICES_KEPT, Entry, Journal
 from callboard.runtime.journal.memory import MemoryJournal
 from callboard.runtime.journal.postgres.journal import PostgresJournal
 from callboard.runtime.journal.sqlite import SqliteJournal
@@ -427,3 +428,43 @@ def test_a_machine_and_a_job_of_one_name_have_a_history_each(bench: Bench) -> No
     )
     assert [row.kind for row in bench.journal.transitions(job_id="x")] == ["job"]
     assert {row.kind for row in bench.journal.transitions(entity_id="x")} == {"job", "machine"}
+
+
+def notice(key: int, at: float, **more: Any) -> NoticeRecord:
+    return NoticeRecord(**{
+        "key": key, "event": "actor_failed", "severity": "error", "kind": "actor", "text": f"no. {key}",
+        "first_at": at, "at": at, **more,
+    })  # fmt: skip
+
+
+def test_notices_come_back_exactly_those_told_of_last_first(bench: Bench) -> None:
+    first = notice(
+        1, 5.5, entity_id="echo", text="a \ud800 \x00 \n text", error="ValueError", message="str", others=True,
+        traceback='Traceback:\n  "x"', node="n", severity="critical",
+    )  # fmt: skip
+    second, third = notice(2, 7.0, entity_id="j@1/a", job_id="j"), notice(3, 6.0, entity_id="echo")
+    bench.write(entry(notices=[first]), entry(job(9), notices=[second]), entry(notices=[third]))
+    again = msgspec.structs.replace(first, count=12, at=8.0)
+    bench.write(entry(notices=[msgspec.structs.replace(first, count=7, at=7.5)]), entry(notices=[again]))
+    loaded = numbered(bench.again(), 9, 0)
+    assert loaded.last_key == 9
+    found = bench.journal.notices()
+    assert [one.key for one in found] == [1, 2, 3]
+    assert msgspec.structs.replace(found[0], text="") == msgspec.structs.replace(again, text="")
+    assert found[1:] == [second, third]
+    assert [one.key for one in bench.journal.notices(since=7.0)] == [1, 2]
+    assert [one.key for one in bench.journal.notices(about="echo")] == [1, 3]
+    assert [one.key for one in bench.journal.notices(about="j")] == [2]
+    assert [one.key for one in bench.journal.notices(first=1, limit=1)] == [2]
+
+
+def test_a_notice_s_key_is_given_to_nothing_else(bench: Bench) -> None:
+    bench.write(entry(notices=[notice(77, 1.0)]))
+    assert numbered(bench.again(), 77, 0).last_key == 77
+
+
+def test_only_so_many_notices_are_kept(bench: Bench) -> None:
+    bench.write(entry(notices=[notice(key, float(key)) for key in range(1, NOTICES_KEPT + 1)]))
+    bench.write(entry(notices=[notice(NOTICES_KEPT + key, float(NOTICES_KEPT + key)) for key in range(1, 4)]))
+    left = [one.key for one in bench.journal.notices(limit=2 * NOTICES_KEPT)]
+    assert (len(left), left[0], left[-1]) == (NOTICES_KEPT, NOTICES_KEPT + 3, 4)

@@ -310,3 +310,33 @@ async def test_what_is_owed_is_told(tmp_path: Path) -> None:
         assert one == {
             "kind": "hook", "owner": "j1@1/a", "event": "on_completed", "runs": "sleep 60", "job_id": "j1", "tries": 0,
         }  # fmt: skip
+
+
+async def test_what_went_wrong_that_no_transition_tells_is_told(runtime: Runtime, client: httpx.AsyncClient) -> None:
+    notice = runtime._host.notice
+    notice("only_said", "info", "nothing is wrong")
+    for number in range(3):
+        told = ValueError("no such channel")
+        notice(
+            "actor_failed", "error", f"echo failed, {number}", kind="actor", entity_id="echo", raised=told,
+            message="str", traceback="Traceback:\n  <b>",
+        )  # fmt: skip
+    notice("odd", "warning", "something is", kind="job", entity_id="j1", job_id="j1")
+    await runtime.settled(60)
+    page = await get(client, "/api/notices?limit=1")
+    (odd,) = page["items"]
+    assert (odd["event"], odd["severity"], odd["job_id"]) == ("odd", "warning", "j1")
+    assert (odd["count"], odd["error"]) == (1, None)
+    (failed,) = (await get(client, f"/api/notices?limit=1&cursor={page['next']}"))["items"]
+    assert failed.pop("at") >= failed.pop("first_at")
+    assert failed.pop("id") > 0
+    assert failed.pop("count") in {1, 3}  # a second later at the latest it is 3
+    assert failed.pop("text").startswith("echo failed")
+    assert failed == {
+        "event": "actor_failed", "severity": "error", "kind": "actor", "entity_id": "echo", "job_id": None,
+        "error": "ValueError", "message": "str", "traceback": "Traceback:\n  <b>", "others": False, "node": None,
+    }  # fmt: skip
+    assert len((await get(client, "/api/notices"))["items"]) == 2
+    assert [one["event"] for one in (await get(client, "/api/notices?about=j1"))["items"]] == ["odd"]
+    assert (await get(client, f"/api/notices?since={runtime.now() + 60}"))["items"] == []
+    assert (await client.get("/api/notices?since=never")).status_code == 422

@@ -1,4 +1,5 @@
-// The workers: whether they live, what they carry of what they can, and when they were last heard of.
+// The workers: whether they live, what they carry of what they can, and when they were last heard of. Below them, what
+// went wrong lately that no transition tells.
 
 import { html } from "../vendor/ui.js";
 import { Actions } from "../actions.js";
@@ -6,6 +7,7 @@ import { Ago, Countdown, Empty, Loaded, Name, Page, State } from "../components.
 import { Still, useStill } from "../still.js";
 import { segments, useList } from "../store.js";
 import { counted, number, safe } from "../text.js";
+import { Notices } from "./notices.js";
 
 const SLOTS = 16; // capacities up to this are shown slot by slot
 
@@ -19,6 +21,7 @@ export function View() {
       ? html`<${Table} items=${all} list=${workers} />`
       : html`<${Empty} title="There are no workers"><p>A runtime starts those that it was given, one for its event loop unless told otherwise.</p><//>`}
     <//>
+    <${Notices} />
   <//>`;
 }
 
