@@ -5,7 +5,8 @@ Rules
 - The sockets of this process are looked at, and nothing is done to them.
 - All are looked through once for an address; afterwards only the one that was found, until that is closed.
 - Where none is found at first (a server that listens in another process, or a test without one), nothing is said.
-- An address is what ASGI calls `server`: a host and a port, or the path of a socket and None.
+- An address is what ASGI calls `server`: a host and a port, or the path of a socket and None. A server that listens at
+  a Unix socket and does not say so (hypercorn) has the one at which this process listens.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 Address: TypeAlias = int | str
-"""A port, or the path of a socket."""
+"""A port, or the path of a Unix socket; `UNSAID` for whichever Unix socket there is."""
+UNSAID = ""
 Found: TypeAlias = tuple[int, int]
 """A descriptor, and the inode that it stands for: numbers of descriptors are used again."""
 KEPT = 16
@@ -33,6 +35,8 @@ def address_of(scope: Any) -> Address | None:  # Any: what an ASGI server says
             return port
         case (str() as path, None) | [str() as path, None]:
             return path
+        case None:
+            return UNSAID
         case _:
             return None
 
@@ -91,6 +95,8 @@ def _listens(number: int, address: Address) -> bool:
     try:
         if not one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
             return False
+        if address == UNSAID:
+            return one.family == getattr(socket, "AF_UNIX", None)
         name: tuple[object, ...] | str | bytes = one.getsockname()
     except OSError:
         return False

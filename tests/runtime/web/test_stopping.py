@@ -20,14 +20,18 @@ from anyio.from_thread import start_blocking_portal
 
 from callboard import Runtime
 from callboard.runtime.web import stopping
-from callboard.runtime.web.listening import KEPT, Listening, address_of
+from callboard.runtime.web.listening import KEPT, UNSAID, Listening, address_of
 from callboard.runtime.web.stopping import told_to_stop
 from callboard.web import board
 
 ENDS = 20.0
 """Seconds in which it ends: what is not answered has three, and leaving a runtime some."""
 
+DEPLOYING = Path(__file__).parents[3] / "docs" / "deploying.md"
+
 PROGRAM = """
+    import os
+
     from callboard import Runtime
     from callboard.web import board
 
@@ -41,6 +45,7 @@ PROGRAM = """
             await send({"type": "lifespan.startup.complete"})
             await receive()
             await runtime.close()
+            open(f"left.{os.getpid()}", "w").close()
             await send({"type": "lifespan.shutdown.complete"})
         else:
             await boarding(scope, receive, send)
@@ -55,12 +60,24 @@ def free_port() -> int:
 
 
 class Server:
-    """A program of its own that a server serves, with its defaults."""
+    """A program of its own that a server serves, with its defaults; the board is at the prefix."""
 
-    def __init__(self, folder: Path, *options: str, journal: str = '"state.db"', by: str = "uvicorn") -> None:
-        (folder / "app.py").write_text(textwrap.dedent(PROGRAM).replace("JOURNAL", journal))
+    def __init__(
+        self,
+        folder: Path,
+        *options: str,
+        journal: str = '"state.db"',
+        by: str = "uvicorn",
+        at: str = "a port",
+        program: str = PROGRAM,
+        prefix: str = "",
+    ) -> None:
+        (folder / "app.py").write_text(textwrap.dedent(program).replace("JOURNAL", journal))
         self.port = free_port()
-        where = ["--port", str(self.port)] if by == "uvicorn" else ["--bind", f"127.0.0.1:{self.port}"]
+        self.path = None if at == "a port" else str(folder / "board.sock")
+        self.prefix = prefix
+        bound = f"127.0.0.1:{self.port}" if self.path is None else f"unix:{self.path}"
+        where = ["--bind", bound] if by == "hypercorn" else ["--port", str(self.port)]
         command = [sys.executable, "-m", by, "app:app", *where, *options]
         self.process = subprocess.Popen(
             command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -78,8 +95,19 @@ class Server:
 
     def ask(self, line: str, *more: str, body: str = "", close: bool = False) -> Any:
         """Ask something; returns the file that the answer is read from."""
-        connection = socket.create_connection(("127.0.0.1", self.port), timeout=30)
-        lines = [line, "Host: localhost", *more, *(["Connection: close"] if close else [])]
+        connection = socket.socket(socket.AF_INET if self.path is None else socket.AF_UNIX)
+        connection.settimeout(30)
+        try:
+            connection.connect(self.path or ("127.0.0.1", self.port))
+        except OSError:
+            connection.close()
+            raise
+        lines = [
+            line.replace(" /", f" {self.prefix}/", 1),
+            "Host: localhost",
+            *more,
+            *(["Connection: close"] if close else []),
+        ]
         if body:
             lines += ["Content-Type: application/json", f"Content-Length: {len(body)}"]
         connection.sendall("\r\n".join([*lines, "", body]).encode())
@@ -101,8 +129,8 @@ class Server:
 
 
 @contextmanager
-def served(folder: Path, *options: str, journal: str = '"state.db"', by: str = "uvicorn") -> Iterator[Server]:
-    server = Server(folder, *options, journal=journal, by=by)
+def served(folder: Path, *options: str, **how: str) -> Iterator[Server]:
+    server = Server(folder, *options, **how)
     try:
         yield server
     finally:
@@ -158,17 +186,46 @@ def test_several_processes_of_a_server_end_too(tmp_path: Path) -> None:
             assert b"event: closing" in stream.read()
 
 
+@pytest.mark.parametrize("at", ["a port", "a path"])
 @pytest.mark.parametrize("worker_class", ["asyncio", "uvloop", "trio"])
-def test_a_server_that_is_not_uvicorn_ends_too(worker_class: str, tmp_path: Path) -> None:
-    """hypercorn waits without a limit from Python 3.12 on, and cuts streams off before."""
+def test_a_server_that_is_not_uvicorn_ends_too(worker_class: str, at: str, tmp_path: Path) -> None:
+    """hypercorn waits without a limit from Python 3.12 on, and cuts streams off before. It does not say that a request
+    has come to a Unix socket.
+    """
     pytest.importorskip("hypercorn")
     pytest.importorskip(worker_class)
-    with served(tmp_path, "--worker-class", worker_class, by="hypercorn") as server:
+    with served(tmp_path, "--worker-class", worker_class, by="hypercorn", at=at) as server:
         stream = server.ask("GET /api/events HTTP/1.1")
         while b"text/event-stream" not in stream.readline():
             pass
         server.ends()
         assert b"event: closing" in stream.read()
+
+
+def test_hypercorn_with_several_workers_has_all_leave_their_runtimes_where_those_take_signals(tmp_path: Path) -> None:
+    """It kills the others by SIGTERM once the first one has ended: the one that drains here."""
+    pytest.importorskip("hypercorn")
+    with served(tmp_path, "--workers", "2", journal="None, signals=True", by="hypercorn") as server:
+        body = '{"workstream": {"name": "w", "tasks": [{"name": "a", "command": ["sleep", "600"]}]}, "id": "w"}'
+        assert server.ask("POST /api/jobs HTTP/1.1", body=body).readline().split()[1] == b"201"
+        server.ends()
+        assert len(list(tmp_path.glob("left.*"))) == 2
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_granian_ends_as_the_documents_tell(loop: str, tmp_path: Path) -> None:
+    pytest.importorskip("granian")
+    pytest.importorskip(loop)
+    program = DEPLOYING.read_text().partition("### granian")[2].partition("```python\n")[2].partition("```")[0]
+    options = ("--interface", "asgi", "--loop", loop)
+    with served(tmp_path, *options, by="granian", program=program, prefix="/board") as server:
+        stream = server.ask("GET /api/events HTTP/1.1")
+        while b"text/event-stream" not in stream.readline():
+            pass
+        said = server.ends()
+        assert b"event: closing" in stream.read()
+        assert server.process.returncode == 0
+        assert "Traceback" not in said
 
 
 @pytest.mark.parametrize("known_by", ["its connections", "its socket"])
@@ -273,13 +330,27 @@ def test_a_server_is_known_by_the_path_of_its_socket(tmp_path: Path) -> None:
     assert listening.closed(address)
 
 
+def test_a_server_that_does_not_say_where_it_listens_has_the_unix_socket_of_its_process(tmp_path: Path) -> None:
+    path, listening = str(tmp_path / "board.sock"), Listening()
+    assert address_of({}) == address_of({"server": None}) == UNSAID
+    with socket.create_server(("127.0.0.1", 0)):  # is none
+        assert not listening.closed(UNSAID)
+        listening = Listening()
+        with socket.socket(socket.AF_UNIX) as one, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as bell:
+            bell.bind(str(tmp_path / "bell.sock"))  # at which nobody listens
+            one.bind(path)
+            one.listen()
+            assert not listening.closed(UNSAID)
+            one.close()
+            assert listening.closed(UNSAID)
+
+
 def test_of_a_server_that_listens_elsewhere_or_nowhere_nothing_is_said() -> None:
     looked: list[object] = []
     listening = Listening(looked.append)  # finds nothing
     for server in (None, ("testserver", 80), ["testserver", 80], ("testserver", None), ("testserver",), 80):
         assert not listening.closed(address_of({"server": server}))
-    assert address_of({}) is None
-    assert looked == [80, "testserver"]
+    assert looked == [UNSAID, 80, "testserver"]
 
 
 def test_few_addresses_are_kept_in_mind() -> None:
