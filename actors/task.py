@@ -19,6 +19,7 @@ from ..machines import Event, Standing, TaskState
 from .approval import ApprovalActor, Asks
 from .attempts import (
     CANCELLING,
+    EXHAUSTED,
     FAIL,
     HALF_OPEN,
     INTERNAL,
@@ -27,6 +28,7 @@ from .attempts import (
     STOP_MARGIN,
     TIMED_OUT,
     VALIDATING,
+    Failure,
 )  # fmt: skip
 from .base_record import Cancellation
 from .checks import SAID
@@ -181,7 +183,12 @@ class TaskActor(Protected[TaskRecord], QueueingTask):
     def not_passed(self, error: str) -> None:
         """An acceptance test was not met."""
         changed = replace(self._with_error(error, "validation_failed"), worker=None, worker_id=None)
-        self.fire(Event.VALIDATION_FAILED, changed, reason=error)
+        failure = Failure(permanent=True)  # the same result would not pass another time
+        told = None
+        if self.machine.transition(S.VALIDATING, Event.VALIDATION_FAILED, changed, failure).target == S.CIRCUIT_OPEN:
+            changed = replace(changed, parked=EXHAUSTED, queued_at=self.kernel.at)
+            told = {"parked": EXHAUSTED}
+        self.fire(Event.VALIDATION_FAILED, changed, failure, error, told)
 
     def _condition_ended(self, ended: CallEnded) -> None:
         if self.record.state != PENDING:

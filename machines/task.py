@@ -13,6 +13,8 @@ Rules
 - A requeue in `running` gives the try back: it is counted as neither failed nor lost. So does a deferral: the body
   asked to be run later. How many of those there may be is asked before it is called one.
 - Validating again after an interruption counts nothing; the body is not run again.
+- A failed validation counts as a permanent failure: the same result would not pass another time. So a task that parks
+  when its attempts are used up is parked after it, too.
 - A task that was the breaker's probe parks on failure, whatever its attempts: the breaker is open again.
 - Slots belong to attempts, not to states: a cancelled task's slot is free only when its body is gone.
 
@@ -286,6 +288,7 @@ TASK: Final = Machine(
         *_ended_badly(S.TIMED_OUT),
         T(S.TIMED_OUT, E.CANCEL, S.CANCELLED),
         T(S.VALIDATING, E.VALIDATION_PASSED, S.COMPLETED),
+        T(S.VALIDATING, E.VALIDATION_FAILED, S.CIRCUIT_OPEN, parks_when_exhausted, severity="error"),
         T(S.VALIDATING, E.VALIDATION_FAILED, S.FAILED, severity="error"),
         T(S.VALIDATING, E.RECOVER, S.VALIDATING),
         T(S.VALIDATING, E.CANCEL, S.CANCELLED),

@@ -365,6 +365,16 @@ def test_a_guarded_task_parks_when_it_is_exhausted_and_after_the_same_error_thri
     assert events == {"spent": "max_retries_reached", "same": "same_error_repeated"}
 
 
+def test_a_guarded_task_whose_check_is_not_met_parks_as_after_a_permanent_error() -> None:
+    stage = staged("guarded")
+    stage.scripts["a.check"] = lambda call, entity: {"value": False}
+    stage.submit(flow(task("a", checks=[Check(run="m:c")])))
+    told = [as_event(row).to_state for row in stage.kept.transitions if row.kind == "task"]
+    assert told == ["PENDING", "IN_PROGRESS", "VALIDATING", "FAILED", "CIRCUIT_OPEN"]
+    assert stage.task("a").parked == "exhausted"
+    assert clean(stage) == []
+
+
 def test_a_guarded_task_that_may_fail_fails_and_holds_nobody_up_unless_it_says_that_it_parks() -> None:
     stage = staged("guarded", scripts={"may": fails(), "parks": fails()})
     stage.submit(flow(task("may", optional=True), task("plain"), task("parks", optional=True, on_exhausted="park")))

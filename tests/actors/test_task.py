@@ -10,6 +10,7 @@ from tests.actors.stage import Script, Stage, fails, fails_until, flow, hangs, t
 
 from callboard.actors.backoff import delay
 from callboard.actors.base_record import CheckResult
+from callboard.actors.commands import ResetTask
 from callboard.actors.messages import Beat, CallEnded, Drain, ProcessStarted
 from callboard.actors.spec import Breaker, Check, Condition, Defaults, Hook, Retry, Task, Tool, Worker
 from callboard.machines import InvalidTransitionError
@@ -542,6 +543,21 @@ def test_a_check_that_is_not_met_fails_the_task_without_a_retry(said: dict[str, 
     assert (record.state, record.last_error, record.error_type) == ("failed", error, "validation_failed")
     assert record.failed_attempts == 0
     assert stage.kernel.slots == {}
+
+
+def test_a_check_that_is_not_met_parks_a_task_that_parks_and_one_more_attempt_may_meet_it() -> None:
+    stage = Stage()
+    stage.scripts["a.check"] = lambda call, entity: {"value": entity.record.attempt > 2}
+    run(stage, task("a", checks=CHECKS, on_exhausted="park"))
+    record = stage.task("a")
+    assert (record.state, record.parked, record.attempt) == ("circuit_open", "exhausted", 1)
+    assert (record.last_error, record.error_type) == ("check 1 was not met", "validation_failed")
+    assert stage.kernel.slots == {}
+    stage.advance(10_000)  # its cooldown gives it one more; then somebody decides
+    assert (stage.task("a").state, stage.task("a").attempt) == ("circuit_open", 2)
+    stage.command(stage.actor("a"), ResetTask("the tests were wrong"))
+    assert (stage.task("a").state, stage.state()) == ("completed", "completed")
+    assert stage.audit() == []
 
 
 def test_a_check_that_takes_too_long_fails_the_task() -> None:

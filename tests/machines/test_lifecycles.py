@@ -73,7 +73,7 @@ EXPECTED: dict[str, dict[str, dict[str, str]]] = {
         "timed_out": {"fail": BAD_END, "cancel": "cancelled"},
         "validating": {
             "validation_passed": "completed",
-            "validation_failed": "failed",
+            "validation_failed": "circuit_open failed",
             "recover": "validating",
             "cancel": "cancelled",
             "cancel_graceful": "cancelling",

@@ -4,7 +4,7 @@
 | --- | --- |
 | effect_before_cause | something started, or was told, that the journal did not have yet |
 | started_after_cancel | a body started that the journal had cancelled, or ended |
-| run_twice | a body started whose result is in the journal |
+| run_twice | a body started whose result is in the journal, and no further attempt was granted |
 | token_twice | two things started under one token |
 | over_limit | more bodies ran at once on a worker, with a tool or in a workstream than may |
 | lost_command | what was acknowledged is not in the journal |
@@ -133,8 +133,9 @@ class Ledger:
         stream: Any = records.get(("workstream", run.stream))
         if stream is not None and stream.cause == "cancel" and stream.state == "cancelling":
             self.wrong("started_after_cancel", f"{run.entity} started, and the journal has {stream.id} cancelled")
+        more = task is not None and task.granted  # as after a result that did not pass its checks
         for other in self.world.disk.of(AttemptRecord):
-            if other.task == run.key and other.end == "succeeded":
+            if other.task == run.key and other.end == "succeeded" and not more:
                 self.wrong("run_twice", f"{run.entity} started, and attempt {other.attempt} had succeeded")
         self._limits(run)
 
