@@ -634,10 +634,10 @@ class RuntimeParts(ABC):
             raise JournalError("The journal was asked for too long while the runtime was left.") from None
 
     async def _read_at_last(self, question: Callable[[], T]) -> T:
-        """The same for what is asked before the journal closes, and is left to itself where that takes too long."""
+        """The same for what is asked before the journal closes: who waits for it has a limit, and leaves it then."""
         if self.journal.durable_medium:
             try:
-                return await self._own_questions.patiently(question)
+                return await self._own_questions.unless_cancelled(question)
             except GivenUp:
                 raise JournalError(UNREAD) from None
         return question()

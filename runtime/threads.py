@@ -127,8 +127,15 @@ class Lane:
 
     async def patiently(self, func: Callable[..., T], *args: Any) -> T:
         """Run a function in a thread, whoever is cancelled meanwhile. Raises GivenUp."""
+        return await self._until_given_up(func, args, shield=True)
+
+    async def unless_cancelled(self, func: Callable[..., T], *args: Any) -> T:
+        """Run a function in a thread, and leave it to itself where who asks is cancelled. Raises GivenUp."""
+        return await self._until_given_up(func, args, shield=False)
+
+    async def _until_given_up(self, func: Callable[..., T], args: tuple[Any, ...], *, shield: bool) -> T:
         asker = _asker.get()
-        with anyio.CancelScope(shield=True) as scope:
+        with anyio.CancelScope(shield=shield) as scope:
             self._waits.add(scope)
             if asker is not None:
                 asker.waits.add(scope)

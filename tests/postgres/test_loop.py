@@ -115,14 +115,15 @@ async def test_leaving_with_subscribers_stops_no_loop_where_the_journal_is_slow(
                 assert any(name.endswith("/x") for name in told)
 
 
+@pytest.mark.parametrize("limit", [0.0, 0.05])
 async def test_what_cannot_be_read_any_more_is_told_to_who_would_have_read_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: float
 ) -> None:
     answers = threading.Event()
     page = Past.page
 
     def late(past: Past) -> Any:
-        answers.wait(30)
+        assert answers.wait(60), "it was waited for"
         return page(past)
 
     monkeypatch.setattr(Past, "page", late)
@@ -131,7 +132,7 @@ async def test_what_cannot_be_read_any_more_is_told_to_who_would_have_read_it(
             job = await runtime.submit(Workstream("w", tasks=[Task("a", run=quick)]))
             events = job.events(notices=False)
             assert (await job.wait()).ok
-            monkeypatch.setattr(parts, "CLOSING", 0.0)
+            monkeypatch.setattr(parts, "CLOSING", limit)
         with pytest.raises(JournalError, match="did not answer in time"):
             assert [event async for event in events]
     finally:
