@@ -27,7 +27,8 @@ gap, repeat          error    a number of the log, or of an entity, is missing o
 starts_late          warning  the log does not begin at its first line: earlier states are taken as given. In a log of
                               document 001, which has no numbers: an entity's first line leaves another state
                               than the initial one; told of each
-part                 warning  a job (machine, worker) was run by another node before, whose log is not here; told once
+part                 warning  a job (machine, worker) was run by another node before, whose log is not here, or lacks
+                              its last lines; told once
 time_backwards       warning  a line is older than the one before it
 unknown_transition   error    the machine has no such row
 does_not_follow      error    the line starts from a state that its entity is not in
@@ -107,7 +108,7 @@ def audit_lines(
     machine_of: MachineOf | None = None,
 ) -> list[AuditFinding]:
     """Return what is wrong with a JSONL log. `lines` keep their line ends, as those of a binary file do."""
-    auditor = Auditor(machines, lifecycles=lifecycles, machine_of=machine_of)
+    auditor = Auditor(machines, lifecycles=lifecycles, machine_of=machine_of, logs=1)
     decode: _Decode = msgspec.json.Decoder(_Exactly).decode
     offset = unreadable = 0
     for number, (line, last) in enumerate(_with_last(lines), start=1):
@@ -137,7 +138,7 @@ def audit_logs(
     machine_of: MachineOf | None = None,
 ) -> list[AuditFinding]:
     """Return what is wrong with the logs of several nodes of one journal, by their names, which findings begin with."""
-    auditor = Auditor(machines, lifecycles=lifecycles, machine_of=machine_of)
+    auditor = Auditor(machines, lifecycles=lifecycles, machine_of=machine_of, logs=len(logs))
     read = [_numbered(auditor, name, lines) for name, lines in logs.items()]
     for _, number, offset, name, event in merge(*read, key=_seq_of):
         auditor.at(number, offset, name)

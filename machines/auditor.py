@@ -13,6 +13,11 @@ Rules
 - Of a journal that nodes share, a log is that of one node: what another one ran before stands in the log of that. A job
   (or a machine, or a worker) that begins in the middle is a part, told as such once; its state is taken as given from
   there. So is what comes back after lines elsewhere: then its numbers jump where an epoch begins, and nowhere else.
+  Nothing that happened in it before is held against it any more.
+- Where a job goes on in another epoch, lines of it may be missing before, and no number shows that: another node ran
+  some of it, or the log of one that was killed lacks its last lines, until that node has opened it again. So it is a
+  part, too, as soon as one of its lines cannot be without more of others. In a journal, which has them all, that is
+  wrong.
 - An entity whose creation names a lifecycle is held against the table of that, and against the invariants by the
   phases of its states. Where that lifecycle is not known, which is told once, or the creation is not there (the log
   begins later), it is held against neither. What a lifecycle is called is never imported: a log is no program.
@@ -27,7 +32,7 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from .invariants import PROBED, Broken, Entity, Probes, at_end, at_rest, created, moved
+from .invariants import PROBED, TOGETHER, Broken, Entity, Probes, at_end, at_rest, created, moved
 from .lifecycle import Lifecycle
 from .lifecycles import LIFECYCLES
 from .log import CREATE, EPOCH, BriefEvent, TransitionEvent
@@ -76,11 +81,14 @@ class Auditor:
         without: Iterable[tuple[int, int]] = (),
         lifecycles: Iterable[Lifecycle] = (),
         machine_of: MachineOf | None = None,
+        logs: int = 0,
     ) -> None:
         """without: the numbers, first to last, of what was archived and is rightly not in the log. lifecycles: those
         that entities may run by beside the published ones. machine_of: finds the machine of an entity of a kind that is
-        not in `machines`, by its first line.
+        not in `machines`, by its first line. logs: of how many nodes' logs these are the lines; 0: of none, but of a
+        journal, in which nothing is missing.
         """
+        self._logs = logs
         self._machines = machines
         self._machine_of = machine_of
         self._more: dict[tuple[str, str], Lifecycle] = {(more.name, more.kind): more for more in lifecycles}
@@ -103,6 +111,8 @@ class Auditor:
         self._taken = 0
         self._partial = False  # whether the log began before what is seen of it
         self._parts: set[str] = set()  # what began, or went on, in the log of another node
+        self._epochs: dict[str, int] = {}  # of logs: the last epoch of each job,
+        self._moved: set[str] = set()  # and those jobs that have gone on in another one
 
     def at(self, line: int, offset: int | None = None, log: str | None = None) -> None:
         """Say where the next line stands; log: in which one, of several."""
@@ -154,6 +164,11 @@ class Auditor:
         self._taken += 1
         if not self._in_order(event):
             return
+        if self._logs and not self._sparse and event.job_id is not None:
+            epoch = event.seq // EPOCH
+            if self._epochs.setdefault(event.job_id, epoch) != epoch:
+                self._epochs[event.job_id] = epoch
+                self._moved.add(event.job_id)
         key = (event.event_type, event.entity_id, event.run)
         entity = self._entities.get(key)
         if entity is None or _was_let_go(entity, event):
@@ -246,24 +261,37 @@ class Auditor:
     def _is_part(self, entity: Entity) -> bool:
         return (entity.job_id or entity.entity_id) in self._parts
 
-    def _note_part(self, event: TransitionEvent) -> None:
+    def _note_part(self, event: TransitionEvent | Entity) -> None:
         """Tell, once, that other lines about it are in the log of another node."""
         about = event.job_id or event.entity_id
         if about not in self._parts:
             self._parts.add(about)
             kind = event.kind if event.job_id is None else "job"
-            text = (
-                f"{kind} {about} was run by another node before, whose log has its lines up to here: it is held from "
-                "here on. Name that log, too, and all of it is"
-            )
-            self.find("part", text)
+            text = f"{kind} {about} was run by another node before, whose log has its lines up to here"
+            ways = "Name that log, too, and all of it is"
+            if self._logs > 1:
+                text = f"lines of {kind} {about} are missing before this one, which another node has committed"
+                ways = (
+                    "Name the log of that node, too; where it is here, have the node open it again, and it is filled in"
+                )
+            self.find("part", f"{text}: it is held from here on. {ways}")
+
+    def _let_go(self, job_id: str | None, workstream_id: str | None) -> None:
+        """Hold what a job does from now on against nothing that was before, or was not."""
+        if job_id is not None:
+            for key in (("job", job_id), ("workstream", workstream_id or "")):
+                known = self._parents.pop(key, None)
+                if known is not None:
+                    known.let_go()
 
     def _come_back(self, entity: Entity, event: TransitionEvent) -> None:
         """Take as given what became of it meanwhile, elsewhere."""
         self._note_part(event)
-        was_settled, parent = entity.settled, entity.parent
+        was_settled = entity.settled
         entity.enter(event.from_state or event.to_state)
         entity.seq, entity.told = event.entity_seq - 1, False
+        self._let_go(event.job_id, event.workstream_id)
+        parent = entity.parent
         if parent is not None and entity.settled != was_settled:
             over = 1 if entity.settled else -1
             parent.live -= over
@@ -361,10 +389,17 @@ class Auditor:
 
     def _broken(self, event: TransitionEvent, broken: Iterator[Broken]) -> None:
         for kind, text in broken:
-            self.find(kind, text, event)
+            if kind in TOGETHER and event.job_id in self._moved:
+                self._note_part(event)
+                self._let_go(event.job_id, event.workstream_id)
+            else:
+                self.find(kind, text, event)
 
     def _about(self, entity: Entity, broken: Iterator[Broken]) -> None:
         for kind, text in broken:
+            if kind in TOGETHER and (entity.job_id in self._moved or self._is_part(entity)):
+                self._note_part(entity)
+                continue
             self.find(kind, f"{entity.kind} {entity.entity_id}: {text}")
 
 

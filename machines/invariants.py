@@ -41,6 +41,11 @@ from .task import TaskState
 from .worker import WorkerState
 from .workstream import Standing, WorkstreamState, derive, standing
 
+TOGETHER: Final = frozenset(
+    {"alive_in_ended", "completed_with_bad", "dependencies_unmet", "derived_otherwise", "started_out_of_turn"}
+)
+"""The kinds of findings about an entity that lines of others decide: of what is in it, or is in the same."""
+
 # A finding's kind and its text.
 Broken: TypeAlias = tuple[str, str]
 
@@ -52,6 +57,7 @@ class Entity:
         "at_most",
         "attempt",
         "bad",
+        "begun_elsewhere",
         "brief",
         "children",
         "depends_on",
@@ -88,7 +94,7 @@ class Entity:
         self.kind: Final = kind
         self.entity_id: Final = entity_id
         self.machine: Final = machine
-        self.parent: Final = parent
+        self.parent = parent
         self.refined: Final = refined
         self.shown = ""  # its state, as the log says
         self.state = ""  # and what that means: in the runtime's own lifecycles it is the same
@@ -98,6 +104,7 @@ class Entity:
         self.job_id: str | None = None
         self.workstream_id: str | None = None
         # Of a parent.
+        self.begun_elsewhere = False  # whether what was in it before is not known whole
         self.children: list[Entity] = []
         self.live = 0  # children that have not ended
         self.ended_children = 0
@@ -148,6 +155,13 @@ class Entity:
         phase = str(self.refined.phases.get(state, state))
         ended_as = told.get("ended_as")
         self.state = ended_as if isinstance(ended_as, str) and phase in INSTEAD.get(ended_as, ()) else phase
+
+    def let_go(self) -> None:
+        """Know nothing any more of what is in it, nor have that hold it to what it is in."""
+        for child in self.children:
+            child.parent = None
+        self.children, self.live, self.ended_children, self.bad = [], 0, 0, 0
+        self.early, self.begun_elsewhere = False, True
 
     def lacks(self, phase: str) -> bool:
         """Whether its lifecycle has no state of that phase."""
@@ -269,7 +283,7 @@ def _as_derived(stream: Entity) -> Iterator[Broken]:
     """Compare the state that a workstream has entered with what its document's own function says of its tasks."""
     refined = stream.refined
     may_say = _MAY_SAY.get(stream.state)
-    if refined is None or refined.lifecycle.derive is None or may_say is None or stream.brief:
+    if refined is None or refined.lifecycle.derive is None or may_say is None or stream.brief or stream.begun_elsewhere:
         return
     derive_state, name = refined.lifecycle.derive, refined.lifecycle.name
     tasks = stream.children

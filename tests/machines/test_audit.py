@@ -97,6 +97,16 @@ def completed() -> Log:
     return log.steps("job", "job", "running succeed completed")
 
 
+def of_three() -> Log:
+    """A job with three tasks, of which the last one waits for both others."""
+    log = begun().steps("task", "t1", "-> pending").steps("task", "t2", "-> pending")
+    log.add("task", "t3", "-> pending", metadata={"depends_on": 2})
+    for task in ("t1", "t2", "t3"):
+        log.steps("task", task, *DONE)
+    log.steps("workstream", "ws", "executing succeed validating", "validating validation_passed completed")
+    return log.steps("job", "job", "running succeed completed")
+
+
 class TestCleanLogs:
     def test_an_empty_one(self) -> None:
         assert audit([]) == []
@@ -646,6 +656,21 @@ class TestLogsOfNodes:
         found = audit_logs({**logs, "b": _lines(wrong)})
         assert found[0].text.startswith("b: task t1: ")
         assert found[0].line == 2
+
+    @pytest.mark.parametrize("kept", range(14))
+    def test_the_last_lines_of_a_node_that_was_killed_may_be_missing(self, kept: int) -> None:
+        first, second = self.numbered(of_three(), (1, 13), (2, 100))  # the first of its tasks has ended
+        found = audit_logs({"a": _lines(first[:kept]), "b": _lines(second)})
+        assert [(one.severity, one.kind) for one in found] == [("warning", "part")] * (kept < 13)
+        assert all("have the node open it again, and it is filled in" in one.text for one in found)
+        if kept in range(9, 13):  # no number shows it
+            assert {one.severity for one in audit([*first[:kept], *second])} == {"error"}  # of a journal it is wrong
+
+    def test_what_ran_elsewhere_in_between_is_not_missed_in_the_log_of_one_node(self) -> None:
+        here, _, again = self.numbered(of_three(), (1, 9), (2, 4), (3, 100))
+        (part,) = audit_lines(_lines([*here, *again]))
+        assert part.kind == "part"
+        assert part.text.endswith("Name that log, too, and all of it is")
 
     def test_a_file_that_is_no_log_is_told_by_its_name_and_the_others_are_read(self) -> None:
         first, second = self.numbered(completed(), (1, 8), (2, 100))

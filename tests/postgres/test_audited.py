@@ -27,6 +27,9 @@ NODE = textwrap.dedent("""
     ]
 
     async def main():
+        if node == "again":
+            async with Runtime(url, node="a", lease=1.0, workers=[], jsonl="a.jsonl"):
+                return
         async with Runtime(url, node=node, lease=1.0, workers=WORKERS, jsonl=f"{node}.jsonl") as runtime:
             run = runtime.spawn(MachineActor(EXECUTION), name="run-7")
             if node == "a":
@@ -57,14 +60,25 @@ def test_logs_of_two_nodes_hold_each_by_itself_and_together(postgres: str, tmp_p
         assert first.stdout is not None
         assert first.stdout.readline() == "runs\n"
         first.kill()
+    log = tmp_path / "a.jsonl"  # lines are written after what they tell is durable: a kill may come in between
+    log.write_bytes(b"".join(log.read_bytes().splitlines(keepends=True)[:-5]))
     subprocess.run(command("b"), cwd=tmp_path, env=_env(), check=True, timeout=120)
-    logs = {name: (tmp_path / name).read_bytes().splitlines(keepends=True) for name in ("a.jsonl", "b.jsonl")}
+
+    def logs_now() -> dict[str, list[bytes]]:
+        return {name: (tmp_path / name).read_bytes().splitlines(keepends=True) for name in ("a.jsonl", "b.jsonl")}
+
+    assert {(one.severity, one.kind) for one in audit_logs(logs_now())} == {("warning", "part")}
+    subprocess.run(command("again"), cwd=tmp_path, env=_env(), check=True, timeout=120)
+    logs = logs_now()
     assert audit_lines(logs["a.jsonl"]) == []
     found = audit_lines(logs["b.jsonl"])
     assert {(one.severity, one.kind) for one in found} == {("warning", "part")}
     about = sorted(one.text.partition(" was run")[0] for one in found)
     assert about == ["job j", "machine run-7", "worker commands@a#1"]
     assert audit_logs(logs) == []
+    for count in range(len(logs["a.jsonl"])):
+        cut = audit_logs({**logs, "a.jsonl": logs["a.jsonl"][:count]})
+        assert {(one.severity, one.kind) for one in cut} <= {("warning", "part")}
     broken = {**logs, "b.jsonl": [line for line in logs["b.jsonl"] if b'"j@1/three"' not in line]}
     assert {one.kind for one in audit_logs(broken) if one.severity == "error"} >= {"gap"}
 
