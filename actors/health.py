@@ -201,6 +201,6 @@ def spec_of(record: WorkerRecord) -> Worker:
     return Worker(
         record.name, engine=cast("EngineName", record.engine), capacity=record.capacity,
         capabilities=record.capabilities, recycle_after=record.recycle_after, resources=record.resources,
-        labels=record.labels,
+        labels=record.labels, metadata=record.metadata,
         lifecycle=OWN if record.published is None else record.published.lifecycle,
     )  # fmt: skip

@@ -7,7 +7,7 @@ change is in `transitions.py`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -29,6 +29,7 @@ class JobRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=False)
     fingerprint: str = ""
     caller_id: bool = False
     by: str | None = None  # who submitted it, where that was said
+    description: str | None = None  # what its workstream says that it is for
     workstream: str | None = None  # its present workstream's id
     error: str | None = None
     runs: int = 1  # the number of its present workstream's run
@@ -101,6 +102,7 @@ class WorkerRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
     recycle_after: int | None = None  # attempts that one process of it runs
     resources: dict[str, float] = {}  # what its actor on a cluster reserves
     labels: dict[str, str] = {}  # what its node there is called
+    metadata: dict[str, Any] = {}  # what the application wants to find with it
     program: int = 0  # of which start of a program it is: the key of the first worker of that
     retired: bool = False  # an operator ended it: it is none of its program any more
 

@@ -34,6 +34,10 @@ MOST_SLOTS = 10
 """The most slots that a job may reserve (seed 002)."""
 MOST_CAPACITY = {"loop": 100_000, "thread": 1_000, "process": 1_000, "command": 1_000, "ray": 100_000}
 """The largest capacity of a worker, by its engine: a thread or a process each costs what a machine has few of."""
+LONGEST_DESCRIPTION = 10_000
+"""Characters of a workstream's description: its job's record has it, which is written at each transition."""
+LARGEST_METADATA = 16_384
+"""Bytes of a worker's metadata as JSON: so is its record."""
 MOST_ACTORS = 10_000
 """The most workers that one on a cluster may stand for."""
 
@@ -282,9 +286,12 @@ class Workstream(Named, frozen=True, kw_only=True):
     ended and before it is cancelled; together they have the cancel_timeout of its defaults. folder: where the modules
     of its functions are looked for first; a specification file's own folder, set on loading. lifecycle: as a task's,
     for itself, its job and its tasks, as far as that has states for them. archive: whether its job, with its children,
-    is moved out of the journal, into a file, once it has ended and the runtime is left (seed 001).
+    is moved out of the journal, into a file, once it has ended and the runtime is left (seed 001). description: what it
+    is for, for people (seed 002's `task_description`): at most `LONGEST_DESCRIPTION` characters; it says nothing about
+    what runs, so the same workstream with another one is the same.
     """
 
+    description: str | None = None
     tasks: list[Task] = []
     folder: str | None = None
     max_parallel: int | None = None
@@ -318,6 +325,8 @@ class Worker(Named, frozen=True, kw_only=True):
     Of the engine "ray" it is an actor on a Ray cluster. resources: what that reserves there, by Ray's names ("CPU",
     "GPU", "memory" in bytes, or one of the cluster's own); labels: what its node is called. Each of them is something
     that it can do, too: the name of a resource, and "label=value". count: it is so many workers, as of processes.
+
+    metadata: what people or their tools want to find with it (seed 002), at most `LARGEST_METADATA` bytes as JSON.
     """
 
     engine: EngineName
@@ -328,6 +337,7 @@ class Worker(Named, frozen=True, kw_only=True):
     labels: dict[str, str] = {}
     count: int | None = None
     lifecycle: LifecycleName = None
+    metadata: dict[str, Any] = {}
 
     def each(self) -> list[Worker]:
         """The workers that it stands for."""

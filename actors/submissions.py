@@ -49,6 +49,7 @@ def submit(kernel: Kernel, message: Submit) -> None:
         key=key, id=message.job_id, name=spec.name, state=JobState.SUBMITTED, run=run, runs=run, first=run,
         created_at=kernel.at, updated_at=kernel.at, fingerprint=message.fingerprint, caller_id=message.caller_id,
         stream=kernel.number(), worker_count=spec.worker_count or 0, by=message.by, archive=spec.archive,
+        description=spec.description,
         published=kernel.lifecycles.birth("job", kernel.lifecycles.of("job", spec.lifecycle)),
     )  # fmt: skip
     if parent is not None:
@@ -83,6 +84,7 @@ def next_run(kernel: Kernel, message: NextRun) -> None:
         first=before.first, created_at=kernel.at, updated_at=kernel.at, fingerprint=before.fingerprint,
         caller_id=before.caller_id, stream=kernel.number(), worker_count=before.worker_count, again=message.again,
         skip=skip, parent_id=before.parent_id, depth=before.depth, by=before.by, archive=before.archive,
+        description=message.workstream.description,
         published=kernel.lifecycles.birth("job", kernel.lifecycles.of("job", message.workstream.lifecycle)),
     )  # fmt: skip
     if parent is not None:

@@ -204,7 +204,7 @@ class SupervisorActor:
             key=key, program=kernel.program, id=f"{kernel.placed(spec.name)}#{run}", name=spec.name,
             state=WorkerState.INITIALIZING, run=run, created_at=kernel.at, updated_at=kernel.at, engine=spec.engine,
             capacity=capacity, capabilities=spec.abilities(), recycle_after=spec.recycle_after,
-            resources=spec.resources, labels=spec.labels,
+            resources=spec.resources, labels=spec.labels, metadata=spec.metadata,
             paused=pause is not None, pause_reason=pause,
             published=kernel.lifecycles.birth("worker", kernel.lifecycles.of("worker", spec.lifecycle)),
         )  # fmt: skip

@@ -32,6 +32,8 @@ from .lifecycles import Lifecycles
 from .names import folded, name_problem
 from .schema import MOST_FINDINGS, Enough, Finding, Path, beside, did_you_mean, note, plain_problem, read, short, sound
 from .spec import (
+    LARGEST_METADATA,
+    LONGEST_DESCRIPTION,
     MOST_ACTORS,
     MOST_CAPACITY,
     MOST_SLOTS,
@@ -177,6 +179,9 @@ class _Checker(Fields):
     def workstream(self, spec: Workstream) -> None:
         if problem := name_problem(spec.name):
             self.bad(("name",), f"the name {short(spec.name)} {problem}")
+        if len(spec.description or "") > LONGEST_DESCRIPTION:
+            text = f"has {len(spec.description or ''):,} characters, and may have {LONGEST_DESCRIPTION:,}"
+            self.bad(("description",), text, "keep the rest in `args`, or in a file")
         self.at_least(("max_parallel",), spec.max_parallel, 1)
         if spec.worker_count is not None and not 1 <= spec.worker_count <= MOST_SLOTS:
             self.bad(("worker_count",), f"must be 1 to {MOST_SLOTS}, not {spec.worker_count}")
@@ -410,7 +415,16 @@ class _Checker(Fields):
         for index, capability in enumerate(spec.capabilities):
             if not capability.strip():
                 self.bad((*at, "capabilities", index), "is empty")
+        self._metadata(spec.metadata, (*at, "metadata"))
         self._on_cluster(spec, at)
+
+    def _metadata(self, given: dict[str, Any], at: Path) -> None:
+        if not given:
+            return
+        if problem := plain_problem(given):
+            self.bad(at, f"not a JSON value: {problem}", "say text, numbers, lists and tables")
+        elif (size := len(msgspec.json.encode(given))) > LARGEST_METADATA:
+            self.bad(at, f"has {size:,} bytes as JSON, and may have {LARGEST_METADATA:,}", "name a place that has it")
 
     def _on_cluster(self, spec: Worker, at: Path) -> None:
         """What is for workers on a cluster only."""

@@ -3,6 +3,7 @@
 Rules
 -----
 - What counts is what is meant: dicts may be in another order, and a duration may be written otherwise (60, "1m").
+- What a workstream's description says is no difference: it says nothing about what runs.
 - Tasks are known by their names, whatever their places are; a change of their order is told where nothing else is.
 - What people put into `args`, `env` and commands is told by its place only: it may be secret, and errors go into logs
   and over HTTP. Everything else is told with what it was and what it is, cut where it is long.
@@ -43,7 +44,9 @@ def difference(before: Workstream, now: Workstream) -> str | None:
     for name, task in new.items():
         if (found := _first(old[name], task)) is not None:
             return f"task {short(name)}: {found}"
-    if (found := _first(*(msgspec.structs.replace(one, tasks=[]) for one in (before, now)))) is not None:
+    if (
+        found := _first(*(msgspec.structs.replace(one, tasks=[], description=None) for one in (before, now)))
+    ) is not None:
         return found
     moved = next(((was, name) for was, name in zip(old, new, strict=True) if was != name), None)
     return None if moved is None else f"task {short(moved[1])} stands here where task {short(moved[0])} stood"

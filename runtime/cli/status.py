@@ -170,6 +170,8 @@ def _job_told(reader: Asked, job: JobRecord, nodes: Nodes) -> None:
     if node := node_of(job, nodes):
         head.append(f"on {node}" if nodes and job.key in nodes else node)
     echo(f"job {job.id}: {', '.join(head)}")
+    if job.description:
+        echo(words.one_line(job.description, 500))
     for run in runs:
         told = words.one_line(run.error or run.reason or "", 200) if run is not runs[-1] else ""
         if run.waits_until is not None:
@@ -230,7 +232,8 @@ def _job(job: JobRecord, run: WorkstreamRecord | None, tasks: list[TaskRecord], 
     waits = {
         "workstream_state": None if run is None else run.shown, "waits_until": None if until is None else iso(until),
     }  # fmt: skip
-    return {**_told(job), "kind": "job", **waits, "tasks": dict(counts), "error": job.error, **node}
+    said = {"description": job.description}
+    return {**_told(job), "kind": "job", **waits, "tasks": dict(counts), "error": job.error, **node, **said}
 
 
 def _task(task: TaskRecord) -> dict[str, Any]:

@@ -53,6 +53,7 @@ def list_(every: All = False, journal: Place = JOURNAL, as_json: AsJson = False)
                 "since": iso(one.updated_at),
                 "reason": one.reason,
                 "paused": one.pause_reason,
+                "metadata": one.metadata,
             }
             for one in records
         ]

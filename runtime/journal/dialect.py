@@ -29,6 +29,10 @@ class Dialect(Protocol):
         """The same as a real number."""
         ...
 
+    def texts(self, field: str, table: str) -> str:
+        """A source of the texts in a field of a record that is a list, as its column `value`."""
+        ...
+
     def json(self, text: str, field: str) -> str:
         """A field of a JSON that is no record."""
         ...
@@ -69,6 +73,10 @@ class Sqlite:
         return f"json_extract({table}.record, '$.{field}')"
 
     whole = real = text
+
+    def texts(self, field: str, table: str) -> str:
+        """The texts of a list."""
+        return f"json_each({table}.record, '$.{field}')"
 
     def json(self, text: str, field: str) -> str:
         """A field of another JSON."""
@@ -117,6 +125,10 @@ class Postgres:
     def real(self, field: str, table: str) -> str:
         """A field of a record that is a real number."""
         return self.number(self.text(field, table))
+
+    def texts(self, field: str, table: str) -> str:
+        """The texts of a list."""
+        return f"jsonb_array_elements_text(as_json({table}.record)->'{field}') AS one (value)"
 
     def json(self, text: str, field: str) -> str:
         """A field of another JSON."""

@@ -2,8 +2,8 @@
 
 Rules
 -----
-- `pipeline_...` are the tables of document 000, `guarded_...` those of document 003 (DESIGN 5.17), `fleet_...` the
-  audit trails of document 002. Columns have the documents' names; what they do not have follows theirs.
+- `pipeline_...` are the tables of document 000, `guarded_...` those of document 003 (DESIGN 5.17), `fleet_...` those
+  of document 002. Columns have the documents' names; what they do not have follows theirs.
 - States are shown in the document's words, by what they mean: by their phases (`_STEPS` and the other tables), whatever
   the lifecycle that an entity runs by calls them. One that runs by the document's own has those words already, and
   keeps them. What the document has no word for keeps the word of its lifecycle.
@@ -84,6 +84,8 @@ _JOBS = {
 _ENDED_WORKSTREAM = ("S_SUCCESS", "S_ABANDONED")
 _ENDED_JOB = ("COMPLETED", "FAILED", "CANCELED")
 """The terminal states of 000's workstream, and of 002's job."""
+WORKSPACE = "workspace:"
+"""How the capability begins that says to which of 002's workspaces a worker belongs."""
 _CIRCUITS = {"CLOSED": ("closed",), "OPEN": ("open",), "HALF_OPEN": ("half_open",)}
 
 
@@ -101,6 +103,11 @@ def trails_with_ends(sql: Dialect) -> str:
 def guarded_states(sql: Dialect) -> str:
     """What makes the view of 003's tasks, which older journals have with fewer columns."""
     return _Views(sql).guarded_states()
+
+
+def fleet_tables(sql: Dialect) -> str:
+    """What makes the views of 002's workers and jobs, which older journals lack."""
+    return _Views(sql).fleet_tables()
 
 
 def _word(phase: str, shown: str, words: Mapping[str, tuple[str, ...]]) -> str:
@@ -319,7 +326,41 @@ class _Views:
         )  # fmt: skip
 
     def fleet(self) -> str:
-        return self.fleet_trail("worker", _WORKERS) + self.fleet_trail("job", _JOBS, _ENDED_JOB)
+        trails = self.fleet_trail("worker", _WORKERS) + self.fleet_trail("job", _JOBS, _ENDED_JOB)
+        return trails + self.fleet_tables()
+
+    def fleet_tables(self) -> str:
+        get, at = self.get, self.at
+        workspace = (
+            f"(SELECT substr(value, {len(WORKSPACE) + 1}) FROM {self.sql.texts('capabilities', 't')}"
+            f" WHERE substr(value, 1, {len(WORKSPACE)}) = '{WORKSPACE}' LIMIT 1)"
+        )
+        return _view(
+            "fleet_workers",
+            {
+                "id": get("id"),
+                "workspace_id": workspace,
+                "status": self.now(_WORKERS),
+                "created_at": at("created_at"),
+                "updated_at": at("updated_at"),
+                "metadata": get("metadata"),
+            },
+            "worker_records AS t",
+        ) + _view(
+            "fleet_jobs",
+            {
+                "id": get("id"),
+                "parent_job_id": get("parent_id"),
+                "depth": self.whole("depth", 0),
+                "status": self.now(_JOBS),
+                "worker_count": self.whole("worker_count", 0),
+                "created_at": at("created_at"),
+                "started_at": at("started_at"),
+                "completed_at": at("finished_at"),
+                "task_description": f"coalesce({get('description')}, {get('name')})",
+            },
+            "job_records AS t",
+        )
 
     def fleet_trail(self, kind: str, words: Mapping[str, tuple[str, ...]], ended: Iterable[str] = ()) -> str:
         return self.trail(

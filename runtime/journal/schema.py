@@ -19,8 +19,8 @@ from __future__ import annotations
 
 from .contract import NOTICES_KEPT
 from .dialect import Sqlite
-from .documents import document_views, guarded_states, trails_with_ends
-from .views import MEASURED, RECORDED, notices_view, tools_view, views, views_of
+from .documents import document_views, fleet_tables, guarded_states, trails_with_ends
+from .views import DESCRIBED, MEASURED, RECORDED, notices_view, tools_view, views, views_of
 
 ANSWERS_KEPT = 3600
 """Seconds that an answer stays in the inbox, for the process that waits for it."""
@@ -146,7 +146,14 @@ CREATE INDEX IF NOT EXISTS newest_notices ON notice_records (at, key);
 DROP VIEW IF EXISTS notices;
 {notices_view(Sqlite())}"""
 
-MIGRATIONS = (_FIRST, _NAMED, _HELD, _ENDED, _MEASURED, _RECORDED, _NOTICES)
+# What jobs are for, and what the application wants to find with its workers.
+_DESCRIBED = f"""
+DROP VIEW IF EXISTS fleet_workers;
+DROP VIEW IF EXISTS fleet_jobs;
+{"".join(f"DROP VIEW {name};" for name in DESCRIBED)}
+{views_of(Sqlite(), DESCRIBED)}{fleet_tables(Sqlite())}"""
+
+MIGRATIONS = (_FIRST, _NAMED, _HELD, _ENDED, _MEASURED, _RECORDED, _NOTICES, _DESCRIBED)
 """What brings a file from version n to n + 1."""
 
 # For each kind of record, `batch` has a column with a JSON object {key: place}: offset << 32 | length, in `data`.

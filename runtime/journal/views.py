@@ -32,6 +32,10 @@ RECORDED = ("attempts", "tasks", "workstreams")
 """Those that tell of tools and acceptance tests, which older journals have without it."""
 
 
+DESCRIBED = ("jobs", "workers")
+"""Those that tell of descriptions and metadata, which older journals have without it."""
+
+
 def tools_view(sql: Dialect) -> str:
     """What makes that of tools' invocations, which older journals lack."""
     return _Views(sql).tool_invocations()
@@ -116,6 +120,7 @@ class _Views:
             "depth": self.whole("depth", 0),
             "worker_count": self.whole("worker_count", 0),
             "runs": self.whole("runs", 1),
+            "description": self.get("description"),
         }
 
     def workstream(self) -> dict[str, str]:
@@ -174,6 +179,7 @@ class _Views:
             "engine": self.get("engine"),
             "capacity": self.whole("capacity"),
             "assigned": self.whole("assigned", 0),
+            "metadata": self.get("metadata"),
         }
 
     def breaker(self) -> dict[str, str]:

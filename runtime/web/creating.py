@@ -3,7 +3,8 @@
 Rules
 -----
 - Document 002's job has a `task_description`, and not a word on what carries it out: that is the function which the
-  application registers as `task_description` (`@runtime.task`), and finds the text under its `task.args`. Its worker
+  application registers as `task_description` (`@runtime.task`), and finds the text under its `task.args`. It is the
+  job's description, too, as far as that may be so long. Its worker
   belongs to a workspace: it has that as a capability, "workspace:ID". Both run by the lifecycle `fleet`.
 - A job with a parent is submitted for the task of it that runs, and is cancelled with that.
 - Unless the board was opened with `commands`, what is submitted names registered functions: no commands, no import
@@ -25,8 +26,8 @@ from litestar.params import JSONBody
 
 from ...actors.job import DEEPEST
 from ...actors.names import name_problem
-from ...actors.schema import Finding, beside, read, where
-from ...actors.spec import MOST_SLOTS, EngineName, Task, Worker, Workstream
+from ...actors.schema import Finding, beside, clipped, read, where
+from ...actors.spec import LONGEST_DESCRIPTION, MOST_SLOTS, EngineName, Task, Worker, Workstream
 from ...actors.validate import SpecificationError, findings
 from ..bodies import finder_in
 from ..naming import within
@@ -81,6 +82,7 @@ class NewWorker(Say, frozen=True, kw_only=True):
     labels: dict[str, str] = msgspec.field(default_factory=dict[str, str])
     count: int | None = None
     lifecycle: str | None = None
+    metadata: dict[str, Any] = msgspec.field(default_factory=dict[str, Any])
     workspace_id: str | None = None
 
 
@@ -148,7 +150,7 @@ def _worker_of(board: Board, said: NewWorker, made: str) -> Worker:
         raise unfit(wrong)
     return Worker(
         name, engine=engine, capacity=said.capacity, capabilities=capabilities, recycle_after=said.recycle_after,
-        resources=said.resources, labels=said.labels, count=said.count, lifecycle=lifecycle,
+        resources=said.resources, labels=said.labels, count=said.count, lifecycle=lifecycle, metadata=said.metadata,
     )  # fmt: skip
 
 
@@ -255,7 +257,7 @@ def _described(board: Board, said: NewJob) -> Workstream:
         raise unfit([FoundWrong("depth", f"a job without a parent is of depth 0, not {said.depth}")])
     return Workstream(
         DESCRIBED, tasks=[Task("task", run=DESCRIBED, args={DESCRIBED: text})], worker_count=said.worker_count,
-        lifecycle="fleet",
+        lifecycle="fleet", description=clipped(text, LONGEST_DESCRIPTION),
     )  # fmt: skip
 
 

@@ -58,6 +58,7 @@ class JobView(View, frozen=True, kw_only=True):
 
     error: str | None
     by: str | None
+    description: str | None
     workstream: str | None
     workstream_state: str | None
     waits_until: float | None
@@ -127,6 +128,7 @@ class WorkerView(View, frozen=True, kw_only=True):
     last_seen: float
     drain_until: float | None
     resume_at: float | None
+    metadata: dict[str, Any]
 
 
 class BreakerView(View, frozen=True, kw_only=True):
@@ -274,7 +276,8 @@ def job_view(
 ) -> JobView:
     """A job as it is shown."""
     return JobView(
-        **entity(job), actions=actions, error=job.error, by=job.by, workstream=job.workstream,
+        **entity(job), actions=actions, error=job.error, by=job.by, description=job.description,
+        workstream=job.workstream,
         workstream_state=None if run is None else run.shown, waits_until=None if run is None else run.waits_until,
         parent_id=job.parent_id, retry_at=job.retry_at, depth=job.depth, runs=job.runs, first=job.first,
         worker_count=job.worker_count, counts=counts, total=sum(counts.values()), children=children,
@@ -301,7 +304,7 @@ def worker_view(record: WorkerRecord, *, last_seen: float, actions: list[str]) -
         **by_name(record), actions=actions, engine=record.engine, capacity=record.capacity,
         capabilities=list(record.capabilities), assigned=record.assigned, paused=record.paused,
         pause_reason=record.pause_reason, draining=record.draining, missed=record.missed, last_seen=last_seen,
-        drain_until=record.drain_until, resume_at=record.resume_at,
+        drain_until=record.drain_until, resume_at=record.resume_at, metadata=record.metadata,
     )  # fmt: skip
 
 

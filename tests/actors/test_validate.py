@@ -5,7 +5,7 @@ import functools
 import time
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -325,6 +325,18 @@ def test_workers_with_processes() -> None:
         [pool, Worker("POOL-2", engine="loop", recycle_after=1), Worker("x", engine="process", recycle_after=0)]
     )
     assert {f.where for f in told} == {"workers[1].recycle_after", "workers[2].recycle_after", "workers[0].name"}
+
+
+def test_what_people_say_of_jobs_and_workers_is_bounded_and_json() -> None:
+    tasks = [Task("a", run="m:f")]
+    assert findings(Workstream("w", description="x" * 10_000, tasks=tasks)) == []
+    (told,) = findings(Workstream("w", description="x" * 10_001, tasks=tasks))
+    assert (told.where, "10,001 characters" in told.message) == ("description", True)
+    kept: dict[str, Any] = {"owner": "ops", "racks": [1, None, {"a": 0.5}]}
+    assert worker_findings([Worker("w", engine="loop", metadata=kept)]) == []
+    for wrong in ({"x": {1, 2}}, {"x": float("nan")}, {"x": "y" * 20_000}):
+        (told,) = worker_findings([Worker("w", engine="loop", metadata=cast("Any", wrong))])
+        assert told.where.startswith("workers[0].metadata"), wrong
 
 
 def test_the_error_lists_all_with_advice() -> None:

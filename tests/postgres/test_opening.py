@@ -217,6 +217,8 @@ ADDED = {
     "tasks": "cpu_seconds",
     "guarded_task_states": "cpu_seconds",
     "workstreams": "test_results",
+    "jobs": "description",
+    "workers": "metadata",
 }
 """The first column that each view of the sixth version lacks."""
 
@@ -227,7 +229,7 @@ def test_an_older_journal_gets_the_views_and_their_columns_of_today(postgres: st
     made = views_of(Postgres(), [view for view in ADDED if view != "guarded_task_states"]) + guarded_states(Postgres())
     older = re.sub(rf",\n  [^\n]* AS ({'|'.join(ADDED.values())})\b.*?(?=\n  FROM)", "", made, flags=re.DOTALL)
     with connect(address, "test") as connection:
-        for view in (*ADDED, "tool_invocations"):
+        for view in (*ADDED, "tool_invocations", "fleet_workers", "fleet_jobs"):
             connection.execute(f"DROP VIEW {view}")
         connection.execute(older)
         connection.execute("GRANT SELECT ON tasks TO PUBLIC")
@@ -238,6 +240,8 @@ def test_an_older_journal_gets_the_views_and_their_columns_of_today(postgres: st
         for view, column in ADDED.items():
             assert column in columns(connection, view)
         assert "invocations" in columns(connection, "tool_invocations")
+        assert "task_description" in columns(connection, "fleet_jobs")
+        assert "workspace_id" in columns(connection, "fleet_workers")
         granted = "SELECT has_table_privilege('public', 'tasks', 'SELECT')"
         assert connection.execute(granted).fetchone() == (True,)
 

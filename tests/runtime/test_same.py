@@ -164,6 +164,8 @@ async def test_the_same_in_another_order_and_spelling_is_the_same_job(tmp_path: 
         await runtime.submit(first, id="j")
         again = W("w", tasks=[Task("a", run=weigh, args={"y": 2, "x": 1}, timeout="1m")])
         assert (await (await runtime.submit(again, id="j")).wait()).results == {"a": 1}
+        described = msgspec.structs.replace(again, description="Weigh them all.")
+        assert (await runtime.submit(described, id="j")).record.description is None  # it says nothing about what runs
         assert len(runtime.journal.jobs()) == 1
 
 

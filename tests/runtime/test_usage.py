@@ -102,8 +102,9 @@ async def test_an_older_journal_gets_the_columns_when_it_is_opened(tmp_path: Pat
         await job.wait()
     views = ("attempts", "tasks", "guarded_task_states")
     with closing(sqlite3.connect(path)) as connection:
-        connection.execute("DROP VIEW tool_invocations")
-        for view in (*views, "workstreams"):
+        for view in ("tool_invocations", "fleet_workers", "fleet_jobs"):
+            connection.execute(f"DROP VIEW {view}")
+        for view in (*views, "workstreams", "jobs", "workers"):
             connection.execute(f"DROP VIEW {view}")
             connection.execute(f"CREATE VIEW {view} AS SELECT 'older' AS task_id")
         connection.execute("PRAGMA user_version = 4")
@@ -117,6 +118,9 @@ async def test_an_older_journal_gets_the_columns_when_it_is_opened(tmp_path: Pat
             assert memory is None or memory > 0, view
         assert connection.execute("SELECT count(*) FROM tool_invocations").fetchone() == (0,)
         assert connection.execute("SELECT test_results FROM workstreams").fetchone() == (None,)
+        assert connection.execute("SELECT description FROM jobs").fetchone() == (None,)
+        assert connection.execute("SELECT status, task_description FROM fleet_jobs").fetchall() == [("COMPLETED", "w")]
+        assert connection.execute("SELECT DISTINCT metadata FROM fleet_workers").fetchall() == [(None,)]
 
 
 async def test_tools_and_acceptance_tests_are_counted_and_kept(tmp_path: Path) -> None:

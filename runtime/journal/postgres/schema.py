@@ -23,9 +23,9 @@ from __future__ import annotations
 
 from ..contract import NOTICES_KEPT
 from ..dialect import Postgres
-from ..documents import document_views, guarded_states, trails_with_ends
+from ..documents import document_views, fleet_tables, guarded_states, trails_with_ends
 from ..schema import ANSWERS_KEPT
-from ..views import MEASURED, RECORDED, machines_view, notices_view, tools_view, views, views_of
+from ..views import DESCRIBED, MEASURED, RECORDED, machines_view, notices_view, tools_view, views, views_of
 from .tables import INBOX, NODES
 
 LEASE_LOST = "CB001"
@@ -344,6 +344,11 @@ DROP FUNCTION commit_batch;
     + notices_view(Postgres())
 )
 
+# What jobs are for, and what the application wants to find with its workers: likewise.
+_DESCRIBED = (views_of(Postgres(), DESCRIBED) + fleet_tables(Postgres())).replace(
+    "CREATE VIEW", "CREATE OR REPLACE VIEW"
+)
+
 MIGRATIONS = (
     NODES + INBOX + _RECORDS + _COMMIT + _PRINTED + views(Postgres()) + document_views(Postgres()),
     _NAMED,
@@ -354,5 +359,6 @@ MIGRATIONS = (
     _MEASURED,
     _RECORDED,
     _NOTICES,
+    _DESCRIBED,
 )
 """What brings a database from version n to n + 1."""

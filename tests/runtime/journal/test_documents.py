@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sqlite3
 from contextlib import closing
@@ -12,8 +13,20 @@ from typing import Any
 import anyio
 import pytest
 
-from callboard import Lifecycle, Machine, Permanent, Runtime, State, Task, TaskContext, Tool, Transition, Workstream
-from callboard.actors.spec import Breaker, Condition, Retry
+from callboard import (
+    Lifecycle,
+    Machine,
+    Permanent,
+    Runtime,
+    State,
+    Task,
+    TaskContext,
+    Tool,
+    Transition,
+    Worker,
+    Workstream,
+)
+from callboard.actors.spec import Breaker, Check, Condition, Retry
 from callboard.machines import TASK
 from callboard.machines.lifecycles import LIFECYCLES, fleet, guarded, pipeline
 from callboard.runtime.journal import documents
@@ -186,7 +199,7 @@ async def test_a_breaker_is_shown_with_the_settings_of_document_000(journal: str
 
 
 async def test_the_tables_of_document_003_have_its_columns_and_its_words(journal: str) -> None:
-    tasks = [Task("build", run=fails_once, retry=AT_ONCE)]
+    tasks = [Task("build", run=fails_once, retry=AT_ONCE, tool="compiler", checks=[Check(run=works)])]
     assert await run(journal, Workstream("guard", tasks=tasks)) == "completed"
     with closing(connected(journal)) as connection:
         cursor = connection.execute("SELECT * FROM guarded_task_states")
@@ -200,6 +213,11 @@ async def test_the_tables_of_document_003_have_its_columns_and_its_words(journal
         assert row[:5] == ("WS-001@1/build", "WS-001@1", "COMPLETED", "VALIDATING", 2)
         assert row[10:12] == (1, "CLOSED")
         assert row[9].startswith("ValueError: not yet")
+        assert row[19] == 2
+        (test,) = json.loads(row[20])
+        assert (test["check"], test["passed"]) == (f"{__name__}:works", True)
+        told = "SELECT tool, invocations, succeeded, failed, running FROM tool_invocations"
+        assert connection.execute(told).fetchall() == [("compiler", 2, 1, 1, 0)]
         cursor = connection.execute("SELECT * FROM guarded_state_transitions ORDER BY id")
         assert [column[0] for column in cursor.description] == [
             "id", "task_id", "from_state", "to_state", "timestamp", "reason", "metadata",
@@ -309,6 +327,40 @@ async def test_workers_and_jobs_have_the_audit_trails_of_document_002(journal: s
     pairs = asked(journal, "SELECT from_state, to_state FROM worker_state_transitions ORDER BY id", "fleet")
     assert ("IDLE", "RUNNING") in pairs
     assert {state for pair in pairs for state in pair} <= {str(state) for state in fleet.WorkerState}
+
+
+async def test_the_tables_of_document_002_have_its_columns(journal: str) -> None:
+    pool = Worker("pool", engine="loop", capabilities=["gpu", "workspace:ws-7"], metadata={"owner": "ops", "rack": 3})
+    said = "Ship what has been reviewed."
+    async with Runtime(journal, workers=[pool]) as runtime:
+        job = await runtime.submit(
+            Workstream("one", description=said, worker_count=1, tasks=[Task("s1", run=works)]), id="WS-001"
+        )
+        await job.wait()
+        other = await runtime.submit(Workstream("two", tasks=[Task("s1", run=works)]), id="WS-002")
+        await other.wait()
+        assert job.record.description == said
+    with closing(connected(journal)) as connection:
+        cursor = connection.execute("SELECT * FROM fleet_workers")
+        assert [column[0] for column in cursor.description] == [
+            "id", "workspace_id", "status", "created_at", "updated_at", "metadata",
+        ]  # fmt: skip
+        (row,) = cursor.fetchall()
+        assert row[0].startswith("pool")
+        assert row[1:3] == ("ws-7", "COMPLETED")
+        assert json.loads(row[5]) == {"owner": "ops", "rack": 3}
+        cursor = connection.execute("SELECT * FROM fleet_jobs ORDER BY id")
+        assert [column[0] for column in cursor.description] == [
+            "id", "parent_job_id", "depth", "status", "worker_count", "created_at", "started_at", "completed_at",
+            "task_description",
+        ]  # fmt: skip
+        first, second = cursor.fetchall()
+        assert (first[:5], first[8]) == (("WS-001", None, 0, "COMPLETED", 1), said)
+        assert first[5] <= first[6] <= first[7]
+        assert (second[0], second[8]) == ("WS-002", "two")
+        assert connection.execute("SELECT description FROM jobs ORDER BY id").fetchall() == [(said,), (None,)]
+        ((kept,),) = connection.execute("SELECT metadata FROM workers")
+        assert json.loads(kept) == {"owner": "ops", "rack": 3}
 
 
 def own_words() -> list[Lifecycle]:

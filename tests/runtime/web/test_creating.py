@@ -81,6 +81,22 @@ async def test_a_worker_of_a_workspace_is_made_once_for_a_key_and_serves_its_wor
     assert (other.status_code, other.json()["type"]) == (422, "/problems/request-id-reused")
 
 
+async def test_a_worker_is_found_with_its_metadata_in_each_incarnation(
+    runtime: Runtime, client: httpx.AsyncClient
+) -> None:
+    metadata = {"owner": "ops", "tags": ["a", {"b": None}]}
+    made = await client.post("/api/workers", json={"name": "known", "engine": "loop", "metadata": metadata})
+    assert made.status_code == 201
+    assert (await client.get("/api/workers/known")).json()["metadata"] == metadata
+    await runtime.worker("known").terminate()
+    await runtime.worker("known").start()
+    shown = (await client.get("/api/workers/known")).json()
+    assert (shown["run"], shown["metadata"]) == (2, metadata)
+    large = await client.post("/api/workers", json={"name": "l", "engine": "loop", "metadata": {"x": "y" * 20_000}})
+    assert large.status_code == 422
+    assert [finding["where"] for finding in large.json()["findings"]] == ["metadata"]
+
+
 async def test_a_worker_of_a_specification_is_checked_whole(runtime: Runtime, client: httpx.AsyncClient) -> None:
     made = await client.post("/api/workers", json={"name": "two", "engine": "loop", "capacity": 2})
     assert (made.json()["id"], made.json()["status"], runtime.worker("two").record.capacity) == ("two", "idle", 2)
@@ -103,6 +119,7 @@ async def test_a_described_job_runs_by_fleet_and_has_children(runtime: Runtime, 
     made = await client.post("/api/jobs", json=body)
     parent = made.json()["id"]
     assert (made.status_code, made.json()["status"], made.json()["lifecycle"]) == (201, "RUNNING", "fleet")
+    assert made.json()["description"] == "wait"
     again = await client.post("/api/jobs", json=body)
     assert (again.status_code, again.json()["id"]) == (200, parent)
     other = await client.post("/api/jobs", json={**body, "task_description": "else"})
