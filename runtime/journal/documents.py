@@ -63,6 +63,7 @@ _BETWEEN = {
     ("IN_PROGRESS", "CIRCUIT_OPEN"): "FAILED",
     ("TIMEOUT", "CIRCUIT_OPEN"): "FAILED",
     ("IN_PROGRESS", "COMPLETED"): "VALIDATING",
+    ("VALIDATING", "CIRCUIT_OPEN"): "FAILED",
 }
 """What 003 has between two states of a task that are one step here."""
 _WORKERS = {
@@ -103,6 +104,11 @@ def trails_with_ends(sql: Dialect) -> str:
 def guarded_states(sql: Dialect) -> str:
     """What makes the view of 003's tasks, which older journals have with fewer columns."""
     return _Views(sql).guarded_states()
+
+
+def guarded_trail(sql: Dialect) -> str:
+    """What makes the view of 003's transitions, which in older journals has no failure between a test and its end."""
+    return _Views(sql).guarded_trail()
 
 
 def fleet_tables(sql: Dialect) -> str:

@@ -263,6 +263,22 @@ async def test_the_trail_of_a_task_is_one_of_document_003_by_whatever_it_runs(jo
     assert states == {task: state for task, state in told.items() if task in states}
 
 
+async def refuses() -> bool:
+    return False
+
+
+async def test_a_task_that_parks_by_its_test_has_failed_before_that(journal: str) -> None:
+    task = Task("build", run=works, checks=[Check(run=refuses)], on_exhausted="park")
+    async with Runtime(journal) as runtime:
+        job = await runtime.submit(Workstream("guard", tasks=[task]), id="WS-001")
+        async for _ in job.events(task="build", to_state="circuit_open", notices=False):
+            break
+        await job.cancel(reason="enough")
+        await job.wait()
+    rows = asked(journal, "SELECT from_state, to_state FROM state_transitions ORDER BY id", "guarded")
+    assert rows[-4:-1] == [("IN_PROGRESS", "VALIDATING"), ("VALIDATING", "FAILED"), ("FAILED", "CIRCUIT_OPEN")]
+
+
 def test_what_document_003_has_no_arrow_for_is_what_is_told_of() -> None:
     words = {own: word for word, owns in documents._TASKS.items() for own in owns}
     known = {(str(row.source), str(row.target)) for row in guarded.TASK.transitions} | documents._BETWEEN.keys()
