@@ -393,6 +393,7 @@ class AttemptedTask(CancellableEntity[TaskRecord]):
             end=end, ended_at=self.kernel.at, error=error or ended.error, exit_code=ended.exit_code,
             duration_ms=round(ended.duration * 1000), output_size=ended.output_size, output_path=ended.output_path,
             traceback=ended.traceback, cpu_seconds=ended.cpu_seconds, peak_memory_bytes=ended.peak_memory_bytes,
+            left_behind=ended.left_behind,
         )  # fmt: skip
         self.kernel.turn.extra.append(row)
 
@@ -401,7 +402,7 @@ class AttemptedTask(CancellableEntity[TaskRecord]):
         self._tell_breaker(SUCCEED)
         record, duration = self.record, ended.duration
         told: dict[str, Any] = {"duration_seconds": round(duration, 3), "retry_count": record.failed_attempts}
-        if ended.cpu_seconds is not None:
+        if ended.cpu_seconds is not None or ended.left_behind:
             told |= _used(ended)
         changed = replace(
             record, raw_result=ended.value, execution_ms=round(duration * 1000), ended_at=self.kernel.at,
@@ -549,10 +550,14 @@ def produced_by(ended: CallEnded, path: str | None = None) -> Produced | None:
 
 
 def _used(ended: CallEnded) -> dict[str, Any]:
-    """What an attempt used, as its transition tells it: what is known."""
+    """What an attempt used and left behind, as its transition tells it: what is known."""
     cpu, peak = ended.cpu_seconds, ended.peak_memory_bytes
     told: dict[str, Any] = {} if cpu is None else {"cpu_seconds": round(cpu, 6)}
-    return told if peak is None else {**told, "peak_memory_bytes": peak}
+    if peak is not None:
+        told["peak_memory_bytes"] = peak
+    if ended.left_behind:
+        told["left_behind"] = list(ended.left_behind)
+    return told
 
 
 def unrepeated(trouble: Trouble | None) -> Trouble | None:

@@ -27,7 +27,7 @@ class CallEnded(Message, frozen=True):
     status: ok, failed, cancelled, abandoned, lost (its worker died under it), gone (it never started), or waits (a
     hook's function is not there: another start has to run it). leaves: of a group of several errors, what each is, and
     its category. cpu_seconds, peak_memory_bytes: what a command, or a body in a worker process, used, where that is
-    known.
+    known. left_behind: the numbers of the processes that it left behind.
     """
 
     token: int
@@ -47,6 +47,7 @@ class CallEnded(Message, frozen=True):
     leaves: Sequence[Sequence[str]] = ()
     cpu_seconds: float | None = None
     peak_memory_bytes: int | None = None
+    left_behind: tuple[int, ...] = ()
 
 
 class ProcessStarted(Message, frozen=True):

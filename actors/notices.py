@@ -12,7 +12,7 @@
 | hooks_abandoned | warning | a graceful cancel was cut short, by its deadline or by force | abandoned, never_ran |
 | partial_output_saved | info | a command that was stopped had written something, which is kept | path, size |
 | threads_left | warning | the runtime is left, and threads of what was stopped still run | left (whose they are) |
-| processes_left_behind | warning | a descendant of a command left its process group, and holds its output | |
+| processes_left_behind | warning | what a command or body has started left its process group, and runs | pids |
 | secret_in_result | warning | a body returned a secret that it was handed; it was masked | |
 | alert | info | an alert was made, and will be told | about (the entity), level (the severity) |
 | alert_suppressed | warning | an alert was above its limit: the first such one of a period | |

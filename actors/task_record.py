@@ -239,3 +239,4 @@ class AttemptRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     # of a command, or a body in a worker process; None where it is not known
     cpu_seconds: float | None = None  # user and system time
     peak_memory_bytes: int | None = None  # resident
+    left_behind: tuple[int, ...] = ()  # the processes that left its group, and ran when it ended

@@ -16,12 +16,10 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple, Self
 
 from ..actors.digits import whole
-from .engines.processes import Process, this_process
+from .engines.processes import JOURNAL, RUNTIME, Process, this_process
 
-JOURNAL_VARIABLE = "CALLBOARD_JOURNAL"
-"""The environment variable that carries the journal's id."""
-RUNTIME_VARIABLE = "CALLBOARD_RUNTIME"
-"""The one that carries the process that has started it, and the copy of the journal that it was started for."""
+JOURNAL_VARIABLE = JOURNAL
+RUNTIME_VARIABLE = RUNTIME
 _PARTS = 5
 
 

@@ -151,12 +151,14 @@ class Reports:
         if (peak := outcome.peak_memory_bytes) is not None:
             self.peak_memory_bytes[name] = max(peak, self.peak_memory_bytes.get(name, 0))
 
-    def _left_behind(self, owner: str | None) -> None:
+    def _left_behind(self, outcome: Outcome, owner: str | None) -> None:
+        numbers = outcome.left_behind
+        told = f" ({', '.join(map(str, numbers))})" if numbers else ""
         text = (
-            f"a command of {owner or 'something that is over'} left processes behind, outside of its process group: "
-            "they still hold its output"
+            f"{owner or 'something that is over'} left processes behind, outside of its process group{told}: "
+            f"they {'still hold its output' if outcome.escaped else 'go on running'}"
         )
-        self._notice("processes_left_behind", "warning", text, **_about(owner))
+        self._notice("processes_left_behind", "warning", text, **_about(owner), pids=numbers)
 
     def _owner(self, token: int) -> str | None:
         call = self._kernel.calls.get(token)
@@ -181,15 +183,15 @@ class Reports:
             self.shortages.over(outcome.token)
         if outcome.cpu_seconds is not None or outcome.peak_memory_bytes is not None:
             self._count_used(engine, outcome)
-        if outcome.escaped:
-            self._left_behind(owner or self._owner(outcome.token))
+        if outcome.escaped or outcome.left_behind:
+            self._left_behind(outcome, owner or self._owner(outcome.token))
         error = outcome.error
         if error is None:
             self._tell(
                 CallEnded(
                     outcome.token, outcome.status, value, exit_code=outcome.exit_code, output_path=outcome.output_path,
                     output_size=outcome.output_size, duration=outcome.duration, cpu_seconds=outcome.cpu_seconds,
-                    peak_memory_bytes=outcome.peak_memory_bytes,
+                    peak_memory_bytes=outcome.peak_memory_bytes, left_behind=outcome.left_behind,
                 )
             )  # fmt: skip
             return
@@ -201,6 +203,7 @@ class Reports:
                 outcome.token, outcome.status, value, error.type, text, error.permanent, error.retry_after,
                 error.category, outcome.exit_code, outcome.output_path, outcome.output_size, outcome.duration,
                 error.traceback or None, error.kinds, error.leaves, outcome.cpu_seconds, outcome.peak_memory_bytes,
+                outcome.left_behind,
             )
         )  # fmt: skip
 

@@ -56,6 +56,7 @@ def _line(event: Transitioned) -> str:
         event.worker_id or "",
         event.reason or "",
         words.used(ours or {}),
+        words.left_behind(ours or {}),
         "" if event.kind == "machine" else words.until(event),
     ]
     told = words.one_line("; ".join(fact for fact in facts if fact), 300)

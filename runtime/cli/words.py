@@ -117,6 +117,12 @@ def used(metadata: Mapping[str, Any]) -> str:
     return ", ".join(told if peak is None else [*told, f"{peak / 1e6:.1f} MB of memory"])
 
 
+def left_behind(metadata: Mapping[str, Any]) -> str:
+    """What an attempt left behind, as the transition at its end tells it: "left behind 4711, 4712"; else ""."""
+    numbers = metadata.get("left_behind") or ()
+    return f"left behind {', '.join(map(str, numbers))}" if numbers else ""
+
+
 def _local(at: float, form: str) -> str:
     """In the user's zone. A number that is no time, as an old journal may hold, is told as that."""
     try:

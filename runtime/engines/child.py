@@ -44,6 +44,7 @@ from .failures import describe
 from .main_module import function_of
 from .processes import START_PATH, TOKEN, WORKER
 from .shortage import NOT_NOW, is_shortage
+from .strays import Beginning, marks_of, strays
 from .usage import Meter
 from .values import NotSerialisable, checked
 from .wire import (
@@ -149,7 +150,7 @@ class Child:
         signal.signal(signal.SIGTERM, self._on_term)  # the body before may have changed it
         os.environ[TOKEN] = str(begin.token)
         self._token = begin.token
-        meter = Meter()
+        meter, beginning = Meter(), Beginning()
         try:
             value = self._call(begin)
         except BaseException as raised:
@@ -160,7 +161,8 @@ class Child:
         cpu, memory = meter.used()
         _flush()
         ended = self._returned(begin.token, value, duration) if error is None else self._raised(begin, error, duration)
-        return msgspec.structs.replace(ended, cpu_seconds=cpu, peak_memory_bytes=memory)
+        left = strays(beginning.numbers(), begin.token, os.getpgrp(), marks_of(os.environ))
+        return msgspec.structs.replace(ended, cpu_seconds=cpu, peak_memory_bytes=memory, left_behind=left)
 
     def _call(self, begin: Begin) -> Any:
         func = function_of(begin.function)

@@ -12,7 +12,7 @@
 
 A stop sends SIGTERM to the whole group and SIGKILL after the call's grace; a forced one SIGKILL at once.
 When the command has exited, whatever is left of its group is killed. Descendants that left the group are not
-pursued; if one still holds the output, the outcome's `escaped` says so.
+pursued; the outcome's `left_behind` says which run, and `escaped` that one still holds the output.
 """
 
 from __future__ import annotations
@@ -128,8 +128,9 @@ class CommandEngine(BaseEngine[_CommandRun]):
             )
         cpu, memory = child.used
         outcome = msgspec.structs.replace(
-            outcome, exit_code=child.exit_code, escaped=child.escaped, cpu_seconds=cpu, peak_memory_bytes=memory
-        )
+            outcome, exit_code=child.exit_code, escaped=child.escaped, left_behind=child.left_behind,
+            cpu_seconds=cpu, peak_memory_bytes=memory,
+        )  # fmt: skip
         self._end(run, outcome)
 
     def _result(self, run: _CommandRun, child: Child) -> Outcome:

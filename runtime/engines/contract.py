@@ -128,7 +128,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     exit_code: as the shell's convention has it not: negative is the number of the signal that killed it.
     output_size: bytes that were written, kept or not. output_tail: the last lines.
-    escaped: a descendant of the command left its process group and still holds its output.
+    escaped: a descendant of the command left its process group and still holds its output. left_behind: the numbers of
+    the descendants that left its group, or that of the worker process, and run (`strays.py`).
     cpu_seconds, peak_memory_bytes: what a command, or a body in a worker process, used (`usage.py`); None: not known.
     """
 
@@ -142,6 +143,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     output_tail: str = ""
     duration: float = 0.0
     escaped: bool = False
+    left_behind: tuple[int, ...] = ()
     cpu_seconds: float | None = None
     peak_memory_bytes: int | None = None
 

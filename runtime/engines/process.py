@@ -257,6 +257,7 @@ class ProcessEngine(BaseEngine[_ProcessRun]):
         outcome = Outcome(
             token=job.token, status=done.status, value=done.value, error=done.error, duration=done.duration,
             cpu_seconds=done.cpu_seconds, peak_memory_bytes=done.peak_memory_bytes,
+            left_behind=done.left_behind,
         )  # fmt: skip
         if (output := job.output) is not None:
             outcome = msgspec.structs.replace(

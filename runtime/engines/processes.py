@@ -29,6 +29,10 @@ WORKER = "CALLBOARD_WORKER"
 """The environment variable that a worker's process carries, and what its bodies start does not: its worker."""
 ASKED_BY = "CALLBOARD_ASKED_BY"
 """The one that the command of a condition or a check carries: the key of the entity that asked. Empty in all else."""
+JOURNAL = "CALLBOARD_JOURNAL"
+"""The one that carries the journal's id."""
+RUNTIME = "CALLBOARD_RUNTIME"
+"""The one that carries the process that has started it, and the copy of the journal that it was started for."""
 START_PATH = "CALLBOARD_START_PATH"
 """What PYTHONPATH was before a worker's process was started, for what its bodies start."""
 
@@ -226,13 +230,23 @@ def _namespace(pid: int) -> str:
         return ""
 
 
+def is_process(number: int) -> bool:
+    """Whether it is the number of a process, and not of one of its further threads."""
+    return _status(number, "Tgid:") == number
+
+
 def _number_inside(pid: int) -> int:
     """The number of a process in its own namespace; 0 where that cannot be known."""
+    return _status(pid, "NSpid:")
+
+
+def _status(pid: int, word: str) -> int:
+    """The last number in that line of /proc/PID/status; 0 where it cannot be read."""
     try:
         lines = (_PROC / str(pid) / "status").read_text(errors="replace").splitlines()
     except OSError:
         return 0
-    return next((int(line.split()[-1]) for line in lines if line.startswith("NSpid:")), 0)
+    return next((int(line.split()[-1]) for line in lines if line.startswith(word)), 0)
 
 
 def _stat(pid: int) -> list[str]:

@@ -8,6 +8,7 @@ The life of a child, and what a due time means in each stage:
 | ending | SIGTERM was sent to its group | after the grace: SIGKILL, and it is killed |
 | killed | SIGKILL was sent to its group | after `_UNKILLABLE` s: told as stuck, and watched without a limit |
 | lingering | it exited, its group was killed, its pipe is still held | after `_LINGER` s: escaped |
+| looking | it exited; a thread looks for what it left behind (`strays.py`), where that takes a while | (none) |
 | over | its end was told | |
 
 Rules:
@@ -28,16 +29,19 @@ import os
 import selectors
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Literal
 
 from .contract import CommandCall, ProcessInfo
 from .lookout import Lookout, Watched
 from .output import Output
-from .processes import TOKEN, kill_leftover, signal_group, start_time
+from .processes import TOKEN, kill_leftover, pids, signal_group, start_time
 from .shells import shell_line
 from .shortage import Pauses, is_shortage
+from .strays import Beginning, marks_of, strays
 from .usage import own_peak
 
 _CHUNK = 65_536  # bytes read at once: what a pipe holds unless it was enlarged
@@ -47,7 +51,7 @@ _UNKILLABLE = 5.0  # seconds
 _STARTS = 8  # in a pass
 _KEPT_FREE = 64  # file descriptors, or a quarter of all if that is less
 
-Stage = Literal["waiting", "running", "ending", "killed", "lingering", "over"]
+Stage = Literal["waiting", "running", "ending", "killed", "lingering", "looking", "over"]
 
 
 class Child(Watched):
@@ -66,6 +70,8 @@ class Child(Watched):
         self.failure: Exception | None = None  # it could not be started, or could not be watched
         self.signalled = False  # a stop reached it before its end
         self.escaped = False  # a descendant that left the group still holds its pipe
+        self.beginning: Beginning | None = None  # of its process, until it was looked what that left behind
+        self.left_behind: tuple[int, ...] = ()
         self.pipe = -1
         self.held_up: Exception | None = None  # why it was not started until its end
 
@@ -89,6 +95,7 @@ class Watcher(Lookout[Child]):
         self._next_start = 0.0  # on the monotonic clock: not before
         self._held_up: Exception | None = None  # why not
         self._pauses = Pauses()
+        self._looking: list[Child] = []  # those that wait for a look at all processes
         super().__init__("callboard-commands", closed)
         self._clock = clock
         self._started = started
@@ -168,6 +175,7 @@ class Watcher(Lookout[Child]):
             os.close(write_end)
         child.floor = own_peak()
         child.stage = "running"
+        child.beginning = Beginning(child.process.pid)
         os.set_blocking(child.pipe, False)
         self._selector.register(child.pipe, selectors.EVENT_READ, (self._read, child))
         self._await_exit(child)
@@ -253,8 +261,47 @@ class Watcher(Lookout[Child]):
             child.escaped = True
             self._finish(child)
 
+    def _look(self, child: Child) -> bool:
+        """Look what it left behind; False where that takes a while, and `_finish` comes again."""
+        beginning, child.beginning = child.beginning, None
+        if beginning is None:
+            return True
+        numbers = beginning.numbers()
+        if numbers is None:
+            child.stage = "looking"
+            child.due = None
+            self._looking.append(child)
+            if len(self._looking) == 1:
+                self._look_at_all()
+            return False
+        child.left_behind = strays(
+            numbers, child.token, child.group, marks_of(child.command.env), lambda: {one.group for one in self._watched}
+        )
+        return True
+
+    def _look_at_all(self) -> None:
+        """One look, by a thread, for all that wait for one: those that come meanwhile wait for the next."""
+        children = list(self._looking)
+        try:
+            threading.Thread(target=self._looked, args=(children,), name="callboard-look", daemon=True).start()
+        except RuntimeError:  # no more threads: then it is not known
+            self._after_look(children)
+
+    def _looked(self, children: list[Child]) -> None:
+        there = list(pids())
+        for child in children:
+            child.left_behind = strays(there, child.token, child.group, marks_of(child.command.env))
+        self._put(partial(self._after_look, children))
+
+    def _after_look(self, children: list[Child]) -> None:
+        del self._looking[: len(children)]
+        for child in children:
+            self._guarded(self._finish, child)
+        if self._looking:
+            self._look_at_all()
+
     def _finish(self, child: Child) -> None:
-        if child.stage == "over":
+        if child.stage == "over" or not self._look(child):
             return
         self._close_pidfd(child)
         self._close_pipe(child)

@@ -112,7 +112,9 @@ class Said(Frame, frozen=True):
 
 
 class Done(Frame, frozen=True):
-    """The body's end. duration: seconds that it ran. cpu_seconds, peak_memory_bytes: what it used (`usage.py`)."""
+    """The body's end. duration: seconds that it ran. cpu_seconds, peak_memory_bytes: what it used (`usage.py`).
+    left_behind: what it has started in other groups, and what runs (`strays.py`).
+    """
 
     token: int
     status: Status
@@ -121,6 +123,7 @@ class Done(Frame, frozen=True):
     duration: float = 0.0
     cpu_seconds: float | None = None
     peak_memory_bytes: int | None = None
+    left_behind: tuple[int, ...] = ()
 
 
 What = Literal["submit", "wait", "state", "approval"]

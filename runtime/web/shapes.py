@@ -92,7 +92,8 @@ class WorkstreamView(View, frozen=True, kw_only=True):
 class AttemptView(msgspec.Struct, frozen=True, kw_only=True):
     """One try of a task. end: succeeded, failed, timed_out, lost, cancelled or returned; null while it runs.
     cpu_seconds: user and system time of a command, or of a body in a worker process; peak_memory_bytes: the most that
-    it had resident; null where that is not known. tool: with which it began.
+    it had resident; null where that is not known. tool: with which it began. left_behind: the numbers of the processes
+    that left its group, and ran when it ended.
     """
 
     task_id: str
@@ -109,6 +110,7 @@ class AttemptView(msgspec.Struct, frozen=True, kw_only=True):
     cpu_seconds: float | None
     peak_memory_bytes: int | None
     tool: str | None
+    left_behind: tuple[int, ...]
 
 
 class WorkerView(View, frozen=True, kw_only=True):

@@ -79,14 +79,17 @@ async def test_a_hook_that_takes_too_long_is_stopped() -> None:
         await stopped.wait()
 
 
+@pytest.mark.parametrize("holds", [True, False], ids=["holding its output", "holding nothing"])
 @pytest.mark.parametrize("of", ["body", "check", "hook"])
-async def test_processes_that_a_command_left_behind_are_told(of: str, tmp_path: Path) -> None:
+async def test_processes_that_a_command_left_behind_are_told(of: str, holds: bool, tmp_path: Path) -> None:
     told: list[Notice] = []
     pid_file = tmp_path / "pid"
     script = (
         "import os, sys, time\n"
         "if os.fork() == 0:\n"
-        f"    os.setsid(); open({str(pid_file)!r}, 'w').write(str(os.getpid())); time.sleep(600)\n"
+        "    os.setsid()\n"
+        f"    if not {holds}: [os.dup2(os.open(os.devnull, os.O_RDWR), number) for number in (1, 2)]\n"
+        f"    open({str(pid_file)!r}, 'w').write(str(os.getpid())); time.sleep(600)\n"
         f"while not os.path.exists({str(pid_file)!r}) or not os.path.getsize({str(pid_file)!r}): time.sleep(0.001)\n"
     )
     command = [sys.executable, "-c", script]
@@ -101,8 +104,11 @@ async def test_processes_that_a_command_left_behind_are_told(of: str, tmp_path: 
         async with runtime:
             assert (await (await runtime.submit(Workstream("w", tasks=[task]), id="j")).wait()).ok
             await runtime.drain(10)
-    os.kill(int(pid_file.read_text()), signal.SIGKILL)
+    left = int(pid_file.read_text())
+    os.kill(left, signal.SIGKILL)
     (notice,) = told
-    assert notice.text.startswith("a command of j@1/leaves left processes behind")
+    what = "still hold its output" if holds else "go on running"
+    assert notice.text == f"j@1/leaves left processes behind, outside of its process group ({left}): they {what}"
+    assert notice.facts["pids"] == (left,)
     assert (notice.event, notice.severity) == ("processes_left_behind", "warning")
     assert (notice.kind, notice.entity_id, notice.job_id) == ("task", "j@1/leaves", "j")

@@ -294,3 +294,10 @@ def outgrows_its_parent_and_dies() -> None:
     most = next(int(line.split()[1]) * 1024 for line in told.splitlines() if line.startswith("VmHWM:"))
     kept = b"x" * (most + most // 2)
     os.kill(os.getpid() if kept else 0, signal.SIGKILL)
+
+
+def leaves_a_session(task: TaskContext) -> None:
+    """Start something in a session of its own, and end."""
+    nowhere = subprocess.DEVNULL
+    left = subprocess.Popen(["sleep", "600"], stdout=nowhere, stderr=nowhere, start_new_session=True)
+    Path(task.args["file"]).write_text(str(left.pid))

@@ -5,7 +5,7 @@ import { Actions, VERBS, verbsOf } from "../actions.js";
 import { Countdown, Due, Icon, Loaded, Name, Since, State, Time } from "../components.js";
 import { ask, href } from "../router.js";
 import { segments, useLive } from "../store.js";
-import { number, safe, span, spoken } from "../text.js";
+import { counted, number, safe, span, spoken } from "../text.js";
 import { notFor } from "./approvals.js";
 import { byItself, leadsTo } from "./leads.js";
 import { History } from "./log.js";
@@ -140,7 +140,8 @@ function came(one) {
   const known = [
     one.worker_id && `on ${one.worker_id}`, one.exit_code !== null && one.exit_code !== undefined && `exit code ${one.exit_code}`,
     one.output_size && `${bytes(one.output_size)} of output`, (one.cpu_seconds ?? null) !== null && `${span(one.cpu_seconds)} of CPU`,
-    one.peak_memory_bytes && `${bytes(one.peak_memory_bytes)} of memory`, one.error,
+    one.peak_memory_bytes && `${bytes(one.peak_memory_bytes)} of memory`,
+    one.left_behind?.length > 0 && `left behind ${counted(one.left_behind.length, "process", "processes")} (${one.left_behind.join(", ")})`, one.error,
   ];
   return known.filter(Boolean).map((part) => safe(part)).join(" · ");
 }
