@@ -9,7 +9,6 @@ Rules
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -28,6 +27,7 @@ from .engines.failures import category_of
 from .secrets import Mask
 from .shortages import Shortages
 from .timers import Timer, Timers
+from .tracebacks import frame_of
 
 if TYPE_CHECKING:
     from ..actors.kernel import Kernel
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from ..actors.records import OutboxRow
     from ..actors.task import TaskActor
 
-_FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 LARGEST_RESULT = 256 * 1024 * 1024
 """Bytes of a result as JSON, of a heartbeat's details and of a checkpoint: databases have limits of their own."""
 STOPPED = frozenset({"cancelled", "abandoned"})
@@ -253,6 +252,6 @@ def _said(error: ErrorInfo) -> str:
     """An error in a line. One that a function raised says its type, and where: several have no one place."""
     if not error.traceback:
         return error.message
-    frames = () if error.leaves else _FRAME.findall(error.traceback)
-    where = f" ({Path(frames[-1][0]).name}:{frames[-1][1]} in {frames[-1][2]})" if frames else ""
+    frame = None if error.leaves else frame_of(error.traceback, error.type, error.message)
+    where = "" if frame is None else f" ({Path(frame[0]).name}:{frame[1]} in {frame[2]})"
     return f"{error.type}: {error.message}{where}" if error.message else f"{error.type}{where}"

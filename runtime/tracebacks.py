@@ -8,6 +8,7 @@ Rules
 
 from __future__ import annotations
 
+import re
 import traceback
 from pathlib import Path
 from types import TracebackType
@@ -20,6 +21,8 @@ _LONGEST = 8_000  # characters: its head and tail
 LONGEST_MESSAGE = 2_000
 """Characters of what an error says of itself that are kept."""
 _MOST_FRAMES = 40
+_FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
+_COMPARED = 200  # characters of what an error says by which it is found in its traceback
 _LONGEST_CHAIN = 200  # errors that one came of
 _LINKS = {name: getattr(BaseException, name) for name in ("__cause__", "__context__", "__suppress_context__")}
 _TRACE: Any = BaseException.__dict__["__traceback__"]
@@ -46,6 +49,20 @@ def traceback_of(error: BaseException, mask: Mask | None = None) -> str:
         half = _LONGEST // 2
         text = f"{text[:half]}\n... {len(text) - 2 * half} characters left out ...\n{text[-half:]}"
     return clean(text, _LONGEST + 100)
+
+
+def frame_of(text: str, kind: str, message: str) -> tuple[str, str, str] | None:
+    """Where an error was raised, by its traceback: file, line and function of its last frame that is the application's.
+
+    kind, message: its type and what it says. What follows that in the traceback are its notes, which may hold the
+    tracebacks of other errors, as those of a child job; what comes before its own frames is what it came of.
+    """
+    first = message.partition("\n")[0][:_COMPARED]
+    said = re.escape(f"{kind}: {first}" if first else kind)
+    ends = [found.start() for found in re.finditer(rf"^(?:[\w.<>]+\.)?{said}", text, re.MULTILINE)]
+    frames = _FRAME.findall(text[: ends[-1]] if ends else text)
+    theirs = [frame for frame in frames if not frame[0].startswith(_OURS)]
+    return (theirs or frames or [None])[-1]
 
 
 def _formatted(error: BaseException, frames: TracebackType | None) -> str:

@@ -35,7 +35,7 @@ def varied(theatre: Theatre) -> tuple[Theatre, str]:
     at_it = f"echo at it; exec 3<>{gate}; read word <&3"
     later = {"max_attempts": 3, "base_delay": "1h", "max_delay": "1h"}
     tasks: list[dict[str, Any]] = [
-        {"name": "done", "command": ["sh", "-c", "echo all is well"]},
+        {"name": "done", "command": ["sh", "-c", "echo all is well"], "on_completed": [{"command": ["false"]}]},
         {"name": "works", "command": ["sh", "-c", at_it], "depends_on": ["done"]},
         {"name": "asks", "command": ["true"], "hold": {"clauses": [{"person": "ana"}]}, "depends_on": ["done"]},
         {"name": "waits", "command": ["true"], "wait": "1h", "depends_on": ["done"]},

@@ -173,6 +173,52 @@ async def test_a_child_that_failed_goes_on_in_its_next_run() -> None:
         assert (await job.wait()).state == "failed"  # this handle stays that of the run it was
 
 
+def finds_a_bad_crate() -> None:
+    raise ValueError("no such crate") from KeyError("the reason of it")
+
+
+BAD_CRATE = Workstream("leaf", tasks=[Task("x", run=finds_a_bad_crate, retry=Retry(max_attempts=1))])
+
+
+async def waits_for_a_bad_crate(task: TaskContext) -> None:
+    child = await task.submit(BAD_CRATE, name="leaf")
+    (await child.wait()).raise_for_state()
+
+
+def blocks_for_a_bad_crate(task: TaskContext) -> None:
+    task.submit_blocking(BAD_CRATE, name="leaf").wait_blocking().raise_for_state()
+
+
+async def waits_for_who_waits_for_it(task: TaskContext) -> None:
+    run = waits_for_a_bad_crate
+    child = await task.submit(Workstream("mid", tasks=[Task("m", run=run, retry=Retry(max_attempts=1))]), name="mid")
+    (await child.wait()).raise_for_state()
+
+
+@pytest.mark.parametrize(
+    ("run", "engine"),
+    [
+        (waits_for_a_bad_crate, None), (blocks_for_a_bad_crate, "thread"),
+        (blocks_for_a_bad_crate, "process"), (waits_for_who_waits_for_it, None),
+    ],
+)  # fmt: skip
+async def test_what_a_child_failed_by_is_in_the_traceback_of_its_parent(
+    run: Any, engine: str | None, tmp_path: Path
+) -> None:
+    workers = [*LOOP, Worker("processes", engine="process")]
+    async with Runtime(tmp_path / "j.db", workers=workers) as runtime:
+        task = Task("t", run=run, engine=engine, retry=Retry(max_attempts=1))
+        job = await runtime.submit(Workstream("w", tasks=[task]), id="job")
+        outcome = await job.wait()
+        (attempt,) = await job.attempts("t")
+    for told in (outcome.tracebacks["t"], str(attempt.traceback)):
+        assert "in finds_a_bad_crate" in told
+        assert "KeyError: 'the reason of it'" in told
+        assert "direct cause of the following exception" in told
+    # and it says where the parent's own body has raised it, which is not where the child's has
+    assert str(outcome.tasks["t"].last_error).endswith(f" in {run.__name__})")
+
+
 async def gives_up(task: TaskContext) -> None:
     calls.append(f"gives up in {task.job_id}")
     raise Permanent("it will never be")

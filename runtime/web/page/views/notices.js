@@ -4,6 +4,7 @@
 
 import { html } from "../vendor/ui.js";
 import { Ago, Icon, Name, Trouble } from "../components.js";
+import { Still, useStill } from "../still.js";
 import { useList } from "../store.js";
 import { counted, number, safe, spoken } from "../text.js";
 
@@ -17,20 +18,25 @@ export function Notices() {
   if (!items.length) return null;
   return html`<section class="noticed" aria-labelledby="noticed">
     <h2 id="noticed">Notices</h2>
-    <div class="rows notices" role="table" aria-label="Notices, the newest first">
-      <div role="rowgroup"><div class="row heads" role="row">
-        <span role="columnheader">Last</span><span role="columnheader">Of</span><span role="columnheader">What went wrong</span>
-      </div></div>
-      <div role="rowgroup">${items.map((notice) => html`<${Row} key=${notice.id} notice=${notice} />`)}</div>
-    </div>
+    <${Table} items=${items} list=${list} />
     ${list.next.value !== null && html`<p class="soft end">Only the newest ${number(items.length)} are shown; <code>callboard notices</code> tells of all.</p>`}
   </section>`;
 }
 
-function Row({ notice }) {
+function Table({ items, list }) {
+  const still = useStill(items, { whole: list.next.value === null, settled: !list.busy.value });
+  return html`<${Still} of=${still}><div class="rows notices" role="table" aria-label="Notices, the newest first">
+    <div role="rowgroup"><div class="row heads" role="row">
+      <span role="columnheader">Last</span><span role="columnheader">Of</span><span role="columnheader">What went wrong</span>
+    </div></div>
+    <div role="rowgroup">${still.rows.map((notice) => html`<${Row} key=${notice.id} notice=${notice} past=${still.past.has(notice.id)} />`)}</div>
+  </div><//>`;
+}
+
+function Row({ notice, past }) {
   const [kind, icon] = MARKS[notice.severity] ?? MARKS.warning;
   const whom = notice.others ? "several" : notice.entity_id ?? notice.kind;
-  return html`<div class="row" role="row">
+  return html`<div class=${`row${past ? " past" : ""}`} role="row">
     <span role="cell" class=${`when tone-${kind}`}><${Icon} name=${icon} /><span class="unseen">${notice.severity}: </span><${Ago} at=${notice.at} /></span>
     <span role="cell" class="two">
       <b><${Name} text=${whom} /></b>
