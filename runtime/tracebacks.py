@@ -60,9 +60,9 @@ def frame_of(text: str, kind: str, message: str) -> tuple[str, str, str] | None:
     first = message.partition("\n")[0][:_COMPARED]
     said = re.escape(f"{kind}: {first}" if first else kind)
     ends = [found.start() for found in re.finditer(rf"^(?:[\w.<>]+\.)?{said}", text, re.MULTILINE)]
-    frames = _FRAME.findall(text[: ends[-1]] if ends else text)
-    theirs = [frame for frame in frames if not frame[0].startswith(_OURS)]
-    return (theirs or frames or [None])[-1]
+    frames: list[tuple[str, str, str]] = _FRAME.findall(text[: ends[-1]] if ends else text)
+    theirs = [frame for frame in frames if not frame[0].startswith(_OURS)] or frames
+    return theirs[-1] if theirs else None
 
 
 def _formatted(error: BaseException, frames: TracebackType | None) -> str:

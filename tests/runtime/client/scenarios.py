@@ -464,6 +464,7 @@ async def it_says_how_it_is(runtime: Any, name: str) -> None:
     health = runtime.health if not callable(runtime.health) else await runtime.health()
     assert (health.ok, health.reason) == (True, None)
     assert await said(runtime.metrics())
+    assert await runtime.kept_notices() == await runtime.kept_notices(about="nobody") == []
 
 
 SCENARIOS: list[Callable[[Any, str], Any]] = [

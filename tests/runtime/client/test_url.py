@@ -32,6 +32,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def live(folder: Path) -> Iterator[Served]:
     """A runtime on a journal, and served, with two of each: j... is acted on by its journal, u... by the URL."""
     with serve(folder / "callboard.db") as served:
+        for name in ("echo", "j1"):
+            served.call(lambda name=name: served.runtime._host.notice("odd", "warning", "odd", entity_id=name))
         for letter in "ju":
             tasks = [
                 Task("first", run=one), Task("held", run=one, depends_on=["first"], hold=Approval(people=2)),
@@ -83,6 +85,9 @@ workers list
 breaker list --json
 tools
 tools --json
+notices
+notices echo --json
+notices nobody
 """.strip().splitlines()
 
 
