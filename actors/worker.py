@@ -68,7 +68,7 @@ _LIVES = "It lives: shut it down or terminate it, to start it anew."
 class WorkerActor(Entity[WorkerRecord]):
     """One incarnation of a worker."""
 
-    __slots__ = ("before", "busy", "capabilities", "foreign", "pools", "seen", "unfit", "used", "watched")
+    __slots__ = ("before", "busy", "capabilities", "foreign", "pools", "seen", "strays", "unfit", "used", "watched")
 
     machine = WORKER
     moments = ("drain_until", "resume_at")
@@ -88,6 +88,7 @@ class WorkerActor(Entity[WorkerRecord]):
         self.seen = kernel.at  # when it last gave a sign of life (UTC epoch seconds)
         self.busy = False  # it does not answer, and is seen to work
         self.unfit: str | None = None  # why no node of its cluster could hold it
+        self.strays: frozenset[int] = frozenset()  # tokens of what it ran last and should not: told of already
         self.before: WorkerActor | None = None  # the incarnation before it
         self.foreign = False  # it was another node's, and is here to be ended
 
@@ -223,16 +224,19 @@ class WorkerActor(Entity[WorkerRecord]):
             self.fire(RELEASE, metadata={"assigned": 0})
 
     def _kill_strays(self, tokens: tuple[int, ...]) -> None:
-        """Have bodies killed that run there under a token which is over."""
-        kernel = self.kernel
-        for token in tokens:
-            call = kernel.calls.get(token)
-            task = None if call is None else kernel.entities.get(call.key)
-            if call is not None and (call.kind != "body" or (task is not None and task.holds(token))):
-                continue
-            text = f"worker {self.record.id} runs a body under fencing token {token}, which is over: it is killed"
-            kernel.notice("stray_body", "warning", text, self, token=token)
+        """Have bodies killed that run there under a token which is over. Of each it is told once."""
+        kernel, strays = self.kernel, [token for token in tokens if self._is_stray(token)]
+        for token in strays:
+            if token not in self.strays:
+                text = f"worker {self.record.id} runs a body under fencing token {token}, which is over: it is killed"
+                kernel.notice("stray_body", "warning", text, self, token=token)
             kernel.effect(StopCall(token, force=True))
+        self.strays = frozenset(strays)
+
+    def _is_stray(self, token: int) -> bool:
+        call = self.kernel.calls.get(token)
+        task = None if call is None else self.kernel.entities.get(call.key)
+        return call is None or (call.kind == "body" and (task is None or not task.holds(token)))
 
     def on_died(self, message: WorkerDied) -> None:
         """Its process is gone, unasked: this incarnation has failed, and the next one takes its place.

@@ -322,7 +322,7 @@ class RayKeeper:
         if job in seat.waiting:
             seat.waiting.remove(job)
             self._tell(job, job.cancelled("cancelled before it started"))
-        elif seat.jobs.get(job.token) is job and (force or not job.halted):
+        elif seat.jobs.get(job.token) is job and not job.forced and (force or not job.halted):
             job.halted = True
             job.forced |= force
             self._send(seat, packed(Stop(job.token, force)))

@@ -289,6 +289,20 @@ def test_a_body_that_should_not_run_there_any_more_is_killed() -> None:
     assert stage.audit() == []
 
 
+def test_a_body_that_should_not_run_there_is_told_of_once_however_long_it_takes_to_kill() -> None:
+    stage = running(PAIR)
+    first = stage.token("a")
+    stage.deaf = {"a"}
+    freeze(stage)
+    stage.advance(60)
+    stage.stops.clear()
+    stage.silent.clear()
+    stage.advance(30)
+    assert len(stage.stops) > 1  # it may not have heard the first one
+    assert set(stage.stops) == {(first, True)}
+    assert [notice.event for notice in stage.notices].count("stray_body") == 1
+
+
 def test_an_idle_one_is_asked_too_once_it_has_run_something() -> None:
     stage = Stage(workers=ONE)
     stage.advance(1000)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
+import anyio
 import msgspec
 import pytest
 from tests.processes import runs
@@ -495,4 +496,22 @@ async def test_one_that_does_not_even_end_when_it_is_killed_is_abandoned(monkeyp
     await kept.say(actor, Here("host", 7))
     kept.engine.stop(1, force=True)
     assert (await kept.record.outcome(1)).status == "abandoned"
+    await kept.engine.close(0.1)
+
+
+async def test_one_that_is_stopped_by_force_again_and_again_is_given_up_in_time_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As each round of health checks does that finds it there."""
+    monkeypatch.setattr("callboard.runtime.engines.raykeeper._FORCED", 0.05)
+    kept = Kept()
+    await kept.engine.open()
+    call = Call(token=1, process=process_call("async_patient", worker="w", on_loop=True))
+    kept.engine.start(call, kept.record.ended, kept.record.beat)
+    actor = await kept.actor()
+    await kept.say(actor, Here("host", 7))
+    with anyio.fail_after(10):
+        await until(lambda: not kept.engine.stop(1, force=True))
+    assert actor.killed == 1
+    assert (await kept.record.outcome(1)).status == "cancelled"
     await kept.engine.close(0.1)
