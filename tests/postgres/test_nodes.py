@@ -13,9 +13,10 @@ import pytest
 from tests.postgres.seats import Seats
 from tests.runtime.journal.samples import attempt, breaker, job, raw, task, worker, workstream
 
+from callboard.actors.lanes import NO_LIMIT
 from callboard.actors.loading import Loaded
 from callboard.actors.records import MachineRecord, OutboxRow, RequestRecord
-from callboard.runtime.journal.cluster import EPOCH, LeaseLost
+from callboard.runtime.journal.cluster import EPOCH, LeaseLost, ToolState, Want
 from callboard.runtime.journal.contract import InboxRow, JournalError, JournalLocked
 from callboard.runtime.journal.postgres.address import parse
 from callboard.runtime.journal.postgres.nodes import PostgresCluster
@@ -130,8 +131,6 @@ def test_a_node_that_the_database_has_forgotten_is_told_so(seats: Seats) -> None
 
 @pytest.mark.parametrize("ask", ["beat", "take", "reserve", "adopt", "share", "set_tool"])
 def test_whatever_a_fenced_node_asks_it_is_told_so(seats: Seats, ask: str) -> None:
-    from callboard.runtime.journal.cluster import ToolState, Want
-
     values: dict[str, tuple[Any, ...]] = {
         "beat": (0,), "take": (), "reserve": ("job", "x"), "adopt": ("job", "x"), "share": ({"cc": Want(1, 1)},),
         "set_tool": (ToolState("cc", "open", "web-1", 1),),
@@ -914,6 +913,55 @@ def test_breakers_of_nodes_that_are_gone_are_forgotten_after_a_day(seats: Seats)
     node.beat(0)
     assert seats.run("SELECT as_json(record)->>'id' FROM breaker_records") == [("t@web-1",)]
     assert seats.one("SELECT count(*) FROM nodes") == 1  # the one before that had the name, too
+
+
+def test_states_of_tools_that_nothing_names_any_more_are_forgotten(seats: Seats) -> None:
+    waiting = Waiting()
+    node = seats.node("web-1", clock=lambda: waiting.now)
+    (now,) = seats.run("SELECT extract(epoch FROM clock_timestamp())::double precision")[0]
+    for number in range(50):
+        for generation, state in enumerate(("open", "half_open", "closed"), start=1):
+            node.set_tool(ToolState(f"made-up-{number}", state, "web-1", generation))
+    for name, state, due in (("used", "closed", None), ("ill", "open", now + 60), ("was-ill", "open", now - 90_000)):
+        node.set_tool(ToolState(name, state, "web-1", 1, due))
+    seats.commit(node, breaker(1, id="used@web-1", name="used"))
+    assert len(node.tools()) == 53
+    waiting.now += 1000
+    node.beat(0)
+    assert [one.tool for one in node.tools()] == ["ill", "used"]
+    assert node.set_tool(ToolState("made-up-1", "open", "web-1", 1)).generation == 1  # and it begins anew
+
+
+def test_of_what_nodes_that_are_gone_said_of_limits_the_last_is_kept_and_not_for_ever(seats: Seats) -> None:
+    waiting = Waiting()
+    node = seats.node("web-1", clock=lambda: waiting.now)
+    for limit in range(40, 0, -1):  # as a program does that is begun again and again
+        gone = seats.node("web-2")
+        gone.share({"cc": Want(limit, 1, said_by="job-1"), "dd": Want(NO_LIMIT, 1)})
+        gone.leave()
+    assert seats.one("SELECT count(*) FROM tool_claims") == 80
+    waiting.now += 1000
+    node.beat(0)
+    assert seats.one("SELECT count(*) FROM tool_claims") == 1
+    assert (node.limited(["cc", "dd"]), node.share({"cc": Want(NO_LIMIT, 5)})["cc"].most) == ({"cc"}, 1)
+    while node.take() is not None:
+        pass
+    seats.run("UPDATE nodes SET ended_at = ended_at - interval '25 hours' WHERE fenced")
+    waiting.now += 1000
+    node.beat(0)
+    assert node.limited(["cc"]) == frozenset()
+    assert node.share({"cc": Want(NO_LIMIT, 5)})["cc"].told == NO_LIMIT
+
+
+def test_what_a_runtime_said_of_limits_counts_until_the_next_one_of_its_name_has_said_its_own(seats: Seats) -> None:
+    node, gone = seats.node("web-1"), seats.node("web-2")
+    gone.share({"cc": Want(3, 0, said_by="runtime"), "dd": Want(2, 0, said_by="job-1")})
+    gone.leave()
+    again = seats.node("web-2")
+    assert node.share({"cc": Want(NO_LIMIT, 5)})["cc"].by == "the runtime of web-2"
+    again.renew_words()
+    assert node.limited(["cc", "dd"]) == {"dd"}  # a job may go on
+    assert node.share({"cc": Want(NO_LIMIT, 5)})["cc"].told == NO_LIMIT
 
 
 def test_of_each_node_the_last_breakers_that_say_nothing_are_kept(seats: Seats) -> None:

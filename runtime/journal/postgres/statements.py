@@ -9,6 +9,7 @@ Rules
 
 from __future__ import annotations
 
+from ....actors.lanes import NO_LIMIT
 from ..cluster import EPOCH
 from ..schema import BREAKERS_KEPT, WORKERS_KEPT
 
@@ -119,6 +120,9 @@ WHERE NOT fenced AND NOT leaving AND node <> %(me)s AND seen_at + lease >= clock
 """
 TAKEN = "SELECT taken FROM nodes WHERE node = %(me)s"
 FATE = "SELECT ended_by, extract(epoch FROM ended_at - seen_at) FROM nodes WHERE node = %(me)s"
+# In a text of JSON these quotes can be nothing else than those of a key.
+SAYS = f"""strpos(claim.claim, '"limit":{NO_LIMIT}') = 0"""
+"""Whether a claim on a tool says something of its limit."""
 _OLD = "node FROM nodes WHERE fenced AND NOT owes AND ended_at < clock_timestamp() - interval '1 day'"
 _INCARNATIONS_KEPT = 20  # of each worker, over all nodes that have one of that name
 # What a node had of a breaker is of use to the next one of its name; else to nobody.
@@ -131,6 +135,21 @@ DELETE FROM breaker_records WHERE as_json(record)->>'state' = 'closed'
     SELECT key FROM (
       SELECT key, row_number() OVER (PARTITION BY node ORDER BY key DESC) AS place FROM breaker_records
     ) AS of_node WHERE place > {BREAKERS_KEPT})"""
+# What a node said of a tool's limit counts on when it is gone, but only the last that a node of its name said.
+_CLAIMS_OF_NOBODY = f"""
+DELETE FROM tool_claims AS claim USING nodes WHERE nodes.node = claim.node AND nodes.fenced AND (NOT {SAYS} OR EXISTS (
+  SELECT FROM tool_claims AS later JOIN nodes AS next ON next.node = later.node
+  WHERE later.tool = claim.tool AND next.name = nodes.name AND next.node > nodes.node))"""
+# Who has a breaker of a tool follows the state of that, whose generation may not begin anew then. Where nobody has one,
+# it says something to who comes later: until its cooldown is over, and for a day after.
+_STATES_OF_NOBODY = """
+DELETE FROM tool_states WHERE tool IN (
+  SELECT tool FROM tool_states
+  WHERE (as_json(state)->>'state' = 'closed'
+      OR coalesce((as_json(state)->>'due_at')::double precision, 0)
+        < extract(epoch FROM clock_timestamp() - interval '1 day'))
+    AND tool NOT IN (SELECT as_json(record)->>'name' FROM breaker_records)
+  FOR UPDATE SKIP LOCKED)"""
 PRUNE = (
     f"""
 DELETE FROM worker_records WHERE key IN (
@@ -147,6 +166,8 @@ DELETE FROM worker_records WHERE key IN (
     _BREAKERS_OF_NOBODY,
     f"DELETE FROM names WHERE key = 0 AND node IN (SELECT {_OLD})",
     f"DELETE FROM tool_claims WHERE node IN (SELECT {_OLD})",
+    _CLAIMS_OF_NOBODY,
+    _STATES_OF_NOBODY,
     f"UPDATE inbox_rows SET taken_by = NULL WHERE answer IS NULL AND taken_by IN (SELECT {_OLD})",
     f"DELETE FROM commits WHERE node IN (SELECT {_OLD})",
     f"DELETE FROM acts WHERE node IN (SELECT {_OLD})",

@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ....actors.lanes import NO_LIMIT
 from ....actors.tool_limits import RUNTIME
 from ..cluster import LeaseLost, ToolState, Want
 from ..sharing import Claim, portion
 from .rows import plain
-from .statements import ACTED
+from .statements import ACTED, SAYS
 
 if TYPE_CHECKING:
     from .known import Known
@@ -44,15 +43,13 @@ _LOCK = """
 SELECT pg_advisory_xact_lock(hashtextextended(current_schema() || ' tool ' || tool, 0))
 FROM unnest(%(tools)s::text[]) AS asked (tool)
 """
-# In a text of JSON these quotes can be nothing else than those of a key, and of the value of one.
-_SAYS = f"""strpos(claim, '"limit":{NO_LIMIT}') = 0"""
-_OF_RUNTIME = f"""strpos(claim, '"said_by":"{RUNTIME}"') > 0"""
+_OF_RUNTIME = f"""strpos(claim, '"said_by":"{RUNTIME}"') > 0"""  # as in a text of JSON only a key and its value can be
 _CLAIMS = f"""
-SELECT tool, nodes.name, nodes.fenced, claim, extract(epoch FROM clock_timestamp())::double precision
+SELECT tool, nodes.name, nodes.fenced, claim.claim, extract(epoch FROM clock_timestamp())::double precision
 FROM unnest(%(tools)s::text[]) AS asked (tool)
-LEFT JOIN (tool_claims JOIN nodes ON nodes.node = tool_claims.node AND (NOT nodes.fenced OR {_SAYS})) USING (tool)
+LEFT JOIN (tool_claims AS claim JOIN nodes ON nodes.node = claim.node AND (NOT nodes.fenced OR {SAYS})) USING (tool)
 """
-_LIMITED = f"SELECT DISTINCT tool FROM tool_claims WHERE tool = ANY (%(tools)s) AND {_SAYS}"
+_LIMITED = f"SELECT DISTINCT tool FROM tool_claims AS claim WHERE tool = ANY (%(tools)s) AND {SAYS}"
 _RENEW = f"""
 DELETE FROM tool_claims WHERE {_OF_RUNTIME} AND node IN (
   SELECT node FROM nodes WHERE fenced AND name = (SELECT name FROM nodes WHERE node = %(me)s AND NOT fenced))
