@@ -138,6 +138,13 @@ class TaskRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=False
         return self.allowed.max_attempts
 
     @property
+    def most_attempts(self) -> int:
+        """The number that its last attempt may have, as things stand: those that were lost or put off are not counted
+        against `max_attempts`.
+        """
+        return max(self.attempt, self.max_attempts + self.granted + self.lost_attempts + self.deferrals)
+
+    @property
     def max_losses(self) -> int:
         """Lost attempts after which there is no further one."""
         return self.allowed.max_losses

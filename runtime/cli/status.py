@@ -209,7 +209,7 @@ def _task_row(task: TaskRecord, job_id: str) -> list[str]:
     return [
         f"{job_id}/{task.name}",  # as `cancel` and the others take it
         words.state(task),
-        f"{task.attempt}/{task.max_attempts + task.granted}" if task.attempt else "",
+        words.tried(task),
         "" if spent is None else words.took(spent),
         "" if task.exit_code is None else str(task.exit_code),
         words.awaited(task, words.brief(told or task.reason)),
@@ -240,8 +240,8 @@ def _task(task: TaskRecord) -> dict[str, Any]:
     import msgspec  # noqa: PLC0415
 
     names = (
-        "attempt", "max_attempts", "exit_code", "execution_ms", "output_path", "worker_id", "optional", "cpu_seconds",
-        "peak_memory_bytes",
+        "attempt", "max_attempts", "failed_attempts", "lost_attempts", "granted", "deferrals", "exit_code",
+        "execution_ms", "output_path", "worker_id", "optional", "cpu_seconds", "peak_memory_bytes",
     )  # fmt: skip
     tests = msgspec.to_builtins(task.test_results)
     more = {name: getattr(task, name) for name in names}

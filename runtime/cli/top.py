@@ -176,8 +176,7 @@ def _tasks(tasks: dict[str, list[TaskRecord]], now: float) -> list[str]:
         if task.due_at is not None:
             told = f"until {words.due(task.due_at, now)}{f'; {told}' if told else ''}"
         spent = words.took(now - task.updated_at)
-        place = f"{task.attempt}/{task.max_attempts + task.granted}" if task.attempt else ""
-        rows.append([f"{job}/{task.name}", str(task.shown), spent, place, task.worker_id or "", told])
+        rows.append([f"{job}/{task.name}", str(task.shown), spent, words.tried(task), task.worker_id or "", told])
     if not busy:
         return []
     more = [f"… and {len(busy) - _TASKS} more"] if len(busy) > _TASKS else []

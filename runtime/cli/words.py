@@ -145,9 +145,15 @@ def phase(record: Record) -> dict[str, str]:
 
 def attempts(task: TaskRecord) -> str:
     """The number of the present attempt, where there was more than one or may be."""
-    if task.attempt == 0 or (task.attempt == 1 and task.max_attempts <= 1):
+    return f"attempt {tried(task)}" if task.attempt and task.most_attempts > 1 else ""
+
+
+def tried(task: TaskRecord) -> str:
+    """The number of the present attempt, which one would be the last, and how many do not count: `2/4 (1 lost)`."""
+    if not task.attempt:
         return ""
-    return f"attempt {task.attempt}" + (f"/{task.max_attempts}" if task.attempt <= task.max_attempts else "")
+    more = [f"{many} {what}" for many, what in ((task.lost_attempts, "lost"), (task.deferrals, "put off")) if many]
+    return f"{task.attempt}/{task.most_attempts}" + (f" ({', '.join(more)})" if more else "")
 
 
 def brief(error: str | None) -> str:

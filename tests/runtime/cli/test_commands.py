@@ -16,10 +16,13 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from tests.runtime.journal import samples
 
 from callboard import Notice
+from callboard.actors.task_record import Allowed
 from callboard.machines.lifecycles import PUBLISHED
 from callboard.machines.own import MACHINES
+from callboard.runtime.cli import words
 from callboard.runtime.cli.spans import span
 from callboard.runtime.cli.trouble import Trouble
 
@@ -838,3 +841,52 @@ def test_the_words_of_existing_are_those_of_submit() -> None:
     from callboard.runtime.submissions import EXISTING
 
     assert tuple(Existing) == EXISTING
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"attempt": 0}, ""),
+        ({"attempt": 1}, "1/1"),
+        ({"attempt": 2, "lost_attempts": 1}, "2/2 (1 lost)"),  # it was told as 2/1
+        ({"attempt": 3, "allowed": Allowed(max_attempts=3), "failed_attempts": 1, "lost_attempts": 1}, "3/4 (1 lost)"),
+        ({"attempt": 4, "lost_attempts": 1, "deferrals": 2}, "4/4 (1 lost, 2 put off)"),
+        ({"attempt": 2, "granted": 1, "failed_attempts": 2}, "2/2"),
+        ({"attempt": 3}, "3/3"),  # two were given back by a drain
+    ],
+)
+def test_attempts_are_told_with_those_that_do_not_count(fields: dict[str, Any], told: str) -> None:
+    record = samples.task(9, samples.workstream(5, 1, 9), **fields)
+    assert words.tried(record) == told
+    assert words.attempts(record) == (f"attempt {told}" if record.most_attempts > 1 and record.attempt else "")
+
+
+def test_a_task_that_was_lost_once_is_told_so_by_status(cli: Cli, folder: Path) -> None:
+    (folder / "lost.py").write_text(LOST)
+    codes = [subprocess.run([sys.executable, "lost.py"], cwd=folder, check=False).returncode for _ in range(2)]
+    assert codes == [9, 0]
+    assert re.search(r"^j/a +completed +2/2 \(1 lost\)", cli("status", "j").out, re.MULTILINE)
+    (task,) = [one for one in map(json.loads, cli("status", "j", "--json").out.splitlines()) if one["kind"] == "task"]
+    told = {name: task[name] for name in ("attempt", "max_attempts", "failed_attempts", "lost_attempts", "granted")}
+    assert told == {"attempt": 2, "max_attempts": 1, "failed_attempts": 0, "lost_attempts": 1, "granted": 0}
+
+
+LOST = """
+import os, anyio
+from callboard import Retry, Runtime, Task, Workstream
+
+def work(task):
+    if task.attempt == 1:
+        os._exit(9)
+
+async def main():
+    async with Runtime("callboard.db") as runtime:
+        if runtime.recovered:
+            await runtime.recovered[0].wait()
+        else:
+            tasks = [Task("a", run=work, retry=Retry(max_attempts=1))]
+            await (await runtime.submit(Workstream("w", tasks=tasks), id="j")).wait()
+
+if __name__ == "__main__":
+    anyio.run(main)
+"""

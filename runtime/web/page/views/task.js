@@ -35,12 +35,20 @@ export function Task({ id, name, model }) {
   </aside>`;
 }
 
+// Attempts that were lost or put off do not count against max_attempts: the last one may have a higher number than that.
+function nth(task) {
+  const { lost_attempts: lost = 0, deferrals: off = 0 } = task.facts ?? {};
+  const most = Math.max(task.attempt, task.max_attempts + lost + off);
+  const more = [lost && `${number(lost)} lost`, off && `${number(off)} put off`].filter(Boolean).join(", ");
+  return `attempt ${number(task.attempt)}${most > 1 ? ` of ${number(most)}` : ""}${more ? ` (${more})` : ""}`;
+}
+
 function Told({ id, path, model, task, attempts }) {
   const tried = listOf(attempts.data.value);
   const held = useHeld(id, task);
   return html`
     <p class="standing"><${State} state=${task.state} phase=${task.phase} />
-      ${task.attempt > 0 && html`<span class="soft">attempt ${number(task.attempt)}${task.max_attempts > 1 ? ` of ${number(task.max_attempts)}` : ""}</span>`}
+      ${task.attempt > 0 && html`<span class="soft">${nth(task)}</span>`}
       ${task.started_at && html`<span class="soft">${task.finished_at ? "took " : "for "}<${Since} from=${task.started_at} to=${task.finished_at} /></span>`}
       ${task.optional && html`<span class="tag">optional</span>`}</p>
     ${task.reason && task.reason !== task.last_error && html`<p class="prose">${safe(task.reason)}</p>`}
