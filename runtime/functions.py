@@ -32,6 +32,7 @@ from .imported import imported
 from .program import (
     AGAIN,
     MAIN,
+    another_file,
     is_own_file,
     main_module,
     module_of,
@@ -69,16 +70,26 @@ def path_of(func: Body) -> str:
             found = getattr(found, step)
     except (KeyError, AttributeError):
         found = None
-    if found is func or (isinstance(func, MethodType) and found == func):
-        if module in {MAIN, AGAIN} and (file := written_elsewhere(func)) is not None:
-            raise NoPath(
-                f"{name!r} is written in {file}, which {parts_of(own_name() + ':')[1]} has executed as its own: a "
-                "restart could not tell it from a function of another such script. Start the script by Python, or by "
-                "runpy.run_path(path, run_name='__main__'), put the function in a module, or register it "
-                "(@runtime.task)"
-            )
+    leads_back = found is func or (isinstance(func, MethodType) and found == func)
+    if module in {MAIN, AGAIN}:
+        file = written_elsewhere(func) if leads_back else another_file(func)
+        if file is not None:
+            raise NoPath(_launched(name, file))
+    if leads_back:
         return f"{_named(module)}:{name}"
     raise NoPath(f'"{module}:{name}" is not {func!r}: a restart would find something else. {REMEDY}')
+
+
+def _launched(name: str, file: str) -> str:
+    """What to do about a function of a script that another program has executed: a profiler, a debugger."""
+    how, where = own_main() or ("", "this process")
+    launcher = f"python -m {where}" if how == "module" else where
+    return (
+        f"{name!r} is written in {file}, which {launcher} has executed as its own: a restart could not tell it from a "
+        "function of another such script. Put the function in a module that the script imports, or register it "
+        "(@runtime.task). Or start the script itself, by Python, or by runpy.run_path(path, run_name='__main__'): a "
+        "profiler can be begun in it, as `with cProfile.Profile() as profile:`"
+    )
 
 
 def _named(module: str) -> str:

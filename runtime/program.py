@@ -157,12 +157,18 @@ def is_own_file(file: str | None) -> bool:
 def written_elsewhere(func: object) -> str | None:
     """The file of a function of `__main__`, where that is none of this program's: a launcher has executed it there."""
     own = own_main()
+    if own is None or own[0] != "file":
+        return None
+    file = another_file(func)
+    return None if same_file(file, own[1]) else file
+
+
+def another_file(func: object) -> str | None:
+    """The file that a function is written in, where that is not the one of `__main__`."""
     with suppress(ValueError):  # it wraps itself
         func = unwrap(cast("Callable[..., Any]", func))
     file = getattr(getattr(func, "__code__", None), "co_filename", None)
-    if own is None or own[0] != "file" or getattr(sys, "frozen", False):
-        return None
-    if not isinstance(file, str) or not os.path.isfile(file) or same_file(file, own[1]):  # noqa: PTH113
+    if getattr(sys, "frozen", False) or not isinstance(file, str) or not os.path.isfile(file):  # noqa: PTH113
         return None
     return None if same_file(file, _file(_main())) else file
 

@@ -227,6 +227,22 @@ def test_what_a_launcher_executes_as_its_own_is_not_kept_as_the_launchers(tmp_pa
     assert run(script, cwd=tmp_path) == "invoices"
 
 
+def test_a_program_under_a_profiler_is_told_what_to_do(tmp_path: Path) -> None:
+    """As `python -m cProfile` and `python -m trace` do it: with a namespace that no module has."""
+    (tmp_path / "profiled.py").write_text(
+        "import sys\nsys.argv.pop(0)\n"
+        "exec(compile(open(sys.argv[0]).read(), sys.argv[0], 'exec'), {'__name__': '__main__'})\n"
+    )
+    script = write(tmp_path, "invoices")
+    told = run("-m", "profiled", script, "submit", "thread", cwd=tmp_path)
+    for text in (
+        f"'work' is written in {script}, which python -m profiled has executed as its own",
+        "Put the function in a module that the script imports, or register it (@runtime.task)",
+        "`with cProfile.Profile() as profile:`",
+    ):
+        assert text in told
+
+
 def test_a_module_that_is_run_keeps_its_real_name(tmp_path: Path) -> None:
     (tmp_path / "shop").mkdir()
     (tmp_path / "shop" / "__init__.py").touch()
