@@ -15,10 +15,10 @@ import msgspec
 
 from .messages import Message
 from .records import JobRecord, MachineRecord, WorkstreamRecord
-from .schema import plain_problem
+from .schema import MOST_VALUES, plain_problem
 from .spec import Approval, Worker, Workstream
 from .task_record import TaskRecord
-from .theirs import called
+from .theirs import called, holds_more, is_a, plain, shown
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -290,10 +290,14 @@ class Fire(Message, frozen=True):
         """Refuse what could not be written later."""
         for name, kinds in _FIRE.items():
             value = getattr(self, name)
-            if not isinstance(value, kinds):
-                raise TypeError(f"Fire takes {name} as {kinds[0].__name__}, not {value!r:.60}")
+            if not is_a(value, kinds):
+                raise TypeError(f"Fire takes {name} as {kinds[0].__name__}, not {shown(value, 60)}")
+            if (text := plain(value)) is not value:
+                msgspec.structs.force_setattr(self, name, text)
         if not self.event:
             raise ValueError("Fire takes the name of an event")
+        if holds_more(MOST_VALUES, self.facts):
+            raise ValueError(f"Fire cannot take these facts: they hold more than {MOST_VALUES:,} values and characters")
         for name in ("event", "reason", "metadata"):
             if problem := plain_problem(getattr(self, name)):
                 raise ValueError(f"Fire cannot take this {name}: {problem}")

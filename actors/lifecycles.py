@@ -26,6 +26,7 @@ from ..machines.workable import faults
 from .base_record import Published
 from .schema import did_you_mean, short
 from .spec import Defaults
+from .theirs import elements, is_a, plain
 
 OWN: Final = "own"
 """The name of the runtime's own lifecycles."""
@@ -84,7 +85,8 @@ class Lifecycles:
         said: a name, an import path, a `Lifecycle` or several; one that is given is known from now on. Raises
         UnknownLifecycle, and ValueError for one that nothing can run by.
         """
-        if isinstance(said, str):
+        said = plain(said)
+        if type(said) is str:
             name = self._located(said) if ":" in said and said not in self else said
             return name, self._named(name)
         several = _several(said)
@@ -167,10 +169,7 @@ class Lifecycles:
 
 def _several(said: object) -> Sequence[Lifecycle] | None:
     """A lifecycle, or those of several kinds; None for what is neither."""
-    if isinstance(said, Lifecycle):
-        return [said]
-    if isinstance(said, list | tuple) and said:
-        several = cast("Sequence[object]", said)
-        if all(isinstance(one, Lifecycle) for one in several):
-            return cast("Sequence[Lifecycle]", several)
+    several = [said] if is_a(said, Lifecycle) else [*elements(said)] if is_a(said, (list, tuple)) else []
+    if several and all(is_a(one, Lifecycle) for one in several):
+        return cast("Sequence[Lifecycle]", several)
     return None

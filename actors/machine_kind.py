@@ -27,8 +27,8 @@ from ..machines import Guard, InvalidTransitionError, Machine, Severity, State, 
 from ..machines.machine import answers_later
 from .commands import Fire
 from .records import MachineRecord
-from .schema import did_you_mean, plain_problem, short
-from .theirs import called, is_a, said
+from .schema import MOST_VALUES, did_you_mean, plain_problem, short
+from .theirs import called, holds_more, is_a, said
 from .times import is_named, moment, point
 
 Facts: TypeAlias = Any  # an instance of the Struct that the application declares, or None
@@ -296,6 +296,8 @@ def number_problem(facts: Facts) -> str | None:
     """Why a number among facts cannot be kept, if one cannot: JSON would have it as another, or as nothing."""
     if facts is None:
         return None
+    if holds_more(MOST_VALUES, facts):
+        return f"the facts hold more than {MOST_VALUES:,} values and characters"
     for field in msgspec.structs.fields(facts):
         value = getattr(facts, field.name)
         if isinstance(value, int | float) and (problem := plain_problem(value)):

@@ -18,17 +18,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from functools import lru_cache
+from types import FunctionType, NoneType
 from typing import Any, TypeVar, cast
 
 import msgspec
 from msgspec import inspect
 
 from .digits import whole
-from .theirs import shown
+from .theirs import elements, entries, holds_more, is_a, plain, shown
 
 S = TypeVar("S", bound=msgspec.Struct)
 Path = tuple[str | int, ...]
 
+MOST_VALUES = 50_000_000
+"""Values and characters of what is encoded: a specification, what its tasks are given, the facts of an event."""
+_WHOLE = frozenset({str, int, float, bool, NoneType, FunctionType})
 MOST_FINDINGS = 200
 """Findings after which nothing more is looked for."""
 _DEEPEST = 64  # levels of nesting in args: far beyond use, far below the interpreter's recursion limit
@@ -116,10 +120,24 @@ def did_you_mean(name: str, known: Sequence[str]) -> str | None:
 def sound(value: msgspec.Struct) -> bool:
     """Whether a Struct made in Python certainly has the types it declares. False when it may not."""
     try:
+        nested = [one for one in msgspec.structs.astuple(value) if not _is_small(one)]
+        if nested and (any(map(_is_odd, nested)) or holds_more(MOST_VALUES, *nested)):
+            return False  # what is encoded is bounded, and what it is at heart
         _decoder(type(value)).decode(_ENCODER.encode(value))
     except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError):
         return False
     return True
+
+
+def _is_small(value: object) -> bool:
+    kind = type(value)
+    return kind in _WHOLE or (kind in {list, dict} and not value)
+
+
+def _is_odd(value: object) -> bool:
+    """Whether it is a list or the like with a class of its own, which may give another content than it holds."""
+    kind = type(value)
+    return issubclass(kind, (list, tuple, dict)) and kind not in {list, tuple, dict}
 
 
 def read(value: object, kind: type[S]) -> tuple[S, list[Finding]]:
@@ -131,8 +149,14 @@ def read(value: object, kind: type[S]) -> tuple[S, list[Finding]]:
     return got if isinstance(got, kind) else cast("S", _blank(kind)), reading.findings
 
 
-def plain_problem(value: object, depth: int = 0) -> str | None:
+def plain_problem(value: object) -> str | None:
     """Say why a value cannot be written as JSON and read back equal, or None if it can."""
+    if holds_more(MOST_VALUES, value):
+        return f"it holds more than {MOST_VALUES:,} values and characters"
+    return _plain_problem(plain(value), 0)
+
+
+def _plain_problem(value: object, depth: int) -> str | None:
     match value:
         case None | bool():
             return None
@@ -145,13 +169,13 @@ def plain_problem(value: object, depth: int = 0) -> str | None:
         case _ if depth >= _DEEPEST:
             return f"it is nested more than {_DEEPEST} levels deep"
         case list() | tuple():
-            items = cast("Sequence[object]", value)
-            return next((problem for item in items if (problem := plain_problem(item, depth + 1))), None)
+            items = elements(cast("object", value))
+            return next((problem for item in items if (problem := _plain_problem(plain(item), depth + 1))), None)
         case dict():
-            for key, item in cast("dict[object, object]", value).items():
-                if not isinstance(key, str):
+            for key, item in entries(cast("object", value)):
+                if not is_a(key, str):
                     return f"the key {short(key)} is {_kind(key)}, and JSON knows only text"
-                if problem := _text_problem(key) or plain_problem(item, depth + 1):
+                if problem := _text_problem(plain(key)) or _plain_problem(plain(item), depth + 1):
                     return problem
             return None
         case _:
@@ -224,7 +248,7 @@ class _Reading:
             advice = f"write it in brackets: [{short(value)}]" if isinstance(value, str) else None
             return self.bad(path, f"must be a list, not {_told(value)}", advice)
         got = [
-            self.any(item, kind.item_type, (*path, index)) for index, item in enumerate(cast("Sequence[object]", value))
+            self.any(item, kind.item_type, (*path, index)) for index, item in enumerate(elements(cast("object", value)))
         ]
         if isinstance(kind.item_type, inspect.StructType):
             # Kept in place, so that later findings count as the user does.

@@ -11,6 +11,9 @@ Rules
   that the code raises itself, by a `raise`, is an error like any other.
 - An object of the application's is never trusted to show itself: `shown`, `said` and `kind_name` raise nothing, and
   give text that is bounded and can be kept. Its class is looked at by `type`, since it may say another one.
+- Nor is it trusted to be as large as it looks. A few lists that hold one another several times stand for more values
+  than any memory has; who walks, writes or copies one counts them first (`holds_more`). Of a list, a tuple or a dict
+  with a class of its own that counts which is in it (`elements`, `entries`), and not what it gives when it is asked.
 - Coroutines are not called here: a cancellation may be meant for them. `runtime/inside.py` tells that.
 """
 
@@ -23,11 +26,15 @@ from functools import partial
 from types import CodeType, FunctionType, MethodType, TracebackType
 from typing import Any, ParamSpec, TypeVar, cast
 
+import msgspec
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
 LONGEST = 300
 """Characters of an object that are shown."""
+MOST_SHOWN = 1_000_000
+"""Values, and characters, of an object that are written out before it is cut."""
 _LONGEST_NAME = 200
 _LONGEST_MEMBER = 100  # characters of the text of what a group is made of
 _MOST_MEMBERS = 5
@@ -35,6 +42,7 @@ _RAISES = frozenset({dis.opmap["RAISE_VARARGS"], dis.opmap["RERAISE"]})
 _QUALIFIED: Any = type.__dict__["__qualname__"]  # what a metaclass may say otherwise
 _MODULE: Any = type.__dict__["__module__"]
 _MEMBERS: Any = BaseExceptionGroup.__dict__["exceptions"]
+_ARGS: Any = BaseException.__dict__["args"]
 _TRACE: Any = BaseException.__dict__["__traceback__"]
 _CAUSE: Any = BaseException.__dict__["__cause__"]
 _CONTEXT: Any = BaseException.__dict__["__context__"]
@@ -93,6 +101,14 @@ def plain(value: T) -> T:
     for base in (str, int, float):
         if issubclass(kind, base) and kind is not bool:
             return value if kind is base else _PLAIN[base](value)
+    return value
+
+
+def plain_text(value: object, what: str) -> str:
+    """A text that somebody says, without a class of its own. Raises TypeError for what is none, which names `what`."""
+    value = plain(value)
+    if type(value) is not str:
+        raise TypeError(f"{what} is a str, not {shown(value, 60)}")
     return value
 
 
@@ -174,6 +190,78 @@ def _code_of(handler: object) -> CodeType | None:
 
 _PLAIN: dict[type, Any] = {str: str.__str__, int: int.__int__, float: float.__float__}
 
+
+def elements(value: object) -> Iterator[Any]:
+    """What a list or a tuple holds, whatever its class says of that."""
+    return (list if is_a(value, list) else tuple).__iter__(value)  # type: ignore[arg-type]
+
+
+def entries(value: object) -> Iterator[tuple[Any, Any]]:
+    """The keys and values that a dict holds, whatever its class says of them."""
+    return iter(_ITEMS(value))
+
+
+def holds_more(most: int, *values: object) -> bool:
+    """Whether values hold more than so many others, each counted as often as it would be written; a text counts as its
+    characters. Only what Python would write by itself is looked into: lists, tuples, dicts, sets, Structs, errors.
+
+    Each is walked through once, however often it is held: what contains itself counts as it does there.
+    """
+    sizes: dict[int, int] = {}  # by ids; 0 while one is being counted
+    open_ones, counts = [(0, iter(values))], [0]
+    while open_ones:
+        key, parts = open_ones[-1]
+        for part in parts:
+            kind = type(part)
+            if (length := _length(kind, part)) is not None:
+                counts[-1] += length
+            elif (inner := _parts(kind, part)) is not None:
+                known = sizes.get(id(part))
+                if known is None:
+                    sizes[id(part)] = 0
+                    open_ones.append((id(part), iter(inner)))
+                    counts.append(len(inner))
+                    break
+                counts[-1] += known
+            if counts[-1] > most:
+                return True
+        else:
+            open_ones.pop()
+            sizes[key] = counts.pop()
+            if counts:
+                counts[-1] += sizes[key]
+            if sizes[key] > most:
+                return True
+    return False
+
+
+def _length(kind: type, value: Any) -> int | None:
+    """The characters of a text; None of anything else."""
+    for base, length in _LENGTHS.items():
+        if issubclass(kind, base):
+            return int(length(value))
+    return None
+
+
+def _parts(kind: type, value: Any) -> list[Any] | None:
+    """What a value holds; None of one that is whole."""
+    if issubclass(kind, (list, tuple)):
+        return [*elements(value)]
+    if issubclass(kind, dict):
+        return [part for entry in entries(value) for part in entry]
+    if issubclass(kind, (set, frozenset)):
+        return [*_GIVES[set if issubclass(kind, set) else frozenset](value)]
+    if issubclass(kind, BaseException):
+        return [*_ARGS.__get__(value)]
+    if issubclass(kind, msgspec.Struct):
+        return [*msgspec.structs.astuple(value)]
+    return None
+
+
+_ITEMS: Any = dict.__dict__["items"]
+_GIVES: dict[type, Any] = {kind: kind.__dict__["__iter__"] for kind in (set, frozenset)}
+_LENGTHS: dict[type, Any] = {str: str.__len__, bytes: bytes.__len__, bytearray: bytearray.__len__}
+
 # -- in words ----------------------------------------------------------------------------------------------------------
 
 
@@ -183,6 +271,8 @@ def shown(value: object, longest: int = LONGEST) -> str:
     if is_a(told, BaseExceptionGroup) and is_woven(cast("BaseException", told)):
         return said(cast("BaseException", told), longest)  # Python would write all ways to its members
     try:
+        if holds_more(MOST_SHOWN, told):
+            return f"a {kind_name(told)} that is too large to be shown"
         text = ascii(told) if type(told) is str and not told.isprintable() else repr(told)
     except BaseException as error:
         if from_terminal(error):
@@ -211,6 +301,8 @@ def some_of(texts: Sequence[str], separator: str) -> str:
 
 def text_of(error: BaseException, longest: int = LONGEST) -> str:
     """What an error says of itself. Raises nothing."""
+    if is_vast(error):
+        return "(its text is too large to be made)"
     try:
         text = str(raised_by_user(error))
     except BaseException as broken:
@@ -218,6 +310,12 @@ def text_of(error: BaseException, longest: int = LONGEST) -> str:
             raise
         return f"(its text could not be made: {kind_name(broken)})"
     return kept(text, longest)
+
+
+def is_vast(error: BaseException) -> bool:
+    """Whether the text of an error would be made of more than can be shown; one that is its whole text is not."""
+    args = _ARGS.__get__(raised_by_user(error))
+    return not (len(args) == 1 and is_a(args[0], str)) and holds_more(MOST_SHOWN, *args)
 
 
 def kind_name(value: object) -> str:

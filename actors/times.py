@@ -18,6 +18,9 @@ from __future__ import annotations
 import math
 import re
 from datetime import datetime
+from typing import cast
+
+from .theirs import plain, shown
 
 Duration = float | str
 
@@ -34,11 +37,12 @@ _DATE = re.compile(r"[0-9]{4}-[0-9]")
 
 def number(value: object) -> float:
     """A finite number. Raises TypeError for what is no number, ValueError for one that no float can hold."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        advice = ": give its total_seconds()" if hasattr(value, "total_seconds") else ""
+    value = plain(value)
+    if type(value) not in {int, float}:
+        advice = ": give its total_seconds()" if hasattr(type(value), "total_seconds") else ""
         raise TypeError(f"a number is an int or a float, and not {_short(value)}{advice}")
     try:
-        found = float(value)
+        found = float(cast("float", value))
     except OverflowError:
         raise ValueError("it is beyond all that a float can hold") from None
     if not math.isfinite(found):
@@ -51,7 +55,8 @@ def seconds(value: Duration) -> float:
 
     Raises TypeError when it is neither, ValueError when it is negative, not finite, or longer than `LONGEST`.
     """
-    if isinstance(value, str):
+    value = plain(value)
+    if type(value) is str:
         text = value.strip()
         if text.startswith("-") and _WHOLE.fullmatch(text[1:]):
             raise ValueError(f"{_short(value)} is not a duration between 0 and {LONGEST:.0f} seconds: it is negative")
@@ -62,7 +67,7 @@ def seconds(value: Duration) -> float:
         found = sum(float(amount) * _UNITS[unit] for amount, unit in _PART.findall(text))
     else:
         try:
-            found = number(value)
+            found = number(cast("float", value))
         except ValueError as error:
             told = f"{_short(value)} is not a duration between 0 and {LONGEST:.0f} seconds"
             raise ValueError(f"{told}: {error}") from None
@@ -101,7 +106,8 @@ def point(value: float) -> float:
 
 def is_named(value: Duration) -> bool:
     """Whether a `wait` is a point in time that somebody named, and no duration."""
-    return isinstance(value, str) and _DATE.match(value.strip()) is not None
+    value = plain(value)
+    return type(value) is str and _DATE.match(value.strip()) is not None
 
 
 def moment(value: Duration, now: float) -> float:
@@ -109,7 +115,8 @@ def moment(value: Duration, now: float) -> float:
 
     Raises TypeError and ValueError for what is neither, ValueError for a point in time without a zone.
     """
-    if not isinstance(value, str) or not is_named(value):
+    value = plain(value)
+    if type(value) is not str or not is_named(value):
         return now + seconds(value)
     try:
         at = datetime.fromisoformat(value.strip())
@@ -131,7 +138,4 @@ def untold(at: float) -> str:
 
 
 def _short(value: object) -> str:
-    try:
-        return f"{value!r:.80}"
-    except Exception:  # a user's __repr__, or an integer beyond the interpreter's limit of digits
-        return f"a {type(value).__name__}"
+    return shown(value, 80)

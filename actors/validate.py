@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
@@ -51,6 +51,7 @@ from .spec import (
     Worker,
     Workstream,
 )
+from .theirs import contained, said
 
 __all__ = ["Finding", "SpecificationError", "findings", "hook_findings", "name_problem", "worker_findings"]
 
@@ -141,6 +142,19 @@ def _checked(
     lifecycles: Lifecycles | None = None,
 ) -> tuple[Any, list[Finding]]:
     """The value, as one of the right types throughout, and what is wrong with it."""
+    try:
+        return _looked_at(value, kind, check, bodies, lifecycles)
+    except BaseException as error:  # what stands in it may have code of its own, as for its class
+        return value, [Finding("", f"it cannot be read: its own code raised {said(contained(error))}")]
+
+
+def _looked_at(
+    value: Any,
+    kind: type[Any],
+    check: Callable[[_Checker, Any], None],
+    bodies: Bodies | None,
+    lifecycles: Lifecycles | None,
+) -> tuple[Any, list[Finding]]:
     if _sound(value):
         try:
             checker = _Checker(bodies, lifecycles)
@@ -160,7 +174,7 @@ def _checked(
 
 def _sound(value: Any) -> bool:
     """Ask task by task: what is made for the answer is then gone at once, which the collector likes."""
-    if not isinstance(value, Workstream) or not isinstance(cast("object", value.tasks), list):
+    if not isinstance(value, Workstream) or type(value.tasks) is not list:
         return sound(value)
     tasks = value.tasks
     if not all(type(task) is Task and sound(task) for task in tasks):

@@ -23,9 +23,10 @@ Rules:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence, Sized
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from hashlib import blake2b
+from itertools import islice
 from threading import Lock
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -36,7 +37,7 @@ from ..actors.fields import kind_of
 from ..actors.lifecycles import Lifecycles
 from ..actors.schema import Finding, Path, beside, did_you_mean, short, where
 from ..actors.spec import ON_CLUSTER, Alert, Approval, Check, Condition, Hook, Retry, Task, Workstream
-from ..actors.theirs import class_name, plain, shown
+from ..actors.theirs import class_name, contained, is_a, plain, plain_text, said, shown
 from ..actors.validate import SpecificationError, approval_problems, examined
 from .functions import (
     REMEDY,
@@ -81,6 +82,8 @@ class Meaning(NamedTuple):
     called: list[tuple[str, str]]
 
 
+MOST_ALIASES = 1_000
+"""Further names that a function may have."""
 LARGE = 2_000
 """Tasks. To check and encode so many takes a few hundredths of a second."""
 
@@ -108,14 +111,14 @@ class Bodies:
         """
         if not callable(cast("object", func)):
             raise TypeError(f"a function is registered, and not {shown(func, 60)}")
-        if isinstance(aliases, str):
-            raise TypeError(f"aliases is a list of names: [{aliases!r}]")
-        name = str(getattr(func, "__name__", "")) if name is None else plain(name)
-        if type(name) is not str:
-            raise TypeError(f"the name of a function is a str, not {shown(name, 60)}")
+        if is_a(aliases, str) or not is_a(aliases, Iterable):
+            raise TypeError(f"aliases is a list of names, not {shown(aliases, 60)}")
+        name = plain_text(getattr(func, "__name__", "") if name is None else name, "the name of a function")
         if not name or not name.isprintable() or name.strip() != name or ":" in name or "#" in name:
             raise ValueError(f"{name!r} cannot be a body's name: give one without ':' and '#'")
-        further = list(aliases)
+        further = [plain_text(one, "the name that a function had") for one in islice(aliases, MOST_ALIASES + 1)]
+        if len(further) > MOST_ALIASES:
+            raise ValueError(f"a function has at most {MOST_ALIASES:,} aliases")
         for one in (name, *further):
             self._refuse_two(one, func)
         self._registered |= dict.fromkeys((name, *further), func)
@@ -282,7 +285,7 @@ async def prepared(
             raise
 
     tasks = cast("object", workstream.tasks)
-    if isinstance(tasks, Sized) and len(tasks) > LARGE:
+    if type(tasks) is list and len(cast("list[object]", tasks)) > LARGE:
         return await in_lane("work", work)
     return work()
 
@@ -302,9 +305,26 @@ def prepare(
     lifecycles: those that there are; the published ones, unless given. folder: where its modules are looked for first
     if it does not say so itself.
     """
-    if isinstance(cast("object", workstream.folder), str):
+    try:
+        return _prepared(workstream, bodies, durable, source, lifecycles or Lifecycles(), folder)
+    except BaseException as error:  # what stands in it may have code of its own
+        if is_a(error, Exception):
+            raise
+        text = f"it cannot be read: its own code raised {said(contained(error))}"
+    raise SpecificationError([Finding("", text)], source or "this workstream")
+
+
+def _prepared(  # noqa: PLR0917 - those of `prepare`
+    workstream: Workstream,
+    bodies: Bodies,
+    durable: bool,
+    source: str | None,
+    lifecycles: Lifecycles,
+    folder: str | None,
+) -> Workstream:
+    if is_a(workstream.folder, str):
         folder = workstream.folder
-    lifecycles = within(lifecycles or Lifecycles(), folder)
+    lifecycles = within(lifecycles, folder)
     clean, found = examined(workstream, bodies=finder_in(bodies, folder), lifecycles=lifecycles)
     ready, more = journalable(clean, bodies, durable=durable, folder=folder)
     more += _not_for_processes(ready, bodies)

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import anyio
 
 from ..actors.commands import ResetBreaker, TripBreaker
 from ..actors.records import BreakerRecord
 from ..actors.spec import Hook
+from ..actors.theirs import elements, is_a, plain, shown
 from ..actors.times import Duration, seconds
 from ..actors.validate import SpecificationError, hook_findings
 from .attribution import words
@@ -142,11 +143,11 @@ class BreakerHandle:
 
 
 def _hook(check: Hook | Sequence[str] | str) -> Hook:
-    if isinstance(check, Hook):
-        return check
-    if isinstance(check, str):
-        return Hook(command=check, shell=True)  # noqa: S604 - the operator's own words
-    words_of: tuple[object, ...] = tuple(check) if isinstance(check, list | tuple) else (None,)
-    if not all(isinstance(word, str) for word in words_of):
-        raise TypeError(f"check is a Hook, a command as a list of texts, or a text for a shell, not {check!r:.60}")
-    return Hook(command=list(check))
+    if is_a(check, Hook):
+        return cast("Hook", check)
+    if is_a(check, str):
+        return Hook(command=cast("str", plain(check)), shell=True)  # noqa: S604 - the operator's own words
+    words_of = [plain(word) for word in elements(check)] if is_a(check, (list, tuple)) else [None]
+    if not all(type(word) is str for word in words_of):
+        raise TypeError(f"check is a Hook, a command as a list of texts, or a text for a shell, not {shown(check, 60)}")
+    return Hook(command=cast("list[str]", words_of))

@@ -29,7 +29,7 @@ from ..actors.names import name_problem
 from ..actors.records import JobRecord
 from ..actors.requests import SUBMIT
 from ..actors.spec import Workstream
-from ..actors.theirs import is_a, shown
+from ..actors.theirs import is_a, plain_text, shown
 from .bodies import LARGE, fingerprint_of, prepared
 from .cluster.ids import adopt, reserve
 from .engines.childjob import ChildJob
@@ -67,6 +67,7 @@ class Children:
         """`TaskContext.submit`. request_id: as in `Runtime.submit`."""
         if not is_a(workstream, Workstream):
             raise TypeError(f"submit takes a Workstream, not {shown(workstream, 60)}")
+        name = plain_text(name, "the name of a child job")
         if problem := name_problem(name):
             raise ValueError(f"{name!r:.80} cannot be the name of a child job: it {problem}")
         context.keep_out_secrets(name, "the child job's name")

@@ -20,6 +20,7 @@ from ..actors.commands import AskApproval, LeaveApproval
 from ..actors.messages import Message
 from ..actors.names import name_problem
 from ..actors.spec import Approval
+from ..actors.theirs import plain_text
 from .bodies import Bodies, prepare_approval
 from .engines.crossing import LoopLine
 from .engines.waiting import Waiter
@@ -49,6 +50,7 @@ class ApprovalDesk:
 
     def ask(self, token: int, name: str, rule: Approval, *, thread: bool) -> Waiter:
         """Begin to wait. Raises ValueError for a name or a rule that cannot be. In a thread, call it there."""
+        name = plain_text(name, "the name of an approval")
         if problem := name_problem(name):
             raise ValueError(f"the approval's name {name!r:.80} {problem}")
         ready = prepare_approval(rule, self._bodies, durable=self._durable, folder=self._folder_of(token))

@@ -21,10 +21,12 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from itertools import islice
 from typing import TypedDict, cast
 
 from ..actors.notices import SEVERITIES, Notice
 from ..actors.records import MachineRecord
+from ..actors.theirs import called, is_a, plain, shown
 from ..actors.transitions import Transitioned
 from ..machines.own import MACHINES
 
@@ -35,6 +37,8 @@ Event = Transitioned | Notice
 """What subscribers are told."""
 Wanted = Callable[[Event], bool]
 Words = str | Collection[str]
+MOST_WORDS = 10_000
+"""Values that one filter may have."""
 
 
 class Filters(TypedDict, total=False):
@@ -84,15 +88,24 @@ def _checked(filters: Filters) -> dict[str, object]:
 
 
 def _words(name: str, value: object) -> frozenset[str]:
-    if isinstance(value, str):
-        return frozenset({str(value)})
-    if isinstance(value, Collection):
-        several = frozenset(cast("Collection[object]", value))
-        if not several:
+    if is_a(value, str):
+        return frozenset({plain(value)})  # type: ignore[arg-type]
+    if is_a(value, Collection):
+        several = _several(cast("Collection[object]", value))
+        if several is not None and not several:
             raise ValueError(f"the filter {name} has no value that an event could have; leave it out to want any")
-        if all(isinstance(one, str) for one in several):
-            return cast("frozenset[str]", several)
-    raise TypeError(f"the filter {name} takes a str or several, not {value!r:.60}")
+        if several is not None and all(type(one) is str for one in several):
+            return frozenset(cast("list[str]", several))
+    raise TypeError(f"the filter {name} takes a str or several, not {shown(value, 60)}")
+
+
+def _several(values: Collection[object]) -> list[object] | None:
+    """What a collection of the application's gives; None where that raises, or is without an end."""
+    try:
+        given = called(list, islice(values, MOST_WORDS + 1))
+    except Exception:
+        return None
+    return [plain(one) for one in given] if len(given) <= MOST_WORDS else None
 
 
 def _job(words: frozenset[str]) -> Wanted:

@@ -22,6 +22,7 @@ from ..actors.messages import Message
 from ..actors.protection import refusal
 from ..actors.records import JobRecord, WorkstreamRecord
 from ..actors.task_record import AttemptRecord, TaskRecord
+from ..actors.theirs import plain_text, shown
 from ..actors.transitions import Transitioned
 from ..machines import InvalidTransitionError
 from ..machines.job import JOB
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
 
 _ENDED = ("completed", "failed", "cancelled")
+_TASK_NAME = "the name of a task"
 _NOT_PARKED = "A task of a job that has not ended is tried again only where it is parked."
 _NOT_PENDING = "A task of a job that has not ended is skipped only while it is pending."
 RECOVERED_KEPT = 100
@@ -112,17 +114,12 @@ class JobHandle:
 
     def task_record(self, name: str) -> TaskRecord:
         """The present record of one of its tasks. Raises LookupError if it has none of that name."""
-        names: list[str] = []
+        name, names = plain_text(name, _TASK_NAME), list[str]()
         for record in self.tasks():
             if record.name == name:
                 return record
             names.append(record.name)
         raise LookupError(no_task(self.record, name, names))
-
-    def _check_name(self, task: object) -> None:
-        """Refuse what is the name of no task of any job. Which there are, only its next run may know."""
-        if not isinstance(task, str):
-            raise LookupError(f"job {self.id!r} has no task {task!r:.60}: its name is a str")  # noqa: TRY004 - as others
 
     def output(self, name: str) -> str:
         """The last line that the running command of a task has written so far; empty if it has none.
@@ -185,8 +182,7 @@ class JobHandle:
         was. request_id: as for `cancel`. Raises InvalidTransitionError while it lives (but for a parked task), or if
         it completed and no task is named; LookupError for a task that it does not have.
         """
-        if task is not None:
-            self._check_name(task)
+        task = None if task is None else plain_text(task, _TASK_NAME)
         if task is not None and self._living:
             try:
                 await self.command(task, ResetTask(*words(reason, by)), "retry", request_id)
@@ -210,7 +206,7 @@ class JobHandle:
         Returns the handle of the run that does, when it is durable. request_id: as for `cancel`. Raises
         InvalidTransitionError for a task that is under way in a living job, LookupError if there is none of that name.
         """
-        self._check_name(task)
+        task = plain_text(task, _TASK_NAME)
         if self._living:
             try:
                 await self.command(task, SkipTask(*words(reason, by)), "skip", request_id)
@@ -448,13 +444,15 @@ class TaskHandle:
         self, *, by: str, reason: str | None = None, approval: str | None = None, request_id: str | None = None
     ) -> None:
         """Approve its hold, or what its body asks for (by its name, if it asks for more). Raises as for the job."""
-        await self._job.command(self.name, Approve(name_of(by), _why(reason), approval), "approve", request_id)
+        said = Approve(name_of(by), _why(reason), _approval(approval))
+        await self._job.command(self.name, said, "approve", request_id)
 
     async def reject(
         self, *, by: str, reason: str | None = None, approval: str | None = None, request_id: str | None = None
     ) -> None:
         """Reject its hold, which cancels it, or what its body asks for. Raises as `JobHandle.approve`."""
-        await self._job.command(self.name, Reject(name_of(by), _why(reason), approval), "reject", request_id)
+        said = Reject(name_of(by), _why(reason), _approval(approval))
+        await self._job.command(self.name, said, "reject", request_id)
 
     async def reset(
         self, *, by: str | None = None, reason: str = "reset by an operator", request_id: str | None = None
@@ -480,10 +478,14 @@ class TaskHandle:
 
 
 def _cancel(reason: object, force: object, by: object) -> Cancel:
-    if not isinstance(force, bool):
-        raise TypeError(f"force is True or False, not {force!r:.60}")
+    if type(force) is not bool:
+        raise TypeError(f"force is True or False, not {shown(force, 60)}")
     why, who = words(reason, by)
     return Cancel(why, force, who)
+
+
+def _approval(name: object) -> str | None:
+    return None if name is None else plain_text(name, "the name of an approval")
 
 
 def _why(reason: object) -> str | None:

@@ -32,7 +32,7 @@ import msgspec
 from msgspec.structs import replace
 
 from ..actors.notices import Notice
-from ..actors.theirs import called, is_a, kind_name, said, shown
+from ..actors.theirs import called, holds_more, is_a, kind_name, said, shown
 from ..actors.transitions import Transitioned, iso
 from .imported import imported
 from .printable import printable, printable_value
@@ -236,6 +236,10 @@ def tell_lost(error: Exception) -> None:
 # -- what bodies say ---------------------------------------------------------------------------------------------------
 
 
+MOST_LOGGED = 10_000_000
+"""Values and characters of what a body logs."""
+
+
 class TaskLog:
     """A structlog logger as a body is given it: what the application's processors and handlers raise stays here."""
 
@@ -253,7 +257,12 @@ class TaskLog:
 
 
 def _guarded(method: Callable[..., Any], *args: Any, **named: Any) -> Any:
-    """Call a method of a logger. Raises nothing; a logger that it returns is a body's, too."""
+    """Call a method of a logger. Raises nothing; a logger that it returns is a body's, too.
+
+    A value that no line has room for is said to be one: whoever renders it would write it out whole.
+    """
+    args = tuple(shown(one) if holds_more(MOST_LOGGED, one) else one for one in args)
+    named = {name: shown(one) if holds_more(MOST_LOGGED, one) else one for name, one in named.items()}
     # structlog shall name the body's line as the one that it was said in, and not this one.
     said_in: Any = getattr(imported("structlog.contextvars"), "_ASYNC_CALLING_STACK", None)
     token: Any = None if said_in is None else said_in.set(_outside())

@@ -46,6 +46,7 @@ from ..actors.machine_kind import (
 from ..actors.records import Acknowledged, MachineRecord, RequestRecord
 from ..actors.ref import ASK_TIMEOUT
 from ..actors.schema import Finding, did_you_mean, plain_problem
+from ..actors.theirs import plain_text, shown
 from ..actors.times import limit_of
 from ..actors.transitions import Transitioned
 from ..actors.validate import SpecificationError
@@ -179,7 +180,7 @@ class MachineRef:
             while self._sent is not None and not self._sent.is_set():
                 await self._sent.wait()
             return await self._fire(message)
-        raise AskTimeout(f"asked {self.name} {message!r}: no answer within {timeout} s; it may still come")
+        raise AskTimeout(f"asked {self.name} {shown(message)}: no answer within {timeout} s; it may still come")
 
     def tell(self, message: Fire) -> bool:
         """Fire an event, and wait for nothing: one that is refused is a dead letter, and counted.
@@ -602,8 +603,7 @@ def _conflict(why: str) -> str:
 
 def check_name(name: object) -> None:
     """Refuse what cannot be the name of an entity. Raises TypeError, ValueError."""
-    if not isinstance(name, str):
-        raise TypeError(f"the name of a machine is a str, not {name!r:.60}")
+    name = plain_text(name, "the name of a machine")
     if not (0 < len(name) <= LONGEST_NAME and name.isprintable() and name.strip() == name and name[0] != "-"):
         raise ValueError(
             f"{name!r:.80} cannot be the name of a machine: use 1 to {LONGEST_NAME} printable characters, "
@@ -705,16 +705,17 @@ def first_facts(actor: MachineActor, kind: MachineKind) -> msgspec.Raw | None:
     if actor.facts is None:
         return None
     source = f"the facts of machine {kind.machine.name!r}"
+    if problem := number_problem(actor.facts):
+        raise SpecificationError([Finding("facts", problem)], source)
     try:
         raw = msgspec.Raw(msgspec.json.encode(actor.facts))
         plain = msgspec.json.decode(raw)
         kind.read(raw)
         for entry in kind.machine.timed:
             due_of(entry.after, getattr(actor.facts, entry.after, None), 0.0)
-        problem = number_problem(actor.facts)
     except (msgspec.MsgspecError, TypeError, ValueError) as error:
         raise SpecificationError([Finding("facts", str(error))], source) from None
-    if problem := problem or plain_problem(plain):
+    if problem := plain_problem(plain):
         raise SpecificationError([Finding("facts", problem)], source)
     return raw
 

@@ -28,7 +28,7 @@ import anyio
 import msgspec
 
 from ..actors.notices import SEVERITIES, Notice
-from ..actors.theirs import called
+from ..actors.theirs import called, plain, shown
 from ..actors.transitions import Transitioned, ended_with_runtime
 from .filters import Event, Wanted, everything
 from .journal.contract import JournalError, Reader
@@ -85,7 +85,7 @@ class Subscription(Generic[EventT]):
     def __init__(
         self, hub: Hub, wanted: Wanted, last: Wanted, size: int, past: Past | None, *, quiet: bool = False
     ) -> None:
-        _check_size(size)
+        size = _size(size)
         self._quiet = quiet
         self._cut_by: BaseException | None = None  # what the runtime broke by, before it was closed
         self._hub = hub
@@ -223,11 +223,13 @@ class Subscription(Generic[EventT]):
             self._hub.home.check("a subscription of events")
 
 
-def _check_size(size: object) -> None:
-    if not isinstance(size, int) or isinstance(size, bool):
-        raise TypeError(f"the size of a subscription is an int, not {size!r:.60}")
+def _size(said: object) -> int:
+    size = plain(said)
+    if type(size) is not int:
+        raise TypeError(f"the size of a subscription is an int, not {shown(size, 60)}")
     if size < 1:
         raise ValueError(f"a subscription needs room for at least one event, not size={size}")
+    return size
 
 
 class Listener(Protocol):

@@ -41,6 +41,7 @@ from ..actors.names import node_of
 from ..actors.notices import Notice
 from ..actors.spec import ON_CLUSTER, Alert, Defaults, HealthChecks, LifecycleName, Tool, Worker, Workstream
 from ..actors.strategy import Supervision
+from ..actors.theirs import called, is_a, plain_text, shown
 from ..actors.times import Duration, seconds
 from ..actors.tool_limits import RUNTIME
 from ..machines.lifecycle import Lifecycle
@@ -157,15 +158,15 @@ class RuntimeParts(ABC):
         ray: RayCluster | str | None = None,
         signals: bool = False,
     ) -> None:
-        if not (journal is None or isinstance(journal, str | Path) or hasattr(journal, "append")):
-            raise TypeError(f"the journal is a path, a Journal or None, not {journal!r:.60}")
+        if not (journal is None or is_a(journal, (str, Path)) or _has_entries(journal)):
+            raise TypeError(f"the journal is a path, a Journal or None, not {shown(journal, 60)}")
         if not is_address(journal) and (node is not None or lease is not None):
             raise ValueError(
                 "node and lease are settings of a journal that several runtimes share, which is named by its address, "
                 f"as postgresql://HOST/DATABASE; {'this one' if journal is None else repr(str(journal))} has one owner"
             )
         self._target = _taken_once(journal)
-        self._node = node
+        self._node = None if node is None else plain_text(node, "the name of a node")
         self._lease = None if lease is None else lease_of(span("lease", lease))
         self._workers = tuple(workers) if workers is not None else default_workers()
         self._defaults = defaults or Defaults()
@@ -688,6 +689,14 @@ class RuntimeParts(ABC):
     def _settle(handle: JobHandle, actor: JobActor) -> None:
         tasks = [] if actor.stream is None else [task.record for task in actor.stream.tasks]
         handle.settle(outcome_of(actor.record, tasks))
+
+
+def _has_entries(journal: object) -> bool:
+    """Whether something may be a journal: it has code of its own, which may raise whatever it likes."""
+    try:
+        return called(hasattr, journal, "append") and called(hasattr, journal, "flush")
+    except Exception:
+        return False
 
 
 def _taken_once(journal: str | Path | Journal | None) -> str | Path | Journal | None:

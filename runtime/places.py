@@ -18,7 +18,9 @@ import errno
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
+
+from ..actors.theirs import called, is_a, shown
 
 if TYPE_CHECKING:
     from .journal.contract import Stored
@@ -73,12 +75,21 @@ def looks_like_address(text: str) -> bool:
     return bool(_WITH_SCHEME.match(text) or _OF_WORDS.match(text))
 
 
+def _text_of(path: str | Path) -> str:
+    told: object = None
+    with contextlib.suppress(Exception):
+        told = called(lambda: os.fspath(path))
+    if not is_a(told, str):
+        raise TypeError(f"the path of a file is a str or a Path, not {shown(path, 60)}")
+    return cast("str", told)
+
+
 def file_of(path: str | Path) -> Path:
     """The path of a file, taken once: absolute, with `~` and all links followed, whether it is there or not.
 
     Raises JournalMissing for a text that can be no path, or that other programs take for something else.
     """
-    text = os.fspath(path)
+    text = _text_of(path)
     if path is text and text.lower().startswith(("file:", ":memory:")):
         from .journal.contract import JournalMissing
 

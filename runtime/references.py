@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
 
 import anyio
 
@@ -26,6 +26,7 @@ from ..actors.digits import whole
 from ..actors.lifecycles import UnknownLifecycle
 from ..actors.ref import ASK_TIMEOUT
 from ..actors.schema import did_you_mean
+from ..actors.theirs import is_a, shown
 from ..actors.times import limit_of
 from ..machines import InvalidTransitionError
 from ..machines.people import PEOPLE, Asks, Part, part_of
@@ -362,10 +363,11 @@ def _part(kind: str, record: Record | None, lifecycles: Lifecycles) -> Part:
 
 def check_fire(message: object, whom: str) -> Fire:
     """Refuse what is no event, or cannot be kept. Raises TypeError, ValueError."""
-    if not isinstance(message, Fire):
-        raise TypeError(f"{whom} takes a Fire, not {message!r:.60}")
-    if message.reason is not None:
-        reason_of(message.reason)
-    if message.by is not None:
-        name_of(message.by)
-    return message
+    if not is_a(message, Fire):
+        raise TypeError(f"{whom} takes a Fire, not {shown(message, 60)}")
+    fire = cast("Fire", message)
+    if fire.reason is not None:
+        reason_of(fire.reason)
+    if fire.by is not None:
+        name_of(fire.by)
+    return fire

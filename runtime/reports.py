@@ -24,6 +24,7 @@ from .bodies import BodyNotFound
 from .engines.context import Saved
 from .engines.contract import Call, Engine, ErrorInfo, Outcome
 from .engines.failures import category_of
+from .engines.values import LARGEST
 from .secrets import Mask
 from .shortages import Shortages
 from .timers import Timer, Timers
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
     from ..actors.records import OutboxRow
     from ..actors.task import TaskActor
 
-LARGEST_RESULT = 256 * 1024 * 1024
-"""Bytes of a result as JSON, of a heartbeat's details and of a checkpoint: databases have limits of their own."""
 STOPPED = frozenset({"cancelled", "abandoned"})
 
 
@@ -68,10 +67,10 @@ class Reports:
     def _small(self, token: int, what: str, value: Any) -> msgspec.Raw | None:
         """What a body wants kept, as JSON; None, which is told, for what no journal could hold."""
         data = msgspec.json.encode(value)
-        if len(data) <= LARGEST_RESULT:
+        if len(data) <= LARGEST:
             return msgspec.Raw(data)
         owner = self._owner(token)
-        text = f"the {what} of {owner} was not kept: it has more than {LARGEST_RESULT:,} bytes; keep it in a file"
+        text = f"the {what} of {owner} was not kept: it has more than {LARGEST:,} bytes; keep it in a file"
         self._notice("too_large", "warning", text, **_about(owner))
         return None
 
@@ -94,10 +93,10 @@ class Reports:
             self._ended(outcome, None)
             return
         data = msgspec.json.encode(outcome.value)
-        if len(data) <= LARGEST_RESULT:
+        if len(data) <= LARGEST:
             self._ended(outcome, msgspec.Raw(data))
             return
-        text = f"result has {len(data):,} bytes, and may have {LARGEST_RESULT:,}; return the path of a file"
+        text = f"result has {len(data):,} bytes, and may have {LARGEST:,}; return the path of a file"
         error = ErrorInfo(type="result_not_serialisable", message=text, permanent=True, category="permanent")
         self._ended(msgspec.structs.replace(outcome, status="failed", value=None, error=error), None)
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, Literal, TypeVar, Unpack, overload
+from typing import Any, Literal, TypeVar, Unpack, cast, overload
 
 from ..actors.actor import Actor
 from ..actors.commands import Approve, Command, Reply
@@ -27,7 +27,7 @@ from ..actors.records import JobRecord, RequestRecord
 from ..actors.ref import Ref
 from ..actors.spec import Worker, Workstream
 from ..actors.task import TaskActor
-from ..actors.theirs import is_a, plain, shown
+from ..actors.theirs import is_a, plain, plain_text, shown
 from ..actors.transitions import Transitioned
 from .approvals import PendingApproval, pending_of, with_teams
 from .attribution import name_of, reason_of
@@ -167,8 +167,7 @@ class Runtime(RuntimeLife):
     async def job(self, job_id: str) -> JobHandle:
         """The handle of a job, living or ended. Raises LookupError if there is none."""
         self._check_open_here()
-        job_id = plain(job_id)
-        check_type(job_id, str, "a job's id is a str")
+        job_id = plain_text(job_id, "a job's id")
         actor = self._host.kernel.jobs.get(job_id)
         if actor is not None:
             return self._handle(actor)
@@ -373,7 +372,7 @@ class Runtime(RuntimeLife):
 
     def called(self, name: str) -> str:
         """For the board: the name of a worker or breaker of this node, of that or of `NAME@NODE`."""
-        node, name = self._host.kernel.node, plain(name)
+        node, name = self._host.kernel.node, plain_text(name, "the name of a worker or a tool")
         return name.removesuffix(f"@{node}") if node else name
 
     def workers(self) -> list[WorkerHandle]:
@@ -462,11 +461,11 @@ class Runtime(RuntimeLife):
         awaited, what ended long ago is found soon after, and its conflict raised by whoever asks it.
         """
         self._check_open_here()
-        if isinstance(actor, MachineActor):
+        if is_a(actor, MachineActor):
             if options:
                 raise TypeError(f"a MachineActor takes no {', '.join(options)}: it has no mailbox of its own")
-            return self._machines.spawn(actor, self._ids.new() if name is None else plain(name))
-        return self._dispatcher.spawn(actor, name=name, **options)
+            return self._machines.spawn(cast("MachineActor", actor), self._ids.new() if name is None else plain(name))
+        return self._dispatcher.spawn(cast("type[Actor]", actor), name=name, **options)
 
     def machine(self, name: str) -> MachineRef | EntityRef:
         """What events are sent to, by its name: a `MachineActor`, or what the runtime itself runs, if it is at hand.
@@ -478,11 +477,11 @@ class Runtime(RuntimeLife):
         event loop waiting. Raises LookupError.
         """
         self._check_open()
-        name = plain(name)
+        name = plain_text(name, "the name of a machine")
         try:
             return self._machines.of(name)
         except LookupError:
-            if is_a(name, str) and (found := self._at_hand(name)) is not None:
+            if (found := self._at_hand(name)) is not None:
                 return found
             raise
 
@@ -492,18 +491,18 @@ class Runtime(RuntimeLife):
         Raises LookupError if there is none; JournalError where the journal cannot be read.
         """
         self._check_open_here()
-        name = plain(name)
+        name = plain_text(name, "the name of a machine")
         try:
             return await self._machines.find(name)
         except LookupError:
-            if is_a(name, str) and (found := self._at_hand(name) or await self._somewhere(name)) is not None:
+            if (found := self._at_hand(name) or await self._somewhere(name)) is not None:
                 return found
             raise
 
     async def machine_ref(self, name: str) -> MachineRef:
         """For commands and the board: the `MachineActor` of that name, and nothing else that has it."""
         self._check_open_here()
-        return await self._machines.find(plain(name))
+        return await self._machines.find(plain_text(name, "the name of a machine"))
 
     def _at_hand(self, name: str) -> EntityRef | None:
         """The reference of what lives here, by its name."""
@@ -638,6 +637,7 @@ class Runtime(RuntimeLife):
         a second old. Raises JournalError where it cannot be read, RuntimeClosed.
         """
         self._check_open_here()
+        about = None if about is None else plain_text(about, "what notices are about")
         await self._host.settled(_SETTLE)
         asked = partial(self.journal.notices, about=about, since=since, limit=limit)
         found: list[NoticeRecord] = await self.read(asked)

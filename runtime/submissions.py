@@ -27,7 +27,7 @@ from ..actors.records import Acknowledged, JobRecord, RequestRecord
 from ..actors.requests import SUBMIT
 from ..actors.schema import short
 from ..actors.spec import Workstream
-from ..actors.theirs import is_a, plain, shown
+from ..actors.theirs import is_a, plain, plain_text, shown
 from ..machines import InvalidTransitionError
 from .attribution import name_of
 from .bodies import fingerprint_of, prepared
@@ -225,9 +225,7 @@ def check_existing(existing: object, job_id: str | None) -> Existing:
 
 def check_job_id(job_id: str) -> str:
     """The id, as a plain text. Raises ValueError for one that could not be a folder's name, TypeError for no text."""
-    job_id = plain(job_id)
-    if not is_a(job_id, str):
-        raise TypeError(f"a job's id is a str, not {shown(job_id, 60)}")
+    job_id = plain_text(job_id, "a job's id")
     if not (0 < len(job_id) <= 128 and job_id.isascii() and all(c.isalnum() or c in "._-" for c in job_id)):
         raise ValueError(f"{short(job_id)} cannot be a job's id: use 1 to 128 of the characters A-Z a-z 0-9 . _ -")
     if job_id[0] in ".-":

@@ -25,7 +25,7 @@ from ..actors.notices import Severity
 from ..actors.ref import BUSY, NOTHING, Ref, Spec
 from ..actors.signatures import check_methods
 from ..actors.strategy import Directive, Restart, RestartCount, Strategy, Supervision
-from ..actors.theirs import called, raised_by_user, said, shown
+from ..actors.theirs import called, plain_text, raised_by_user, said, shown
 from ..actors.times import number, seconds
 from .actor_failures import ActorTrouble
 from .endings import BUILT, CHILD, START, Endings
@@ -84,7 +84,9 @@ class Supervisor(Endings):
         children = life.children
         if children is None:
             children = life.children = {}
-        if name is not None and name in children:
+        if name is not None:
+            name = plain_text(name, "the name of an actor")
+        if name in children:
             msg = f"cannot spawn {shown(actor)} as {name!r}: {children[name]!r} has that name"
             raise NameTaken(msg)
         built, spec = self._build_first(actor, mailbox, Restart(restart), supervision, stop_timeout)

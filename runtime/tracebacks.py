@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, cast
 
-from ..actors.theirs import contained, is_woven, kind_name, raised_by_user, said
+from ..actors.theirs import contained, is_vast, is_woven, kind_name, raised_by_user, said
 from .secrets import Mask
 
 _LONGEST = 8_000  # characters: its head and tail
@@ -82,7 +82,11 @@ def _is_whole(error: BaseException) -> bool:
             continue
         seen.add(id(one))
         kind = type(one)
-        if len(seen) > _LONGEST_CHAIN or any(getattr(kind, name, None) is not known for name, known in _LINKS.items()):
+        if (
+            len(seen) > _LONGEST_CHAIN
+            or is_vast(one)
+            or any(getattr(kind, name, None) is not known for name, known in _LINKS.items())
+        ):
             return False
         if issubclass(kind, BaseExceptionGroup):
             if kind.exceptions is not BaseExceptionGroup.exceptions or is_woven(one):

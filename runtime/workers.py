@@ -204,7 +204,7 @@ def check_worker(worker: object, engines: Collection[str], lifecycles: Lifecycle
     if not is_a(worker, Worker):
         raise TypeError(f"start_worker takes a Worker, not {shown(worker, 60)}")
     worker = plain_worker(cast("Worker", worker))
-    if worker.engine not in engines:
+    if type(cast("object", worker.engine)) is str and worker.engine not in engines:
         text = f"there is no engine {worker.engine!r:.40}; there are: {', '.join(engines)}"
         if worker.engine == ON_CLUSTER:
             text += ". Open the runtime with ray=RayCluster(...), and there is"

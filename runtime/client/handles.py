@@ -18,6 +18,7 @@ import msgspec
 
 from ...actors.records import JobRecord
 from ...actors.task_record import AttemptRecord, TaskRecord
+from ...actors.theirs import plain_text, shown
 from ...actors.transitions import Transitioned
 from ..approvals import PendingApproval
 from ..attribution import name_of, reason_of, words
@@ -233,9 +234,7 @@ class RemoteJob:
 
     def _name(self, task: object) -> str:
         """What may be the name of a task. Which there are, only the server may know."""
-        if not isinstance(task, str):
-            raise LookupError(f"job {self.id!r} has no task {task!r:.60}: its name is a str")  # noqa: TRY004 - as others
-        return task
+        return plain_text(task, "the name of a task")
 
     # -- looking -------------------------------------------------------------------------------------------------------
 
@@ -395,8 +394,8 @@ def worded(reason: object, by: object) -> dict[str, Any]:
 
 
 def _cancel(reason: object, force: object, by: object) -> dict[str, Any]:
-    if not isinstance(force, bool):
-        raise TypeError(f"force is True or False, not {force!r:.60}")
+    if type(force) is not bool:
+        raise TypeError(f"force is True or False, not {shown(force, 60)}")
     return {**worded(reason, by), "force": force or None}
 
 

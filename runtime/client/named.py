@@ -21,6 +21,7 @@ from ...actors.commands import Fire
 from ...actors.records import BreakerRecord, MachineRecord, WorkerRecord
 from ...actors.ref import ASK_TIMEOUT
 from ...actors.spec import Hook
+from ...actors.theirs import shown
 from ...actors.times import Duration, limit_of, seconds
 from ...actors.transitions import Transitioned
 from ..references import check_fire
@@ -228,7 +229,7 @@ class RemoteMachine(Named[MachineRecord]):
         with anyio.move_on_after(timeout):
             answer = await self._do("fire", message.request_id, **said)
             return transition_of(answer["transition"])
-        raise AskTimeout(f"asked {self.name} {message!r}: no answer within {timeout} s; it may still come")
+        raise AskTimeout(f"asked {self.name} {shown(message)}: no answer within {timeout} s; it may still come")
 
     async def fire(
         self,

@@ -21,6 +21,7 @@ from msgspec.structs import replace
 from ...actors.protection import HELD
 from ...actors.records import JobRecord, WorkstreamRecord
 from ...actors.task_record import TaskRecord
+from ...actors.theirs import plain_text
 from ..approvals import PendingApproval, pending_in
 from ..attribution import words
 from ..handles import JobHandle, TaskHandle
@@ -89,8 +90,7 @@ class RemoteJob(JobHandle):
     def task(self, name: str) -> TaskHandle:
         """One of its tasks. Raises LookupError if it is known to have none of that name."""
         if self.elsewhere and not self._seen.tasks:  # it has still to begin, so far as is known
-            self._check_name(name)
-            return TaskHandle(self, name)
+            return TaskHandle(self, plain_text(name, "the name of a task"))
         return super().task(name)
 
     def approvals(self) -> list[PendingApproval]:

@@ -21,6 +21,7 @@ import msgspec
 from ...actors.errors import AttemptOver, TaskCancelled
 from ...actors.records import ApprovalRecord
 from ...actors.spec import Approval, Workstream
+from ...actors.theirs import is_a, plain_text, shown
 from .childjob import ChildJob
 from .waiting import Waiter
 from .wire import Answered, Frame, Refusal, Unwanted, Want, What
@@ -89,8 +90,8 @@ class Away:
 
     def ask(self, token: int, name: str, rule: Approval, *, thread: bool) -> Waiter:  # noqa: ARG002 - it is the body's
         """Ask for an approval."""
-        if not isinstance(cast("object", rule), Approval):
-            raise TypeError(f"an approval's rule is an Approval, not {rule!r:.60}")
+        if not is_a(rule, Approval):
+            raise TypeError(f"an approval's rule is an Approval, not {shown(rule, 60)}")
         from ..bodies import prepare_approval  # noqa: PLC0415 - see above
         from .paths import Paths  # noqa: PLC0415
 
@@ -156,8 +157,7 @@ class Away:
             raise RuntimeError("this body runs in a process: use task.submit_blocking(...) and child.wait_blocking()")
 
     def _begin(self, what: What, name: str, payload: bytes, *, thread: bool) -> Question:
-        if not isinstance(cast("object", name), str):
-            raise TypeError(f"a name is a str, not {name!r:.60}")
+        name = plain_text(name, "a name")
         question = Question(self._token, name, next(self._numbers), thread=thread)
         self._asked[question.number] = question
         try:
@@ -170,8 +170,8 @@ class Away:
 
 def _submission(workstream: Workstream, verb: str) -> bytes:
     """A workstream as it is sent. Raises TypeError, and SpecificationError for functions without a path."""
-    if not isinstance(cast("object", workstream), Workstream):
-        raise TypeError(f"{verb} takes a Workstream, not {workstream!r:.60}")
+    if not is_a(workstream, Workstream):
+        raise TypeError(f"{verb} takes a Workstream, not {shown(workstream, 60)}")
     from ..bodies import prepare  # noqa: PLC0415 - see above
     from .paths import Paths  # noqa: PLC0415
 

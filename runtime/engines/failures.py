@@ -20,7 +20,7 @@ from typing import Any
 
 from ...actors import times
 from ...actors.errors import Permanent, RetryAfter
-from ...actors.theirs import class_name, contained, is_a, kind_name, members, raised_by_user, some_of
+from ...actors.theirs import class_name, contained, is_a, is_vast, kind_name, members, raised_by_user, some_of, text_of
 from ..beside import place_of
 from ..secrets import Mask
 from ..tracebacks import clean, traceback_of
@@ -141,6 +141,8 @@ def _message_of_group(group: BaseException, parts: list[BaseException], mask: Ma
 
 
 def _message(error: BaseException, mask: Mask | None) -> str:
+    if is_vast(error):
+        return text_of(error)
     try:
         text = str.__str__(str(error))
         return clean(text if mask is None else mask.text(text))

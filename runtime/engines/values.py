@@ -6,6 +6,10 @@ None; keys that are not strings; integers beyond 64 bits; NaN and the infinities
 surrogates; and what is nested deeper than `DEEPEST` (so also what contains itself). Tuples become lists,
 subclasses their base: as they would after a restart.
 
+It is bounded while it is copied, and not only when it has been: a few lists that hold one another several times stand
+for more values than any memory has. Each value counts as what it has as JSON at least, a list or a dict as `WEIGHT`
+bytes more; all of it may be `LARGEST` bytes.
+
 A value may have code of its own: a subclass whose iteration raises or never ends, a class that lies about itself. What
 that raises is a refusal like any other; a subclass gives at most `MOST` values; and nothing is asked of a value but its
 iteration. A dict that another thread changes meanwhile is refused, too: what it holds is not known.
@@ -17,11 +21,17 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ...actors.theirs import class_name, contained, said, shown
+from ...actors.theirs import class_name, contained, holds_more, kind_name, said, shown
 
+LARGEST = 256 * 1024 * 1024
+"""Bytes of a result as JSON, of a heartbeat's details and of a checkpoint: databases have limits of their own."""
+LARGE = 4 * 1024 * 1024
+WEIGHT = 16
 DEEPEST = 100
 MOST = 1_000_000
 """Values that subclasses of dict, list and tuple may give: their own iteration may never end."""
+_TOO_LARGE = f"WHERE cannot be kept: more than {LARGEST:,} bytes; write a file, and give its path"
+_LENGTHS: dict[type, Any] = {kind: kind.__dict__["__len__"] for kind in (dict, list, tuple)}
 _LEAST, _MOST = -(2**63), 2**63 - 1
 
 
@@ -32,13 +42,14 @@ class NotSerialisable(TypeError):  # noqa: N818 - the name of the recorded error
 class _Unfit(Exception):  # noqa: N818 - as above; it gathers its place on the way up
     """Why a value cannot be kept, with WHERE for its place."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, *, placed: bool = True) -> None:
         super().__init__(text)
         self.text = text
+        self.placed = placed  # whether the place says anything
         self.steps: list[str] = []
 
     def at(self, what: str) -> str:
-        where = what + "".join(reversed(self.steps))
+        where = what + "".join(reversed(self.steps) if self.placed else ())
         if len(where) > 200:
             where = f"{where[:200]}..."
         return self.text.replace("WHERE", where, 1)
@@ -49,7 +60,7 @@ def checked(value: Any, what: str = "result") -> Any:
     if value is None:
         return None
     try:
-        return _Copy().plain(value, 0)
+        return _Copy().whole(value)
     except _Unfit as unfit:
         text = unfit.at(what)
     except BaseException as error:
@@ -64,17 +75,26 @@ def _kind(value: object) -> type[object]:
 class _Copy:
     """One value on its way into plain types."""
 
-    __slots__ = ("_given",)
+    __slots__ = ("_given", "_looks_at", "_size", "_whole")
 
     def __init__(self) -> None:
         self._given = 0  # by iterations of the value's own
+        self._size = 0  # in bytes, at least
+        self._looks_at = LARGE  # whether it is too large, as far as that can be known at once
+        self._whole: object = None
+
+    def whole(self, value: Any) -> Any:
+        self._whole = value
+        copy = self.plain(value, 0)
+        self._weigh(0)
+        return copy
 
     def plain(self, value: Any, depth: int) -> Any:
         kind = _kind(value)
         if value is None or kind is bool:
             return value
         if issubclass(kind, str):
-            return _plain_text(value)
+            return self._text(value)
         if issubclass(kind, int):
             number = int.__int__(value)
             if not _LEAST <= number <= _MOST:
@@ -86,12 +106,20 @@ class _Copy:
                 raise _Unfit(f"WHERE is {real!r}, which JSON cannot hold; return None or a string")
             return real
         if depth >= DEEPEST:
-            raise _Unfit(f"WHERE is nested deeper than {DEEPEST} levels, or contains itself")
+            raise _Unfit(
+                f"WHERE is nested deeper than {DEEPEST} levels, or contains itself: there is a {kind_name(kind)} at "
+                f"level {depth + 1}",
+                placed=False,
+            )
         if issubclass(kind, dict):
+            self._weigh(WEIGHT + 4 * _LENGTHS[dict](value))  # of each a comma, a colon, quotation marks
             return self._plain_dict(value.items() if kind is dict else self._bounded(value.items()), depth + 1)
-        if issubclass(kind, list):  # a copy: another thread may go on filling it
+        if issubclass(kind, list):
+            self._weigh(WEIGHT + 2 * _LENGTHS[list](value))  # of each a digit and a comma
+            # a copy: another thread may go on filling it
             return self._plain_list(list(value) if kind is list else self._bounded(value), depth + 1)
         if issubclass(kind, tuple):
+            self._weigh(WEIGHT + 2 * _LENGTHS[tuple](value))
             return self._plain_list(value if kind is tuple else self._bounded(value), depth + 1)
         raise _Unfit(
             f"WHERE is a {class_name(kind)}, which JSON cannot hold; return dicts, lists, strings, numbers, booleans "
@@ -104,7 +132,7 @@ class _Copy:
             if not issubclass(type(key), str):
                 raise _Unfit(f"WHERE has the key {shown(key, 60)}; the keys of a dict must be strings")
             try:
-                copy[_plain_text(key, "a key of WHERE")] = self.plain(item, depth)
+                copy[self._text(key, "a key of WHERE")] = self.plain(item, depth)
             except _Unfit as unfit:
                 unfit.steps.append(f"[{shown(key, 60)}]")
                 raise
@@ -119,6 +147,21 @@ class _Copy:
             unfit.steps.append(f"[{len(copy)}]")
             raise
         return copy
+
+    def _text(self, value: Any, where: str = "WHERE") -> str:
+        text = _plain_text(value, where)
+        self._size += len(text)
+        return text
+
+    def _weigh(self, more: int) -> None:
+        self._size += more
+        if self._size > LARGEST or (self._size > self._looks_at and self._is_vast()):
+            raise _Unfit(_TOO_LARGE, placed=False)
+
+    def _is_vast(self) -> bool:
+        """Of what turns out to be large: whether it holds the same over and over, which would take long to copy."""
+        self._looks_at = LARGEST
+        return holds_more(LARGEST, self._whole)
 
     def _bounded(self, items: Iterable[Any]) -> Iterator[Any]:
         for item in items:

@@ -1,0 +1,258 @@
+"""What is no text, where somebody says one: each public function that takes one refuses it in words of its own.
+
+Whoever is given such an object must not ask it anything: it may raise whatever it is asked, and on the event loop that
+ended the runtime.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+import pytest
+from tests.reliability.hostile import guests
+
+from callboard import (
+    Approval,
+    BreakerHandle,
+    Fire,
+    JobHandle,
+    MachineActor,
+    MachineRef,
+    Runtime,
+    SpecificationError,
+    Task,
+    TaskContext,
+    TaskHandle,
+    Worker,
+    WorkerHandle,
+    Workstream,
+)
+from callboard.actors.actor import Actor
+from callboard.machines.lifecycles.execution import EXECUTION
+
+pytestmark = [pytest.mark.anyio, pytest.mark.laboratory]
+
+
+class NoText(guests.NoTruth):
+    """Raises where its text, or anything else of it, is asked for."""
+
+    def __eq__(self, other: object) -> bool:
+        raise guests.Bare("in __eq__")
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __fspath__(self) -> str:
+        raise guests.Bare("in __fspath__")
+
+
+NO_TEXTS: dict[str, Callable[[], Any]] = {
+    "number": lambda: 5,
+    "bytes": lambda: b"a",
+    "no_text": NoText,
+    "no_truth": guests.NoTruth,
+    "masked": guests.Masked,
+    "endless_list": guests.EndlessList,
+    "an_error": guests.NoText,
+}
+
+
+class Idle(Actor):
+    def receive(self, message: Any, ctx: Any) -> None:
+        """Take it."""
+
+
+def work() -> int:
+    return 1
+
+
+async def endless() -> None:
+    await anyio.sleep_forever()
+
+
+class Scene:
+    """A runtime with one of everything."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+        self.job: JobHandle
+        self.task: TaskHandle
+        self.worker: WorkerHandle
+        self.breaker: BreakerHandle
+        self.machine: MachineRef
+
+    async def set(self) -> None:
+        held = Task("b", run=work, hold=Approval(people=2))
+        asked = Workstream("w", tasks=[Task("a", run=endless, tool="t"), held])
+        self.job = await self.runtime.submit(asked, id="j")
+        self.task = self.job.task("b")
+        self.worker = self.runtime.workers()[0]
+        self.breaker = self.runtime.breaker("t")
+        self.machine = await self.runtime.spawn(MachineActor(EXECUTION), name="m")
+
+
+Say = Callable[[Scene, Any], Any]
+SAID: dict[str, Say] = {
+    "Runtime.task(name)": lambda on, text: on.runtime.task(work, name=text),
+    "Runtime.task(aliases)": lambda on, text: on.runtime.task(work, aliases=[text]),
+    "Runtime.submit(id)": lambda on, text: on.runtime.submit(Workstream("w", tasks=[Task("a", run=work)]), id=text),
+    "Runtime.submit(by)": lambda on, text: on.runtime.submit(Workstream("w", tasks=[Task("a", run=work)]), by=text),
+    "Runtime.submit(request_id)": lambda on, text: on.runtime.submit(
+        Workstream("w", tasks=[Task("a", run=work)]), request_id=text
+    ),
+    "Runtime.kept_notices(about)": lambda on, text: on.runtime.kept_notices(about=text),
+    "MachineRef.fire(by)": lambda on, text: on.machine.fire("ENQUEUE", by=text),
+    "Fire(by)": lambda on, text: Fire("ENQUEUE", by=text),
+    "JobHandle.ref.tell(message)": lambda on, text: on.job.ref.tell(text),
+    "JobHandle.ref.ask(message)": lambda on, text: on.job.ref.ask(text),
+    "TaskHandle.ref.ask(facts)": lambda on, text: on.task.ref.ask(Fire("approve", by="ana", facts={"approval": text})),
+    "Runtime.job(job_id)": lambda on, text: on.runtime.job(text),
+    "Runtime.worker(name)": lambda on, text: on.runtime.worker(text),
+    "Runtime.breaker(tool)": lambda on, text: on.runtime.breaker(text),
+    "Runtime.start_worker(reason)": lambda on, text: on.runtime.start_worker(Worker("x"), reason=text),
+    "Runtime.start_worker(by)": lambda on, text: on.runtime.start_worker(Worker("x"), by=text),
+    "Runtime.start_worker(request_id)": lambda on, text: on.runtime.start_worker(Worker("x"), request_id=text),
+    "Runtime.spawn(name)": lambda on, text: on.runtime.spawn(Idle, name=text),
+    "Runtime.spawn(name) of a machine": lambda on, text: on.runtime.spawn(MachineActor(EXECUTION), name=text),
+    "Runtime.machine(name)": lambda on, text: on.runtime.machine(text),
+    "Runtime.machine_of(name)": lambda on, text: on.runtime.machine_of(text),
+    "Runtime.events(filters)": lambda on, text: on.runtime.events(job=text),
+    "JobHandle.events(filters)": lambda on, text: on.job.events(task=[text]),
+    "JobHandle.task(name)": lambda on, text: on.job.task(text),
+    "JobHandle.task_record(name)": lambda on, text: on.job.task_record(text),
+    "JobHandle.output(name)": lambda on, text: on.job.output(text),
+    "JobHandle.attempts(task)": lambda on, text: on.job.attempts(text),
+    "JobHandle.retry(task)": lambda on, text: on.job.retry(text),
+    "JobHandle.skip(task)": lambda on, text: on.job.skip(text),
+    "TaskHandle.approve(approval)": lambda on, text: on.task.approve(by="ana", approval=text),
+    "TaskHandle.reject(approval)": lambda on, text: on.task.reject(by="ana", approval=text),
+    "BreakerHandle.reset(check)": lambda on, text: on.breaker.reset(check=[text]),
+    "MachineRef.fire(event)": lambda on, text: on.machine.fire(text),
+    "MachineRef.fire(metadata)": lambda on, text: on.machine.fire("ENQUEUE", metadata=text),
+    "MachineRef.fire(facts)": lambda on, text: on.machine.fire("ENQUEUE", facts=text),
+    "MachineRef.ask(message)": lambda on, text: on.machine.ask(text),
+    "MachineRef.tell(message)": lambda on, text: on.machine.tell(text),
+    "Fire(event)": lambda on, text: Fire(text),
+    "Fire(reason)": lambda on, text: Fire("ENQUEUE", reason=text),
+    "Fire(request_id)": lambda on, text: Fire("ENQUEUE", request_id=text),
+    "Runtime(journal)": lambda on, text: Runtime(text),
+    "Runtime(jsonl)": lambda on, text: Runtime(jsonl=text),
+    "Runtime(outputs)": lambda on, text: Runtime(outputs=text),
+    "Runtime(node)": lambda on, text: Runtime("postgresql:///x", node=text),
+    "Runtime(lifecycle)": lambda on, text: Runtime(lifecycle=text).submit(Workstream("w", tasks=[])),
+}
+
+
+def said_by_all(handle: str, of: str, verb: str, words: tuple[str, ...]) -> None:
+    """Each of these words of a verb, which must be given who says it where that is asked for."""
+    for word in words:
+
+        def say(on: Scene, text: Any, word: str = word) -> Any:
+            given = {"by": "ana"} if verb in {"approve", "reject"} else {}
+            return getattr(getattr(on, of), verb)(**{**given, word: text})
+
+        SAID[f"{handle}.{verb}({word})"] = say
+
+
+for _verb in ("cancel", "pause", "resume", "retry", "skip", "approve", "reject"):
+    if _verb != "skip":
+        said_by_all("JobHandle", "job", _verb, ("reason", "by", "request_id"))
+    if _verb not in {"pause", "resume"}:
+        said_by_all("TaskHandle", "task", _verb, ("reason", "by", "request_id"))
+said_by_all("TaskHandle", "task", "reset", ("reason", "by", "request_id"))
+for _verb in ("pause", "resume", "shut_down", "terminate", "start"):
+    said_by_all("WorkerHandle", "worker", _verb, ("reason", "by", "request_id"))
+for _verb in ("reset", "trip"):
+    said_by_all("BreakerHandle", "breaker", _verb, ("reason", "by", "request_id"))
+for _word in ("reason", "by", "request_id"):
+    SAID[f"JobHandle.skip({_word})"] = lambda on, text, word=_word: on.job.skip("b", **{word: text})
+for _word in ("reason", "request_id"):
+    said_by_all("MachineRef", "machine", "fire", ())
+    SAID[f"MachineRef.fire({_word})"] = lambda on, text, word=_word: on.machine.fire("ENQUEUE", **{word: text})
+# What a specification says is read when it is submitted.
+for _field in ("name", "run", "command", "env", "cwd", "tool", "timeout", "args", "depends_on", "engine", "secrets",
+               "capabilities", "wait"):  # fmt: skip
+    SAID[f"Task({_field})"] = lambda on, text, field=_field: on.runtime.submit(
+        Workstream("w", tasks=[Task(**{"name": "a", "command": ["true"], field: text})])
+    )
+for _field in ("name", "tasks", "cwd", "defaults", "tools", "lifecycle", "deadline", "on_completed"):
+    SAID[f"Workstream({_field})"] = lambda on, text, field=_field: on.runtime.submit(
+        Workstream(**{"name": "w", "tasks": [Task("a", run=work)], field: text})
+    )
+for _field in ("name", "engine", "capacity", "capabilities", "lifecycle"):
+    SAID[f"Worker({_field})"] = lambda on, text, field=_field: on.runtime.start_worker(
+        Worker(**{"name": "x", "engine": "thread", field: text})
+    )
+
+RIGHT = {  # what they may be
+    ("Worker(capacity)", "number"), ("Task(timeout)", "number"), ("Task(wait)", "number"),
+    ("Workstream(deadline)", "number"),
+}  # fmt: skip
+AT_HEART = "endless_list"  # is an empty list, whatever it gives when it is asked
+
+
+async def raised(say: Callable[[], Any]) -> BaseException | None:
+    """What that raises, whatever it is."""
+    try:
+        answer = say()
+        if inspect.isawaitable(answer):
+            await answer
+    except BaseException as error:
+        return error
+    return None
+
+
+@pytest.mark.parametrize("what", NO_TEXTS)
+@pytest.mark.parametrize("said", SAID)
+async def test_what_is_no_text_is_refused_by_whoever_is_given_it(said: str, what: str) -> None:
+    if (said, what) in RIGHT:
+        return
+    with anyio.fail_after(30):
+        async with Runtime(drain_deadline=0) as runtime:
+            scene = Scene(runtime)
+            await scene.set()
+            refused = await raised(lambda: SAID[said](scene, NO_TEXTS[what]()))
+            if what == AT_HEART and refused is None:
+                return
+            assert issubclass(type(refused), TypeError | SpecificationError), type(refused)
+            assert len(str(refused)) < 2_000
+            assert runtime.health.ok
+            again = await runtime.submit(Workstream("after", tasks=[Task("a", run=work)]))
+            assert (await again.wait()).ok
+
+
+async def test_a_body_is_refused_so_too() -> None:
+    seen: list[str] = []
+
+    async def body(task: TaskContext) -> None:
+        for make in NO_TEXTS.values():
+            for ask in (
+                lambda text: task.submit(Workstream("w", tasks=[Task("a", run=work)]), name=text),
+                lambda text: task.approval(text, people=1),
+            ):
+                try:
+                    await ask(make())
+                except TypeError as error:
+                    seen.append(str(error))
+
+    async with Runtime() as runtime:
+        job = await runtime.submit(Workstream("w", tasks=[Task("a", run=body)]))
+        assert (await job.wait()).ok
+    assert len(seen) == 2 * len(NO_TEXTS)
+
+
+def test_each_public_function_that_takes_a_text_is_in_the_table() -> None:
+    """A new one is to be held, too."""
+    internal = {"command", "input", "living", "ended", "check_here", "record_of"}  # of others, their text says so
+    missing = []
+    for kind in (Runtime, JobHandle, TaskHandle, WorkerHandle, BreakerHandle, MachineRef):
+        for name, method in inspect.getmembers(kind, inspect.isfunction):
+            if name.startswith("_") or name in internal or (method.__doc__ or "").startswith("For "):
+                continue
+            for parameter in inspect.signature(method).parameters.values():
+                texts = str(parameter.annotation) in {"str", "str | None"}
+                if texts and f"{kind.__name__}.{name}({parameter.name})" not in SAID:
+                    missing.append(f"{kind.__name__}.{name}({parameter.name})")
+    assert not missing
