@@ -7,8 +7,8 @@ Rules:
 - What a file says, it says from where it lies: its folder is where commands run unless it says `cwd`, a
   `cwd` that is relative starts there, and modules of functions ("module:function") are looked for there
   first.
-- Two sections are read in the words of the documents that they come from (`specwords.py`): `task_lifecycle` and
-  `tool_profiles`.
+- Three sections are read in the words of the documents that they come from (`specwords.py`): `task_lifecycle`,
+  `tool_profiles` and `dag`. The last may be a file of its own.
 - A file is refused unread when it is over 20 MB, and plainly when it is no text.
 """
 
@@ -32,7 +32,7 @@ from ..actors.validate import SpecificationError, findings, worker_findings
 from . import speclines, specyaml
 from .functions import find, located
 from .naming import by_place, within
-from .specwords import Sections, Words
+from .specwords import Dag, Sections, Words
 
 __all__ = ["RunFile", "load"]
 
@@ -64,15 +64,24 @@ class _Layout(Sections, frozen=True, kw_only=True):
     workers: list[Worker] | None = None
 
 
-def load(path: str | Path, *, functions: Functions | None = None, lifecycle: str | None = None) -> RunFile:
+def load(
+    path: str | Path,
+    *,
+    functions: Functions | None = None,
+    lifecycle: str | None = None,
+    dag: str | Path | None = None,
+) -> RunFile:
     """Read and check a specification file. Raises SpecificationError with all that is wrong with it.
 
     A file without a name is named as the file. functions: finds the function of an import path, and raises LookupError
     for one that is not there (which is told with the rest); without it functions are not looked up yet: submitting
-    does, by importing. lifecycle: by which all of it runs, whatever the file says at its top.
+    does, by importing. lifecycle: by which all of it runs, whatever the file says at its top. dag: a file that says
+    what depends on what, in the place of the section `dag`.
     """
     path = Path(path)
     data, lines, found = read_table(path)
+    if dag is not None:
+        found += _with_dag(data, Path(dag))
     given = _with_times_as_text({"name": path.stem, **data})
     layout, mistyped = read(given, _Layout)
     workers = layout.workers
@@ -98,6 +107,18 @@ def load(path: str | Path, *, functions: Functions | None = None, lifecycle: str
         raise SpecificationError(with_lines(found, lines), str(path))
     workers = None if workers is None else [by_place(worker, folder) for worker in workers]
     return RunFile(by_place(_placed(workstream, path.absolute().parent), folder), workers, path)
+
+
+def _with_dag(data: dict[str, Any], path: Path) -> list[Finding]:
+    """Put a DAG file into a file's table, as its section. Raises SpecificationError for one that is none by itself."""
+    table, lines, found = read_table(path)
+    found += read(table, Dag)[1]
+    if found:
+        raise SpecificationError(with_lines(found, lines), str(path))
+    if "dag" in data:
+        return [Finding("dag", f"stands here, and in {path}", "keep one of them")]
+    data["dag"] = table
+    return []
 
 
 def _looking_in(folder: str, functions: Functions | None) -> Functions | None:

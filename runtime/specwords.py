@@ -1,14 +1,18 @@
-"""Settings in the words of the published documents: `task_lifecycle` of 003 and `tool_profiles` of 000, in a file.
+"""Settings in the words of the published documents: `task_lifecycle` of 003, `tool_profiles` of 000, `dag` of 001.
 
 Rules
 -----
 - They set what the file's own `defaults` and `tools` set, and nothing else: so a task's own settings go over them, and
-  they go over the runtime's. Both sections may be copied from the documents as they are.
+  they go over the runtime's. Both of settings may be copied from the documents as they are.
 - They are translated before anything is checked. What is wrong is then told in the words that the file uses.
 - A thing is said once: what a section and the file's own settings say differently is told as a contradiction.
 - 003: a file that says anything of retries retries. Its circuit is the task's: a task whose attempts are used up, whose
   error is permanent, or the same more than `max_error_repeats` times, is parked, and gets one more attempt after
   `cooldown_period`. With `enabled: false` it fails.
+- 001 has a DAG file made once all tasks are, holds their number against the specification, and says no more of it.
+  Here it is a table from each task to those that it depends on, and the number of tasks, if wanted. It names every
+  task, so that none is left out unseen. Lists of edges are refused: nothing says which end of an edge waits for the
+  other.
 - 000: `retry_on_failure` is whether a failed attempt is tried again; `expected_exit_codes` hold for the tool's commands
   that say none themselves.
 """
@@ -88,11 +92,25 @@ class ToolProfile(Spec, frozen=True, kw_only=True):
     success_threshold: int | None = None
 
 
+class Dag(Spec, frozen=True, kw_only=True):
+    """Document 001's DAG file: what each task depends on, and how many there are.
+
+    edges, nodes and links are there to be refused in words.
+    """
+
+    depends_on: dict[str, list[str]] | None = None
+    task_count: int | None = None
+    edges: Any = None
+    nodes: Any = None
+    links: Any = None
+
+
 class Sections(Workstream, frozen=True, kw_only=True):
-    """A workstream as it may be given from outside: with the two sections."""
+    """A workstream as it may be given from outside: with the three sections."""
 
     task_lifecycle: TaskLifecycle | None = None
     tool_profiles: list[ToolProfile] | None = None
+    dag: Dag | None = None
 
 
 class Words:
@@ -105,6 +123,7 @@ class Words:
         self._places: list[tuple[str, str]] = []  # where we would tell a finding, and where the file says it
         self._task_lifecycle(said.task_lifecycle)
         self._tool_profiles(said.tool_profiles or [])
+        self._dag(said.dag)
 
     def renamed(self, found: Iterable[Finding]) -> list[Finding]:
         """Findings about the workstream, each where the file says what is wrong."""
@@ -237,9 +256,46 @@ class Words:
                 self._places.append((f"tasks[{index}].expected_exit_codes", at))
         self.workstream = replace(self.workstream, tasks=tasks)
 
+    # -- dag -----------------------------------------------------------------------------------------------------------
+
+    def _dag(self, said: Dag | None) -> None:
+        """Take over a section `dag`: have each task depend on those that it says."""
+        if said is None:
+            return
+        unclear = [name for name in ("edges", "nodes", "links") if getattr(said, name) is not None]
+        for name in unclear:
+            text = "an edge does not say which of its two tasks waits for the other"
+            self._bad(f"dag.{name}", text, 'say depends_on: {"test": ["build"]} has test wait for build')
+        tasks = list(self.workstream.tasks)
+        if said.task_count is not None and said.task_count != len(tasks):
+            text = f"there are {len(tasks):,} tasks, and not {said.task_count:,}"
+            self._bad("dag.task_count", text, "the DAG is of another workstream, or of an older one")
+        if said.depends_on is None:
+            if not unclear:
+                self._bad("dag", "says nothing of what depends on what", 'give it depends_on: {"test": ["build"]}')
+            return
+        numbers = {task.name: index for index, task in enumerate(tasks)}
+        for name, needed in said.depends_on.items():
+            at = where(("dag", "depends_on", name))
+            index = numbers.pop(name, None)
+            if index is None:
+                self._bad(at, f"there is no task {short(name)}", did_you_mean(name, [task.name for task in tasks]))
+                continue
+            own = tasks[index].depends_on
+            if own and set(own) != set(needed):
+                self._bad(at, f"contradicts depends_on of task {short(name)}", "keep one of them")
+                continue
+            tasks[index] = replace(tasks[index], depends_on=needed)
+            self._places.append((f"tasks[{index}].depends_on", at))
+        if numbers:
+            first, more = next(iter(numbers)), len(numbers) - 1
+            text = f"lacks task {short(first)}" + (f", and {more:,} more" if more else "")
+            self._bad("dag.depends_on", text, "name each task, also one that depends on none: []")
+        self.workstream = replace(self.workstream, tasks=tasks)
+
     # -- findings ------------------------------------------------------------------------------------------------------
 
-    def _bad(self, at: str, message: str, advice: str) -> None:
+    def _bad(self, at: str, message: str, advice: str | None) -> None:
         self.findings.append(Finding(at, message, advice))
 
     def _renamed(self, finding: Finding) -> Finding:

@@ -28,10 +28,7 @@ if TYPE_CHECKING:
 
 def show(reader: Asked, job: JobRecord, tasks: list[TaskRecord], *, as_json: bool) -> None:
     """Print the execution plan of a job. Raises Trouble where its specification is gone."""
-    encoded = reader.spec(job.stream)
-    if encoded is None:
-        raise Trouble(f"The specification of job {job.id} is not in this journal.")
-    spec = msgspec.json.decode(encoded, type=Workstream)
+    spec = _spec_of(reader, job)
     waves = waves_of(spec.tasks)
     if as_json:
         states = {task.name: str(task.shown) for task in tasks}
@@ -41,6 +38,20 @@ def show(reader: Asked, job: JobRecord, tasks: list[TaskRecord], *, as_json: boo
                 echo_json(_task(task, number, states.get(task.name)))
         return
     _print(job, spec, waves, {task.name: words.state(task) for task in tasks})
+
+
+def show_dag(reader: Asked, job: JobRecord) -> None:
+    """Print the DAG file of a job (document 001), as `run --dag` takes it. Raises Trouble where it cannot be known."""
+    spec = _spec_of(reader, job)
+    edges = {task.name: list(task.depends_on) for task in spec.tasks}
+    echo_json({"task_count": len(spec.tasks), "depends_on": edges})
+
+
+def _spec_of(reader: Asked, job: JobRecord) -> Workstream:
+    encoded = reader.spec(job.stream)
+    if encoded is None:
+        raise Trouble(f"The specification of job {job.id} is not in this journal.")
+    return msgspec.json.decode(encoded, type=Workstream)
 
 
 def _print(job: JobRecord, spec: Workstream, waves: list[list[Task]], states: dict[str, str]) -> None:

@@ -60,6 +60,16 @@ Lifecycle = Annotated[
 ]
 
 
+DagFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--dag",
+        metavar="FILE",
+        help="A DAG file (.json, .toml, .yaml): what each task depends on, where the specification does not say it.",
+    ),
+]
+
+
 def run(
     file: File,
     *,
@@ -70,6 +80,7 @@ def run(
     existing: WhereItExists = Existing.JOIN,
     plain: Plain = False,
     lifecycle: Lifecycle = None,
+    dag: DagFile = None,
     node: Node = None,
     lease: Lease = None,
     engine: Engine = None,
@@ -107,9 +118,9 @@ def run(
             raise Trouble("--jsonl is for a runtime of this program: the one at --url writes its own log.")
         if node is not None or lease is not None:
             raise Trouble("--node and --lease are for a runtime of this program, not for the one at --url.")
-        asked = on_ray(load(file, lifecycle=lifecycle), engine, None, here=False)
+        asked = on_ray(load(file, lifecycle=lifecycle, dag=dag), engine, None, here=False)
         raise typer.Exit(see_there(journal, asked, job_id, how, as_json=as_json, plain=plain))
-    asked, draining = load(file, functions=function, lifecycle=lifecycle), span(drain_deadline)
+    asked, draining = load(file, functions=function, lifecycle=lifecycle, dag=dag), span(drain_deadline)
     seated = seat(journal, node, lease)
     asked, ray = on_ray(asked, engine, address), cluster_at(address)
 

@@ -27,9 +27,17 @@ _MOST = 50  # jobs, and machines, listed: the newest
 
 
 Plan = Annotated[bool, typer.Option("--plan", help="Show in which order its tasks run, and what side by side.")]
+Dag = Annotated[bool, typer.Option("--dag", help="Print its DAG file: what each task depends on, for `run --dag`.")]
 
 
-def status(job_id: MaybeJobId = None, *, journal: Place = JOURNAL, as_json: AsJson = False, plan: Plan = False) -> None:
+def status(
+    job_id: MaybeJobId = None,
+    *,
+    journal: Place = JOURNAL,
+    as_json: AsJson = False,
+    plan: Plan = False,
+    dag: Dag = False,
+) -> None:
     """Show the newest jobs and machines of a journal, or the tasks of one job, or one task and how its attempts
     ended, or one machine."""
     from . import machines, words  # noqa: PLC0415
@@ -37,19 +45,27 @@ def status(job_id: MaybeJobId = None, *, journal: Place = JOURNAL, as_json: AsJs
     from .notices import lately  # noqa: PLC0415
     from .reading import approvals_of, find_job, nodes_by_job, reading, run_of, tasks_of  # noqa: PLC0415
 
-    if plan and job_id is None:
-        raise Trouble("--plan shows the plan of one job: name it. `callboard status` lists them.")
+    if (plan or dag) and job_id is None:
+        what = "--plan shows the plan" if plan else "--dag prints the DAG file"
+        raise Trouble(f"{what} of one job: name it. `callboard status` lists them.")
+    if plan and dag:
+        raise Trouble("--plan shows the plan of a job, and --dag prints its DAG file: say one of them.")
     with reading(journal) as reader:
         if job_id is None:
             _show_all(reader, journal, as_json=as_json)
             return
-        if not plan and (machine := machines.named(reader, job_id)) is not None:
+        if not (plan or dag) and (machine := machines.named(reader, job_id)) is not None:
             machines.show_one(reader, machine, as_json=as_json)
             return
-        if not plan and (task := _task_named(reader, job_id)) is not None:
+        if not (plan or dag) and (task := _task_named(reader, job_id)) is not None:
             _show_task(reader, task, as_json=as_json)
             return
         job = find_job(reader, job_id)
+        if dag:
+            from .plan import show_dag  # noqa: PLC0415
+
+            show_dag(reader, job)
+            return
         tasks = tasks_of(reader, job)
         if plan:
             from .plan import show  # noqa: PLC0415

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 DESCRIBED = "task_description"
 """The name of the function that carries out what is described."""
-_DATA = frozenset({"args"})
+_DATA = frozenset({"args", "dag"})
 """What holds data and no settings."""
 LARGEST = 20_000_000
 """Bytes of the largest specification."""

@@ -57,7 +57,7 @@ def test_every_example_is_run_here() -> None:
     assert PROGRAMS == [
         "actors.py", "agent_runs.py", "agents.py", "cluster.py", "deploy.py", "deploy.toml", "fleet.py",
         "own_lifecycle.py", "pipeline.yaml", "quickstart.py", "release.toml", "remote.py",
-        "test_release.py", "wfcommons.py",
+        "stages.yaml", "test_release.py", "wfcommons.py",
     ]  # fmt: skip
 
 
@@ -98,6 +98,17 @@ def test_a_release_is_built_tested_and_packaged(run: Run, checkout: Path) -> Non
     assert "wordcount/__init__.py" in zipfile.ZipFile(release / "dist" / "wordcount.pyz").namelist()
     assert not (release / "build").exists()
     assert "consistent" in run("callboard check").stdout
+
+
+def test_stages_run_in_the_order_of_their_dag_file(run: Run, checkout: Path) -> None:
+    done = run(f"{command_of('stages.yaml')} --json")
+    began = [
+        row["entity_id"].rpartition("/")[2]
+        for row in map(json.loads, done.stdout.splitlines())
+        if row.get("event_type") == "task_state_transition" and row["to_state"] == "running"
+    ]
+    assert (began[0], set(began[1:3]), began[3]) == ("fetch", {"lint", "test"}, "publish")
+    assert set(ends(done.stdout).values()) == {"completed"}
 
 
 def test_a_release_killed_in_the_middle_goes_on_where_it_was(run: Run, checkout: Path) -> None:

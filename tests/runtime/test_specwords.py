@@ -224,3 +224,83 @@ def test_no_retries_and_a_number_of_them_is_a_contradiction(tmp_path: Path) -> N
 
 def test_the_sections_hold_what_the_documents_print() -> None:
     assert {field.name for field in msgspec.structs.fields(specwords.TaskLifecycle)} == set(DATA)
+
+
+# -- document 001's DAG file -------------------------------------------------------------------------------------------
+
+STAGES = [{"name": name, "command": ["true"]} for name in ("build", "test", "ship")]
+EDGES = {"build": [], "test": ["build"], "ship": ["build", "test"]}
+
+
+def needs(workstream: Workstream) -> dict[str, list[str]]:
+    return {task.name: task.depends_on for task in workstream.tasks}
+
+
+def written(path: Path, **table: Any) -> Path:
+    path.write_text(json.dumps(table))
+    return path
+
+
+def by_place(found: pytest.ExceptionInfo[SpecificationError]) -> dict[str, str]:
+    return {finding.where: f"{finding.message} ({finding.suggestion})" for finding in found.value.findings}
+
+
+def test_a_dag_says_what_depends_on_what_in_a_section_or_in_a_file(tmp_path: Path) -> None:
+    dag = {"task_count": 3, "depends_on": EDGES}
+    inside = written(tmp_path / "inside.json", tasks=STAGES, dag=dag)
+    assert needs(specfile.load(inside).workstream) == EDGES
+    plain = written(tmp_path / "plain.json", tasks=STAGES)
+    beside = written(tmp_path / "dag.json", **dag)
+    assert needs(specfile.load(plain, dag=beside).workstream) == EDGES
+    said = [{**task, "depends_on": EDGES[str(task["name"])][::-1]} for task in STAGES]
+    assert needs(specfile.load(written(tmp_path / "both.json", tasks=said, dag=dag)).workstream) == EDGES
+    with pytest.raises(SpecificationError, match="stands here, and in"):
+        specfile.load(inside, dag=beside)
+
+
+@pytest.mark.parametrize(
+    ("dag", "place", "says"),
+    [
+        (
+            {"depends_on": {**EDGES, "tset": []}},
+            "dag.depends_on.tset",
+            "there is no task 'tset' (did you mean 'test'?)",
+        ),
+        ({"depends_on": {"build": []}}, "dag.depends_on", "lacks task 'test', and 1 more (name each task"),
+        ({"depends_on": EDGES, "task_count": 4}, "dag.task_count", "there are 3 tasks, and not 4"),
+        ({"depends_on": {**EDGES, "ship": ["biuld"]}}, "dag.depends_on.ship[0]", "which does not exist"),
+        ({"depends_on": {**EDGES, "ship": ["test", "test"]}}, "dag.depends_on.ship[1]", "stands twice"),
+        ({"depends_on": {**EDGES, "build": ["ship"]}}, "tasks[0]", "these wait for each other: build -> "),
+        ({"edges": [["build", "test"]]}, "dag.edges", "which of its two tasks waits for the other (say depends_on"),
+        ({"nodes": [], "links": []}, "dag.links", "which of its two tasks waits for the other (say depends_on"),
+        ({}, "dag", "says nothing of what depends on what"),
+        ({"depends_on": [["build", "test"]]}, "dag.depends_on", ""),
+        ({"dependson": EDGES}, "dag.dependson", ""),
+    ],
+)
+def test_what_is_wrong_with_a_dag_is_told_where_it_is(
+    tmp_path: Path, dag: dict[str, Any], place: str, says: str
+) -> None:
+    path = written(tmp_path / "wrong.json", tasks=STAGES, dag=dag)
+    with pytest.raises(SpecificationError) as found:
+        specfile.load(path)
+    assert says in by_place(found)[place]
+    assert all(finding.line is not None for finding in found.value.findings)
+
+
+def test_a_dag_that_contradicts_a_task_is_refused(tmp_path: Path) -> None:
+    tasks = [STAGES[0], {**STAGES[1], "depends_on": ["build"]}, STAGES[2]]
+    path = written(tmp_path / "both.json", tasks=tasks, dag={"depends_on": {**EDGES, "test": []}})
+    with pytest.raises(SpecificationError) as found:
+        specfile.load(path)
+    assert by_place(found) == {"dag.depends_on.test": "contradicts depends_on of task 'test' (keep one of them)"}
+
+
+def test_a_dag_file_that_is_none_by_itself_is_told_by_its_own_name(tmp_path: Path) -> None:
+    plain = written(tmp_path / "plain.json", tasks=STAGES)
+    beside = written(tmp_path / "dag.json", depends_on={"build": "test"}, more=1)
+    with pytest.raises(SpecificationError, match=r"dag\.json") as found:
+        specfile.load(plain, dag=beside)
+    assert set(by_place(found)) == {"depends_on.build", "more"}
+    with pytest.raises(SpecificationError, match="does not exist"):
+        specfile.load(plain, dag=tmp_path / "nowhere.json")

@@ -773,6 +773,24 @@ def test_status_shows_the_plan_of_a_job(cli: Cli) -> None:
     assert "--plan shows the plan of one job" in cli("status", "--plan").err
 
 
+def test_a_dag_file_is_made_of_a_job_and_taken_by_a_run(cli: Cli, folder: Path) -> None:
+    tasks = [{"name": name, "command": ["true"]} for name in ("last", "first")]
+    Path("w.json").write_text(json.dumps({"tasks": tasks}))
+    Path("dag.json").write_text(json.dumps({"depends_on": {"last": ["first"], "first": []}}))
+    assert cli("run", "w.json", "--dag", "dag.json", "--id", "r1").code == 0
+    assert [row["wave"] for row in rows(cli("status", "r1", "--plan", "--json"))[1:]] == [1, 2]
+    made = cli("status", "r1", "--dag").out
+    assert json.loads(made) == {"task_count": 2, "depends_on": {"last": ["first"], "first": []}}
+    Path("again.json").write_text(made)
+    assert cli("run", "w.json", "--dag", "again.json", "--id", "r1").code == 0  # the same job
+    assert "--dag prints the DAG file of one job" in cli("status", "--dag").err
+    assert "say one of them" in cli("status", "r1", "--dag", "--plan").err
+    Path("dag.json").write_text(json.dumps({"edges": [["first", "last"]]}))
+    told = cli("run", "w.json", "--dag", "dag.json", "--id", "r2")
+    assert told.code == 2
+    assert "which of its two tasks waits for the other" in told.err
+
+
 @pytest.mark.parametrize("text", ["\u0663", "\u0663s", "\u0663.5", "\u00b2", "", "1_0", "+1", "1e3"])
 def test_a_span_of_time_has_the_digits_0_to_9(text: str) -> None:
     with pytest.raises(Trouble, match="is no span of time"):

@@ -198,6 +198,12 @@ async def test_a_workstream_may_be_set_in_the_words_of_the_documents_as_in_a_fil
     assert made.status_code == 201
     outcome = await (await runtime.job("words")).wait()
     assert outcome.state == "completed"
+    tasks = [{**NAMED["tasks"][0], "name": name} for name in ("command", "run")]
+    dag = {"depends_on": {"command": [], "run": ["command"]}}  # names of tasks, and no commands
+    made = await client.post("/api/jobs", json={"workstream": {"tasks": tasks, "dag": dag}, "id": "dag"})
+    assert made.status_code == 201
+    kept = (await client.get("/api/jobs/dag/tasks/run")).json()
+    assert kept["depends_on"] == ["command"]
     (task,) = (await client.get("/api/jobs/words/tasks")).json()["items"]
     assert task["max_attempts"] == 5
     encoded = runtime.journal.spec(runtime.journal.workstreams("words")[0].key)
