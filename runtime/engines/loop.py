@@ -58,8 +58,11 @@ class LoopEngine(BaseEngine[_LoopRun]):
 
     async def _body(self, run: _LoopRun) -> Any:
         run.began = self._clock()
-        value: Any = bind(run.call)()
-        return await value if hasattr(type(value), "__await__") else value
+        value: object = bind(run.call)()
+        if not hasattr(type(value), "__await__"):
+            return value
+        awaitable: Any = value  # no cast: this is the hot path
+        return await awaitable
 
     def _done(self, run: _LoopRun, value: Any, error: BaseException | None) -> None:
         if error is None:

@@ -229,7 +229,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name in (
         (kernel, "WORKERS_KEPT"), (breakers, "BREAKERS_KEPT"), (machine_actor, "KEPT"), (scheduler, "POOLS_KEPT"),
         (kernel, "RERUNS"), (host, "ENGINES_KEPT"), (machine_actor, "KINDS_KEPT"), (supervision, "SPECS_KEPT"),
-        (masks, "MASKS_KEPT"), (metrics, "KINDS_COUNTED"),
+        (masks, "MASKS_KEPT"), (metrics, "KINDS_COUNTED"), (kernel, "KINDS_COUNTED"),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, FEW)
 
