@@ -199,15 +199,20 @@ class ToolsService:
         return seen is not None and seen.could_try and row.home != self._seat.name
 
     async def provide(self, tool: str) -> None:
-        """See that there is a breaker of a tool that was used elsewhere."""
+        """See that there is a breaker of a tool that was used elsewhere, with the limit that holds."""
         if tool not in self._host.kernel.breakers:
             self._host.tell(ToolHeard(tool, CLOSED, 0))
+            await self._host.barrier()
+            async with self._looking:
+                await self._share(everything=False, also=tool)
             await self._host.barrier()
 
     # -- limits --------------------------------------------------------------------------------------------------------
 
-    async def _share(self, *, everything: bool) -> None:
-        """Ask for what is wanted, and give back what is not; of every tool, or where it is of use at once."""
+    async def _share(self, *, everything: bool, also: str | None = None) -> None:
+        """Ask for what is wanted, and give back what is not; of every tool, or where it is of use at once. also: a tool
+        that is asked for in any case.
+        """
         kernel = self._host.kernel
         shares = kernel.scheduler.shares
         if shares is None:
@@ -219,11 +224,11 @@ class ToolsService:
         wants, words = shares.wants(), kernel.tool_limits.words
         self._busy = {tool: at for tool, at in self._busy.items() if tool in wants}
         asked: dict[str, Want] = {}
-        for tool in {**wants, **words, **self._claims}:
+        for tool in {**wants, **words, **self._claims, **({} if also is None else {also: None})}:
             want = self._want(tool, wants.get(tool), words.get(tool, NO_WORD))
             claim = self._claims.get(tool)
             again = everything and claim is not None and _again(claim, want, limited=tool in limited)
-            if again or tool in self._unsure or _matters(claim, want, shares.given.get(tool, 0)):
+            if again or tool == also or tool in self._unsure or _matters(claim, want, shares.given.get(tool, 0)):
                 asked[tool] = want
         if not asked:
             return

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.runtime.web.conftest import client_of
 
-from callboard import Approval, Fire, Machine, MachineActor, State, Task, Transition, Workstream
+from callboard import Approval, Fire, Machine, MachineActor, State, Task, Tool, Transition, Workstream
 
 from .scene import Scene, quick, waits
 
@@ -25,6 +25,23 @@ DOOR = Machine(
 def anyio_backend() -> Any:
     """The event loop of the board."""
     return "asyncio", {"use_uvloop": False}
+
+
+async def test_the_limit_of_a_tool_is_shown_on_the_boards_of_all_nodes(anyio_backend: Any) -> None:
+    scene = Scene()
+    said = {"cc": Tool(max_parallel=3), "dd": Tool(max_parallel=2)}
+    async with scene.runtime("a", tools=said), scene.runtime("b") as b, client_of(b) as client, scene.ticking():
+
+        async def shown() -> dict[str, tuple[Any, ...]]:
+            items = (await client.get("/api/breakers")).json()["items"]
+            return {one["id"]: (one["max_parallel"], one["limit_by"], one["entity_id"]) for one in items}
+
+        assert await shown() == {"cc": (3, "the runtime of a", "cc@a"), "dd": (2, "the runtime of a", "dd@a")}
+        await (await b.submit(Workstream("w", tasks=[Task("x", run=quick, tool="cc")]))).wait()
+        assert await shown() == {"cc": (3, "the runtime of a", "cc@b"), "dd": (2, "the runtime of a", "dd@a")}
+        assert (await client.post("/api/breakers/dd/trip", json={"reason": "by hand"})).status_code == 200
+        assert (await client.get("/api/breakers/dd")).json()["state"] == "open"
+        assert (await shown())["dd"] == (2, "the runtime of a", "dd@b")
 
 
 async def test_the_jobs_of_all_nodes_are_shown_and_acted_on(anyio_backend: Any) -> None:
