@@ -35,11 +35,11 @@ from .outcomes import RuntimeClosed
 from .requests import check_request_id
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from ..actors.base_record import Record
-    from ..actors.lifecycles import Lifecycles
     from ..actors.records import WorkstreamRecord
+    from ..machines.lifecycle import Lifecycle
     from .dispatcher import Dispatcher
     from .handles import JobHandle
     from .runtime import Runtime
@@ -200,28 +200,44 @@ class EntityRef:
 
     # -- what it takes -------------------------------------------------------------------------------------------------
 
-    async def _fire(self, message: Fire) -> Any:
-        handle, event = self._handle, message.event
-        parts: list[Part] = []
-        asks: Asks | None = None
-        away = self._away if self._away is not None and handle.elsewhere else None
+    async def verb_of(self, event: str) -> str | None:
+        """For the board: the verb that an event asks for; None where only the node that runs it knows its lifecycle.
+
+        Raises InvalidTransitionError for an event that people may not fire.
+        """
+        _, asks = await self._looked(event)
+        return None if asks is None else asks.verb
+
+    async def _looked(self, event: str) -> tuple[list[Part], Asks | None]:
+        """It, as the event finds it, and what that asks for."""
         try:
             stream = self._stream
             if stream is None and self.kind in _OF_JOBS:
                 stream = await self._last_run()
             parts = self._parts(stream)
-            asks = self._asked(parts, event)
         except UnknownLifecycle:
-            if away is None:
-                raise  # else whoever runs it knows it
+            if self._away is None or not self._handle.elsewhere:
+                raise
+            return [], None  # whoever runs it knows it
+        return parts, asked(parts, event, self._id)
+
+    async def _fire(self, message: Fire) -> Any:
+        handle, event = self._handle, message.event
+        parts, asks = await self._looked(event)
+        away = self._away if self._away is not None and handle.elsewhere else None
         if away is not None:
             await away(message)
             return handle if asks is not None and asks.verb == "resume" else None
         assert asks is not None  # noqa: S101 - what runs here, runs by what is known here
         given = self._given(asks, message)
         if not (asks.decides or any(part.knows(event) for part in parts) or await self._was_given(message.request_id)):
-            raise self._refused(parts, event)
+            raise refused(parts, event, self._id)
         return await getattr(handle, asks.verb)(**given)
+
+    @property
+    def _id(self) -> str:
+        """How refusals call it: a task as its transitions do."""
+        return str(self._handle.record.id) if self.kind == "task" else self.name
 
     @property
     def _stream(self) -> WorkstreamRecord | None:
@@ -240,14 +256,7 @@ class EntityRef:
         about: list[tuple[str, Record | None]] = [("workstream", stream)] if self.kind in _OF_JOBS else []
         if self.kind != "workstream":
             about.insert(0, (self.kind, self._handle.record))
-        return [_part(kind, record, self._runtime.lifecycles) for kind, record in about]
-
-    def _asked(self, parts: Sequence[Part], event: str) -> Asks:
-        """What an event asks for. Raises InvalidTransitionError for one that people may not fire at it."""
-        asking = [part for part in parts if event in part.asks]
-        if not asking:
-            raise self._not_for_people(parts, event)
-        return next((part for part in asking if part.knows(event)), asking[0]).asks[event]
+        return parts_of(about, self._runtime.lifecycles.get)
 
     def _given(self, asks: Asks, message: Fire) -> dict[str, Any]:
         """The arguments of the verb. Raises ValueError for what it does not take."""
@@ -272,44 +281,62 @@ class EntityRef:
         key = check_request_id(request_id)
         return self._runtime.in_flight(key) or await self._runtime.kept_of(key) is not None
 
-    # -- what it refuses -----------------------------------------------------------------------------------------------
 
-    def _refused(self, parts: Sequence[Part], event: str) -> InvalidTransitionError:
-        """Its present state does not know the event."""
-        part = next(part for part in parts if event in part.asks)
-        possible = frozenset(event for part in parts for event in part.possible)
-        advice = ""
-        if part.state is None:
-            advice = "It has not begun."
-        elif not possible and not part.machine.is_terminal(part.state):
-            knowing = [str(state) for state, events in part.machine.table.items() if event in events]
-            advice = f"People may fire it in: {', '.join(knowing)}. Now its work goes on by itself."
-        return self._error(part, event, possible, advice)
+# -- what events ask for, and why not ----------------------------------------------------------------------------------
 
-    def _not_for_people(self, parts: Sequence[Part], event: str) -> InvalidTransitionError:
-        """It is no event that people may fire, in whatever state."""
-        possible = frozenset(event for part in parts for event in part.possible)
-        theirs = [str(word) for part in parts for word in part.asks]
-        ours = any(str(row.event) == event for part in parts for row in part.machine.transitions)
-        by = ", ".join(dict.fromkeys(part.machine.name for part in parts))
-        if ours:
-            why = f"The runtime fires {event!r} itself, as the work goes."
-        elif verb := next((asks.verb for part in parts for own, asks in PEOPLE[part.kind].items() if own == event), ""):
-            why = f"It runs by {by}, which has no such event; the verb {verb}() does it."
-        elif event == "retry":
-            why = "To begin a next run is no event; the verb retry() does it."
-        else:
-            why = f"{by} knows no such event."
-        near = "" if ours else did_you_mean(event, theirs)
-        more = f"; {near}" if near else ""
-        named = ", ".join(dict.fromkeys(theirs)) or "none"
-        return self._error(parts[0], event, possible, f"{why} Events that people may fire at it: {named}{more}.")
 
-    def _error(self, part: Part, event: str, possible: frozenset[str], advice: str) -> InvalidTransitionError:
-        state = "not begun" if part.state is None else part.state
-        error = InvalidTransitionError(part.machine.name, state, event, possible, advice)
-        error.subject = self.name
-        return error
+def parts_of(about: Iterable[tuple[str, Record | None]], lifecycle_of: Callable[[str, str], Lifecycle]) -> list[Part]:
+    """What an entity is made of, as events find it. Raises what `lifecycle_of`, of a name and a kind, raises."""
+    return [
+        part_of(
+            kind,
+            None if record is None else str(record.shown),
+            None if record is None or record.published is None else lifecycle_of(record.published.lifecycle, kind),
+        )
+        for kind, record in about
+    ]
+
+
+def asked(parts: Sequence[Part], event: str, name: str) -> Asks:
+    """What an event asks for. Raises InvalidTransitionError for one that people may not fire, in whatever state."""
+    asking = [part for part in parts if event in part.asks]
+    if asking:
+        return next((part for part in asking if part.knows(event)), asking[0]).asks[event]
+    theirs = [str(word) for part in parts for word in part.asks]
+    ours = any(str(row.event) == event for part in parts for row in part.machine.transitions)
+    by = ", ".join(dict.fromkeys(part.machine.name for part in parts))
+    if ours:
+        why = f"The runtime fires {event!r} itself, as the work goes."
+    elif verb := next((asks.verb for part in parts for own, asks in PEOPLE[part.kind].items() if own == event), ""):
+        why = f"It runs by {by}, which has no such event; the verb {verb}() does it."
+    elif event == "retry":
+        why = "To begin a next run is no event; the verb retry() does it."
+    else:
+        why = f"{by} knows no such event."
+    near = "" if ours else did_you_mean(event, theirs)
+    more = f"; {near}" if near else ""
+    named = ", ".join(dict.fromkeys(theirs)) or "none"
+    raise _error(parts, parts[0], event, name, f"{why} Events that people may fire at it: {named}{more}.")
+
+
+def refused(parts: Sequence[Part], event: str, name: str) -> InvalidTransitionError:
+    """What is raised for an event that people may fire, and that the present state does not know."""
+    part = next(part for part in parts if event in part.asks)
+    advice = ""
+    if part.state is None:
+        advice = "It has not begun."
+    elif not part.machine.is_terminal(part.state) and not any(one.knows(word) for one in parts for word in one.asks):
+        knowing = [str(state) for state, events in part.machine.table.items() if event in events]
+        advice = f"People may fire it in: {', '.join(knowing)}. Now its work goes on by itself."
+    return _error(parts, part, event, name, advice)
+
+
+def _error(parts: Sequence[Part], part: Part, event: str, name: str, advice: str) -> InvalidTransitionError:
+    possible = frozenset(word for one in parts for word in one.possible)
+    state = "not begun" if part.state is None else part.state
+    error = InvalidTransitionError(part.machine.name, state, event, possible, advice)
+    error.subject = name
+    return error
 
 
 # -- by their names ----------------------------------------------------------------------------------------------------
@@ -352,13 +379,6 @@ def of_job(job: JobHandle, named: Named) -> EntityRef:
 
 
 _OF_JOBS = ("job", "workstream")
-
-
-def _part(kind: str, record: Record | None, lifecycles: Lifecycles) -> Part:
-    if record is None:
-        return part_of(kind, None)
-    lifecycle = None if record.published is None else lifecycles.get(record.published.lifecycle, kind)
-    return part_of(kind, str(record.shown), lifecycle)
 
 
 def check_fire(message: object, whom: str) -> Fire:

@@ -32,8 +32,8 @@ SimulationError Succeeds Trace VirtualRuntime
 """.split()  # noqa: SIM905 - a name a word is what a reader compares
 
 CLIENT = """
-AccessRefused Client RemoteBreaker RemoteEvents RemoteJob RemoteMachine RemoteTask RemoteWorker ServerError
-ServerUnreachable
+AccessRefused Client RemoteBreaker RemoteEvents RemoteJob RemoteMachine RemoteRef RemoteTask RemoteWorker
+ServerError ServerUnreachable
 """.split()  # noqa: SIM905 - a name a word is what a reader compares
 
 HEAVY = {"asyncio", "httpx", "rich", "sqlite3", "structlog", "tenacity", "trio", "typer", "uvloop", "yaml"}

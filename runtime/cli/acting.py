@@ -222,6 +222,7 @@ class JournalAct(Act):
         from ...machines.own import MACHINES  # noqa: PLC0415
         from ..control.verbs import VERBS, commands_of  # noqa: PLC0415
         from .keys import (  # noqa: PLC0415
+            as_verb,
             known,
             refuse_completed,
             refuse_undecidable,
@@ -230,13 +231,16 @@ class JournalAct(Act):
         )
         from .reading import reading  # noqa: PLC0415
 
-        verb = VERBS[row.verb]
-        if not verb.stopped:
+        if row.kind == "worker" or not VERBS[row.verb].stopped:
             raise Trouble(f"{shown}: nobody runs {in_words(self.journal)} now, so it has no living worker.", FAILED)
         with reading(self.journal) as reader:
             before = known(reader, row)
             if before:
                 return None if before is True else before
+            meant = as_verb(reader, row, shown)
+            if meant is None:
+                return None
+            row, verb = meant, VERBS[meant.verb]
             if row.verb in {"approve", "reject"} and refuse_undecidable(reader, row, shown):
                 return None
             if row.verb == "fire":

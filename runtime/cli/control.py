@@ -63,19 +63,21 @@ def job_or_task(reader: Asked, verb: str, target: str, task: str | None = None) 
     return named.kind, address(named), f"{named.kind} {named.id}"
 
 
-def _worker(reader: Asked, _: str, target: str) -> Named:
+def worker_named(reader: Asked, _: str, target: str) -> Named:
+    """The worker that is meant. Raises Trouble."""
     name = target.partition("#")[0]  # its last incarnation is meant
     names = (known for one in reader.workers() for known in (one.name, one.id.partition("#")[0]))
     return "worker", _known(name, names, "There is no worker"), f"worker {name}"
 
 
-def _tool(reader: Asked, _: str, target: str) -> Named:
+def breaker_named(reader: Asked, _: str, target: str) -> Named:
+    """The breaker of a tool that is meant. Raises Trouble."""
     names = (known for one in reader.breakers() for known in (one.name, one.id))
     return "breaker", _known(target, names, "No workstream of this journal has used a tool"), f"breaker {target}"
 
 
 def _tool_or_task(reader: Asked, verb: str, target: str) -> Named:
-    return (job_or_task if "/" in target else _tool)(reader, verb, target)
+    return (job_or_task if "/" in target else breaker_named)(reader, verb, target)
 
 
 def _known(name: str, names: Iterable[str], none: str) -> str:
@@ -111,8 +113,8 @@ class Row(NamedTuple):
 
 
 _JOB_OR_TASK = About(job_or_task, {"target": (Target, inspect.Parameter.empty), "task": (MaybeTask, None)})
-_WORKER = About(_worker, {"target": (Worker, inspect.Parameter.empty)})
-_TOOL = About(_tool, {"target": (Tool, inspect.Parameter.empty)})
+_WORKER = About(worker_named, {"target": (Worker, inspect.Parameter.empty)})
+_TOOL = About(breaker_named, {"target": (Tool, inspect.Parameter.empty)})
 _TOOL_OR_TASK = About(_tool_or_task, {"target": (ToolOrTask, inspect.Parameter.empty)})
 TABLE = (
     Row(

@@ -1,8 +1,14 @@
-"""`callboard fire ENTITY EVENT`: an event to a `MachineActor` of a runtime, or of a journal that nobody runs."""
+"""`callboard fire ENTITY EVENT`: an event to an actor of a runtime, or of a journal that nobody runs.
+
+Rules:
+- An actor is a `MachineActor`, or what the runtime itself runs: a job, a task, a worker, the breaker of a tool. Of
+  several of one name the first in this order is meant; "job:", "worker:" or "breaker:" before it says which.
+- What the runtime itself runs takes the events that people may fire (`machines/people.py`).
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,8 +17,15 @@ from .boards import Place
 from .options import JOURNAL
 from .trouble import Trouble
 
-Entity = Annotated[str, typer.Argument(metavar="ENTITY", help="The name that a MachineActor was spawned with.")]
-Event = Annotated[str, typer.Argument(metavar="EVENT", help="An event of its machine.")]
+if TYPE_CHECKING:
+    from ..journal.contract import Asked
+    from .control import Named
+
+Entity = Annotated[
+    str,
+    typer.Argument(metavar="ENTITY", help="A MachineActor's name; or JOB, JOB/TASK, a worker's name, a tool's name."),
+]
+Event = Annotated[str, typer.Argument(metavar="EVENT", help="An event of its machine, or one that people may fire.")]
 Metadata = Annotated[
     list[str] | None,
     typer.Option("--metadata", metavar="KEY=VALUE", help="Kept with the transition. JSON, else text. May be repeated."),
@@ -31,26 +44,45 @@ def fire(
     timeout: Timeout = TIMEOUT,
     as_json: AsJson = False,
 ) -> None:
-    """Fire an event at a machine: it takes it, or says what is possible in its state."""
-    from ...actors.schema import did_you_mean  # noqa: PLC0415
-    from .machines import A_MACHINE  # noqa: PLC0415
+    """Fire an event at a machine, a job, a task, a worker or a breaker: it takes it, or says what is possible there."""
     from .reading import reading  # noqa: PLC0415
 
     act = acting(journal, "fire", request_id=request_id, timeout=timeout, as_json=as_json)
     told = _values(metadata or [])
     with reading(journal) as reader:
-        if reader.machine(entity) is None:
-            entity = entity.removeprefix(A_MACHINE)
-        if reader.machine(entity) is None:
-            if reader.job(entity) is not None:
-                raise Trouble(f"{entity!r:.80} is a job, and no machine: `cancel`, `pause`, `approve` act on it.")
-            names = [record.name for record in reader.machines(limit=10_000)]
-            advice = did_you_mean(entity, names) or "`callboard status` lists them."
-            raise Trouble(f"There is no machine {entity!r:.80} in this journal; {advice}")
+        kind, name, shown = _meant(reader, entity)
     who = act.who(by)
-    said = {} if who is None else {"by": who}
-    arguments = {"event": event, "reason": reason, "metadata": said | told}
-    act.on("machine", entity, f"machine {entity}", arguments, told=reason or "")
+    if kind == "machine":
+        said = {} if who is None else {"by": who}
+        arguments: dict[str, Any] = {"event": event, "reason": reason, "metadata": said | told}
+    elif told:
+        raise Trouble(f"A {kind} keeps no metadata with an event: say it with --reason.")
+    else:
+        arguments = {"event": event, "reason": reason, "by": who}
+    act.on(kind, name, shown, arguments, told=reason or "")
+
+
+def _meant(reader: Asked, entity: str) -> Named:
+    """What an event is for. Raises Trouble for a name that nothing has."""
+    from ...actors.schema import did_you_mean  # noqa: PLC0415
+    from .control import breaker_named, job_or_task, worker_named  # noqa: PLC0415
+    from .machines import A_MACHINE  # noqa: PLC0415
+
+    for name in (entity, entity.removeprefix(A_MACHINE)):
+        if reader.machine(name) is not None:
+            return "machine", name, f"machine {name}"
+    kind, colon, name = entity.partition(":")
+    if colon and kind in {"worker", "breaker"}:
+        return (worker_named if kind == "worker" else breaker_named)(reader, "fire", name)
+    if "/" in entity or "@" in entity or colon or reader.job(entity) is not None:
+        return job_or_task(reader, "fire", entity)
+    if any(entity in {one.name, one.id, one.id.partition("#")[0]} for one in reader.workers()):
+        return worker_named(reader, "fire", entity)
+    if any(entity in {one.name, one.id} for one in reader.breakers()):
+        return breaker_named(reader, "fire", entity)
+    names = [record.name for record in reader.machines(limit=10_000)]
+    advice = did_you_mean(entity, names) or "`callboard status` lists them."
+    raise Trouble(f"There is no machine {entity!r:.80} in this journal; {advice}")
 
 
 def _values(pairs: list[str]) -> dict[str, Any]:

@@ -8,16 +8,19 @@ Rules:
 - `skip` and `retry` of a task are refused where its job lives, and the task stays as it is until somebody decides.
 - `retry` of a job that completed is refused, unless what waits before it in the inbox may begin its next run. So is
   that of a job that lives, and stays as it is until somebody decides.
+- An event at what the runtime itself runs is looked at as the verb that it is.
 - A decision about what is not held, or whose time is over, is refused at once: nothing changes it meanwhile.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from .trouble import FAILED, Trouble
 
 if TYPE_CHECKING:
+    from ...actors.base_record import Record
     from ...actors.records import ApprovalRecord, WorkstreamRecord
     from ...actors.task_record import TaskRecord
     from ..control.told import Answered
@@ -37,12 +40,68 @@ def known(reader: Stored, row: InboxRow) -> Answered | bool:
         answer = None if text is None else msgspec.json.decode(text, type=Answered)
         if answer is not None and (answer.refused is not None or kept is None):
             continue  # it binds nothing, or no more
-        if (sent.verb, sent.kind, sent.target, sent.arguments) != (row.verb, row.kind, row.target, row.arguments):
+        if _said(reader, sent) != _said(reader, row):
             raise _reused(row, f"{sent.verb} {sent.target}")
         return True if answer is None else answer
-    if kept is not None and kept.row == 0 and kept.operation != row.verb:
+    if kept is not None and kept.row == 0 and kept.operation != _said(reader, row)[0]:
         raise _reused(row, kept.operation)
     return kept is not None
+
+
+def _said(reader: Reader, row: InboxRow) -> tuple[object, ...]:
+    """What a row says. An event that is a verb says that."""
+    meant = row
+    with suppress(Trouble):
+        meant = as_verb(reader, row) or row
+    return meant.verb, meant.kind, meant.target, {name: value for name, value in meant.arguments.items() if value}
+
+
+def as_verb(reader: Reader, row: InboxRow, shown: str = "") -> InboxRow | None:
+    """The row itself; of an event at what the runtime itself runs, the verb that it is. None where only a runtime knows
+    its lifecycle. Raises Trouble for an event that people may not fire, or that its state does not know.
+    """
+    from msgspec.structs import replace  # noqa: PLC0415
+
+    from ...actors.lifecycles import Lifecycles, UnknownLifecycle  # noqa: PLC0415
+    from ...machines import InvalidTransitionError  # noqa: PLC0415
+    from ..control.verbs import VERBS  # noqa: PLC0415
+    from ..references import asked, parts_of, refused  # noqa: PLC0415
+
+    if row.verb != "fire" or row.kind == "machine":
+        return row
+    said = dict(row.arguments)
+    event = str(said.pop("event", ""))
+    try:
+        parts = parts_of(_parts(reader, row), Lifecycles().get)
+    except UnknownLifecycle:
+        return None
+    try:
+        asks = asked(parts, event, "")
+        about = row.target.rpartition("/")[0] if row.kind == "task" else row.target
+        waits = any(_is_about(one, about) for one in reader.inbox())  # it may change that state first
+        if not (asks.decides or waits or any(part.knows(event) for part in parts)):
+            raise refused(parts, event, "")
+    except InvalidTransitionError as error:
+        can = f"possible there: {', '.join(sorted(error.allowed))}" if error.allowed else "nobody fires any there"
+        why = f" {error.advice}" if error.advice else ""
+        raise Trouble(f"{event!r:.80} at {shown} is not possible: it is {error.state}; {can}.{why}", FAILED) from None
+    verb = next(name for name, one in VERBS.items() if one.methods.get(row.kind) == asks.verb)
+    return replace(row, verb=verb, arguments={**said, **({"force": True} if asks.force else {})})
+
+
+def _parts(reader: Reader, row: InboxRow) -> list[tuple[str, Record | None]]:
+    """The records of what an event is for, and of what that passes it on to."""
+    if row.kind == "breaker":
+        return [("breaker", next((one for one in reader.breakers() if row.target in {one.name, one.id}), None))]
+    if row.kind == "worker":
+        return [("worker", next((one for one in reader.workers() if one.name == row.target), None))]
+    job_id, _, name = row.target.rpartition("/") if row.kind == "task" else (row.target, "", "")
+    job, runs = reader.job(job_id), reader.workstreams(job_id)
+    stream = runs[-1] if runs else None
+    if not name:
+        return [("job", job), ("workstream", stream)]
+    tasks = reader.tasks(stream.key) if stream is not None else []
+    return [("task", next((one for one in tasks if one.name == name), None))]
 
 
 def _reused(row: InboxRow, before: str) -> Trouble:

@@ -12,6 +12,7 @@ Rules
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 import msgspec
@@ -26,6 +27,7 @@ from ..filters import Event, Filters
 from ..observe import BUFFER
 from ..outcomes import Outcome, explained, no_task, outcome_of, to_explain
 from .link import place
+from .references import RemoteRef
 from .stream import RemoteEvents
 from .views import ENDED, attempt_of, job_of, moved, task_of, workstream_of
 
@@ -50,6 +52,16 @@ class RemoteJob:
 
     def __repr__(self) -> str:
         return f"<RemoteJob {self.id} {self.state}>"
+
+    @property
+    def ref(self) -> RemoteRef:
+        """It as an actor, which takes the events that people may fire at it and at its workstream."""
+        return RemoteRef("job", self.id, self, partial(self.fire, None))
+
+    async def fire(self, task: str | None, request_id: str | None, said: dict[str, Any]) -> None:
+        """For its own reference and those of its tasks: send an event there."""
+        await self.command(task, "fire", request_id, **said)
+        await (self._look() if task is None else self.refresh_task(task))
 
     # -- what it was last told -----------------------------------------------------------------------------------------
 
@@ -317,6 +329,11 @@ class RemoteTask:
 
     def __repr__(self) -> str:
         return f"<RemoteTask {self.record.id} {self.record.state}>"
+
+    @property
+    def ref(self) -> RemoteRef:
+        """It as an actor, which takes the events that people may fire at it."""
+        return RemoteRef("task", f"{self._job.id}/{self.name}", self, partial(self._job.fire, self.name))
 
     @property
     def record(self) -> TaskRecord:

@@ -27,6 +27,7 @@ from ...actors.transitions import Transitioned
 from ..references import check_fire
 from .handles import worded
 from .link import place
+from .references import RemoteRef
 from .views import breaker_of, machine_of, transition_of, worker_of
 
 if TYPE_CHECKING:
@@ -80,6 +81,9 @@ class Named(Generic[R]):
         await self.refresh()
         return answer
 
+    async def _fire(self, request_id: str | None, said: dict[str, Any]) -> None:
+        await self._do("fire", request_id, **said)
+
 
 class RemoteWorker(Named[WorkerRecord]):
     """A worker of another process: `WorkerHandle` there."""
@@ -87,6 +91,11 @@ class RemoteWorker(Named[WorkerRecord]):
     kind = "worker"
     _list = "workers"
     _record_of = staticmethod(worker_of)
+
+    @property
+    def ref(self) -> RemoteRef:
+        """It as an actor, which takes the events that people may fire at it."""
+        return RemoteRef(self.kind, self.name, self, self._fire)
 
     @property
     def engine(self) -> str:
@@ -161,6 +170,11 @@ class RemoteBreaker(Named[BreakerRecord]):
     kind = "breaker"
     _list = "breakers"
     _record_of = staticmethod(breaker_of)
+
+    @property
+    def ref(self) -> RemoteRef:
+        """It as an actor, which takes the events that people may fire at it."""
+        return RemoteRef(self.kind, self.name, self, self._fire)
 
     @property
     def tool(self) -> str:

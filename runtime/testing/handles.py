@@ -25,6 +25,7 @@ from .arguments import known, text
 if TYPE_CHECKING:
     from ..handles import JobHandle
     from ..outcomes import Outcome
+    from ..references import EntityRef
     from .simulation import Simulation
 
 
@@ -44,6 +45,11 @@ class SimulatedJob:
         simulation = self.simulation
         handle: JobHandle = simulation.do(lambda: simulation.runtime.job(self.id))
         return handle
+
+    @property
+    def ref(self) -> EntityRef:
+        """It as an actor, for `Simulation.ask` and `tell`; of the present runtime, that is until the next crash."""
+        return self.handle.ref
 
     @property
     def record(self) -> JobRecord:
@@ -174,6 +180,11 @@ class SimulatedTask:
         return f"<SimulatedTask {self._job.id}/{self.name} {self.state}>"
 
     @property
+    def ref(self) -> EntityRef:
+        """It as an actor: as `SimulatedJob.ref`."""
+        return self._job.handle.task(self.name).ref
+
+    @property
     def record(self) -> TaskRecord:
         """Its present record."""
         return self._job.tasks()[self.name]
@@ -247,6 +258,11 @@ class SimulatedWorker:
         self.name = name
 
     @property
+    def ref(self) -> EntityRef:
+        """It as an actor: as `SimulatedJob.ref`."""
+        return self._simulation.runtime.worker(self.name).ref
+
+    @property
     def record(self) -> WorkerRecord:
         """The present record of its last incarnation."""
         return self._simulation.runtime.host.kernel.named[self.name].record
@@ -308,6 +324,11 @@ class SimulatedBreaker:
     def __init__(self, simulation: Simulation, tool: str) -> None:
         self._simulation = simulation
         self.tool = tool
+
+    @property
+    def ref(self) -> EntityRef:
+        """It as an actor: as `SimulatedJob.ref`."""
+        return self._simulation.runtime.breaker(self.tool).ref
 
     @property
     def record(self) -> BreakerRecord:

@@ -35,6 +35,8 @@ Scope: TypeAlias = Literal["read", "operate", "approve"]
 SCOPES: frozenset[Scope] = frozenset({"read", "operate", "approve"})
 PUBLIC = "page"
 """What the files of the page need, which hold nothing of the runtime: no scope of any token."""
+ANY = "any"
+"""What needs a scope that is known only once it is looked at, which whoever says this does."""
 VARIABLE = "CALLBOARD_TOKENS"
 """The variable of the environment that tokens come from: a JSON list of the tables that a file has."""
 NOBODY = "operator"
@@ -165,11 +167,16 @@ def scope_needed(request: Request[Any, Any, Any]) -> None:
     handler: BaseRouteHandler = scope["route_handler"]
     needed = handler.opt.get("scope") or ("read" if scope["method"] in {"GET", "HEAD", "OPTIONS"} else "operate")
     caller = caller_of(scope)
-    if needed in caller.scopes or needed == PUBLIC:
+    if needed in caller.scopes or needed == PUBLIC or (needed == ANY and caller.scopes):
         return
     if caller is NO_TOKEN:
         raise unauthorized("a token is needed: send it as `Authorization: Bearer SECRET`")
-    raise Problem(403, "forbidden", f"this needs the scope {needed!r}, which the token of {caller.name!r} has not")
+    raise Problem(403, "forbidden", lacking(needed, caller))
+
+
+def lacking(needed: str, caller: Caller) -> str:
+    """Why who asks may not do that."""
+    return f"this needs the scope {needed!r}, which the token of {caller.name!r} has not"
 
 
 # -- where tokens come from --------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ Rules
   and the scope that it needs. What it does is the verb of `control/verbs.py`, that is a method of the handle.
 - The answer is what is kept of the command under its key, so it is the same for the same request, also after a restart.
   A request without a key is given one.
+- An event in place of the word that it is (`fire`) needs the scope of that word, and is in no list of words.
 - By whom something is done is the caller's own name, where they came with a token.
 - A refusal has changed nothing. It says in which state the entity is, and which words it takes there.
 - An answer is waited for so long; what is not answered by then may take effect yet, and the same request again tells.
@@ -30,11 +31,13 @@ from ..control.verbs import VERBS, target_of
 from ..journal.contract import JournalError
 from ..outcomes import JobExists, RuntimeClosed
 from ..requests import RequestIdReused, made_key
+from .access import ANY, lacking
 from .allowed import Elsewhere, actions_of, elsewhere
 from .idempotency import key_of
 from .problems import FoundWrong, Problem, problem_of, unfit
 
 if TYPE_CHECKING:
+    from ..references import EntityRef
     from ..runtime import Runtime
     from .access import Caller
     from .context import Board
@@ -103,6 +106,13 @@ class Fire(Say, frozen=True, kw_only=True):
     metadata: dict[str, Any] | None = None
 
 
+class FireEvent(Say, frozen=True, kw_only=True):
+    """Fire an event that people may fire. facts: what else its verb takes (`approval`, `deadline`, `cooldown`)."""
+
+    event: str
+    facts: dict[str, Any] | None = None
+
+
 # -- the table ---------------------------------------------------------------------------------------------------------
 
 
@@ -145,6 +155,8 @@ ACTIONS = (
     Action("machine", "fire", "fire", Fire),
 )
 TABLE: Mapping[tuple[str, str], Action] = {(one.kind, one.word): one for one in ACTIONS}
+FIRED = tuple(Action(kind, "fire", "fire", FireEvent, scope=ANY) for kind in ("job", "task", "worker", "breaker"))
+"""An event in place of the word that it is: what it needs is the scope of that one."""
 
 
 class Done(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -189,7 +201,7 @@ async def perform(
     writable(runtime)
     with board.on_their_way.of(runtime, key):
         with anyio.move_on_after(WITHIN):
-            await _do(runtime, action, target, {**arguments, "request_id": key})
+            await _do(runtime, caller, action, target, {**arguments, "request_id": key})
             return await done_of(runtime, key)
     text = f"this was not done within {WITHIN:g} s, and may be yet: send the same again with the request_id {key!r}"
     raise Problem(503, "unanswered", text, headers={"Retry-After": "5"})
@@ -220,17 +232,29 @@ def _arguments(action: Action, said: Say, caller: Caller) -> dict[str, Any]:
     return given
 
 
-async def _do(runtime: Runtime, action: Action, target: Target, arguments: dict[str, Any]) -> None:
+async def _do(runtime: Runtime, caller: Caller, action: Action, target: Target, arguments: dict[str, Any]) -> None:
     with trouble():
         if target.task is None:
             handle = await target_of(runtime, action.kind, target.name)
         else:
             handle = (await target_of(runtime, "job", target.name)).task(target.task)
         try:
+            if action in FIRED:
+                handle = handle.ref
+                await _check_scope(caller, action.kind, handle, arguments["event"])
             await getattr(handle, action.method)(**arguments)
         except InvalidTransitionError as refusal:
             away = None if target.task is None and action.kind != "job" else await elsewhere(runtime, target.name)
             raise conflict(runtime, handle, refusal, away) from None
+
+
+async def _check_scope(caller: Caller, kind: str, ref: EntityRef, event: str) -> None:
+    """Raises Problem where who asks may not do what an event is; InvalidTransitionError for one that is nobody's."""
+    verb = await ref.verb_of(event)
+    words = [one for one in ACTIONS if one.kind == kind and verb in {None, one.word}]  # None: it may be any of them
+    for needed in {one.scope for one in words}:
+        if needed not in caller.scopes:
+            raise Problem(403, "forbidden", lacking(needed, caller))
 
 
 @contextmanager

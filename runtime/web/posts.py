@@ -10,7 +10,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody
 
 from .access import TheCaller
-from .actions import ACTIONS, Action, Done, Target, perform
+from .actions import ACTIONS, FIRED, Action, Done, Target, perform
 from .context import JobPath, MachinePath, TaskPath, TheBoard, ToolPath, job_id_of
 from .idempotency import HEADER
 from .said import Said, read_whole
@@ -84,6 +84,8 @@ def _handlers(action: Action) -> Iterator[HTTPRouteHandler]:
         act = make(action)
         act.__annotations__["data"] = cast("Any", JSONBody)[action.takes | None]
         does = f"{action.word.replace('_', ' ').capitalize()} a {action.kind}"
+        if action in FIRED:
+            does = f"Fire an event at a {action.kind}"
         act.__doc__ = f"{does}."
         yield post(
             f"{path}/{action.word}", operation_id=f"{prefix}{action.word}_{action.kind}", summary=does, status_code=200,
@@ -91,4 +93,4 @@ def _handlers(action: Action) -> Iterator[HTTPRouteHandler]:
         )(act)  # fmt: skip
 
 
-HANDLERS = [handler for action in ACTIONS for handler in _handlers(action)]
+HANDLERS = [handler for action in (*ACTIONS, *FIRED) for handler in _handlers(action)]

@@ -8,6 +8,7 @@ Rules
 from .runtime.client.client import Client
 from .runtime.client.handles import RemoteJob, RemoteTask
 from .runtime.client.named import RemoteBreaker, RemoteMachine, RemoteWorker
+from .runtime.client.references import RemoteRef
 from .runtime.client.stream import RemoteEvents
 from .runtime.client.trouble import AccessRefused, ServerError, ServerUnreachable
 
@@ -18,6 +19,7 @@ __all__ = [
     "RemoteEvents",
     "RemoteJob",
     "RemoteMachine",
+    "RemoteRef",
     "RemoteTask",
     "RemoteWorker",
     "ServerError",

@@ -182,7 +182,7 @@ def test_a_job_and_a_machine_of_one_name_are_told_apart(cli: Cli, folder: Path) 
         told = cli("fire", "machine:x", "START")
         assert (told.code, told.out) == (0, "machine x running\n")
         told = cli("fire", "y", "START")
-        assert (told.code, "'y' is a job, and no machine" in told.err) == (2, True)
+        assert (told.code, "job, workstream knows no such event" in told.err) == (1, True)
         told = cli("cancel", "machine:job:x")
         assert (told.code, "'job:x' is no job, but a machine: `callboard fire job:x EVENT`" in told.err) == (2, True)
         assert cli("cancel", "x").out == "job x cancelled (cancelled by the user)\n"

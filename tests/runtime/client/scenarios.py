@@ -429,6 +429,40 @@ async def machines_are_told(runtime: Any, name: str) -> None:
         await runtime.machine("nobody").fire("open")
 
 
+async def events_are_sent_to_what_runs(runtime: Any, name: str) -> None:
+    spec = Workstream("w", tasks=[Task("a", run=one, hold=Approval()), Task("b", run=forever)])
+    job = await runtime.submit(spec, id=name)
+    await until(job, "a", "held")
+    await until(job, "b", "running")
+    ref = job.task("a").ref
+    assert (ref.name, ref.state) == (f"{name}/a", "held")
+    with pytest.raises(InvalidTransitionError, match="The runtime fires 'start' itself") as refused:
+        await ref.ask(Fire("start", by="ana"))
+    assert (refused.value.event, refused.value.allowed) == ("start", {"approve", "reject", "cancel"})
+    for _ in "ab":
+        await ref.ask(Fire("approve", by="ana", reason="fine", request_id=f"{name}-k"))
+    await job.task("a").approve(by="ana", reason="fine", request_id=f"{name}-k")  # the same command
+    with pytest.raises(DecisionConflict):
+        await ref.fire("approve", by="bo")
+    with pytest.raises(ValueError, match="keeps no metadata"):
+        await ref.ask(Fire("approve", by="bo", metadata={"n": 1}))
+    await job.ref.ask(Fire("pause", by="ana"))
+    await job.ref.ask(Fire("resume", by="ana"))
+    await job.ref.ask(Fire("cancel", by="ana", reason="enough"))
+    outcome = await job.wait()
+    assert (outcome.state, outcome.tasks["a"].decisions[0].by) == ("cancelled", "ana")
+    await runtime.start_worker(Worker(name, engine="loop"))
+    await runtime.worker(name).ref.ask(Fire("terminate", by="ana"))
+    assert await shown(runtime.worker(name)) == "terminated"
+
+
+async def shown(worker: Any) -> str:
+    """The state of a worker's handle, asked again where it has to be."""
+    if hasattr(worker, "refresh"):
+        await worker.refresh()
+    return str(worker.state)
+
+
 # -- looking -----------------------------------------------------------------------------------------------------------
 
 
@@ -472,6 +506,6 @@ SCENARIOS: list[Callable[[Any, str], Any]] = [
     an_id_that_exists_is_refused_or_replaced,
     a_job_is_paused, what_failed_goes_on_in_a_next_run, what_a_body_raised_is_explained, a_task_is_done_without,
     jobs_have_children, a_job_runs_by_a_lifecycle, people_decide, a_workstream_is_held, a_command_is_done_once,
-    workers_are_told, breakers_are_told, machines_are_told, a_job_tells_of_itself,
+    workers_are_told, breakers_are_told, machines_are_told, events_are_sent_to_what_runs, a_job_tells_of_itself,
     what_is_done_is_told_to_whoever_listened, it_says_how_it_is,
 ]  # fmt: skip

@@ -130,6 +130,17 @@ workers shutdown X-worker --deadline 1s
 workers start X-worker
 fire X-door open --metadata n=1 --reason air
 fire X-door open
+fire X1/held start
+fire X1/held retry --json --request-id X-n
+fire X1 pause --by ana --reason lunch
+fire X1 pause
+fire X1@1 resume --request-id X-p
+fire X1@1 resume --request-id X-p
+fire worker:X-worker terminate --reason enough
+fire saw reset
+fire X1/held approve --by ana
+fire X1/held nothing
+fire nothing open
 reject X1/held --by ben --json --request-id X-r
 """.strip().splitlines()
 

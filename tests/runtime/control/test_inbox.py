@@ -248,10 +248,15 @@ async def left_held(journal: Path) -> None:
             await anext(seen)
 
 
-async def test_a_decision_made_in_time_counts_though_the_next_start_comes_after_the_expiry(journal: Path) -> None:
+@pytest.mark.parametrize("as_event", [False, True])
+async def test_a_decision_made_in_time_counts_though_the_next_start_comes_after_the_expiry(
+    journal: Path, as_event: bool
+) -> None:
     await left_held(journal)
     for target in ("task/a", "two/a", "stream", "body/a"):
-        put(journal, decision(target, 60))
+        row = decision(target, 60)
+        fired = msgspec.structs.replace(row, verb="fire", arguments={**row.arguments, "event": "approve"})
+        put(journal, fired if as_event else row)
     async with Runtime(journal, clock=Later(2)) as runtime:
         jobs = {job.id: job for job in runtime.recovered}
         with anyio.fail_after(30):

@@ -19,6 +19,7 @@ from callboard import (
     Clause,
     Condition,
     DecisionRefused,
+    Fire,
     HealthChecks,
     Hook,
     InvalidTransitionError,
@@ -480,6 +481,31 @@ def test_a_command_in_the_inbox_takes_effect_and_outlives_a_crash(sim: Simulatio
     assert sim.answer(row) is not None
     sim.run()
     assert job.state == "cancelled"
+
+
+def test_events_are_sent_to_what_is_simulated_also_after_a_crash(sim: Simulation) -> None:
+    sim.body("build", takes="1m")
+    job = sim.submit(
+        flow(Task("build", run=body, hold=Approval()), Task("other", run=body, optional=True, hold=Approval())), id="j"
+    )
+    assert job.task("build").ref.events == {"approve", "reject", "cancel"}
+    sim.ask(job.task("build").ref, Fire("approve", by="ana", request_id="k"))
+    sim.crash()
+    sim.settle()
+    sim.ask(sim.machine("j@1/build"), Fire("approve", by="ana", request_id="k"))  # the same answer again
+    with pytest.raises(InvalidTransitionError, match="The runtime fires 'start' itself"):
+        sim.ask(sim.machine("j/other"), Fire("start"))
+    assert sim.tell(job.ref, Fire("pause", by="ana"))
+    assert sim.machine("j@1").state == "paused"
+    sim.ask(job.ref, Fire("resume", by="ana"))
+    assert sim.tell(job.task("other").ref, Fire("skip"))  # while it is held
+    assert [str(letter.message.event) for letter in sim.dead_letters] == ["skip"]
+    sim.ask(job.task("other").ref, Fire("reject", by="ana"))
+    sim.run()
+    assert job.states() == {"build": "completed", "other": "cancelled"}
+    name = next(iter(sim.runtime.host.kernel.named))
+    sim.ask(sim.worker(name).ref, Fire("terminate", by="ana"))
+    assert sim.worker(name).state == "terminated"
 
 
 def test_a_breaker_opens_and_cools_down_in_virtual_time(sim: Simulation) -> None:

@@ -16,7 +16,7 @@ from tests.runtime.web.conftest import client_of
 from callboard import Approval, MachineActor, Runtime, Task, Worker, Workstream
 from callboard.machines import Machine, State, Transition
 from callboard.runtime.control.verbs import VERBS
-from callboard.runtime.web.actions import ACTIONS, Say
+from callboard.runtime.web.actions import ACTIONS, FIRED, Say
 from callboard.runtime.web.idempotency import key_of
 from callboard.runtime.web.problems import Problem
 
@@ -272,12 +272,12 @@ async def test_no_value_of_any_argument_is_more_than_a_refusal(
 ) -> None:
     names = {"job": at.id, "task": f"{at.id}/tasks/held", "worker": "none", "breaker": "none", "machine": "none"}
     before = tail(runtime, at.id)
-    for action in ACTIONS:
+    for action in (*ACTIONS, *FIRED):
         base = f"/api/{'job' if action.kind == 'task' else action.kind}s/{names[action.kind]}/{action.word}"
         common = {*Say.__struct_fields__} if action.word in {"cancel", "start"} else set[str]()
         for field in common | ({*action.takes.__struct_fields__} - {*Say.__struct_fields__}):
             for value in BAD:
-                bad = field in {"approval", "task", "event", "metadata"} or not _fits(field, value)
+                bad = field in {"approval", "task", "event", "metadata", "facts"} or not _fits(field, value)
                 if bad:
                     body = {"task": "none", "event": "x"} if action.word in {"skip", "fire"} else {}
                     answer = await client.post(base, json={**body, field: value})

@@ -100,6 +100,37 @@ async def test_each_action_needs_its_scope_and_no_other_will_do(
     assert runtime.journal.tail == before
 
 
+async def test_an_event_needs_the_scope_of_the_word_that_it_is(
+    all_three: tuple[Runtime, Any, httpx.AsyncClient],
+    paths: dict[str, str],
+) -> None:
+    runtime, _, client = all_three
+    before = runtime.journal.tail
+    words = [
+        ("task", "approve", "approve"), ("task", "reject", "approve"), ("task", "cancel", "operate"),
+        ("job", "approve", "approve"), ("job", "pause", "operate"), ("worker", "terminate", "operate"),
+        ("breaker", "trip", "operate"),
+    ]  # fmt: skip
+    for kind, event, needed in words:
+        for secret, has in ((READER, "read"), (OPERATOR, "operate"), (APPROVER, "approve")):
+            if has != needed:
+                answer = await client.post(f"{paths[kind]}/fire", headers=shows(secret), json={"event": event})
+                assert (answer.status_code, answer.json()["type"]) == (403, "/problems/forbidden"), answer.text
+                assert f"needs the scope '{needed}'" in answer.json()["detail"]
+        assert (await client.post(f"{paths[kind]}/fire", json={"event": event})).status_code == 401
+    # a job is no machine: what is fired there is not judged as one of the application's own would be
+    name = paths["id"]
+    answer = await client.post(f"/api/machines/{name}/fire", headers=shows(OPERATOR), json={"event": "approve"})
+    assert answer.status_code == 404
+    assert runtime.journal.tail == before
+    answer = await client.post(f"{paths['task']}/fire", headers=shows(APPROVER), json={"event": "approve", "by": "ana"})
+    assert answer.status_code == 403  # only as themselves
+    answer = await client.post(f"{paths['task']}/fire", headers=shows(APPROVER), json={"event": "approve"})
+    assert (answer.status_code, answer.json()["state"]) == (200, "held")
+    job = await runtime.job(name)
+    assert [one.by for one in job.task("held").record.decisions] == ["approver"]
+
+
 async def test_nobody_acts_as_somebody_else(
     all_three: tuple[Runtime, Any, httpx.AsyncClient], paths: dict[str, str]
 ) -> None:

@@ -43,7 +43,10 @@ async def test_a_body_that_need_not_say_anything_may_be_left_out(client: httpx.A
         path: methods["post"] for path, methods in (await described(client))["paths"].items() if "post" in methods
     }
     needed = {path for path, one in posted.items() if one["requestBody"]["required"]}
-    assert needed == {"/api/jobs", "/api/workers", "/api/jobs/{job}/skip", "/api/machines/{machine}/fire"}
+    assert {path for path in needed if not path.endswith("/fire")} == {
+        "/api/jobs", "/api/workers", "/api/jobs/{job}/skip",
+    }  # fmt: skip
+    assert {path for path in posted if path.endswith("/fire")} <= needed
     assert posted["/api/jobs/{job}/cancel"]["summary"] == "Cancel a job"
 
 
