@@ -21,6 +21,7 @@ from .actor_errors import ActorStopped
 from .host import Host
 from .ref import ASK_TIMEOUT, Ref, Request
 from .strategy import Restart, Supervision
+from .theirs import is_a, shown
 
 __all__ = [
     "DEFAULT_MAILBOX",
@@ -58,6 +59,11 @@ class Refusal(Struct, frozen=True, gc=False):
     """
 
     error: Exception
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be raised: who asks would be told of that, and not of the refusal."""
+        if not is_a(self.error, Exception):
+            raise TypeError(f"a Refusal holds an exception, which the ask raises, and not {shown(self.error)}")
 
 
 class After(Struct, gc=False, eq=False):
@@ -178,9 +184,10 @@ class Actor:
     __slots__ = ()
 
     # Any: messages and answers are of any type, and receive may be a coroutine function.
-    def receive(self, message: Any, ctx: Context) -> Any:
+    def receive(self, message: Any, ctx: Context) -> Any:  # noqa: ARG002 - it is there to be overridden
         """Handle one message. What it returns is the answer to an ask; a `Refusal` refuses it."""
-        raise NotImplementedError
+        kind = type(self).__name__
+        raise NotImplementedError(f"{kind} has no receive: write `def receive(self, message, ctx)`, or `async def`")
 
     def started(self, ctx: Context) -> Any:
         """Before the first message. May be a coroutine function."""

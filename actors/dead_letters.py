@@ -15,11 +15,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from enum import StrEnum
-from inspect import iscoroutinefunction
 from typing import Any
 
 from msgspec import Struct
 
+from ..machines.machine import answers_later
 from .theirs import called, shown
 
 __all__ = ["DeadLetter", "DeadLetters", "Reason"]
@@ -78,9 +78,9 @@ class DeadLetters:
     def subscribe(self, subscriber: Callable[[DeadLetter], object]) -> Callable[[], None]:
         """Call a plain function with each letter from now on, on the event loop. Returns the function that ends this.
 
-        Raises TypeError for what is none: nobody would wait for a coroutine.
+        Raises TypeError for what is none: nobody would wait for a coroutine, or run a generator.
         """
-        if not callable(subscriber) or iscoroutinefunction(subscriber):
+        if not callable(subscriber) or answers_later(subscriber):
             raise TypeError(f"a subscriber of dead letters is a plain function, not {shown(subscriber)}")
         self._subscribers.append(subscriber)
 

@@ -110,7 +110,7 @@ class Host:
         self._let_go = 0  # workers and breakers that are known no more
         self._over: list[str] = []  # machines that have ended, still to be counted
         self._moved: anyio.Event | None = None
-        self.on_trouble: Callable[[Notice], None] | None = None
+        self.on_trouble: Callable[[Notice], object] | None = None
         self.seat: Seat | None = None
         self.on_health: Callable[[], None] = lambda: None  # told when the journal can be written no more, or again
         self._questions: set[Question] = set()

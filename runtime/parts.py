@@ -45,6 +45,7 @@ from ..actors.theirs import called, is_a, plain_text, shown
 from ..actors.times import Duration, seconds
 from ..actors.tool_limits import RUNTIME
 from ..machines.lifecycle import Lifecycle
+from ..machines.machine import answers_later
 from .bodies import Bodies, prepare
 from .calls import Caller
 from .children import Children
@@ -208,9 +209,25 @@ class RuntimeParts(ABC):
         self._hub, self._dead_letters = Hub(), DeadLetters()
         self._recovered = Recovered()
         """The jobs that were found living when the runtime was entered, and those that it has taken over since."""
-        self.on_trouble: Callable[[Notice], None] | None = None
-        """Set before entering: who is told of trouble, that is every `Notice` of a severity above info. Where nobody
-        is set and structlog is not configured, those are lines on standard error."""
+        self._on_trouble: Callable[[Notice], object] | None = None
+
+    @property
+    def on_trouble(self) -> Callable[[Notice], object] | None:
+        """Who is told of trouble, on the event loop: of every `Notice` of a severity above info. A plain function.
+
+        Where nobody is set, and neither structlog nor `logging` is configured, those are lines on standard error. It
+        may be set at any time; what comes with the opening is told to who was set before. Raises TypeError for what
+        could not be told: nobody would wait for a coroutine, or run a generator.
+        """
+        return self._on_trouble
+
+    @on_trouble.setter
+    def on_trouble(self, told: Callable[[Notice], object] | None) -> None:
+        if told is not None and (not callable(told) or answers_later(told)):
+            raise TypeError(f"on_trouble is a plain function of a Notice, and not {shown(told)}")
+        self._on_trouble = told
+        if (host := getattr(self, "_host", None)) is not None:
+            host.on_trouble = told
 
     @property
     @abstractmethod

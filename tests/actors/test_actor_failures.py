@@ -163,6 +163,25 @@ class WantsMore(Actor):
         return message
 
 
+class Yields(Actor):
+    def receive(self, message: Any, ctx: Context) -> Any:
+        yield message
+
+
+class YieldsLater(Actor):
+    async def receive(self, message: Any, ctx: Context) -> Any:
+        yield message
+
+
+class YieldsAtStart(Actor):
+    async def started(self, ctx: Context) -> Any:
+        yield
+
+
+class HasNoMethod(Actor):
+    receive: Any = 5
+
+
 @pytest.mark.parametrize("way", ["class", "factory", "instance", "child"])
 @pytest.mark.parametrize(
     ("actor", "says"),
@@ -171,6 +190,10 @@ class WantsMore(Actor):
         (NoContextLater, r"or `async def receive\(self, message, ctx\)`"),
         (StartsWithout, r"its `started\(self\)` is called before .*: write `def started\(self, ctx\)`"),
         (WantsMore, r"write `def receive\(self, message, ctx\)`"),
+        (Yields, "its `receive` yields, so that calling it runs nothing of it: return the answer instead"),
+        (YieldsLater, "its `receive` yields"),
+        (YieldsAtStart, "its `started` yields"),
+        (HasNoMethod, "its `receive` is 5, which cannot be called"),
     ],
 )
 def test_an_actor_that_cannot_be_called_is_refused_when_it_is_spawned(way: str, actor: type[Actor], says: str) -> None:

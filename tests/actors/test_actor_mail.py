@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from functools import partial
 from typing import Any
 
 import anyio
@@ -326,11 +327,22 @@ def test_a_subscriber_that_sends_in_vain_does_not_hear_of_that() -> None:
     assert bench.dead.count == 2
 
 
+@pytest.mark.parametrize("held", ["no", KeyboardInterrupt(), None])
+def test_a_refusal_of_what_cannot_be_raised_is_a_failure_that_says_so(held: Any) -> None:
+    with pytest.raises(TypeError, match="a Refusal holds an exception, which the ask raises, and not "):
+        Refusal(held)
+
+
 async def tells_later(letter: DeadLetter) -> None:
     """Is no plain function."""
 
 
-@pytest.mark.parametrize("subscriber", [tells_later, None, 7])
+def tells_never(letter: DeadLetter) -> Any:
+    """Is a generator function: a call of it runs nothing."""
+    yield letter
+
+
+@pytest.mark.parametrize("subscriber", [tells_later, tells_never, partial(tells_later), None, 7])
 def test_what_cannot_be_told_of_dead_letters_is_refused(subscriber: Any) -> None:
     with pytest.raises(TypeError, match="a subscriber of dead letters is a plain function"):
         DeadLetters().subscribe(subscriber)

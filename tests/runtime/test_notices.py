@@ -99,6 +99,36 @@ async def test_where_nobody_is_told_trouble_is_said_on_standard_error(
     assert "nothing is wrong" not in told.err
 
 
+async def tells_later(notice: Notice) -> None:
+    """Is no plain function."""
+
+
+def tells_never(notice: Notice) -> Any:
+    """Is a generator function: a call of it runs nothing."""
+    yield notice
+
+
+@pytest.mark.parametrize("told", [tells_later, tells_never, 5])
+async def test_who_could_not_be_told_of_trouble_is_refused_when_it_is_set(told: Any) -> None:
+    runtime = Runtime()
+    with pytest.raises(TypeError, match="on_trouble is a plain function of a Notice, and not "):
+        runtime.on_trouble = told
+    assert runtime.on_trouble is None
+
+
+async def test_who_is_told_of_trouble_may_be_set_at_any_time(capsys: pytest.CaptureFixture[str]) -> None:
+    told: list[Notice] = []
+    with anyio.fail_after(60):
+        async with Runtime() as runtime:
+            runtime.on_trouble = told.append
+            await (await runtime.submit(FAILING)).wait()
+            await runtime.drain(10)
+            runtime.on_trouble = None
+            runtime._host.notice("something", "warning", "something is odd")
+    assert [notice.event for notice in told] == ["hook_failed"]
+    assert "hook_failed" not in capsys.readouterr().err
+
+
 async def collected(filters: Filters, *, of_job: bool = False) -> list[tuple[str | None, str]]:
     """What is told of two jobs under these filters: (entity id, event)."""
     with anyio.fail_after(60):
