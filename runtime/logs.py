@@ -72,14 +72,18 @@ class Line(msgspec.Struct, frozen=True):
 
 
 def line_of(event: Transitioned) -> Line:
-    """The line of a transition."""
+    """The line of a transition. How an attempt failed is its trace, as that of a notice."""
+    metadata, trace = event.metadata, None
+    if event.kind == "task" and metadata is not None and "traceback" in metadata:
+        metadata = dict(metadata)
+        trace = metadata.pop("traceback")
     told = {
         "job_id": event.job_id,
         "from_state": event.from_state,
         "reason": event.reason,
         "attempt": event.attempt,
         "worker_id": event.worker_id,
-        "metadata": event.metadata,  # whole: its keys may be an application's, and be called as those here
+        "metadata": metadata,  # whole: its keys may be an application's, and be called as those here
     }
     fields = {
         "timestamp": event.timestamp, "entity_id": event.entity_id, "to_state": str(event.to_state),
@@ -88,7 +92,7 @@ def line_of(event: Transitioned) -> Line:
     }  # fmt: skip
     way = event.to_state if event.from_state is None else f"{event.from_state} -> {event.to_state}"
     text = f"{event.entity_id} {way}" + (f": {event.reason}" if event.reason else "")
-    return Line(event.severity, f"{event.kind}_state_transition", text, fields, event.entity_id)
+    return Line(event.severity, f"{event.kind}_state_transition", text, fields, event.entity_id, trace)
 
 
 def line_about(notice: Notice, *, secret: bool = False) -> Line:

@@ -123,6 +123,24 @@ async def test_a_processor_that_sets_the_timestamp_itself_wins(
     assert created["job_id"] == "j"
 
 
+async def test_a_failed_body_s_traceback_is_in_its_line(kept: Kept, own_structlog: Callable[..., None]) -> None:
+    job = await fail()
+    shown = [record for record in kept.records if record.exc_text]
+    assert [record.getMessage().split(":")[1] for record in shown] == [f" {job}@1/weigh running -> failed"]
+    assert "in weighs\n" in logging.Formatter().format(shown[0])
+    lines: list[Any] = []
+
+    def keep(_logger: object, _method: str, line: Any) -> Any:
+        lines.append(dict(line))
+        raise structlog.DropEvent
+
+    own_structlog(keep)
+    await fail()
+    (line,) = [line for line in lines if line.get("to_state") == "failed" and line["event"].startswith("task")]
+    assert "in weighs\n" in line["exception"]
+    assert "traceback" not in line["metadata"]
+
+
 async def test_where_nothing_is_configured_what_went_wrong_is_on_standard_error_and_nothing_else(
     no_logs: logging.Logger, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -135,6 +153,7 @@ async def test_where_nothing_is_configured_what_went_wrong_is_on_standard_error_
     lines = [line for line in told.err.splitlines() if line.startswith("callboard: task_state_transition")]
     assert len(lines) == 1
     assert "cannot be weighed" in lines[0]
+    assert told.err.count("in weighs\n") == 1  # how it came about, once
     assert "completed" not in told.err
     assert "initializing" not in told.err
 
