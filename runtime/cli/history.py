@@ -55,6 +55,7 @@ def _line(event: Transitioned) -> str:
         f"attempt {event.attempt}" if event.attempt else "",
         event.worker_id or "",
         event.reason or "",
+        *words.deciders(event),
         words.used(ours or {}),
         words.left_behind(ours or {}),
         "" if event.kind == "machine" else words.until(event),

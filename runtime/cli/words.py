@@ -123,6 +123,20 @@ def left_behind(metadata: Mapping[str, Any]) -> str:
     return f"left behind {', '.join(map(str, numbers))}" if numbers else ""
 
 
+def deciders(event: Transitioned) -> list[str]:
+    """Who decided a transition, where its reason does not say so; and what was decided before, for which its lifecycle
+    has no row: "by ana", "approve by ana (tests are green)".
+    """
+    metadata: Mapping[str, Any] = {} if event.kind == "machine" else event.metadata or {}  # a machine's is its users'
+    by = metadata.get("by")
+    told = [f"by {by}"] if by and f"by {by}" not in (event.reason or "") else []
+    for one in metadata.get("decided", ()):
+        whose = f" of {one['entity_id']}" if "entity_id" in one else ""
+        why = f" ({one['reason']})" if one.get("reason") else ""
+        told.append(f"{one['event']}{whose} by {one['by']}{why}")
+    return told
+
+
 def _local(at: float, form: str) -> str:
     """In the user's zone. A number that is no time, as an old journal may hold, is told as that."""
     try:

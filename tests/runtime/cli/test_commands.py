@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import anyio
 import pytest
 from tests.runtime.journal import samples
 
-from callboard import Notice
+from callboard import Approval, Notice, Runtime, Task, Workstream
 from callboard.actors.task_record import Allowed
 from callboard.machines.lifecycles import PUBLISHED
 from callboard.machines.own import MACHINES
@@ -722,6 +723,23 @@ def test_how_a_failed_body_came_about_is_told_of_its_task(cli: Cli, folder: Path
     assert ["in innermost" in row["metadata"]["traceback"] for row in ended] == [True, True]
     assert "Traceback" not in cli("history", "c1", "weigh").out
     assert cli("status", "c1/nobody").code == 2
+
+
+@pytest.mark.parametrize("lifecycle", ["own", "fleet", "guarded", "pipeline", "orchestration", "execution"])
+def test_history_says_who_decided_whatever_the_lifecycle(cli: Cli, folder: Path, lifecycle: str) -> None:
+    async def decide() -> None:
+        tasks = [Task("deploy", command=["true"], hold=Approval()), Task("tell", command=["true"], wait="1h")]
+        async with Runtime("callboard.db") as runtime:
+            held = await runtime.submit(Workstream("held", tasks=tasks, lifecycle=lifecycle), id="h")
+            await held.task("deploy").approve(by="ana", reason="tests are green")
+            await held.task("tell").cancel(by="bo", reason="no need")
+            await held.wait()
+
+    anyio.run(decide)
+    told = cli("history", "h").out
+    assert told.count("by ana") == 1
+    assert told.count("tests are green") == 1
+    assert told.count("by bo") == 1
 
 
 def test_a_locked_journal_names_its_owner(cli: Cli, files: Path) -> None:
