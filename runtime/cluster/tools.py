@@ -228,6 +228,7 @@ class ToolsService:
             want = self._want(tool, wants.get(tool), words.get(tool, NO_WORD))
             claim = self._claims.get(tool)
             again = everything and claim is not None and _again(claim, want, limited=tool in limited)
+            again |= want.slots > 0 and tool not in shares.asked  # what it had was let go, with all else of the tool
             if again or tool == also or tool in self._unsure or _matters(claim, want, shares.given.get(tool, 0)):
                 asked[tool] = want
         if not asked:

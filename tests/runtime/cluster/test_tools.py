@@ -7,6 +7,7 @@ import anyio.lowlevel
 import pytest
 
 from callboard import Breaker, Runtime, Task, TaskContext, Tool, Workstream
+from callboard.actors import tools
 from callboard.actors.messages import ToolShares
 from callboard.actors.shares import Shares
 from callboard.runtime.cluster.tools import IDLE
@@ -303,6 +304,21 @@ async def test_a_tool_without_a_limit_is_asked_for_once_and_stands_for_no_questi
             await (await a.submit(silent(10), id=f"a-{n}")).wait()
         assert (scene.base.shares_asked, users.most) == (1, 10)
         await scene.until(lambda: scene.base.claims == {"cc": {}})
+
+
+@pytest.mark.parametrize("limit", [None, LIMIT])
+async def test_a_tool_that_was_let_go_is_asked_for_again_at_once(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, limit: int | None
+) -> None:
+    monkeypatch.setattr(tools, "BREAKERS_KEPT", 2)
+    async with scene.runtime("a") as a, scene.runtime("b"):
+        with anyio.fail_after(20):  # no virtual time passes
+            for n in range(3):
+                await (await a.submit(work(2, limit=limit), id=f"a-{n}")).wait()
+                others = [Task(f"o{m}", run=uses, tool=f"other-{n}-{m}") for m in range(6)]
+                await (await a.submit(Workstream("w", tasks=others), id=f"a-others-{n}")).wait()
+                with pytest.raises(LookupError):
+                    a.breaker("cc")
 
 
 # -- breakers ----------------------------------------------------------------------------------------------------------
