@@ -33,7 +33,12 @@ from callboard.runtime.testing.postgres import PrivateServer
 
 from .seats import Seats
 
-FIRST = "CREATE TABLE nodes (name text, fenced boolean)"
+FIRST = """
+CREATE TABLE nodes (
+  name text, fenced boolean, lease interval NOT NULL DEFAULT interval '1h',
+  seen_at timestamptz NOT NULL DEFAULT clock_timestamp(), ended_as text, ended_at timestamptz, ended_by text
+)
+"""
 SECOND = "CREATE TABLE more (one integer)"
 
 
@@ -81,6 +86,22 @@ def test_a_journal_that_nodes_use_is_not_migrated(postgres: str) -> None:
             migrate(address, [FIRST, SECOND])
         connection.execute("UPDATE nodes SET fenced = true")
     assert migrate(address, [FIRST, SECOND]) == (1, 2)
+
+
+def test_nodes_that_were_killed_are_fenced_by_a_migration(postgres: str) -> None:
+    """None of the new version can be there before to fence them, and none of the old one has to be."""
+    address = parse(postgres)
+    migrate(address, [FIRST])
+    with connect(address, "test") as connection:
+        connection.execute(
+            "INSERT INTO nodes VALUES ('web-1', false, interval '1s', clock_timestamp() - interval '2s')"
+        )
+    assert migrate(address, [FIRST, SECOND]) == (1, 2)
+    with connect(address, "test") as connection:
+        told = connection.execute(
+            "SELECT fenced, ended_as, ended_by, ended_at <= clock_timestamp() FROM nodes"
+        ).fetchone()
+    assert told == (True, "fenced", "callboard migrate", True)
 
 
 def test_a_journal_of_the_first_version_goes_on(postgres: str) -> None:

@@ -47,6 +47,11 @@ SELECT has_schema_privilege(oid, 'USAGE'),
   EXISTS (SELECT FROM pg_class WHERE relnamespace = pg_namespace.oid AND relname = 'callboard' AND relkind = 'r')
 FROM pg_namespace WHERE nspname = %s
 """
+_FENCE_SILENT = """
+UPDATE nodes SET fenced = true, ended_as = 'fenced', ended_at = clock_timestamp(), ended_by = 'callboard migrate'
+WHERE NOT fenced AND seen_at + lease < clock_timestamp()
+"""
+"""Nodes that were killed: no node of this version can be there to fence them before the tables are migrated."""
 _NAMES = "SELECT coalesce(string_agg(name, ', ' ORDER BY name), '') FROM nodes WHERE NOT fenced"
 
 
@@ -198,6 +203,7 @@ def migrate(address: Address, migrations: Sequence[str] = ()) -> tuple[int, int]
         if version == len(steps):
             return version, version
         if version:
+            connection.execute(_FENCE_SILENT)
             names = connection.execute(_NAMES).fetchone()
             if names and names[0]:
                 raise JournalLocked(f"{address} is in use by {names[0]}. Stop them, then migrate it.")
