@@ -101,15 +101,18 @@ class CancellableEntity(CheckedEntity[CheckedRecord]):
         elif ended.status == "ok":
             self._hook_over(None)
         else:
-            self._hook_over(ended.error or ended.status)
+            self._hook_over(ended.error or ended.status, ended)
 
-    def _hook_over(self, error: str | None) -> None:
+    def _hook_over(self, error: str | None, ended: CallEnded | None = None) -> None:
         cancel = self.record.cancel
         assert cancel is not None  # noqa: S101 - a hook has run
         if error is not None:
             title = hook_title(self.cancel_hooks[cancel.hook])
             text = f"the cancel hook `{title}` of {self.record.id} failed: {error}"
-            self.kernel.notice("hook_failed", "error", text, self, hook="cancel", error=error)
+            facts = {"hook": "cancel", "error": error}
+            if ended is not None and ended.traceback is not None:
+                facts |= {"error_type": ended.error_type or "", "traceback": ended.traceback}
+            self.kernel.notice("hook_failed", "error", text, self, **facts)
             self.change(cancel=replace(cancel, failed=[*cancel.failed, f"cancel hook `{title}` failed: {error}"]))
         if self.kernel.draining:
             self.unasked()

@@ -62,8 +62,8 @@ class CheckedEntity(Entity[CheckedRecord]):
         """Every check was met."""
         raise NotImplementedError
 
-    def not_passed(self, error: str) -> None:
-        """A check was not met."""
+    def not_passed(self, error: str, traceback: str | None = None) -> None:
+        """A check was not met. traceback: of a function that raised."""
         raise NotImplementedError
 
     def stopped(self) -> None:
@@ -133,7 +133,7 @@ class CheckedEntity(Entity[CheckedRecord]):
         elif ended.status != "ok" or ended.value is False:
             error = ended.error or f"check {self.record.checked + 1} was not met"
             self._keep_result(ended, error)
-            self.not_passed(error)
+            self.not_passed(error, ended.traceback)
         else:
             self._keep_result(ended)
             if self.record.checked < len(self.checks):
@@ -163,6 +163,11 @@ class CheckedEntity(Entity[CheckedRecord]):
         )  # fmt: skip
         self.kernel.tests[passed] += 1
         self.change(checked=record.checked + passed, test_results=(*record.test_results, result))
+
+
+def traced(traceback: str | None) -> dict[str, str] | None:
+    """The metadata of a transition by which something failed that raised."""
+    return None if traceback is None else {"traceback": traceback}
 
 
 def described(check: Check) -> str:

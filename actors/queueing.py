@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from ..machines import Event, TaskState
 from .attempts import EXHAUSTED, FAIL, REQUEUE, TOOL, unrepeated
+from .checks import traced
 from .commands import ResetTask
 from .errors import CircuitOpen
 from .limits import breaker_of
@@ -222,9 +223,9 @@ class QueueingTask(TroubledTask):
 
     # -- for too long ------------------------------------------------------------------------------------------------
 
-    def _broken(self, error: str, kind: str) -> None:
-        """It fails while no attempt of it runs."""
-        self.fire(FAIL, self._with_error(error, kind), reason=error)
+    def _broken(self, error: str, kind: str, traceback: str | None = None) -> None:
+        """It fails while no attempt of it runs. traceback: of a function that raised."""
+        self.fire(FAIL, self._with_error(error, kind), reason=error, metadata=traced(traceback))
 
     def _with_error(self, error: str, kind: str) -> TaskRecord:
         before = self.record.trouble or NO_TROUBLE

@@ -31,7 +31,7 @@ from .attempts import (
     Failure,
 )  # fmt: skip
 from .base_record import Cancellation
-from .checks import SAID
+from .checks import SAID, traced
 from .commands import Approve, AskApproval, Cancel, LeaveApproval, Reject, ResetTask, SkipTask
 from .health import PATIENCE
 from .lending import ALIVE
@@ -180,14 +180,14 @@ class TaskActor(Protected[TaskRecord], QueueingTask):
         changed = replace(record, finished_at=now, standing=GOOD, validation_ms=spent, worker=None, worker_id=None)
         self.fire(VALIDATION_PASSED, changed)
 
-    def not_passed(self, error: str) -> None:
+    def not_passed(self, error: str, traceback: str | None = None) -> None:
         """An acceptance test was not met."""
         changed = replace(self._with_error(error, "validation_failed"), worker=None, worker_id=None)
         failure = Failure(permanent=True)  # the same result would not pass another time
-        told = None
+        told: dict[str, Any] | None = traced(traceback)
         if self.machine.transition(S.VALIDATING, Event.VALIDATION_FAILED, changed, failure).target == S.CIRCUIT_OPEN:
             changed = replace(changed, parked=EXHAUSTED, queued_at=self.kernel.at)
-            told = {"parked": EXHAUSTED}
+            told = {**(told or {}), "parked": EXHAUSTED}
         self.fire(Event.VALIDATION_FAILED, changed, failure, error, told)
 
     def _condition_ended(self, ended: CallEnded) -> None:
@@ -196,7 +196,8 @@ class TaskActor(Protected[TaskRecord], QueueingTask):
         if self.kernel.draining and ended.status not in SAID:
             self.unasked()
         elif ended.status != "ok":
-            self._broken(f"its condition broke: {ended.error or ended.status}", "condition_broken")
+            error = f"its condition broke: {ended.error or ended.status}"
+            self._broken(error, "condition_broken", ended.traceback)
         elif not ended.value:
             self.on_skip(Skip(Standing.VOID, "its condition was not met"))
         elif self.stream.lets_start(self):

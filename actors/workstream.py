@@ -22,6 +22,7 @@ from msgspec.structs import replace
 
 from ..machines import Event, Standing, TaskState, WorkstreamState
 from .base_record import Decision
+from .checks import traced
 from .commands import Approve, Cancel, Pause, Reject, Resume
 from .limits import VALIDATION_TIMEOUT, Limits
 from .messages import READY, CallEnded, Continue, Ended, Message, Recover, Skip, Started, Stop, TimerFired, TurnFailed
@@ -321,9 +322,9 @@ class WorkstreamActor(Protected[WorkstreamRecord], PausableStream):
         """Its final validation passed."""
         self.fire(Event.VALIDATION_PASSED)
 
-    def not_passed(self, error: str) -> None:
+    def not_passed(self, error: str, traceback: str | None = None) -> None:
         """Its final validation did not pass."""
-        self.fire(Event.VALIDATION_FAILED, replace(self.record, error=error), reason=error)
+        self.fire(Event.VALIDATION_FAILED, replace(self.record, error=error), reason=error, metadata=traced(traceback))
 
     def look_again(self) -> None:
         """Let the tasks run whose functions have become known."""

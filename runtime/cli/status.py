@@ -145,14 +145,14 @@ def _show_task(reader: Asked, task: TaskRecord, *, as_json: bool) -> None:
     ends: list[dict[str, Any]] = [
         {
             "attempt": event.attempt,
-            "end": told["end"],
+            "end": told.get("end", str(event.event)),  # of what has no attempt's end: a condition, a check
             "error": event.reason,
             "traceback": told.get("traceback"),
             "cpu_seconds": told.get("cpu_seconds"),
             "peak_memory_bytes": told.get("peak_memory_bytes"),
         }
         for event in reader.transitions(entity_id=task.id)
-        if "end" in (told := event.metadata or {}) and event.to_state != "completed"
+        if {"end", "traceback"} & (told := event.metadata or {}).keys() and event.to_state != "completed"
     ]
     if as_json:
         echo_json({**_task(task), "attempts": ends})
@@ -165,7 +165,8 @@ def _show_task(reader: Asked, task: TaskRecord, *, as_json: bool) -> None:
         ]
         table(("test", "result", "took", "told"), rows)
     for one in ends:
-        echo(f"attempt {one['attempt']} {one['end']}: {words.brief(one['error'])}")
+        whose = f"attempt {one['attempt']} " if one["attempt"] else ""
+        echo(f"{whose}{one['end']}: {words.brief(one['error'])}")
         for line in str(one["traceback"] or "").splitlines():
             echo(f"  {line}")
 
