@@ -23,7 +23,6 @@ Rules
 from __future__ import annotations
 
 import re
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -448,8 +447,8 @@ class AttemptedTask(CancellableEntity[TaskRecord]):
             port = self.kernel.port
             wait = self._rest(end, losses)
             if not lost:
-                tell = partial(self.kernel.notice, "wait_failed", "error", entity=self)
-                wait = delay(self.limits.retry, failed, port.random, ended.retry_after, port.resolve, tell=tell)
+                retry = self.limits.retry
+                wait = delay(retry, failed, port.random, ended.retry_after, port.resolve, tell=self.wait_failed)
             due = now + wait
             told["retry_at"] = iso(due)
         elif row.target == S.CIRCUIT_OPEN:

@@ -70,14 +70,14 @@ def delay(
     error_delay: float | None = None,
     resolve: Callable[[str], Callable[..., Any]] | None = None,
     *,
-    tell: Callable[[str], object] | None = None,
+    tell: Callable[[str, Exception], object] | None = None,
 ) -> float:
     """Draw the seconds to wait before retry `n` (from 1). Never raises for a `retry` that was validated.
 
     error_delay: the seconds the error itself asked for, if it did; resolve: finds the function of a `wait`
     that is a path (by import unless given). A function that raises, or answers with no number, counts as if
-    `wait` was not set, and `tell` is called with that in words (unless given, it is logged); a negative answer counts
-    as 0.
+    `wait` was not set, and `tell` is called with that in words, and what was raised (unless given, it is logged); a
+    negative answer counts as 0.
     """
     if error_delay is not None and error_delay >= 0:
         return min(error_delay, LONGEST_ASKED)
@@ -119,17 +119,17 @@ def _drawn(
     n: int,
     rng: Random,
     resolve: Callable[[str], Callable[..., Any]] | None,
-    tell: Callable[[str], object],
+    tell: Callable[[str, Exception], object],
 ) -> float | None:
     try:
         drawn = called(_asked, wait, n, rng, resolve or _imported)
     except Exception as error:
-        tell(f"the wait {shown(wait)} failed for retry {n} ({said(error)}); the default backoff is used")
+        tell(f"the wait {shown(wait)} failed for retry {n} ({said(error)}); the default backoff is used", error)
         return None
     return drawn if drawn >= 0 else 0.0  # also for a NaN
 
 
-def _log(text: str) -> None:
+def _log(text: str, _: Exception) -> None:
     with suppress(Exception):  # a handler of the application's
         called(logging.getLogger("callboard.backoff").warning, text)
 

@@ -81,6 +81,10 @@ class Entity(Generic[RecordT]):
 
     # -- change --------------------------------------------------------------------------------------------------------
 
+    def wait_failed(self, text: str, error: Exception) -> None:
+        """A `Retry(wait=...)` of it raised, or gave no number."""
+        self.kernel.notice_at_once("wait_failed", "error", text, self, error)
+
     def fire(  # noqa: PLR0912, PLR0917 - calls and keywords cost something here, and this is the hot path
         self,
         event: str,

@@ -18,7 +18,6 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
@@ -257,8 +256,8 @@ class JobActor(Entity[JobRecord]):
     def _back_off(self, n: int) -> None:
         port, policy = self.kernel.port, self.spec.retry
         assert policy is not None  # noqa: S101 - else there is one attempt
-        tell = partial(self.kernel.notice, "wait_failed", "error", entity=self)
-        self.change(retry_at=self.kernel.at + delay(policy, n, port.random, None, port.resolve, tell=tell))
+        wait = delay(policy, n, port.random, None, port.resolve, tell=self.wait_failed)
+        self.change(retry_at=self.kernel.at + wait)
 
     def _settle(self) -> None:
         """End as the workstream did, once that and all children have ended, and no next run is to come."""

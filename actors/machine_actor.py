@@ -246,7 +246,12 @@ class MachineEntity(Entity[MachineRecord]):
             text = f"{record.machine} {record.id}: its timed event {event!r} was refused: {refusal}"
             broken = isinstance(refusal, FireFailed) and refusal.by_function
             severity: Severity = "error" if broken else "warning"
-            kernel.notice("timed_event_refused", severity, text, self, timed=event, state=record.state)
+            if broken:
+                kernel.notice_at_once(
+                    "timed_event_refused", severity, text, self, refusal, timed=event, state=record.state
+                )
+            else:
+                kernel.notice("timed_event_refused", severity, text, self, timed=event, state=record.state)
 
     def on_recover(self, _: Recover) -> None:
         """The runtime came back: what fell due meanwhile fires, and what the machine has become is noted."""

@@ -17,7 +17,7 @@
 | alert | info | an alert was made, and will be told | about (the entity), level (the severity) |
 | alert_suppressed | warning | an alert was above its limit: the first such one of a period | |
 | alert_broken | error | an alert could not be made | |
-| team_unknown | warning | who is in a team could not be found out: whoever approves counts as not in it | team, by |
+| team_unknown | warning | who is in a team could not be found out: who approves is not in it | team, by, traceback |
 | tool_settings_differ | warning | a job asks for other settings of a tool than those which held | job |
 | stray_body | warning | a body ran under a fencing token that is over, and is killed | token |
 | cluster_away | error | the connection to the Ray cluster was lost; it is looked for | reason |
@@ -31,8 +31,8 @@
 | actor_restarted | error | it was built anew, and what it knew is lost | actor, traceback |
 | actor_stopped | critical | it ended by its failure (error: as it was decided) | actor, traceback |
 | actor_abandoned | critical | it did not end in time, and is left where it is | actor, message |
-| event_failed | error | a machine took no event, since a function of the application's raised | fired, state |
-| wait_failed | error | a `Retry(wait=...)` raised, or gave no number: the default backoff is used | |
+| event_failed | error | a machine took no event: a function of the application's raised | fired, state, traceback |
+| wait_failed | error | a `Retry(wait=...)` raised, or gave no number: the default backoff is used | traceback |
 | on_trouble_failed | error | `on_trouble` raised: told to everybody else | traceback |
 | log_failed | error | the application's log raised: 1, 2, 4, ... times; told to everybody else | times, traceback |
 | subscriber_failed | error | a function that is told of dead letters raised: 1, 2, 4, ... times | times, traceback |

@@ -75,6 +75,20 @@ class Staging:
             )
         )  # fmt: skip
 
+    def notice_at_once(
+        self, event: str, severity: Severity, text: str, entity: Entity[Any], raised: Exception, **facts: Any
+    ) -> None:
+        """Tell of what a function of the application's raised, at once: an effect must not hold that error, with all
+        that its frames hold, until the turn is durable.
+        """
+        record: Record = entity.record
+        self.port.tell_notice(
+            Notice(
+                event=event, severity=severity, text=text, at=self.at, kind=record.kind, entity_id=record.id,
+                job_id=entity.context()[0], facts=facts, error=raised,
+            )
+        )  # fmt: skip
+
     def number(self) -> int:
         """A new key or fencing token: greater than every one before."""
         self.key += 1

@@ -176,9 +176,10 @@ async def with_teams(message: Approve, entity: Entity[Any] | None, bodies: Bodie
                 names[team] = await _members(bodies.callable_body(located(members, folder, program=False)), team)
         except Exception as error:  # whatever the application's function raises
             text = f"who is in team {team!r} could not be found out by {shown(members)}: {_why_unknown(error)}"
+            raised = None if is_a(error, BodyNotFound) or is_a(error, TimeoutError) else error
             host.notice(
                 "team_unknown", "warning", text, kind=record.kind, entity_id=record.id, job_id=record.job_id,
-                team=team, by=message.by,
+                raised=raised, team=team, by=message.by,
             )  # fmt: skip
 
     async with anyio.create_task_group() as asking:  # together they take as long as the slowest

@@ -19,6 +19,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 import anyio
+from msgspec.structs import replace
 
 from ..actors.commands import Barrier, Command, Reply, Request
 from ..actors.job import JobActor
@@ -328,6 +329,9 @@ class Host:
         if notice.event == "clock_set_back":
             self._count()
             self.counting.set_back(float(notice.facts["seconds"]))
+        if notice.error is not None and notice.kind != "runtime" and "traceback" not in notice.facts:
+            traceback = traceback_of(notice.error)  # of a function of the application's, which raised it about that
+            notice = replace(notice, facts={**notice.facts, "traceback": traceback})
         mask = self.secrets.all
         if mask is not None:
             notice = masked_notice(notice, mask)
