@@ -33,6 +33,7 @@ Path = tuple[str | int, ...]
 MOST_VALUES = 50_000_000
 """Values and characters of what is encoded: a specification, what its tasks are given, the facts of an event."""
 _WHOLE = frozenset({str, int, float, bool, NoneType, FunctionType})
+_PLAIN = _WHOLE | {list, dict}
 MOST_FINDINGS = 200
 """Findings after which nothing more is looked for."""
 _DEEPEST = 64  # levels of nesting in args: far beyond use, far below the interpreter's recursion limit
@@ -120,8 +121,7 @@ def did_you_mean(name: str, known: Sequence[str]) -> str | None:
 def sound(value: msgspec.Struct) -> bool:
     """Whether a Struct made in Python certainly has the types it declares. False when it may not."""
     try:
-        nested = [one for one in msgspec.structs.astuple(value) if not _is_small(one)]
-        if nested and (any(map(_is_odd, nested)) or holds_more(MOST_VALUES, *nested)):
+        if not _is_flat(value) and (_has_odd(value) or holds_more(MOST_VALUES, value)):
             return False  # what is encoded is bounded, and what it is at heart
         _decoder(type(value)).decode(_ENCODER.encode(value))
     except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError):
@@ -129,15 +129,29 @@ def sound(value: msgspec.Struct) -> bool:
     return True
 
 
-def _is_small(value: object) -> bool:
-    kind = type(value)
-    return kind in _WHOLE or (kind in {list, dict} and not value)
+def _is_flat(value: msgspec.Struct) -> bool:
+    """Whether a Struct holds but values that hold nothing, and lists and dicts of such: the ordinary case, fast."""
+    fields: tuple[object, ...] = msgspec.structs.astuple(value)
+    rest = set(map(type, fields)) - _PLAIN
+    if rest:
+        if not all(issubclass(kind, msgspec.Struct) for kind in rest):
+            return False
+        if not all(_is_flat(cast("msgspec.Struct", one)) for one in fields if type(one) in rest):
+            return False
+        fields = tuple(one for one in fields if type(one) not in rest)
+    for one in filter(None, fields):
+        kind = type(one)
+        if kind in {list, dict} and not _WHOLE.issuperset(map(type, cast("Sequence[object]", one))):
+            return False
+        if kind is dict and not _WHOLE.issuperset(map(type, cast("dict[object, object]", one).values())):
+            return False
+    return True
 
 
-def _is_odd(value: object) -> bool:
-    """Whether it is a list or the like with a class of its own, which may give another content than it holds."""
-    kind = type(value)
-    return issubclass(kind, (list, tuple, dict)) and kind not in {list, tuple, dict}
+def _has_odd(value: msgspec.Struct) -> bool:
+    """Whether a list or the like in it has a class of its own, which may give another content than it holds."""
+    kinds = set(map(type, msgspec.structs.astuple(value))) - {list, tuple, dict}
+    return any(issubclass(kind, (list, tuple, dict)) for kind in kinds)
 
 
 def read(value: object, kind: type[S]) -> tuple[S, list[Finding]]:

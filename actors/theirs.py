@@ -23,7 +23,7 @@ import dis
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from types import CodeType, FunctionType, MethodType, TracebackType
+from types import CodeType, FunctionType, MethodType, NoneType, TracebackType
 from typing import Any, ParamSpec, TypeVar, cast
 
 import msgspec
@@ -208,12 +208,17 @@ def holds_more(most: int, *values: object) -> bool:
     Each is walked through once, however often it is held: what contains itself counts as it does there.
     """
     sizes: dict[int, int] = {}  # by ids; 0 while one is being counted
-    open_ones, counts = [(0, iter(values))], [0]
+    open_ones: list[tuple[int, Iterator[object]]] = [(0, iter(values))]
+    counts = [0]
     while open_ones:
         key, parts = open_ones[-1]
         for part in parts:
             kind = type(part)
-            if (length := _length(kind, part)) is not None:
+            if kind in _ATOMS:
+                continue
+            if kind is str:
+                counts[-1] += _LENGTHS[str](part)
+            elif (length := _length(kind, part)) is not None:
                 counts[-1] += length
             elif (inner := _parts(kind, part)) is not None:
                 known = sizes.get(id(part))
@@ -258,6 +263,7 @@ def _parts(kind: type, value: Any) -> list[Any] | None:
     return None
 
 
+_ATOMS = frozenset({NoneType, bool, int, float, FunctionType})
 _ITEMS: Any = dict.__dict__["items"]
 _GIVES: dict[type, Any] = {kind: kind.__dict__["__iter__"] for kind in (set, frozenset)}
 _LENGTHS: dict[type, Any] = {str: str.__len__, bytes: bytes.__len__, bytearray: bytearray.__len__}

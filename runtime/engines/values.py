@@ -149,8 +149,10 @@ class _Copy:
         return copy
 
     def _text(self, value: Any, where: str = "WHERE") -> str:
-        text = _plain_text(value, where)
+        text: str = value if type(value) is str else str.__str__(value)
         self._size += len(text)
+        if not text.isascii():
+            _refuse_half_characters(text, where)
         return text
 
     def _weigh(self, more: int) -> None:
@@ -171,13 +173,10 @@ class _Copy:
             yield item
 
 
-def _plain_text(value: Any, where: str = "WHERE") -> str:
-    text: str = value if type(value) is str else str.__str__(value)
-    if not text.isascii():
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise _Unfit(
-                f'{where} is text with a lone surrogate at position {error.start}; decode bytes with errors="replace"'
-            ) from None
-    return text
+def _refuse_half_characters(text: str, where: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise _Unfit(
+            f'{where} is text with a lone surrogate at position {error.start}; decode bytes with errors="replace"'
+        ) from None
