@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import dis
 import signal
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from types import CodeType, FunctionType, MethodType, NoneType, TracebackType
@@ -42,6 +43,8 @@ _RAISES = frozenset({dis.opmap["RAISE_VARARGS"], dis.opmap["RERAISE"]})
 _QUALIFIED: Any = type.__dict__["__qualname__"]  # what a metaclass may say otherwise
 _MODULE: Any = type.__dict__["__module__"]
 _MEMBERS: Any = BaseExceptionGroup.__dict__["exceptions"]
+_BASES: Any = type.__dict__["__mro__"]
+_CLASS: Any = type.__dict__["__dict__"]
 _ARGS: Any = BaseException.__dict__["args"]
 _TRACE: Any = BaseException.__dict__["__traceback__"]
 _CAUSE: Any = BaseException.__dict__["__cause__"]
@@ -203,7 +206,8 @@ def entries(value: object) -> Iterator[tuple[Any, Any]]:
 
 def holds_more(most: int, *values: object) -> bool:
     """Whether values hold more than so many others, each counted as often as it would be written; a text counts as its
-    characters. Only what Python would write by itself is looked into: lists, tuples, dicts, sets, Structs, errors.
+    characters. Only what Python would write by itself is looked into: lists, tuples, dicts, sets, queues, Structs,
+    dataclasses, errors.
 
     Each is walked through once, however often it is held: what contains itself counts as it does there.
     """
@@ -254,18 +258,31 @@ def _parts(kind: type, value: Any) -> list[Any] | None:
         return [*elements(value)]
     if issubclass(kind, dict):
         return [part for entry in entries(value) for part in entry]
-    if issubclass(kind, (set, frozenset)):
-        return [*_GIVES[set if issubclass(kind, set) else frozenset](value)]
+    for base, gives in _GIVES.items():
+        if issubclass(kind, base):
+            return [*gives(value)]
     if issubclass(kind, BaseException):
         return [*_ARGS.__get__(value)]
     if issubclass(kind, msgspec.Struct):
         return [*msgspec.structs.astuple(value)]
+    for base in _BASES.__get__(kind):
+        if (fields := _CLASS.__get__(base).get("__dataclass_fields__")) is not None:
+            return [_of_its_own(value, name) for name in dict.keys(fields)]
     return None
+
+
+def _of_its_own(value: object, name: str) -> object:
+    """A field of a dataclass, by none of its own code; None where it has not got it."""
+    try:
+        return object.__getattribute__(value, name)
+    except BaseException as error:  # a property in its place
+        contained(error)
+        return None
 
 
 _ATOMS = frozenset({NoneType, bool, int, float, FunctionType})
 _ITEMS: Any = dict.__dict__["items"]
-_GIVES: dict[type, Any] = {kind: kind.__dict__["__iter__"] for kind in (set, frozenset)}
+_GIVES: dict[type, Any] = {kind: kind.__dict__["__iter__"] for kind in (set, frozenset, deque)}
 _LENGTHS: dict[type, Any] = {str: str.__len__, bytes: bytes.__len__, bytearray: bytearray.__len__}
 
 # -- in words ----------------------------------------------------------------------------------------------------------

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -99,6 +100,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 DRAIN_DEADLINE = 30.0
+MOST_GIVEN = 10_000
+"""Workers, and alerts, that a runtime is given."""
 DATABASE_OUTPUTS = "callboard.output"
 """Where the output of commands goes, in the present folder, where the journal is in a database."""
 _SHORTEST_LEASE = 5.0  # seconds without a word of the runtime after which a worker on Ray may end itself
@@ -169,10 +172,10 @@ class RuntimeParts(ABC):
         self._target = _taken_once(journal)
         self._node = None if node is None else plain_text(node, "the name of a node")
         self._lease = None if lease is None else lease_of(span("lease", lease))
-        self._workers = tuple(workers) if workers is not None else default_workers()
+        self._workers = tuple(_so_many(workers, "workers")) if workers is not None else default_workers()
         self._defaults = defaults or Defaults()
         self._tools = dict(tools or {})
-        self._alerts = list(alerts)
+        self._alerts = _so_many(alerts, "alerts")
         self._health_checks = health_checks or HealthChecks()
         self._jsonl_path = None if jsonl is None else file_of(jsonl)
         self._log: JsonlLog | None = None
@@ -706,6 +709,14 @@ class RuntimeParts(ABC):
     def _settle(handle: JobHandle, actor: JobActor) -> None:
         tasks = [] if actor.stream is None else [task.record for task in actor.stream.tasks]
         handle.settle(outcome_of(actor.record, tasks))
+
+
+def _so_many(given: Iterable[T], what: str) -> list[T]:
+    """All of what may be given by an iterator, which need not end. Raises ValueError for more than there may be."""
+    found = list(islice(given, MOST_GIVEN + 1))
+    if len(found) > MOST_GIVEN:
+        raise ValueError(f"a runtime is given at most {MOST_GIVEN:,} {what}")
+    return found
 
 
 def _has_entries(journal: object) -> bool:

@@ -5,13 +5,19 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from tests.reliability.hostile.vast import CASES, Endless, vast
+from tests.reliability.hostile import guests
+from tests.reliability.hostile.vast import CASES, Endless, Facts, vast
 
+from callboard import Runtime, Worker
 from callboard.actors.schema import MOST_VALUES, plain_problem
 from callboard.actors.theirs import MOST_SHOWN, holds_more, said, shown
 from callboard.runtime.engines import values
@@ -58,6 +64,48 @@ def test_what_shows_itself_is_shown_as_before_and_what_is_too_large_by_its_type(
     assert shown(ValueError(vast())) == "a ValueError that is too large to be shown"
     assert said(ValueError(vast())) == "ValueError: (its text is too large to be made)"
     assert said(ValueError("x" * 5 * MOST_SHOWN)).endswith("... (5000000 characters)")
+
+
+@dataclass
+class Row:
+    """As an application's messages are."""
+
+    cells: Any
+    more: int = 0
+
+
+@dataclass(slots=True)
+class Slotted:
+    cells: Any
+
+
+class Odd(Row):
+    """A field of it is code."""
+
+    @property
+    def cells(self) -> Any:
+        raise guests.Bare("in cells")
+
+    @cells.setter
+    def cells(self, _: Any) -> None:
+        """Keep nothing."""
+
+
+@pytest.mark.parametrize("make", [Row, Slotted, lambda held: deque([held]), lambda held: {"a": Row(held)}, Facts])
+def test_what_python_shows_by_what_it_holds_is_counted_so(make: Callable[[Any], Any]) -> None:
+    assert holds_more(MOST_SHOWN, make(vast()))
+    assert shown(make(vast())) == f"a {type(make(1)).__name__} that is too large to be shown"
+    assert shown(make([1])) == repr(make([1]))
+
+
+def test_what_raises_where_it_is_counted_holds_nothing() -> None:
+    assert not holds_more(10, Odd(vast()), guests.Masked(), guests.NoTruth(), guests.NoRepr)
+    assert shown(Odd(1)) == "a Odd"
+
+
+def test_what_never_ends_is_not_taken_for_a_runtimes_settings() -> None:
+    with pytest.raises(ValueError, match="a runtime is given at most 10,000 workers"):
+        Runtime(workers=repeat(Worker("w", engine="thread")))  # type: ignore[arg-type]
 
 
 def test_a_result_is_bounded_while_it_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
