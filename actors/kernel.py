@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import traceback
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from ..machines import InvalidTransitionError
@@ -258,17 +258,17 @@ class Kernel(Staging):
         except InvalidTransitionError as refusal:
             if self.turn.before or self.turn.queue:  # half of it is done already
                 raise
-            self._count_refusal(entity, refusal)
+            self.count_refusal(refusal, entity.known_events)
             self.effect(Answer(reply, None, refusal))
         except (FireFailed, MachineNotFound) as refusal:
             self.effect(Answer(reply, None, refusal))
         else:
             self.done(reply, entity, entity.answer())
 
-    def _count_refusal(self, entity: Entity[Any], refusal: InvalidTransitionError) -> None:
+    def count_refusal(self, refusal: InvalidTransitionError, known: Container[str]) -> None:
         """Count what a state did not allow. What no machine knows, or knows too much of, counts as one."""
         machine, state, event = refusal.machine, str(refusal.state), str(refusal.event)
-        if event not in entity.known_events:
+        if event not in known:
             event = OTHER
         if (machine, state, event) not in self.rejected and len(self.rejected) >= KINDS_COUNTED:
             machine = state = event = OTHER

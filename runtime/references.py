@@ -35,7 +35,7 @@ from .outcomes import RuntimeClosed
 from .requests import check_request_id
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Container, Iterable, Iterator, Sequence
 
     from ..actors.base_record import Record
     from ..actors.records import WorkstreamRecord
@@ -52,11 +52,15 @@ Away: TypeAlias = Callable[[Fire], Awaitable[None]]
 
 
 class Owner(NamedTuple):
-    """What references work by: start runs a coroutine function among the runtime's own tasks."""
+    """What references work by.
+
+    start: runs a coroutine function among the runtime's own tasks. refuses: counts a refusal.
+    """
 
     runtime: Runtime
     dispatcher: Dispatcher
     start: Callable[[Callable[[], Any]], object]
+    refuses: Callable[[InvalidTransitionError, Container[str]], object]
 
 
 class Reference(Protocol):
@@ -219,7 +223,11 @@ class EntityRef:
             if self._away is None or not self._handle.elsewhere:
                 raise
             return [], None  # whoever runs it knows it
-        return parts, asked(parts, event, self._id)
+        try:
+            return parts, asked(parts, event, self._id)
+        except InvalidTransitionError as refusal:
+            self._count(parts, refusal)
+            raise
 
     async def _fire(self, message: Fire) -> Any:
         handle, event = self._handle, message.event
@@ -231,8 +239,14 @@ class EntityRef:
         assert asks is not None  # noqa: S101 - what runs here, runs by what is known here
         given = self._given(asks, message)
         if not (asks.decides or any(part.knows(event) for part in parts) or await self._was_given(message.request_id)):
-            raise refused(parts, event, self._id)
+            refusal = refused(parts, event, self._id)
+            self._count(parts, refusal)
+            raise refusal
         return await getattr(handle, asks.verb)(**given)
+
+    def _count(self, parts: Sequence[Part], refusal: InvalidTransitionError) -> None:
+        """Count a refusal of its own; the verbs count theirs."""
+        self._owner.refuses(refusal, {str(row.event) for part in parts for row in part.machine.transitions})
 
     @property
     def _id(self) -> str:

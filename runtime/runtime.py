@@ -526,7 +526,8 @@ class Runtime(RuntimeLife):
 
     def reference(self, kind: str, name: str, handle: Any, away: Away | None = None) -> EntityRef:
         """For the handles: what has their verbs as an actor. away: sends an event to the node that runs it."""
-        return EntityRef(Owner(self, self._dispatcher, self._machines.start), kind, name, handle, away)
+        owner = Owner(self, self._dispatcher, self._machines.start, self._host.kernel.count_refusal)
+        return EntityRef(owner, kind, name, handle, away)
 
     def machines(self) -> list[MachineRef]:
         """The `MachineActor`s that have not ended, and those that have lately, in the order of their making."""

@@ -43,9 +43,13 @@ def known(reader: Stored, row: InboxRow) -> Answered | bool:
         if _said(reader, sent) != _said(reader, row):
             raise _reused(row, f"{sent.verb} {sent.target}")
         return True if answer is None else answer
-    if kept is not None and kept.row == 0 and kept.operation != _said(reader, row)[0]:
+    if kept is not None and kept.row == 0 and _OPERATIONS.get(kept.operation, kept.operation) != _said(reader, row)[0]:
         raise _reused(row, kept.operation)
     return kept is not None
+
+
+_OPERATIONS = {"ResetBreaker": "reset", "TripBreaker": "trip"}
+"""Verbs of breakers, by what a key is bound to where a program has said them."""
 
 
 def _said(reader: Reader, row: InboxRow) -> tuple[object, ...]:

@@ -135,6 +135,9 @@ async def test_what_people_may_not_fire_is_refused_with_the_reason(runtime: Runt
     with pytest.raises(InvalidTransitionError, match="The runtime fires 'validate' itself"):
         await job.ref.ask(Fire("validate"))
     assert job.task("deploy").record.state == "held"
+    counted = runtime.metrics().rejected
+    assert counted["task", "held", "start"] == counted["task", "held", "skip"] == 1
+    assert counted["task", "held", "(other)"] == 2  # "aprove", "retry"
     await job.cancel()
 
 

@@ -125,6 +125,20 @@ def test_at_a_stopped_journal_it_waits_or_is_refused(cli: Cli, folder: Path) -> 
     assert (told.code, told.out) == (0, "task release@1/deploy queued\n")
 
 
+def test_the_key_of_what_a_program_has_said_is_known_at_a_stopped_journal(cli: Cli, folder: Path) -> None:
+    with running(tools={"kiln": Tool(breaker=Breaker(cooldown="1h"))}) as live:
+        live.submit()
+        breaker = live.portal.call(lambda: live.runtime.breaker("kiln"))
+        live.portal.call(lambda: breaker.trip(reason="hot", by="ana", request_id="t"))
+        task = live.portal.call(lambda: live.runtime.job("release")).task("deploy")
+        live.portal.call(lambda: task.approve(by="ana", request_id="a"))
+    for words in (["fire", "kiln", "trip"], ["breaker", "trip", "kiln"]):
+        assert cli(*words, "--reason", "hot", "--by", "ana", "--request-id", "t").code == 4
+    assert cli("fire", "release/deploy", "approve", "--by", "ana", "--request-id", "a").code == 4
+    told = cli("fire", "release/deploy", "reject", "--by", "ana", "--request-id", "a")
+    assert (told.code, "was given to another command before" in told.err) == (1, True)
+
+
 def test_a_published_lifecycle_has_its_own_words(cli: Cli, folder: Path) -> None:
     with running() as live:
         live.submit(lifecycle="execution")
