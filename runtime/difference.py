@@ -2,7 +2,8 @@
 
 Rules
 -----
-- What counts is what is meant: dicts may be in another order, and a duration may be written otherwise (60, "1m").
+- What counts is what is meant: dicts may be in another order, and so may lists whose order says nothing; a duration may
+  be written otherwise (60, "1m"), as may a point in time (in another zone), and how many tries there are.
 - What a workstream's description says is no difference: it says nothing about what runs.
 - Tasks are known by their names, whatever their places are; a change of their order is told where nothing else is.
 - What people put into `args`, `env` and commands is told by its place only: it may be secret, and errors go into logs
@@ -16,12 +17,17 @@ from typing import Any, cast, get_args
 
 import msgspec
 
+from ..actors.limits import attempts
 from ..actors.schema import Path, clipped, short, where
-from ..actors.spec import Task, Workstream
-from ..actors.times import Duration, seconds
+from ..actors.spec import Retry, Task, Workstream
+from ..actors.times import Duration, is_named, moment, seconds
 
 _UNTOLD = frozenset({"args", "env", "command"})  # fields whose values are not told
+_UNORDERED = frozenset(
+    {"after", "capabilities", "checkpoint_on", "depends_on", "expected_exit_codes", "ignore", "secrets"}
+)
 _LONGEST_PLACE = 120  # characters
+_TRIES = frozenset({"max_attempts", "max_retries"})  # two words for one number
 _Pair = tuple[Path, Any, Any]  # the place of two values, what was there and what is
 _MISSING = object()  # in place of a value that the other dict has no key for
 
@@ -87,8 +93,13 @@ def _entries(at: Path, old: dict[str, object], new: dict[str, object]) -> list[_
 
 def _fields(at: Path, old: msgspec.Struct, new: msgspec.Struct) -> list[_Pair]:
     durations = _durations(type(old))
-    pairs = [(name, getattr(old, name), getattr(new, name)) for name in old.__struct_fields__]
-    return [((*at, name), was, here) for name, was, here in pairs if name not in durations or not _as_long(was, here)]
+    same = _TRIES if isinstance(old, Retry) and attempts(old) == attempts(cast("Retry", new)) else frozenset[str]()
+    pairs = [(name, getattr(old, name), getattr(new, name)) for name in old.__struct_fields__ if name not in same]
+    return [
+        ((*at, name), was, here)
+        for name, was, here in pairs
+        if not (name in durations and _as_long(was, here)) and not (name in _UNORDERED and _same_set(was, here))
+    ]
 
 
 @cache
@@ -99,11 +110,18 @@ def _durations(kind: type[msgspec.Struct]) -> frozenset[str]:
 
 
 def _as_long(was: Duration | None, here: Duration | None) -> bool:
-    """Whether two durations are the same one. A wait may be a point in time: that is compared as text."""
+    """Whether two durations are the same one, or the same point in time, as a wait may be."""
     try:
-        return was is not None and here is not None and seconds(was) == seconds(here)
+        if was is None or here is None or is_named(was) != is_named(here):
+            return False
+        return moment(was, 0.0) == moment(here, 0.0) if is_named(was) else seconds(was) == seconds(here)
     except (TypeError, ValueError):
         return False
+
+
+def _same_set(was: list[Any] | None, here: list[Any] | None) -> bool:
+    """Whether two lists of words or numbers hold the same, in whatever order."""
+    return was is not None and here is not None and sorted(was) == sorted(here)
 
 
 def _told(at: Path, old: object, new: object) -> str:

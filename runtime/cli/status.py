@@ -286,6 +286,10 @@ def as_lines(rows: list[dict[str, Any]]) -> None:
         echo_json(row)
 
 
+def _shaded(text: str, colour: str | None) -> str:
+    return text if colour is None else typer.style(text, fg=colour)  # without a colour it would end one all the same
+
+
 def table(head: tuple[str, ...], rows: list[list[str]]) -> None:
     """Print columns; on a terminal the last one is cut to what fits, so that a row stays a line."""
     from shutil import get_terminal_size  # noqa: PLC0415
@@ -298,5 +302,5 @@ def table(head: tuple[str, ...], rows: list[list[str]]) -> None:
     room = max(get_terminal_size().columns - left, 20) if sys.stdout.isatty() else 200
     shades = words.COLOURS if colours() else {}
     for row in ([name.upper() for name in head], *rows):
-        cells = [typer.style(f"{cell:<{width}}", fg=shades.get(cell)) for cell, width in zip(row, widths, strict=True)]
+        cells = [_shaded(f"{cell:<{width}}", shades.get(cell)) for cell, width in zip(row, widths, strict=True)]
         typer.echo("  ".join([*cells[:-1], words.one_line(row[-1], room)]).rstrip())

@@ -116,6 +116,16 @@ def test_what_may_be_secret_is_told_by_its_place_only(before: W, now: W, place: 
         (W("w", tools={"a": Tool(), "b": Tool()}), W("w", tools={"b": Tool(), "a": Tool()})),
         (W("w", defaults=Defaults(timeout="1h"), wait="2d"), W("w", defaults=Defaults(timeout=3600), wait="48h")),
         (of(args={"deep": deep(1)}), of(args={"deep": deep(1)})),
+        (of(wait="2030-01-31T09:00:00+01:00"), of(wait="2030-01-31T08:00:00Z")),
+        (of(retry=Retry(max_retries=2)), of(retry=Retry(max_attempts=3))),
+        (of(retry=Retry()), of(retry=Retry(max_attempts=5))),
+        (of(capabilities=["gpu", "big"]), of(capabilities=["big", "gpu"])),
+        (of(secrets=["A", "B"], depends_on=["x", "y"]), of(secrets=["B", "A"], depends_on=["y", "x"])),
+        (of(after=["x", "y"], expected_exit_codes=[0, 3]), of(after=["y", "x"], expected_exit_codes=[3, 0])),
+        (
+            W("w", tools={"a": Tool(breaker=Breaker(ignore=["OSError", "KeyError"]))}),
+            W("w", tools={"a": Tool(breaker=Breaker(ignore=["KeyError", "OSError"]))}),
+        ),
     ],
 )
 def test_what_means_the_same_has_no_difference(before: W, now: W) -> None:
@@ -160,9 +170,9 @@ async def test_who_submits_another_workstream_is_told_what_differs(tmp_path: Pat
 @pytest.mark.anyio
 async def test_the_same_in_another_order_and_spelling_is_the_same_job(tmp_path: Path) -> None:
     async with Runtime(tmp_path / "j.db") as runtime:
-        first = W("w", tasks=[Task("a", run=weigh, args={"x": 1, "y": 2}, timeout=60)])
+        first = W("w", tasks=[Task("a", run=weigh, args={"x": 1, "y": 2}, timeout=60, secrets=["HOME", "PATH"])])
         await runtime.submit(first, id="j")
-        again = W("w", tasks=[Task("a", run=weigh, args={"y": 2, "x": 1}, timeout="1m")])
+        again = W("w", tasks=[Task("a", run=weigh, args={"y": 2, "x": 1}, timeout="1m", secrets=["PATH", "HOME"])])
         assert (await (await runtime.submit(again, id="j")).wait()).results == {"a": 1}
         described = msgspec.structs.replace(again, description="Weigh them all.")
         assert (await runtime.submit(described, id="j")).record.description is None  # it says nothing about what runs

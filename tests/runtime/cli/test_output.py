@@ -212,6 +212,16 @@ def test_colours_are_sent_to_no_terminal_that_wants_none(
     assert painted(terminal(*args, **said)) == set()
 
 
+@pytest.mark.parametrize("args", LOOKS, ids=" ".join)
+@pytest.mark.parametrize("said", [{"NO_COLOR": "1"}, {"TERM": "dumb"}], ids=str)
+def test_no_colour_is_ended_that_never_began(
+    done: Path, terminal: Callable[..., Terminal], args: tuple[str, ...], said: dict[str, str]
+) -> None:
+    screen = terminal(*args, **said)
+    screen.end()
+    assert "\x1b" not in screen.out  # a dumb terminal shows it
+
+
 @pytest.mark.parametrize("said", [{}, {"NO_COLOR": ""}], ids=str)
 def test_colours_are_sent_to_a_terminal_otherwise(
     done: Path, terminal: Callable[..., Terminal], said: dict[str, str]
