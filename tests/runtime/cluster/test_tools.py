@@ -306,6 +306,23 @@ async def test_a_tool_without_a_limit_is_asked_for_once_and_stands_for_no_questi
         await scene.until(lambda: scene.base.claims == {"cc": {}})
 
 
+async def test_what_a_job_said_holds_while_the_node_that_ran_it_is_gone_and_where_it_goes_on(scene: Scene) -> None:
+    async with scene.runtime("b") as b, fenced_in_the_end(scene, "a") as lost:
+        users.held |= {"y0", *(f"x{n}" for n in range(8))}
+        await lost.submit(work(1, name="y"), id="a-1")
+        await scene.until(lambda: users.now == ["a"])
+        scene.seats["a"].reached = False
+        await scene.until(lambda: scene.seats["a"].state == "fenced")
+        await b.submit(silent(8), id="b-1")
+        await scene.until(lambda: users.now.count("b") == LIMIT)
+        later = scene.clock.monotonic() + 30
+        await scene.until(lambda: scene.clock.monotonic() > later)
+        assert users.now.count("b") == LIMIT
+        assert limit_of(b) == (LIMIT, "a-1")
+        users.go_on.set()
+        await scene.until(lambda: users.began.count("b") == 8)
+
+
 @pytest.mark.parametrize("limit", [None, LIMIT])
 async def test_a_tool_that_was_let_go_is_asked_for_again_at_once(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, limit: int | None
