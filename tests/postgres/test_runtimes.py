@@ -319,3 +319,22 @@ async def test_a_stopped_node_that_goes_on_commits_nothing(postgres: str, tmp_pa
                 assert outcome.results["x"] != victim.pid
                 ends = [attempt.end for attempt in b.journal.attempts(job.task("x").record.id)]
                 assert ends == ["lost", "succeeded"]
+
+
+async def test_what_went_wrong_on_each_node_is_kept_with_its_name_and_outlives_it(
+    postgres: str, tmp_path: Path
+) -> None:
+    with anyio.fail_after(PATIENCE):
+        async with node(postgres, "a", tmp_path) as a:
+            async with node(postgres, "b", tmp_path) as b:
+                for runtime, text in ((a, "of a"), (b, "of b"), (b, "of b, again")):
+                    runtime._host.notice("odd", "warning", f"{text} \ud800\x00", kind="actor", entity_id="echo")
+                found = await b.kept_notices(about="echo")
+                assert {(one.node, one.text[:4]) for one in found} >= {("b", "of b")}
+            kept = await a.kept_notices(about="echo")
+        assert sorted((str(one.node), one.count) for one in kept) == [("a", 1), ("b", 2)]
+        async with node(postgres, "c", tmp_path) as c:
+            assert {one.node for one in await c.kept_notices(about="echo")} == {"a", "b"}
+            with connect(parse(postgres), "test") as connection:
+                rows = connection.execute("SELECT node, event, count FROM notices WHERE entity_id = 'echo'").fetchall()
+            assert sorted(rows) == [("a", "odd", 1), ("b", "odd", 2)]

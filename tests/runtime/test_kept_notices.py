@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -227,3 +230,29 @@ async def test_a_runtime_that_breaks_has_told_its_journal_by_what(tmp_path: Path
                 runtime._break(ValueError("broken on purpose"))
                 await anyio.sleep_forever()
     assert ["broken on purpose" in row.text for row in rows_of(path) if row.event == "runtime_broken"] == [True]
+
+
+KILLED = """
+import anyio, os, signal, sys
+from callboard import Actor, Runtime
+
+class Echo(Actor):
+    def receive(self, message, ctx):
+        raise KeyError(message)
+
+async def main():
+    async with Runtime(sys.argv[1], workers=[]) as runtime:
+        runtime.spawn(Echo, name="echo").tell("x")
+        while not await runtime.kept_notices(about="echo"):
+            await anyio.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+anyio.run(main)
+"""
+
+
+def test_what_failed_is_there_after_the_program_was_killed(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    program = subprocess.run([sys.executable, "-c", KILLED, str(path)], capture_output=True, timeout=60, check=False)
+    assert program.returncode == -signal.SIGKILL, program.stderr
+    assert {"actor_failed"} <= {row.event for row in rows_of(path)}
