@@ -20,8 +20,6 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
 
-from ..actors.theirs import called, is_a, shown
-
 if TYPE_CHECKING:
     from .journal.contract import Stored
 
@@ -76,6 +74,8 @@ def looks_like_address(text: str) -> bool:
 
 
 def _text_of(path: str | Path) -> str:
+    from ..actors.theirs import called, is_a, shown
+
     told: object = None
     with contextlib.suppress(Exception):
         told = called(lambda: os.fspath(path))
