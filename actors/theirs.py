@@ -267,7 +267,7 @@ def _parts(kind: type, value: Any) -> list[Any] | None:
         return [*msgspec.structs.astuple(value)]
     for base in _BASES.__get__(kind):
         if (fields := _CLASS.__get__(base).get("__dataclass_fields__")) is not None:
-            return [_of_its_own(value, name) for name in dict.keys(fields)]
+            return [_of_its_own(value, name) for name in cast("dict[str, object]", fields)]
     return None
 
 

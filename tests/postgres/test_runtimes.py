@@ -33,7 +33,10 @@ from callboard import (
     Workstream,
 )
 from callboard.runtime.consistency import examine
+from callboard.runtime.control import taker as takers
+from callboard.runtime.journal.contract import InboxRow
 from callboard.runtime.journal.postgres.address import parse
+from callboard.runtime.journal.postgres.inbox import put
 from callboard.runtime.journal.postgres.opening import connect
 from callboard.runtime.testing.postgres import PrivateServer
 
@@ -122,6 +125,30 @@ async def test_events_are_sent_from_node_to_node(postgres: str, tmp_path: Path) 
             await (await b.job(name)).cancel(by="bob", force=True)
             await job.wait()
             assert [one.by for one in job.task("x").record.decisions] == ["ana"]
+
+
+async def test_a_node_runs_its_program_before_events_that_were_left_are_done(
+    postgres: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with node(postgres, "one", tmp_path) as runtime:
+        await runtime.spawn(MachineActor(DOOR), name="door")
+    for number in range(30):
+        put(postgres, InboxRow("fire", "machine", "door", f"k{number}", {"event": ("open", "shut")[number % 2]}))
+    perform, done, go_on = takers.perform, list[str](), anyio.Event()
+
+    async def performing(on: Runtime, row: InboxRow) -> None:
+        await go_on.wait()
+        done.append(row.request_id)
+        await perform(on, row)
+
+    monkeypatch.setattr(takers, "perform", performing)
+    monkeypatch.setattr(takers, "IN_HAND", 10)
+    with anyio.fail_after(PATIENCE):
+        async with node(postgres, "two", tmp_path) as runtime:
+            assert done == []
+            go_on.set()
+            await runtime.caught_up()
+    assert done == [f"k{number}" for number in range(30)]
 
 
 async def test_the_same_id_on_both_is_one_job(postgres: str, tmp_path: Path) -> None:

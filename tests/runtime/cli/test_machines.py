@@ -206,6 +206,17 @@ def test_fire_at_a_stopped_journal_waits_for_the_next_start(cli: Cli, folder: Pa
         assert (told.code, told.out) == (0, "machine run-7 running\n")
 
 
+def test_resume_does_not_end_before_events_that_were_left_are_done(cli: Cli, folder: Path) -> None:
+    """They are taken once it is open, and there may be nothing else to wait for."""
+    with running() as live:
+        live.run("ENQUEUE")
+    assert [cli("fire", "run-7", event).code for event in ("START", "RECOVER")] == [4, 4]
+    assert cli("resume").code == 0
+    with contextlib.closing(sqlite3.connect("callboard.db")) as db:
+        (state,) = db.execute("SELECT state FROM machines WHERE name = 'run-7'").fetchone()
+    assert state == "recovering"
+
+
 def test_what_is_fired_behind_what_waits_already_is_judged_when_it_is_taken(cli: Cli, folder: Path) -> None:
     with running() as live:
         live.run("ENQUEUE")
