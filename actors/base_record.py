@@ -23,13 +23,14 @@ else:
 
 
 class Untold(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """What somebody decided, for which the lifecycle of an entity had no row: its next row tells it."""
+    """What somebody decided, or how it ended, where a lifecycle had no row for that: the next row tells it."""
 
     event: str
-    by: str
+    by: str | None = None  # None: nobody, it came so
     at: float
     reason: str | None = None
     entity_id: str | None = None  # where it was about something inside of the entity that ended without a row
+    ended_as: str | None = None  # where it was the end of that
 
 
 class Published(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -66,6 +67,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=F
     due_at: float | None = None  # when the present state's timed event fires; armed as long as it stands here
     reason: str | None = None
     published: Published | None = None  # None: by the runtime's own lifecycle
+    untold: tuple[Untold, ...] = ()  # of what is in it, where it runs by that, and its own next row tells it
 
     @property
     def shown(self) -> str:

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from ..machines import Machine, Transition
 from .base_record import Record
 from .messages import Message, TimerFired
-from .publishing import publish, publish_birth
+from .publishing import publish, publish_birth, with_untold
 from .transitions import Transitioned
 from .turn import Armed
 
@@ -124,6 +124,9 @@ class Entity(Generic[RecordT]):
             record = replace(changed or before, seq=seq, updated_at=now, reason=reason)
         self.record = record
         if record.published is None:
+            if record.untold:
+                metadata = with_untold(metadata, record.untold)
+                self.record = record = replace(record, untold=())
             number = kernel.seq = kernel.seq + 1
             job_id, workstream_id, attempt, worker_id = self.context()
             turn.transitions.append(

@@ -12,7 +12,8 @@ Rules
   or as terminated after it has ended otherwise) is taken by itself, where somebody asks for it.
 - Who decided something is never lost: what the lifecycle has no row for (an approval where it knows no hold, a task
   that is skipped where it knows no skip) is kept, and told by the next row of the entity, in its `decided`. Where
-  it ended without a row, what it is in tells it.
+  it ended without a row, what it is in tells that by its next row, and who decided it and why, by whatever lifecycle
+  that runs. Of very many ends that nobody asked for, the first are told so.
 - What no row tells is a notice: that an entity has ended, and rests where its lifecycle has no way to an end.
 """
 
@@ -57,7 +58,7 @@ def publish(
         )
         entity.record = record if one is last else before  # an attempt begins with the last of them
         facts = metadata if one is last or record.kind == "task" else None  # what a worker has is so after the last
-        facts = _with_untold(facts, untold)
+        facts = with_untold(facts, untold)
         means, reason = refined.phases[one.target], record.reason
         if one is last and entity.ended and means != record.state:
             facts = {**(facts or {}), "ended_as": str(record.state)}
@@ -68,8 +69,8 @@ def publish(
         _note(entity, published, (one.source, one.target), (refined.phases[one.source], means), *told)
     if rows:
         entity.record = replace(record, published=published)
-    elif entity.ended and entity.record.published.untold:
-        _hand_over(entity)
+    elif entity.ended:
+        _hand_over(entity, str(row.event))
     if entity.ended and not refined.machine.is_terminal(published.state):
         text = (
             f"{record.id} has ended ({record.state}), and rests in {published.state}: {published.lifecycle} knows no "
@@ -95,7 +96,7 @@ def publish_row(entity: Entity[Any], row: Transition, reason: str, metadata: dic
     refined = entity.kernel.lifecycles.refinement(published.lifecycle, entity.record.kind)
     if entities.observe_transition is not None:
         entities.observe_transition(refined.machine, row)
-    metadata = _with_untold(metadata, published.untold)
+    metadata = with_untold(metadata, published.untold)
     published = replace(published, state=str(row.target), previous=str(row.source), seq=published.seq + 1, untold=())
     entity.change(published=published, updated_at=entity.kernel.at, reason=reason)
     phases = (refined.phases[row.source], refined.phases[row.target])
@@ -103,22 +104,40 @@ def publish_row(entity: Entity[Any], row: Transition, reason: str, metadata: dic
 
 
 def _keep(entity: Entity[Any], decided: Sequence[Untold]) -> None:
-    """Keep what somebody decided for the next row; of very much the newest."""
-    published: Published = entity.record.published
-    untold = (*published.untold, *decided)[-_MOST_UNTOLD:]
-    entity.change(published=replace(published, untold=untold))
+    """Keep what was decided for the next row: of very much what nobody said goes first, then what is oldest."""
+    record = entity.record
+    published: Published | None = record.published
+    kept = record.untold if published is None else published.untold
+    free = _MOST_UNTOLD - len(kept)
+    if free < len(decided):
+        decided = [one for one in decided if one.by is not None]
+        if not decided:
+            return
+    untold = (*kept, *decided)[-_MOST_UNTOLD:]
+    if published is None:
+        entity.change(untold=untold)
+    else:
+        entity.change(published=replace(published, untold=untold))
 
 
-def _hand_over(entity: Entity[Any]) -> None:
-    """Have what an entity is in tell what was decided about it, if that runs by a lifecycle, too."""
-    published: Published = entity.record.published
-    outer = entity.within
-    if outer is not None and outer.record.published is not None:
-        _keep(outer, [replace(one, entity_id=one.entity_id or entity.record.id) for one in published.untold])
+def _hand_over(entity: Entity[Any], event: str) -> None:
+    """Have what an entity is in tell how it ended, without a row, and what was decided about it."""
+    record, outer = entity.record, entity.within
+    if outer is None:
+        return
+    published: Published = record.published
+    decided = list(published.untold)
+    last = decided[-1] if decided else None
+    if last is not None and (last.event, last.at) == (event, entity.kernel.at) and last.entity_id is None:
+        decided[-1] = replace(last, ended_as=str(record.state))
+    else:
+        decided.append(Untold(event=event, at=entity.kernel.at, reason=record.reason, ended_as=str(record.state)))
+    _keep(outer, [replace(one, entity_id=one.entity_id or record.id) for one in decided])
+    if published.untold:
         entity.change(published=replace(published, untold=()))
 
 
-def _with_untold(metadata: dict[str, Any] | None, untold: Sequence[Untold]) -> dict[str, Any] | None:
+def with_untold(metadata: dict[str, Any] | None, untold: Sequence[Untold]) -> dict[str, Any] | None:
     """The metadata of a row, with what no row has told before it."""
     if not untold:
         return metadata

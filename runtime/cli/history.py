@@ -41,7 +41,15 @@ def _events(reader: Asked, job_id: str | None, task: str | None) -> Iterator[Tra
     job = find_job(reader, job_id)
     if task is None:
         return reader.transitions(job_id=job.id)
-    return reader.transitions(entity_id=find_task(reader, job, task).id)
+    record = find_task(reader, job, task)
+    if record.published is None:
+        return reader.transitions(entity_id=record.id)
+    return (row for row in reader.transitions(job_id=job.id) if row.entity_id == record.id or _tells_of(row, record.id))
+
+
+def _tells_of(event: Transitioned, entity_id: str) -> bool:
+    """Whether a row tells what came of something in its entity, for which the lifecycle of that had no row."""
+    return any(one.get("entity_id") == entity_id for one in (event.metadata or {}).get("decided", ()))
 
 
 def _line(event: Transitioned) -> str:

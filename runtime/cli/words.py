@@ -132,8 +132,10 @@ def deciders(event: Transitioned) -> list[str]:
     told = [f"by {by}"] if by and f"by {by}" not in (event.reason or "") else []
     for one in metadata.get("decided", ()):
         whose = f" of {one['entity_id']}" if "entity_id" in one else ""
+        by = f" by {one['by']}" if one.get("by") else ""
         why = f" ({one['reason']})" if one.get("reason") else ""
-        told.append(f"{one['event']}{whose} by {one['by']}{why}")
+        ended = f": {one['ended_as']}" if one.get("ended_as") else ""
+        told.append(f"{one['event']}{whose}{by}{why}{ended}")
     return told
 
 

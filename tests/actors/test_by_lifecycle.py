@@ -26,7 +26,7 @@ from callboard.actors.commands import (
 )
 from callboard.actors.lifecycles import Lifecycles
 from callboard.actors.messages import Drain, WorkerDied
-from callboard.actors.records import BreakerRecord
+from callboard.actors.records import BreakerRecord, JobRecord
 from callboard.actors.spec import (
     Approval,
     Breaker,
@@ -422,7 +422,7 @@ def test_what_failed_and_can_only_be_told_as_cancelled_says_that_nobody_cancelle
     stage.settle()
     assert stage.state() == "failed"
     (last,) = [row for row in stage.kept.transitions if row.kind == "workstream" and row.to_state == "cancelled"]
-    assert (last.event, last.phase, last.metadata) == ("user_cancelled", "failed", {"ended_as": "failed"})
+    assert (last.event, last.phase, last.metadata["ended_as"]) == ("user_cancelled", "failed", "failed")
     why = "task 'unmet' was skipped: under orchestration all have to complete"
     assert last.reason == f"it failed, and nobody cancelled it: {why}"
     assert clean(stage) == []
@@ -606,6 +606,111 @@ def test_an_end_that_its_lifecycle_has_no_word_for_counts_as_what_it_was(phases:
         assert row.phase == record.state, row
         said = (row.metadata or {}).get("ended_as")
         assert said == (None if record.state in {Phase.COMPLETED, *phases} else record.state)
+
+
+ONLY_FROM_WORK = Machine(
+    "only_from_work",
+    "open",
+    states=(
+        State("open", Phase.PENDING, bounded_by="its dependencies"),
+        State("working", Phase.RUNNING, bounded_by="its limits"),
+        State("done", Phase.COMPLETED, terminal=True),
+        State("lost", Phase.FAILED, terminal=True),
+    ),
+    transitions=(T("open", "take", "working"), T("working", "finish", "done"), T("working", "lose", "lost")),
+)
+"""Of a lifecycle that knows no end of what has not begun."""
+OF_OTHERS = [*NAMES, "from work", "few"]
+IN_STATES: dict[str, dict[str, Any]] = {
+    "pending": {"depends_on": ["slow"]},
+    "held": {"hold": Approval()},
+    "waiting": {"wait": 1000},
+    "queued": {"capabilities": ["none"]},
+    "running": {},
+    "validating": {"checks": [Check(run="m:c")]},
+    "retrying": {"retry": Retry(max_attempts=9, base_delay=100)},
+    "circuit_open": {"tool": "t", "on_exhausted": "park", "retry": Retry(max_attempts=1)},
+}
+
+
+def beside(name: str, state: str, *more: Task) -> Stage:
+    """A task x by a lifecycle, in a state, in a workstream by the runtime's own."""
+    own = Lifecycle("from work", "task", ONLY_FROM_WORK, {})
+    scripts = {"slow": hangs, "x.check": hangs, "x": fails() if state in {"retrying", "circuit_open"} else hangs}
+    if state == "validating":
+        del scripts["x"]
+    optional = {} if name == "pipeline" else {"optional": True}
+    stage = Stage(lifecycles=Lifecycles([own, ending_in(Phase.CANCELLED)]), scripts=scripts)
+    x = Task("x", run="m:f", lifecycle=name, **IN_STATES[state], **optional)
+    stage.submit(flow(task("slow"), x, *more))
+    stage.advance(1)
+    return stage
+
+
+def told_of(stage: Stage, entity_id: str) -> list[dict[str, Any]]:
+    """What other rows than its own tell of its end."""
+    rows = [row.metadata or {} for row in stage.kept.transitions if row.entity_id != entity_id]
+    decided = [one for row in rows for one in row.get("decided", ()) if one.get("entity_id") == entity_id]
+    return [one for one in decided if "ended_as" in one]
+
+
+@pytest.mark.parametrize("name", OF_OTHERS)
+@pytest.mark.parametrize("state", IN_STATES)
+@pytest.mark.parametrize(
+    "command",
+    [SkipTask("why so", "emil"), Cancel("why so", by="emil"), Cancel("why so", by="emil", force=True)],
+    ids=["skip", "cancel", "force"],
+)
+@pytest.mark.parametrize("crash", [False, True])
+def test_each_end_in_a_workstream_of_the_runtimes_own_is_told_by_a_row(
+    name: str, state: str, command: Any, crash: bool
+) -> None:
+    stage = beside(name, state)
+    before = len(stage.kept.transitions)
+    if stage.command(stage.actor("x"), command) is not None:
+        return  # it is refused in that state, by every lifecycle
+    if crash:
+        stage = stage.after_crash()
+    stage.advance(30)
+    if "job" in stage.kernel.jobs:
+        stage.end(stage.token("slow"))
+        stage.settle()
+    stage.advance(100)
+    record = stage.task("x")
+    assert stage.kept.of(JobRecord)[0].finished_at is not None
+    own = [row for row in stage.kept.transitions[before:] if row.entity_id == "job@1/x"]
+    told = told_of(stage, "job@1/x")
+    assert len(told) == (not own), (own, told)
+    if told:
+        assert told[0]["ended_as"] == record.state
+    rows = stage.kept.transitions[before:]
+    assert "emil" in repr([row.metadata for row in rows])
+    assert "why so" in repr([(row.reason, row.metadata) for row in rows])
+    assert stage.audit() == []
+
+
+@pytest.mark.parametrize("name", OF_OTHERS)
+def test_an_end_that_nobody_asked_for_is_told_by_a_row_as_well(name: str) -> None:
+    stage = beside(name, "pending")
+    stage.cancel(stage.kernel.jobs["job"], force=True)
+    stage.settle()
+    own = [row for row in stage.kept.transitions if row.entity_id == "job@1/x" and row.event != "create"]
+    told = told_of(stage, "job@1/x")
+    assert len(told) == (not own)
+    assert [(one["ended_as"], "by" in one) for one in told] == [("cancelled", False)] * len(told)
+    assert stage.audit() == []
+
+
+def test_of_very_many_ends_that_nobody_asked_for_none_pushes_out_what_somebody_decided() -> None:
+    many = [task(f"later-{number}", "slow", lifecycle="orchestration", optional=True) for number in range(300)]
+    stage = beside("orchestration", "pending", *many)
+    assert stage.command(stage.actor("x"), SkipTask("why so", "emil")) is None
+    stage.cancel(stage.kernel.jobs["job"], force=True)
+    stage.settle()
+    (told,) = told_of(stage, "job@1/x")
+    assert (told["by"], told["ended_as"]) == ("emil", "skipped")
+    assert max(len((row.metadata or {}).get("decided", ())) for row in stage.kept.transitions) <= 100
+    assert stage.state() == "cancelled"
 
 
 def _without(*rows: T, states: tuple[State, ...] | None = None, machine: Machine = REVIEWED) -> Lifecycle:

@@ -409,6 +409,19 @@ def test_due_times_are_told_in_the_zone_of_who_reads_and_with_its_name(
     }.items()
 
 
+def test_the_history_of_a_task_shows_the_end_that_its_lifecycle_has_no_row_for(cli: Cli, live: Live) -> None:
+    late = Task("x", command=["true"], depends_on=["slow"], lifecycle="orchestration", optional=True)
+    job = live.submit("j", Task("slow", command=["x"]), late)
+    assert cli("skip", "j/x", "--by", "emil", "--reason", "why so").code == 0
+    assert cli("cancel", "j", "--force").code == 0
+    live.portal.call(job.wait)
+
+    told = cli("history", "j", "x").out
+    assert "workstream  j@1" in told
+    assert "skip of j@1/x by emil (why so): skipped" in told
+    assert "of j@1/x" not in cli("history", "j", "slow").out
+
+
 def test_when_something_was_decided_is_told_in_the_zone_of_who_reads(
     cli: Cli, live: Live, in_kolkata: Callable[[float], str]
 ) -> None:
