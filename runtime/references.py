@@ -230,7 +230,7 @@ class EntityRef:
             raise
 
     async def _fire(self, message: Fire) -> Any:
-        handle, event = self._handle, message.event
+        handle, event = self._handle, str(message.event)  # which may be a member of an enumeration
         parts, asks = await self._looked(event)
         away = self._away if self._away is not None and handle.elsewhere else None
         if away is not None:

@@ -34,6 +34,7 @@ from callboard import (
     Workstream,
 )
 from callboard.actors.dead_letters import Reason
+from callboard.machines import Event
 from callboard.runtime.references import EntityRef
 
 pytestmark = pytest.mark.anyio
@@ -135,6 +136,8 @@ async def test_what_people_may_not_fire_is_refused_with_the_reason(runtime: Runt
     with pytest.raises(InvalidTransitionError, match="The runtime fires 'validate' itself"):
         await job.ref.ask(Fire("validate"))
     assert job.task("deploy").record.state == "held"
+    with pytest.raises(InvalidTransitionError, match="The runtime fires 'time_out' itself"):
+        await ref.ask(Fire(Event.TIME_OUT))
     counted = runtime.metrics().rejected
     assert counted["task", "held", "start"] == counted["task", "held", "skip"] == 1
     assert counted["task", "held", "(other)"] == 2  # "aprove", "retry"
