@@ -152,7 +152,7 @@ def _refuse_a_second(
     from ..same import SAME  # noqa: PLC0415 - heavy
     from ..submissions import taken  # noqa: PLC0415 - heavy
     from .functions import refuse_unless_found  # noqa: PLC0415
-    from .reading import LIVING, reading_if_used  # noqa: PLC0415
+    from .reading import LIVING, owner_of, reading_if_used  # noqa: PLC0415
 
     with reading_if_used(journal) as reader:
         if reader is None:
@@ -166,10 +166,11 @@ def _refuse_a_second(
                 raise Trouble(str(refused))
         for job in reader.jobs(states=LIVING, limit=10_000):
             if job.name == asked.workstream.name and job.id != job_id:
+                owner = owner_of(journal)
+                way = "Finish it with `callboard resume`" if owner is None else f"It is run by {owner}: wait for it"
                 raise Trouble(
-                    f"{asked.workstream.name!r} is unfinished in {in_words(journal)}, as job {job.id}. Finish it with "
-                    f"`callboard resume`, give it up with `callboard cancel {job.id}`, or use another journal "
-                    "(--journal FILE)."
+                    f"{asked.workstream.name!r} is unfinished in {in_words(journal)}, as job {job.id}. {way}, give it "
+                    f"up with `callboard cancel {job.id}`, or use another journal (--journal FILE)."
                 )
         refuse_unless_found(reader, journal)
 

@@ -200,11 +200,14 @@ def test_killed_in_the_middle_and_resumed(cli: Cli, gated: Path, program: Progra
     _wait_for(running, "first started")
     assert "running" in cli("status", "j1").out  # while it lives
     assert cli("check").code == 0
+    told = cli("run", "gated.toml")
+    assert told.code == 2
+    assert f"as job j1. It is run by process {running.pid}: wait for it, give it up" in " ".join(told.err.split())
     running.kill()
     running.communicate()
     told = cli("run", "gated.toml")
     assert told.code == 2
-    assert "'gated' is unfinished in callboard.db, as job j1" in told.err
+    assert "'gated' is unfinished in callboard.db, as job j1. Finish it with `callboard resume`" in told.err
     (gated / "gate").touch()
     told = cli("resume", "--jsonl", "log.jsonl")
     assert told.code == 0
