@@ -17,8 +17,9 @@ Rules:
   is left ends as cancelled.
 - Genuine is what a cancel scope around the runner says. asyncio lets anybody cancel a task, also a body its own: such a
   stray cancel ends that body as failed and that runner without a word, and others take its place.
-- A body may swallow its cancellation. It is delivered a few times at once, and then after pauses that grow, a bounded
-  number of times: such a body costs next to nothing, and its scope is none that is delivered anew in every turn.
+- A body may swallow its cancellation, and so may a task that it waits for. It is delivered a few times at once, and
+  then after pauses that grow, a bounded number of times: such a body costs next to nothing, and its scope is none that
+  is delivered anew in every turn.
 - A body that is abandoned is left where it waits: nothing of it is run any more, but what closing a coroutine runs, and
   its runner is free. What it has shielded is not spared: its time is over. One that waits for what cannot be
   interrupted (under trio a thread, or a nursery of its own) is left to the event loop.
@@ -98,7 +99,7 @@ class Running(Generic[T]):
         self.cancelled = True
         if self._runner is not None:
             self._runner.pool.left.stopped = True
-            self._runner.scope.cancel()
+            self._runner.cancel()
 
     def abandon(self, turns: int = _TURNS) -> None:
         """Cancel the body, and leave it where it waits if it has not ended after so many turns of the loop."""
@@ -383,9 +384,13 @@ class _Runner:
         """Call it on the loop, in so many seconds."""
         raise NotImplementedError
 
+    def cancel(self) -> None:
+        """Have the body cancelled."""
+        self.scope.cancel()
+
     def count_delivery(self) -> None:
         """The cancellation of the body is raised in it, once more: if it goes on, it has its peace for a while."""
-        if self.brake.shield or any(scope.shield for scope in self._scopes_of_body()):
+        if self.brake.shield or self._is_shielded():
             return  # that was another one, of a scope of its own: so trio ends what sleeps
         self._delivered = delivered = self._delivered + 1
         if delivered < _AT_ONCE:
@@ -398,6 +403,9 @@ class _Runner:
     def _deliver_again(self, brake: anyio.CancelScope) -> None:
         if brake is self.brake:
             brake.shield = False
+
+    def _is_shielded(self) -> bool:
+        return any(scope.shield for scope in self._scopes_of_body())
 
     def drop(self) -> None:
         """Have the cancellation reach the body whatever it has shielded: it is left there."""
@@ -425,7 +433,7 @@ class _Runner:
 
 
 class _AsyncioRunner(_Runner):
-    __slots__ = ("_asyncio", "_loop", "_task", "_wakeup")
+    __slots__ = ("_asyncio", "_dropped", "_loop", "_task", "_wakeup")
 
     def __init__(self, pool: RunnerPool) -> None:
         import asyncio  # noqa: PLC0415 - only where it is the loop
@@ -435,6 +443,7 @@ class _AsyncioRunner(_Runner):
         self._loop = asyncio.get_running_loop()
         self._wakeup = self._loop.create_future()
         self._task: asyncio.Task[Any] | None = None
+        self._dropped: anyio.CancelScope | None = None  # the brake of a body that is to be left where it waits
 
     def _begin(self) -> None:
         self._task = self._asyncio.current_task()
@@ -462,6 +471,38 @@ class _AsyncioRunner(_Runner):
 
     def later(self, seconds: float, func: Callable[[], None]) -> None:
         self._loop.call_later(seconds, func)
+
+    def cancel(self) -> None:
+        super().cancel()
+        self._look(self.brake, self._delivered, 0)
+
+    def drop(self) -> None:
+        self._dropped = self.brake
+        super().drop()
+        self._look(self.brake, self._delivered, 0)
+
+    def _deliver_again(self, brake: anyio.CancelScope) -> None:
+        super()._deliver_again(brake)
+        self._look(brake, self._delivered, 0)
+
+    def _look(self, brake: anyio.CancelScope, delivered: int, turns: int) -> None:
+        """See in each turn whether what is delivered is raised in the body. Where it is not, a task that the body waits
+        for has swallowed it, and is cancelled anew in every turn: that counts, too.
+        """
+        if brake is not self.brake or brake.shield or not self.scope.cancel_called:
+            return
+        if self._is_shielded():
+            self.later(
+                _PAUSE, lambda: self._look(brake, self._delivered, 0)
+            )  # nothing is delivered until it no longer is
+        elif self._delivered != delivered or turns < _AT_ONCE:
+            again = turns + 1 if self._delivered == delivered else 0
+            self.pool.line.post(self._look, brake, self._delivered, again)
+        else:
+            self._delivered = max(self._delivered, _AT_ONCE - 1)
+            self.count_delivery()
+            if self._dropped is brake and self._delivered >= _AT_ONCE + _DELIVERIES:
+                self.later(_PAUSE * 2**_DELIVERIES, lambda: self._deliver_again(brake))  # until it can be left there
 
     def _scope_around(self, scope: Any) -> Any:
         return getattr(scope, "_parent_scope", None)

@@ -104,6 +104,54 @@ async def test_a_cancellation_that_is_swallowed_is_delivered_a_few_times(body: C
     assert pool.runners == 0
 
 
+async def test_a_cancellation_that_a_task_of_the_body_swallows_is_delivered_a_few_times(
+    anyio_backend_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is raised in the task that the body waits for, and never in the body."""
+    if anyio_backend_name != "asyncio":
+        pytest.skip("a task of asyncio's own")
+    import asyncio
+
+    monkeypatch.setattr("callboard.runtime.runners._PAUSE", 0.0005)
+    tasks: list[asyncio.Task[None]] = []
+    stubborn = True
+
+    async def child() -> None:
+        while stubborn:
+            try:
+                await asyncio.sleep(1_000)
+            except asyncio.CancelledError:
+                raised.append("child")
+
+    async def body() -> None:
+        tasks.append(asyncio.create_task(child()))
+        await asyncio.wait_for(tasks[0], None)
+        left.append("body")
+        await anyio.sleep_forever()
+
+    async with anyio.create_task_group() as group:
+        pool, ends = RunnerPool(group), Ends()
+        running = pool.submit(body, ends)
+        await until(lambda: tasks)
+        await anyio.wait_all_tasks_blocked()
+        running.cancel()
+        await until(lambda: raised)
+        at_once = len(raised)
+        await until(lambda: len(raised) > at_once)  # it is told again, after a pause
+        running.abandon()
+        for _ in range(2_000):
+            await checkpoint()
+        stubborn = False
+        assert len(raised) < 500, len(raised)  # and not in each turn
+        await until(lambda: ends.told)  # once that lets go the body is left, as any other
+        assert isinstance(ends.told[0][1], BodyCancelled)
+        pool.submit(checkpoint, ends)
+        await until(lambda: len(ends.told) == 2)
+        pool.close()
+    assert pool.runners == 0
+    await tasks[0]
+
+
 @pytest.mark.parametrize("body", STUBBORN, ids=lambda body: body.__name__)
 async def test_one_that_is_abandoned_is_left_and_its_runner_is_free(body: Callable[[], Awaitable[None]]) -> None:
     with anyio.fail_after(20):
