@@ -70,6 +70,11 @@ def importing(check: Check) -> list[str] | None:
     return None
 
 
+def title_of_import(check: Check) -> str:
+    """What errors call the command of `importing`: as it was asked for, and not by the program that does it."""
+    return f"imports {check.imports}" if check.imports is not None else f"imports_js {check.imports_js}"
+
+
 def _began(record: TaskRecord | WorkstreamRecord) -> float:
     """No later than when the present attempt began (UTC epoch seconds)."""
     started = record.started_at or 0.0

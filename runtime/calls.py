@@ -34,7 +34,7 @@ from ..actors.task_record import TaskRecord
 from ..actors.theirs import contained, text_of
 from ..actors.times import seconds
 from ..actors.turn import RunHook, StartCall, folder_of
-from .acceptance import importing, looked_at
+from .acceptance import importing, looked_at, title_of_import
 from .bodies import Bodies, BodyNotFound, NoPath, kind_of, located
 from .desk import ApprovalDesk
 from .engines.bodies import takes_context
@@ -536,7 +536,7 @@ def _part_of(entity: TaskActor | WorkstreamActor, effect: StartCall) -> Part:
 def _words(part: Part) -> dict[str, Any]:
     """The command of a part of a specification, as `CommandCall` takes it."""
     if isinstance(part, Check) and (argv := importing(part)) is not None:
-        return {"argv": argv}
+        return {"argv": argv, "called": title_of_import(part)}
     if isinstance(part.command, str):
         return {"shell": part.command}
     return {"argv": list(part.command or ())}

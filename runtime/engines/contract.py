@@ -46,7 +46,7 @@ class CommandCall(msgspec.Struct, frozen=True, kw_only=True):
     env is added to the runtime's own environment. Standard input is empty. Both output streams go, in order,
     to `output_path` (None: counted and shown, not kept), of which at most `output_limit` bytes are kept: the
     head and the tail. No folder below `output_root` may be a link. mask: hides secrets in all that is kept or shown of
-    it.
+    it. called: what errors call it, where its own line would tell nobody anything.
     """
 
     argv: list[str] = []
@@ -58,6 +58,7 @@ class CommandCall(msgspec.Struct, frozen=True, kw_only=True):
     output_root: Path | None = None
     output_limit: int = 1_048_576
     mask: Mask | None = None
+    called: str | None = None
 
 
 class ProcessCall(msgspec.Struct, frozen=True, kw_only=True):

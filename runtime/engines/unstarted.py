@@ -39,7 +39,7 @@ _WAY_OUT = "hand large things over in a file, and its path to the command"
 
 def title_of(command: CommandCall) -> str:
     """A command as it is told of."""
-    text = command.shell if command.shell is not None else shlex.join(command.argv)
+    text = command.called or (command.shell if command.shell is not None else shlex.join(command.argv))
     return f"`{clean(text, 200)}`"
 
 

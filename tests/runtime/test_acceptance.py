@@ -111,7 +111,7 @@ async def test_why_a_javascript_module_does_not_import_is_told(tmp_path: Path, w
         (tmp_path / "m.mjs").write_text(text, encoding="utf-8")
     state, error = await outcome(tmp_path, Task("a", run=writes, checks=[Check(imports_js="./m.mjs")]))
     assert state == "failed"
-    assert f" exited with 1 (expected: 0): cannot import ./m.mjs: {reason}" in (error or "")
+    assert f"`imports_js ./m.mjs` exited with 1 (expected: 0): cannot import ./m.mjs: {reason}" in (error or "")
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,8 @@ async def test_why_a_python_module_does_not_import_is_told(tmp_path: Path, text:
     (tmp_path / "module_of_a_check.py").write_text(text, encoding="utf-8")
     state, error = await outcome(tmp_path, Task("a", run=writes, checks=[Check(imports="module_of_a_check")]))
     assert state == "failed"
-    assert f" exited with 1 (expected: 0): cannot import module_of_a_check: {reason}" in (error or "")
+    told = f"`imports module_of_a_check` exited with 1 (expected: 0): cannot import module_of_a_check: {reason}"
+    assert told in (error or "")
 
 
 async def test_without_node_that_is_what_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
