@@ -28,6 +28,8 @@ from enum import StrEnum
 
 from msgspec import Struct
 
+from ..machines.machine import answers_later
+from .theirs import shown
 from .times import number, seconds
 
 __all__ = ["Directive", "Restart", "RestartCount", "Strategy", "Supervision", "restart_always"]
@@ -87,6 +89,10 @@ class Supervision(Struct, frozen=True):
         least, most = times["backoff_min"], times["backoff_max"]
         if least is not None and most is not None and least > most:
             findings.append(f"backoff_min={self.backoff_min}, backoff_max={self.backoff_max}: 0 <= min <= max")
+        if not callable(self.decide) or answers_later(self.decide):
+            findings.append(
+                f"decide={shown(self.decide)}: a plain function of the error, which returns a Directive at once"
+            )
         if findings:
             msg = "Supervision: " + "; ".join(findings)
             raise ValueError(msg)

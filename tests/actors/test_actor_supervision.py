@@ -408,3 +408,20 @@ def test_what_the_siblings_of_a_restart_are_told_meanwhile_is_kept_and_a_stop_of
     bench.after(5)
     assert [ref.stopped for ref in children] == [False, False, True]
     assert ("two", "kept") in bench.record
+
+
+async def decides_later(error: BaseException) -> Directive:
+    return Directive.RESUME
+
+
+def decides_never(error: BaseException) -> Any:
+    """Is a generator function: a call of it runs nothing."""
+    yield Directive.RESUME
+
+
+@pytest.mark.parametrize("decide", [decides_later, decides_never, 5, None])
+def test_who_could_not_decide_is_refused_when_it_is_given(decide: Any) -> None:
+    with pytest.raises(
+        ValueError, match=r"decide=.*: a plain function of the error, which returns a Directive at once"
+    ):
+        Supervision(decide=decide)
