@@ -25,10 +25,11 @@ from ..actors.commands import Barrier, Command, Reply, Request
 from ..actors.job import JobActor
 from ..actors.kernel import Kernel
 from ..actors.machine_actor import retire
+from ..actors.machine_kind import FireFailed
 from ..actors.messages import CLOCK_SET, Continue, Message, TimerFired, WorkerBeat
 from ..actors.notices import Notice, NoticeRecord, Severity
 from ..actors.spec import Task, Workstream
-from ..actors.theirs import called, origins, said, set_traceback
+from ..actors.theirs import called, is_a, origins, said, set_traceback
 from ..actors.transitions import Transitioned
 from ..actors.turn import (
     NO_ENGINE,
@@ -330,7 +331,9 @@ class Host:
             self._count()
             self.counting.set_back(float(notice.facts["seconds"]))
         if notice.error is not None and notice.kind != "runtime" and "traceback" not in notice.facts:
-            traceback = traceback_of(notice.error)  # of a function of the application's, which raised it about that
+            error = notice.error  # of a function of the application's, which raised it, or what a machine says it by
+            by = error.__cause__ if is_a(error, FireFailed) else None
+            traceback = traceback_of(error if by is None else by)
             notice = replace(notice, facts={**notice.facts, "traceback": traceback})
         mask = self.secrets.all
         if mask is not None:
