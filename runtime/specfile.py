@@ -90,7 +90,8 @@ def load(
         raise SpecificationError(with_lines(found, lines), str(path))
     words = Words(layout, given)
     workstream = words.workstream
-    folder = str(path.absolute().parent / (workstream.folder or ""))
+    lies_in = path.absolute().parent  # once: a module that is imported may change the working folder
+    folder = str(lies_in / (workstream.folder or ""))
     known = within(Lifecycles(resolve=None if functions is None else find), folder)
     if lifecycle is not None:
         wrong = _not_there(lifecycle, known)
@@ -106,7 +107,7 @@ def load(
     if found:
         raise SpecificationError(with_lines(found, lines), str(path))
     workers = None if workers is None else [by_place(worker, folder) for worker in workers]
-    return RunFile(by_place(_placed(workstream, path.absolute().parent), folder), workers, path)
+    return RunFile(by_place(_placed(workstream, lies_in), folder), workers, path)
 
 
 def _with_dag(data: dict[str, Any], path: Path) -> list[Finding]:

@@ -13,8 +13,18 @@ DEFAULT = str(JOURNAL)
 Journal = Annotated[str, typer.Option("--journal", "-j", metavar="FILE", help=THE_JOURNAL, show_default=True)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one object per line.")]
 Plain = Annotated[bool, typer.Option("--plain", help="Print plain lines, also on a terminal.")]
+
+
+def _as_typed_here(path: Path | None) -> Path | None:
+    """Absolute from now on: a module that is imported may change the working folder."""
+    return None if path is None else path.expanduser().absolute()
+
+
 JsonLog = Annotated[
-    Path | None, typer.Option("--jsonl", metavar="FILE", help="Also write the log of transitions to FILE, as JSONL.")
+    Path | None,
+    typer.Option(
+        "--jsonl", metavar="FILE", callback=_as_typed_here, help="Also write the log of transitions to FILE, as JSONL."
+    ),
 ]
 Node = Annotated[
     str | None,

@@ -926,3 +926,16 @@ async def main():
 if __name__ == "__main__":
     anyio.run(main)
 """
+
+
+def test_a_module_beside_the_file_may_change_the_folder_while_it_is_imported(cli: Cli, folder: Path) -> None:
+    """The file's folder, the journal and the log were typed before: they are where they were meant."""
+    (folder / "data").mkdir()
+    (folder / "moves.py").write_text("import os\nos.chdir('data')\n\ndef go(task):\n    return os.getcwd()\n")
+    tasks = ['name = "a"\nrun = "moves:go"', 'name = "b"\nrun = "moves:go"\nengine = "process"']
+    (folder / "moving.toml").write_text('name = "m"\n' + "".join(f"[[tasks]]\n{task}\n" for task in tasks))
+    command = [*PROGRAM, "run", "moving.toml", "--id", "m", "--jsonl", "log.jsonl", "--plain"]
+    done = subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert {path.name for path in folder.iterdir()} >= {"callboard.db", "log.jsonl"}
+    assert not [*(folder / "data").iterdir()]
