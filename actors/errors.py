@@ -71,7 +71,8 @@ class CircuitOpen(InvalidTransitionError):  # noqa: N818 - a state, as people ca
 
     def __str__(self) -> str:
         return (
-            f"task: 'reset' was refused in state {str(self.state)!r}, since its tool {self.tool!r} is not healthy. "
+            f"{self.machine}: {str(self.event)!r} was refused in state {str(self.state)!r}, since its tool "
+            f"{self.tool!r} is not healthy. "
             f"{retry_in(self.retry_in).capitalize()}, or reset the breaker of the tool."
         )
 

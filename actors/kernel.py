@@ -42,6 +42,7 @@ from .messages import (
 )
 from .names import node_of
 from .notices import Notice
+from .refusals import in_its_words
 from .requests import keep_request
 from .spec import Defaults, Tool, Workstream
 from .staging import Staging
@@ -258,17 +259,24 @@ class Kernel(Staging):
         except InvalidTransitionError as refusal:
             if self.turn.before or self.turn.queue:  # half of it is done already
                 raise
-            self.count_refusal(refusal, entity.known_events)
-            self.effect(Answer(reply, None, refusal))
+            self.refuse(reply, refusal, entity)
         except (FireFailed, MachineNotFound) as refusal:
             self.effect(Answer(reply, None, refusal))
         else:
             self.done(reply, entity, entity.answer())
 
+    def refuse(self, reply: Reply, refusal: InvalidTransitionError, entity: Entity[Any]) -> None:
+        """Answer that the state does not allow it, in the words of what the entity runs by, and count that."""
+        stream: Entity[Any] | None = getattr(entity, "stream", None) if entity.record.kind == "job" else None
+        about = stream if stream is not None and refusal.machine == stream.machine.name else entity
+        in_its_words(refusal, about.record, self.lifecycles)
+        self.count_refusal(refusal, about.known_events)
+        self.effect(Answer(reply, None, refusal))
+
     def count_refusal(self, refusal: InvalidTransitionError, known: Container[str]) -> None:
         """Count what a state did not allow. What no machine knows, or knows too much of, counts as one."""
         machine, state, event = refusal.machine, str(refusal.state), str(refusal.event)
-        if event not in known:
+        if refusal.in_own_words.event not in known:
             event = OTHER
         if (machine, state, event) not in self.rejected and len(self.rejected) >= KINDS_COUNTED:
             machine = state = event = OTHER

@@ -26,6 +26,7 @@ from .commands import NextRun, Submit
 from .errors import AttemptOver
 from .job import JobActor
 from .records import JobRecord
+from .refusals import in_its_words
 from .runs import NOTHING, Kept, kept_of
 from .turn import Answer
 
@@ -70,7 +71,8 @@ def next_run(kernel: Kernel, message: NextRun) -> None:
     before = message.job
     word = "skip" if message.skip is not None else "retry"
     if (refusal := _too_late(kernel, before, word)) is not None:
-        kernel.effect(Answer(message.reply, None, refusal))
+        record = kernel.jobs[before.id].record if before.id in kernel.jobs else before
+        kernel.effect(Answer(message.reply, None, in_its_words(refusal, record, kernel.lifecycles)))
         return
     parent = _attempt(kernel, message.parent)
     named = message.again is not None or message.skip is not None

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from types import CodeType
-from typing import Any, Final, Literal, TypeAlias, TypeVar, cast
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar, cast
 
 import msgspec
 
@@ -93,6 +93,15 @@ class Finding(msgspec.Struct, frozen=True):
     text: str
 
 
+class Own(NamedTuple):
+    """A refusal in the runtime's own words. kind: of its entity."""
+
+    kind: str
+    event: str
+    state: str
+    allowed: frozenset[str]
+
+
 class InvalidTransitionError(ValueError):
     """The state does not know the event. Nothing changed; `allowed` holds the events that it does know.
 
@@ -101,6 +110,8 @@ class InvalidTransitionError(ValueError):
     """
 
     subject: str | None = None
+    own: Own | None = None
+    """What it is in the runtime's own words, where it was said in those of another lifecycle."""
 
     def __init__(self, machine: str, state: str, event: str, allowed: frozenset[str], advice: str = "") -> None:
         super().__init__(machine, state, event, allowed, advice)
@@ -117,6 +128,21 @@ class InvalidTransitionError(ValueError):
         if not self.allowed:
             return f"{tried}. {self.advice}" if self.advice else f"{tried}: nothing leaves it. {_NEW_RUN}"
         return " ".join(filter(None, [f"{tried}. Possible there: {', '.join(sorted(self.allowed))}.", self.advice]))
+
+    @property
+    def in_own_words(self) -> Own:
+        """Event, state and allowed events in the runtime's own words, by whatever lifecycle its entity runs."""
+        return self.own or Own(self.machine.rpartition(".")[2], str(self.event), str(self.state), self.allowed)
+
+    @property
+    def kind(self) -> str:
+        """What kind of an entity refused it; of a machine of the application's, the machine's name."""
+        return self.in_own_words.kind
+
+    def say(self, machine: str, state: str, event: str, allowed: frozenset[str]) -> None:
+        """Say it in the words of another machine: that of the lifecycle which its entity runs by."""
+        self.own = self.in_own_words
+        self.machine, self.state, self.event, self.allowed = machine, state, event, allowed
 
     @property
     def _who(self) -> str:

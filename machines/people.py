@@ -104,14 +104,14 @@ def asked_of(kind: str, lifecycle: Lifecycle | None = None) -> dict[str, Asks]:
         meant = asks
         if own == E.CANCEL and lifecycle.events.get(E.CANCEL_GRACEFUL):
             meant = msgspec.structs.replace(asks, force=True)
-        for word, place in _words(lifecycle, own).items():
+        for word, place in words_of(lifecycle, own).items():
             if not _is_the_runtimes(lifecycle, word, place) and place < places.get(word, (place + 1, asks))[0]:
                 places[word] = place, meant
     return {word: meant for word, (_, meant) in places.items()}
 
 
-def _words(lifecycle: Lifecycle, own: str) -> dict[str, int]:
-    """What a lifecycle fires for an own event, by the order in which it tries that."""
+def words_of(lifecycle: Lifecycle, own: str) -> dict[str, int]:
+    """What a lifecycle fires for an own event: each word, with its place in the order in which they are tried."""
     told = lifecycle.events.get(own, ())
     if own == E.SKIP and "operator" in lifecycle.skips:
         told = (lifecycle.skips["operator"],)
@@ -121,5 +121,5 @@ def _words(lifecycle: Lifecycle, own: str) -> dict[str, int]:
 def _is_the_runtimes(lifecycle: Lifecycle, word: str, place: int) -> bool:
     """Whether a word tells of something that nobody says, rather than of what somebody does."""
     timed = any(str(entry.event) == word for entry in lifecycle.machine.timed)
-    others = (_words(lifecycle, own).get(word) for own in lifecycle.events if own not in PEOPLE[lifecycle.kind])
+    others = (words_of(lifecycle, own).get(word) for own in lifecycle.events if own not in PEOPLE[lifecycle.kind])
     return any(other < place or (timed and other == place) for other in others if other is not None)

@@ -21,11 +21,11 @@ from ..actors.errors import CircuitOpen
 from ..actors.messages import Message
 from ..actors.protection import refusal
 from ..actors.records import JobRecord, WorkstreamRecord
+from ..actors.refusals import in_its_words
 from ..actors.task_record import AttemptRecord, TaskRecord
 from ..actors.theirs import plain_text, shown
 from ..actors.transitions import Transitioned
 from ..machines import InvalidTransitionError
-from ..machines.job import JOB
 from ..machines.task import TASK
 from ..machines.workstream import WORKSTREAM
 from .approvals import PendingApproval, pending_of
@@ -52,9 +52,12 @@ RECOVERED_KEPT = 100
 
 def _in_words(refused: InvalidTransitionError, word: str, rule: str) -> InvalidTransitionError:
     """What a task refused, by the word that was tried, and with those that it takes."""
-    can = ", ".join(commands_of("task", refused.allowed))
+    can = ", ".join(commands_of("task", refused.in_own_words.allowed))
     advice = f"{rule} Commands there: {can}." if can else ""
-    return InvalidTransitionError(refused.machine, refused.state, word, refused.allowed, advice)
+    error = InvalidTransitionError(refused.machine, refused.state, word, refused.allowed, advice)
+    if refused.own is not None:
+        error.own = refused.own
+    return error
 
 
 class JobHandle:
@@ -272,11 +275,13 @@ class JobHandle:
         stream = None if self._actor is None else self._actor.stream
         if event in {"approve", "reject"}:
             if task is not None:
-                return refusal(TASK, self.task_record(task), event)
+                held = self.task_record(task)
+                return in_its_words(refusal(TASK, held, event), held, self._runtime.lifecycles)
             if (record := self._stream if stream is None else stream.record) is not None:
-                return refusal(WORKSTREAM, record, event)
-        machine, state = (JOB, self.state) if task is None else (TASK, str(self.task_record(task).state))
-        return InvalidTransitionError(machine.name, state, event, frozenset())
+                return in_its_words(refusal(WORKSTREAM, record, event), record, self._runtime.lifecycles)
+        ended = self.record if task is None else self.task_record(task)
+        error = InvalidTransitionError(ended.kind, str(ended.state), event, frozenset())
+        return in_its_words(error, ended, self._runtime.lifecycles)
 
     def approvals(self) -> list[PendingApproval]:
         """What of it waits for people now: for whom, and until when."""

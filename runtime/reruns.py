@@ -17,6 +17,7 @@ import msgspec
 from ..actors.commands import NextRun, Reply
 from ..actors.messages import Message
 from ..actors.records import JobRecord, RequestRecord, WorkstreamRecord
+from ..actors.refusals import in_its_words
 from ..actors.schema import did_you_mean
 from ..actors.spec import Workstream
 from ..actors.submissions import no_next_run
@@ -86,7 +87,8 @@ async def run_again(
         state = living.record.state if living is not None else "" if record is None else record.state
         if loaded is not None and (state != "completed" or again or skip):
             return None
-        return no_next_run(state, word)
+        refusal, about = no_next_run(state, word), record if living is None else living.record
+        return refusal if about is None else in_its_words(refusal, about, runtime.lifecycles)
 
     async def own(known: Known) -> RequestRecord | None:
         """Of several nodes, be the one that runs it again; and see what it has come to, if others did so before."""

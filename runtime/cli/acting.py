@@ -22,6 +22,9 @@ from .terminal import echo, echo_json
 from .trouble import BAD_INPUT, FAILED, INTERNAL, LATER, Trouble
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ...actors.base_record import Record
     from ...actors.records import JobRecord
     from ...actors.task_record import TaskRecord
     from ..control.told import Answered
@@ -250,11 +253,13 @@ class JournalAct(Act):
             if row.verb == "retry":
                 refuse_completed(reader, row, shown)
             named = not verb.event or "approval" in row.arguments
-            states = [] if named else states_of(reader, row.kind, row.target)
-        if not states or any(verb.event in MACHINES[kind].valid_events(state) for kind, state in states):
+            about = [] if named else meant_by(reader, row.kind, row.target)
+        knows = [(one.kind, MACHINES[one.kind].valid_events(str(one.state))) for one in about]
+        if not about or any(verb.event in events for _, events in knows):
             return None
-        told = "; ".join(f"its {kind} is {state}" if kind != row.kind else f"it is {state}" for kind, state in states)
-        can = {word for kind, state in states for word in commands_of(kind, MACHINES[kind].valid_events(state))}
+        whose = ("it" if one.kind == row.kind else f"its {one.kind}" for one in about)
+        told = "; ".join(f"{who} is {one.shown}" for who, one in zip(whose, about, strict=True))
+        can = {word for kind, events in knows for word in commands_of(kind, events)}
         possible = f"possible there: {', '.join(sorted(can))}" if can else "nothing leaves that"
         raise Trouble(f"{row.verb} {shown} is not possible: {told}; {possible}.", FAILED)
 
@@ -269,18 +274,18 @@ def acting(place: Place, verb: str, *, request_id: str | None, timeout: float, a
     return BoardAct(place, verb, **common)
 
 
-def states_of(reader: Asked, kind: str, target: str) -> list[tuple[str, str]]:
-    """The kinds and states of what a command to that target may be about: of a job also its workstream."""
+def meant_by(reader: Asked, kind: str, target: str) -> Sequence[Record]:
+    """The records of what a command to that target may be about: of a job also its workstream."""
     if kind == "breaker":
-        return [("breaker", str(breaker.state)) for breaker in reader.breakers() if breaker.name == target]
+        return [breaker for breaker in reader.breakers() if breaker.name == target]
     job_id, _, name = ("", "", "") if kind == "job" else target.rpartition("/")
     job = reader.job(job_id or target)
     last = None if job is None else job.last_of(reader.workstreams(job.id))
     if job is None or last is None:
         return []
     if name:
-        return [("task", str(task.state)) for task in reader.tasks(last.key) if task.name == name]
-    return [("job", str(job.state)), ("workstream", str(last.state))]
+        return [task for task in reader.tasks(last.key) if task.name == name]
+    return [job, last]
 
 
 def address(named: Found) -> str:

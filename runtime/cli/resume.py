@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..places import Store, in_words, target_of
-from .acting import TIMEOUT, Act, By, JournalAct, Reason, RequestId, Timeout, acting, address, find, states_of
+from .acting import TIMEOUT, Act, By, JournalAct, Reason, RequestId, Timeout, acting, address, find, meant_by
 from .boards import Board, Place
 from .control import job_or_task
 from .nodes import seat
@@ -74,7 +74,7 @@ def _said(act: Act, target: str, reason: str, by: str | None) -> bool:
         return False
     with reading(act.journal) as reader:
         named = find(reader, target)
-        paused = any(state == "paused" for _, state in states_of(reader, named.kind, address(named)))
+        paused = any(one.state == "paused" for one in meant_by(reader, named.kind, address(named)))
         paused |= any(row.verb == "pause" and row.target == named.id for row in reader.inbox())  # it will be
     if named.state == "completed":
         raise Trouble(

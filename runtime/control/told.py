@@ -20,6 +20,7 @@ from ...actors.protection import DecisionConflict, DecisionRefused
 from ...actors.theirs import said
 from ...actors.transitions import Transitioned
 from ...machines import GuardRejected, InvalidTransitionError
+from ...machines.machine import Own
 from ..requests import RequestIdReused
 
 
@@ -39,6 +40,7 @@ class Refused(msgspec.Struct, frozen=True, omit_defaults=True):
     guards: list[str] | None = None
     tool: str | None = None
     retry_in: float = 0.0
+    own: Own | None = None
 
 
 class Answered(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -101,6 +103,8 @@ def refusal_of(machine: str, state: str, allowed: list[str], more: Refused) -> I
         error = InvalidTransitionError(*said, more.advice or "")
     if more.subject is not None:
         error.subject = more.subject
+    if more.own is not None:
+        error.own = more.own
     return error
 
 
@@ -127,7 +131,7 @@ def in_zone(answered: Answered, when: Callable[[float], str]) -> str:
 
 def _more(error: InvalidTransitionError) -> Refused:
     more = particulars(error)
-    return Refused(event=str(error.event), advice=error.advice or None, subject=error.subject, **more)
+    return Refused(event=str(error.event), advice=error.advice or None, subject=error.subject, own=error.own, **more)
 
 
 _KINDS: tuple[tuple[tuple[type[Exception], ...], str, Callable[[str], Exception]], ...] = (

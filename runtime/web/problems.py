@@ -145,13 +145,14 @@ def problem_of(error: Exception) -> Problem:
 
 def _refusal(error: InvalidTransitionError) -> Problem:
     """What the present state does not allow, with all that whoever rebuilds the error needs."""
+    commands = commands_of(error.kind, error.in_own_words.allowed)
     headers: dict[str, str] = {}
     if isinstance(error, CircuitOpen):
         headers["Retry-After"] = str(math.ceil(error.retry_in) or 1)
     return Problem(
         409, "invalid-transition", in_words(error), machine=error.machine, state=str(error.state),
         event=str(error.event), allowed=sorted(map(str, error.allowed)), subject=error.subject,
-        advice=error.advice or None, commands=commands_of(error.machine.rpartition(".")[2], error.allowed),
+        advice=error.advice or None, commands=commands,
         headers=headers, **particulars(error),
     )  # fmt: skip
 

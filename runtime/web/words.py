@@ -21,9 +21,9 @@ def in_words(error: InvalidTransitionError) -> str:
         return error.why
     if isinstance(error, CircuitOpen):
         return f"Its tool {error.tool!r} is not healthy: {retry_in(error.retry_in)}, or reset the breaker of the tool."
-    kind = _spoken(error.machine.rpartition(".")[2])
+    kind = _spoken(error.kind)
     who = f"This {kind}" if error.subject is None else f"{kind.capitalize()} {error.subject!r:.200}"
-    done = _DONE.get(str(error.event), f"take {_spoken(error.event)!r}")
+    done = _DONE.get(error.in_own_words.event, f"take {_spoken(error.event)!r}")
     said = f"{who} is {_spoken(error.state)}, and cannot {done}"
     if isinstance(error, GuardRejected):
         return f"{said} now, since not {' or '.join(map(repr, error.guards))}."
@@ -33,4 +33,5 @@ def in_words(error: InvalidTransitionError) -> str:
 
 
 def _spoken(word: str) -> str:
-    return str(word).replace("_", " ")
+    """A word of ours as people write it; another lifecycle's, which are mostly capitals, as it is there."""
+    return str(word).replace("_", " ") if word.islower() else str(word)

@@ -954,3 +954,39 @@ def test_the_runtimes_actors_take_all_rows_but_those_of_machine_actors_only(monk
     test_a_worker_of_fleet_that_has_ended_otherwise_can_be_told_as_terminated()
     every = {f"{machine.name}: {title(row)}" for machine in PUBLISHED.values() for row in machine.transitions}
     assert every - taken == BY_MACHINE_ACTORS
+
+
+@pytest.mark.parametrize(
+    ("name", "command", "machine", "event", "state"),
+    [
+        ("guarded", Cancel("stop"), "guarded.task", "user_cancels", "COMPLETED"),
+        ("pipeline", ResetTask("again"), "pipeline.step", "reset", "S_SUCCESS"),
+        ("orchestration", Cancel("stop"), "orchestration.task", "user_cancelled", "completed"),
+        ("execution", SkipTask("no need"), "execution", "SKIP", "success"),
+        ("execution", Approve(by="ana"), "execution", "APPROVE", "success"),
+    ],
+)
+def test_what_has_ended_refuses_in_the_words_of_its_lifecycle(
+    name: str, command: Any, machine: str, event: str, state: str
+) -> None:
+    stage = staged(name)
+    stage.scripts["b"] = hangs
+    stage.submit(flow(task("a"), task("b")))
+    refused = stage.command(stage.actor("a"), command)
+    assert isinstance(refused, InvalidTransitionError)
+    assert (refused.machine, refused.event, refused.state, set(refused.allowed)) == (machine, event, state, set())
+    assert repr(state) in str(refused)
+    assert refused.kind == "task"
+    assert stage.kernel.rejected[machine, state, event] == 1
+
+
+def test_what_is_refused_does_not_stand_in_what_is_allowed() -> None:
+    stage = staged("execution")
+    stage.scripts["a"] = hangs
+    stage.submit(flow(task("a")))
+    refused = stage.command(stage.actor("a"), SkipTask("no need"))
+    assert isinstance(refused, InvalidTransitionError)
+    assert (refused.state, refused.event) == ("running", "SKIP")
+    assert "SKIP" not in refused.allowed
+    assert {"CANCEL", "CANCEL_GRACEFUL", "SUCCEED"} <= set(refused.allowed)
+    assert refused.in_own_words[1:3] == ("skip", "running")
