@@ -27,6 +27,6 @@ def in_its_words(refusal: InvalidTransitionError, record: Record, lifecycles: Li
         words = words_of(lifecycle, Event.CANCEL)
     knows = frozenset(map(str, machine.valid_events(state)))
     event = min(words, key=lambda word: (word not in knows, words[word]), default=str(refusal.event))
-    allowed = knows - set(words) if refusal.allowed else frozenset()
+    allowed: frozenset[str] = knows - set(words) if refusal.allowed else frozenset()
     refusal.say(machine.name, state, event, allowed)
     return refusal

@@ -253,7 +253,7 @@ class JournalAct(Act):
             if row.verb == "retry":
                 refuse_completed(reader, row, shown)
             named = not verb.event or "approval" in row.arguments
-            about = [] if named else meant_by(reader, row.kind, row.target)
+            about: Sequence[Record] = [] if named else meant_by(reader, row.kind, row.target)
         knows = [(one.kind, MACHINES[one.kind].valid_events(str(one.state))) for one in about]
         if not about or any(verb.event in events for _, events in knows):
             return None
