@@ -16,6 +16,7 @@ import builtins
 import pkgutil
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from .schema import did_you_mean, short
@@ -43,6 +44,9 @@ def name_finding(name: str, bodies: Callable[[str], Any] | None) -> tuple[str, s
         return None
     if not (isinstance(kind, type) and issubclass(kind, BaseException)):
         return _nothing(name), "write it with the module that defines it: 'package.module.Refused'"
+    if _is_of_the_program(kind.__module__):
+        known = f"__main__.{kind.__qualname__}"
+        return f"{short(name)} is of this program's own file, and is recorded as {short(known)}", f"write {known!r}"
     known = f"{kind.__module__}.{kind.__qualname__}"
     if kind.__module__ == "builtins" or kind.__module__.partition(".")[0] == _OURS:
         known = kind.__qualname__
@@ -53,6 +57,15 @@ def name_finding(name: str, bodies: Callable[[str], Any] | None) -> tuple[str, s
 
 def _nothing(name: str) -> str:
     return f"{short(name)} is neither an error that can be found, nor a category or kind of one"
+
+
+def _is_of_the_program(module: str) -> bool:
+    """Whether a module is a second one of the file that runs as `__main__`: the program never raises its errors."""
+    found, main = (getattr(sys.modules.get(name), "__file__", None) for name in (module, "__main__"))
+    try:
+        return bool(found and main) and module != "__main__" and Path(str(found)).samefile(str(main))
+    except OSError:
+        return False
 
 
 def _plain() -> list[str]:

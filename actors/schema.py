@@ -33,7 +33,8 @@ Path = tuple[str | int, ...]
 MOST_VALUES = 50_000_000
 """Values and characters of what is encoded: a specification, what its tasks are given, the facts of an event."""
 _WHOLE = frozenset({str, int, float, bool, NoneType, FunctionType})
-_PLAIN = _WHOLE | {list, dict}
+_HOLD = frozenset({list, dict})
+_PLAIN = _WHOLE | _HOLD
 MOST_FINDINGS = 200
 """Findings after which nothing more is looked for."""
 _DEEPEST = 64  # levels of nesting in args: far beyond use, far below the interpreter's recursion limit
@@ -132,8 +133,8 @@ def sound(value: msgspec.Struct) -> bool:
 def _is_flat(value: msgspec.Struct) -> bool:
     """Whether a Struct holds but values that hold nothing, and lists and dicts of such: the ordinary case, fast."""
     fields: tuple[object, ...] = msgspec.structs.astuple(value)
-    rest = set(map(type, fields)) - _PLAIN
-    if rest:
+    if not _PLAIN.issuperset(map(type, fields)):
+        rest = set(map(type, fields)) - _PLAIN
         if not all(issubclass(kind, msgspec.Struct) for kind in rest):
             return False
         if not all(_is_flat(cast("msgspec.Struct", one)) for one in fields if type(one) in rest):
@@ -141,7 +142,9 @@ def _is_flat(value: msgspec.Struct) -> bool:
         fields = tuple(one for one in fields if type(one) not in rest)
     for one in filter(None, fields):
         kind = type(one)
-        if kind in {list, dict} and not _WHOLE.issuperset(map(type, cast("Sequence[object]", one))):
+        if kind not in _HOLD:
+            continue
+        if not _WHOLE.issuperset(map(type, cast("Sequence[object]", one))):
             return False
         if kind is dict and not _WHOLE.issuperset(map(type, cast("dict[object, object]", one).values())):
             return False

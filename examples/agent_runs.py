@@ -75,8 +75,8 @@ class Orchestrator(Actor):
                 self.given[agent] = name
                 agent.tell(Work(name))
             case Terminated(ref=agent):
-                run = self.runtime.machine(self.given.pop(agent))
-                await run.ask(Fire("RECOVER", reason=f"{agent.name} is gone"))
+                lost = self.runtime.machine(self.given.pop(agent))
+                await lost.ask(Fire("RECOVER", reason=f"{agent.name} is gone"))
         return None
 
 

@@ -328,9 +328,9 @@ def asked(parts: Sequence[Part], event: str, name: str) -> Asks:
     else:
         why = f"{by} knows no such event."
     near = "" if ours else did_you_mean(event, theirs)
-    more = f"; {near}" if near else ""
+    more = f"; {near}" if near else "."
     named = ", ".join(dict.fromkeys(theirs)) or "none"
-    raise _error(parts, parts[0], event, name, f"{why} Events that people may fire at it: {named}{more}.")
+    raise _error(parts, parts[0], event, name, f"{why} Events that people may fire at it: {named}{more}")
 
 
 def refused(parts: Sequence[Part], event: str, name: str) -> InvalidTransitionError:

@@ -2,6 +2,7 @@
 
 import datetime
 import functools
+import sys
 import time
 from pathlib import Path
 from random import Random
@@ -495,3 +496,15 @@ def test_a_module_that_raises_is_not_the_names_fault(tmp_path: Path, monkeypatch
     (tmp_path / "raises_at_import.py").write_text("raise SystemExit('no')\n")
     monkeypatch.syspath_prepend(tmp_path)
     assert not ignores("raises_at_import.Refused")
+
+
+def test_an_error_of_the_program_s_own_file_is_named_as_it_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_program.py").write_text("class Base(Exception): ...\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert not ignores("own_program.Base")
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", str(tmp_path / "own_program.py"), raising=False)
+    (text,) = ignores("own_program.Base").values()
+    assert "is recorded as '__main__.Base'" in text
+    assert "write '__main__.Base'" in text

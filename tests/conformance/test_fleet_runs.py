@@ -247,5 +247,5 @@ class TestWhatIsKept:
         told = runtime.metrics()
         assert told.transitions["worker", "RUNNING", "PAUSED", "info"] == 1
         assert (told.states["worker", "RUNNING"].average, sum(told.states["worker", "RUNNING"].classes)) == (12.0, 1)
-        assert told.rejected == {("worker", "paused", "pause"): 1}
+        assert told.rejected == {("fleet.worker", "PAUSED", "pause"): 1}
         assert told.request_hit_rate == 0.5

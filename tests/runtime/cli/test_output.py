@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import signal
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from callboard.runtime.journal.sqlite import SqliteReader
 
 from .conftest import PROGRAM, Terminal, Told, environment
 from .test_program import GATED, Program, _wait_for
@@ -179,6 +183,9 @@ def test_a_standard_error_that_nobody_reads_changes_nothing(cli: Cli, gated: Pat
     os.close(unheard)
     _wait_for(running, "first started")
     running.send_signal(signal.SIGTERM)  # which is told on standard error
+    with contextlib.closing(SqliteReader(gated / "callboard.db")) as journal:
+        while journal.attempts("j1@1/first")[0].drained_at is None:  # it has heard of it
+            time.sleep(0.01)
     (gated / "gate").touch()
     out, _ = running.communicate(timeout=60)
     assert running.returncode == 130

@@ -15,7 +15,8 @@ from tests.runtime.web.conftest import client_of
 
 from callboard import Approval, Defaults, MachineActor, Retry, Task, Tool, Worker, Workstream
 from callboard.actors.spec import Check, Hook
-from callboard.machines import BREAKER, JOB, TASK, WORKER, WORKSTREAM, Machine
+from callboard.machines import BREAKER, JOB, TASK, WORKER, WORKSTREAM, Machine, people
+from callboard.machines.lifecycles import LIFECYCLES
 from callboard.machines.lifecycles.execution import EXECUTION
 from callboard.machines.lifecycles.fleet import JOB as FLEET_JOB
 from callboard.machines.lifecycles.fleet import WORKER as FLEET_WORKER
@@ -357,7 +358,8 @@ async def fire_all(
             told = answer.json()
             assert (answer.status_code, told["type"]) == (409, "/problems/invalid-transition"), (word, told)
             assert told["machine"] in {machine.name for machine in MACHINES[kind]}, told
-            assert told["event"].startswith(action) or told["event"] in {"reset", "cancel_graceful"}, told
+            theirs = people.words_of(LIFECYCLES["fleet"]["worker"], action) if kind == "worker" else {}
+            assert told["event"].startswith(action) or told["event"] in {"reset", "cancel_graceful", *theirs}, told
             assert told["commands"] == sorted(expected), (word, told)
             machine = next(one for one in MACHINES[kind] if one.name == told["machine"])
             assert told["allowed"] in ([], sorted(machine.valid_events(told["state"])))
