@@ -1082,3 +1082,12 @@ def test_a_command_for_what_is_given_back_is_free_for_who_takes_it(seats: Seats)
     assert old.inbox() == []
     new.take()
     assert [row.target for row in new.inbox()] == [name]
+
+
+def test_a_node_that_was_fenced_while_none_lives_is_told_that_and_nothing_else(seats: Seats) -> None:
+    """Of what nobody has there is no share for no node: it was told of a division by zero first."""
+    node = seats.node("web-1")
+    seats.commit(node, job(1))
+    seats.run("UPDATE nodes SET fenced = true")
+    with pytest.raises(LeaseLost):
+        node.take()

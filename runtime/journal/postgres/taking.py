@@ -195,8 +195,9 @@ def fence(connection: Connection, me: int, channel: str, dead: Iterable[int]) ->
 def share_out(connection: Connection, me: int) -> None:
     """Write down what a share is of what is nobody's, where that was not done yet."""
     values: dict[str, Any] = {"me": me}  # Any: numbers, and lists of them
-    if gone := _one(connection, _UNSHARED, values):
-        connection.execute(_SHARE, values | {"gone": gone, "living": _one(connection, _LIVING, values)})
+    if (gone := _one(connection, _UNSHARED, values)) and (living := _one(connection, _LIVING, values)):
+        # Where none lives this one is fenced, too, which what it takes next tells.
+        connection.execute(_SHARE, values | {"gone": gone, "living": living})
 
 
 def neighbours(connection: Connection, me: int, place: Place) -> dict[int, Place]:
