@@ -267,7 +267,8 @@ class Kernel(Staging):
 
     def refuse(self, reply: Reply, refusal: InvalidTransitionError, entity: Entity[Any]) -> None:
         """Answer that the state does not allow it, in the words of what the entity runs by, and count that."""
-        stream: Entity[Any] | None = getattr(entity, "stream", None) if entity.record.kind == "job" else None
+        job = self.jobs.get(entity.record.id) if entity.record.kind == "job" else None
+        stream = None if job is None else job.stream
         about = stream if stream is not None and refusal.machine == stream.machine.name else entity
         in_its_words(refusal, about.record, self.lifecycles)
         self.count_refusal(refusal, about.known_events)

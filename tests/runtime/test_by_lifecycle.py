@@ -11,6 +11,7 @@ import pytest
 from tests.actors.test_by_lifecycle import REVIEWED
 
 from callboard import (
+    InvalidTransitionError,
     Lifecycle,
     Machine,
     Phase,
@@ -22,6 +23,7 @@ from callboard import (
     Workstream,
 )
 from callboard.machines.audit import audit_lines
+from callboard.runtime.control.told import answer_to, error_of
 
 pytestmark = pytest.mark.anyio
 
@@ -132,3 +134,17 @@ async def test_a_worker_may_have_its_own() -> None:
         "w": "orchestration",
         "v": "fleet",
     }
+
+
+async def test_what_has_ended_refuses_in_its_words_here_and_as_other_processes_are_told() -> None:
+    async with Runtime(lifecycle="guarded") as runtime:
+        job = await runtime.submit(flow(), id="one")
+        assert (await job.wait()).ok
+        with pytest.raises(InvalidTransitionError) as refused:
+            await job.task("a").cancel()
+    error = refused.value
+    assert (error.machine, error.state, error.kind) == ("guarded.task", "COMPLETED", "task")
+    assert error.in_own_words.state == "completed"
+    crossed = error_of(answer_to(error))
+    assert isinstance(crossed, InvalidTransitionError)
+    assert (str(crossed), crossed.in_own_words) == (str(error), error.in_own_words)
