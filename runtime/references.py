@@ -13,8 +13,10 @@ Rules
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
 
 import anyio
@@ -48,7 +50,7 @@ WAITING = 10_000
 """Events that may wait at one reference that was told them."""
 
 
-Away: TypeAlias = Callable[[Fire], Awaitable[None]]
+Away: TypeAlias = Callable[[Fire], Awaitable["JobHandle"]]
 
 
 class Owner(NamedTuple):
@@ -82,11 +84,60 @@ class Reference(Protocol):
         ...
 
 
-class EntityRef:
+class EventRef(ABC):
+    """What events are asked of: an entity of this runtime, or of another process. They differ in how one is sent."""
+
+    def __init__(self, kind: str, name: str) -> None:
+        self.kind = kind
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.kind} {self.name}>"
+
+    @abstractmethod
+    async def _fire(self, message: Fire) -> Any:
+        """Fire an event, and wait for what its verb returns."""
+
+    async def ask(self, message: Fire, *, timeout: float | None = ASK_TIMEOUT) -> Any:
+        """Fire an event; returns what its verb returns, when it has taken effect, durably.
+
+        timeout: in seconds; None waits as long as the runtime is open. With a `request_id` the same again is the same
+        command. `facts`: what else the verb takes, by name (a task's `approval`, a worker's `deadline`, a breaker's
+        `cooldown`). Raises InvalidTransitionError for an event that people may not fire, or not in this state, and what
+        the verb raises; AskTimeout (it may still take effect); TypeError and ValueError for what the verb takes not.
+        """
+        check_fire(message, f"a {self.kind}")
+        timeout = limit_of(timeout, "the timeout of an ask")
+        with anyio.move_on_after(timeout):
+            return await self._fire(message)
+        raise AskTimeout(f"asked {self.kind} {self.name} {message!r}: no answer within {timeout} s; it may still come")
+
+    async def fire(
+        self,
+        event: str,
+        *,
+        reason: str | None = None,
+        by: str | None = None,
+        facts: dict[str, Any] | None = None,
+        request_id: str | None = None,
+    ) -> Any:
+        """The same as `ask(Fire(...))`, without a timeout."""
+        return await self.ask(Fire(event, reason, None, facts, request_id, by), timeout=None)
+
+    def _refuse_metadata(self, message: Fire) -> None:
+        """Raises ValueError for what would be kept nowhere."""
+        if message.metadata:
+            raise ValueError(f"a {self.kind} keeps no metadata with an event: say it in the reason")
+
+
+class EntityRef(EventRef):
     """A job, workstream, task, worker or breaker of a runtime, as an actor that events are sent to."""
 
     def __init__(self, owner: Owner, kind: str, name: str, handle: Any, away: Away | None) -> None:
-        """handle: whose verbs do it. away: sends an event to the node that runs it, where `handle.elsewhere`."""
+        """handle: whose verbs do it. away: sends an event to the node that runs it, where `handle.elsewhere`, and
+        returns the handle of the job that it is of.
+        """
+        super().__init__(kind, name)
         self._owner = owner
         self._runtime = owner.runtime
         self._handle = handle
@@ -94,11 +145,6 @@ class EntityRef:
         self._mail: deque[Fire] = deque()  # told, and to be sent
         self._waiting = 0  # events told that have no answer yet
         self._sending = False
-        self.kind = kind
-        self.name = name
-
-    def __repr__(self) -> str:
-        return f"<EntityRef {self.kind} {self.name}>"
 
     @property
     def record(self) -> Record:
@@ -129,32 +175,6 @@ class EntityRef:
     def events(self) -> frozenset[str]:
         """The events that people may fire in its present state. Whether they pass its checks, only the answer tells."""
         return frozenset(event for part in self._parts(self._stream) for event in part.possible)
-
-    async def ask(self, message: Fire, *, timeout: float | None = ASK_TIMEOUT) -> Any:
-        """Fire an event; returns what its verb returns, when it has taken effect, durably.
-
-        timeout: in seconds; None waits as long as the runtime is open. With a `request_id` the same again is the same
-        command. `facts`: what else the verb takes, by name (a task's `approval`, a worker's `deadline`, a breaker's
-        `cooldown`). Raises InvalidTransitionError for an event that people may not fire, or not in this state, and what
-        the verb raises; AskTimeout (it may still take effect); TypeError and ValueError for what the verb takes not.
-        """
-        check_fire(message, f"a {self.kind}")
-        timeout = limit_of(timeout, "the timeout of an ask")
-        with anyio.move_on_after(timeout):
-            return await self._fire(message)
-        raise AskTimeout(f"asked {self.kind} {self.name} {message!r}: no answer within {timeout} s; it may still come")
-
-    async def fire(
-        self,
-        event: str,
-        *,
-        reason: str | None = None,
-        by: str | None = None,
-        facts: dict[str, Any] | None = None,
-        request_id: str | None = None,
-    ) -> Any:
-        """The same as `ask(Fire(...))`, without a timeout."""
-        return await self.ask(Fire(event, reason, None, facts, request_id, by), timeout=None)
 
     def tell(self, message: Fire) -> bool:
         """Fire an event, and wait for nothing: one that is refused is a dead letter, and counted.
@@ -230,12 +250,13 @@ class EntityRef:
             raise
 
     async def _fire(self, message: Fire) -> Any:
+        self._refuse_metadata(message)
         handle, event = self._handle, str(message.event)  # which may be a member of an enumeration
         parts, asks = await self._looked(event)
         away = self._away if self._away is not None and handle.elsewhere else None
         if away is not None:
-            await away(message)
-            return handle if asks is not None and asks.verb == "resume" else None
+            job = await away(message)
+            return job if asks is not None and asks.verb in GOES_ON.get(self.kind, ()) else None
         assert asks is not None  # noqa: S101 - what runs here, runs by what is known here
         given = self._given(asks, message)
         if not (asks.decides or any(part.knows(event) for part in parts) or await self._was_given(message.request_id)):
@@ -274,8 +295,6 @@ class EntityRef:
 
     def _given(self, asks: Asks, message: Fire) -> dict[str, Any]:
         """The arguments of the verb. Raises ValueError for what it does not take."""
-        if message.metadata:
-            raise ValueError(f"a {self.kind} keeps no metadata with an event: say it in the reason")
         facts = message.facts or {}
         if unknown := facts.keys() - set(asks.takes):
             takes = ", ".join(asks.takes) or "none"
@@ -393,6 +412,8 @@ def of_job(job: JobHandle, named: Named) -> EntityRef:
 
 
 _OF_JOBS = ("job", "workstream")
+GOES_ON: Mapping[str, AbstractSet[str]] = {"job": {"resume"}, "workstream": {"resume"}, "task": {"skip"}}
+"""By kind of entity: the verbs of its events that return the handle of the job that goes on; all others, nothing."""
 
 
 def check_fire(message: object, whom: str) -> Fire:

@@ -26,6 +26,7 @@ from ..attribution import name_of, reason_of, words
 from ..filters import Event, Filters
 from ..observe import BUFFER
 from ..outcomes import Outcome, explained, no_task, outcome_of, to_explain
+from ..references import GOES_ON
 from .link import place
 from .references import RemoteRef
 from .stream import RemoteEvents
@@ -58,10 +59,13 @@ class RemoteJob:
         """It as an actor, which takes the events that people may fire at it and at its workstream."""
         return RemoteRef("job", self.id, self, partial(self.fire, None))
 
-    async def fire(self, task: str | None, request_id: str | None, said: dict[str, Any]) -> None:
-        """For its own reference and those of its tasks: send an event there."""
-        await self.command(task, "fire", request_id, **said)
+    async def fire(self, task: str | None, request_id: str | None, said: dict[str, Any]) -> RemoteJob | None:
+        """For its own reference and those of its tasks: send an event there. Returns what the verb that it is does."""
+        done = await self.command(task, "fire", request_id, **said)
+        if done.get("verb") in GOES_ON["job" if task is None else "task"]:
+            return await self._what_goes_on()
         await (self._look() if task is None else self.refresh_task(task))
+        return None
 
     # -- what it was last told -----------------------------------------------------------------------------------------
 
@@ -225,10 +229,11 @@ class RemoteJob:
         """As `JobHandle.reject`. by: as for `approve`."""
         await self._do(None, "reject", request_id, **_decision(by, reason))
 
-    async def command(self, task: str | None, verb: str, request_id: str | None, **said: Any) -> None:
-        """For its own verbs and those of its tasks: give it, or one of them, a command, and see what became of it."""
+    async def command(self, task: str | None, verb: str, request_id: str | None, **said: Any) -> dict[str, Any]:
+        """For its own verbs and those of its tasks: give it, or one of them, a command. Returns what is answered."""
         path = f"jobs/{place(self.id)}" if task is None else f"jobs/{place(self.id)}/tasks/{place(self._name(task))}"
-        await self._client.act(f"{path}/{verb}", said, request_id)
+        done: dict[str, Any] = await self._client.act(f"{path}/{verb}", said, request_id)
+        return done
 
     async def _do(self, task: str | None, verb: str, request_id: str | None, **said: Any) -> None:
         await self.command(task, verb, request_id, **said)
@@ -237,6 +242,9 @@ class RemoteJob:
     async def _go_on(self, task: str | None, verb: str, request_id: str | None, **said: Any) -> RemoteJob:
         """Do what may begin a next run. Returns the handle of the run that goes on."""
         await self.command(task, verb, request_id, **said)
+        return await self._what_goes_on()
+
+    async def _what_goes_on(self) -> RemoteJob:
         whole = self._knows_all
         record, tasks = await self._client.look_at(self.id, whole=whole)
         if not self.ended and record.run == self._record.run:

@@ -146,9 +146,10 @@ class RemoteJob(JobHandle):
         task = handle.name if isinstance(handle, TaskHandle) else None
         return self._runtime.reference(kind, name, handle, partial(self._fire, task))
 
-    async def _fire(self, task: str | None, message: Fire) -> None:
+    async def _fire(self, task: str | None, message: Fire) -> JobHandle:
         said = {"event": message.event, "reason": message.reason, "by": message.by, "facts": message.facts}
         await self._say(task, "fire", said, message.request_id)
+        return self
 
     async def command(self, task: str | None, message: Message, event: str, request_id: str | None) -> Any:
         """For its own verbs and those of its tasks: give it, or one of them, a command by the inbox."""

@@ -37,7 +37,6 @@ from .idempotency import key_of
 from .problems import FoundWrong, Problem, problem_of, unfit
 
 if TYPE_CHECKING:
-    from ..references import EntityRef
     from ..runtime import Runtime
     from .access import Caller
     from .context import Board
@@ -163,7 +162,8 @@ class Done(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What came of an action: the entity as the command left it.
 
     state, status: in the words of its lifecycle (document 002 calls it status); phase: the runtime's own word.
-    workstream: the state of a job's workstream. transition: what a machine did.
+    workstream: the state of a job's workstream. transition: what a machine did. verb: of an event in place of a word,
+    the method of the handle that it asked for; none where only the node that runs it knows its lifecycle.
     """
 
     kind: str
@@ -173,6 +173,7 @@ class Done(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     phase: str
     workstream: str | None = None
     transition: Transitioned | None = None
+    verb: str | None = None
 
 
 # -- doing it ----------------------------------------------------------------------------------------------------------
@@ -201,8 +202,8 @@ async def perform(
     writable(runtime)
     with board.on_their_way.of(runtime, key):
         with anyio.move_on_after(WITHIN):
-            await _do(runtime, caller, action, target, {**arguments, "request_id": key})
-            return await done_of(runtime, key)
+            verb = await _do(runtime, caller, action, target, {**arguments, "request_id": key})
+            return msgspec.structs.replace(await done_of(runtime, key), verb=verb)
     text = f"this was not done within {WITHIN:g} s, and may be yet: send the same again with the request_id {key!r}"
     raise Problem(503, "unanswered", text, headers={"Retry-After": "5"})
 
@@ -232,7 +233,11 @@ def _arguments(action: Action, said: Say, caller: Caller) -> dict[str, Any]:
     return given
 
 
-async def _do(runtime: Runtime, caller: Caller, action: Action, target: Target, arguments: dict[str, Any]) -> None:
+async def _do(
+    runtime: Runtime, caller: Caller, action: Action, target: Target, arguments: dict[str, Any]
+) -> str | None:
+    """Returns the verb that an event in place of a word asked for."""
+    verb = None
     with trouble():
         if target.task is None:
             handle = await target_of(runtime, action.kind, target.name)
@@ -241,16 +246,17 @@ async def _do(runtime: Runtime, caller: Caller, action: Action, target: Target, 
         try:
             if action in FIRED:
                 handle = handle.ref
-                await _check_scope(caller, action.kind, handle, arguments["event"])
+                verb = await handle.verb_of(arguments["event"])
+                _check_scope(caller, action.kind, verb)
             await getattr(handle, action.method)(**arguments)
         except InvalidTransitionError as refusal:
             away = None if target.task is None and action.kind != "job" else await elsewhere(runtime, target.name)
             raise conflict(runtime, handle, refusal, away) from None
+    return verb
 
 
-async def _check_scope(caller: Caller, kind: str, ref: EntityRef, event: str) -> None:
-    """Raises Problem where who asks may not do what an event is; InvalidTransitionError for one that is nobody's."""
-    verb = await ref.verb_of(event)
+def _check_scope(caller: Caller, kind: str, verb: str | None) -> None:
+    """Raises Problem where who asks may not do what an event is."""
     words = [one for one in ACTIONS if one.kind == kind and verb in {None, one.word}]  # None: it may be any of them
     for needed in {one.scope for one in words}:
         if needed not in caller.scopes:

@@ -430,7 +430,8 @@ async def machines_are_told(runtime: Any, name: str) -> None:
 
 
 async def events_are_sent_to_what_runs(runtime: Any, name: str) -> None:
-    spec = Workstream("w", tasks=[Task("a", run=one, hold=Approval()), Task("b", run=forever)])
+    never = Task("c", run=one, depends_on=["b"])
+    spec = Workstream("w", tasks=[Task("a", run=one, hold=Approval()), Task("b", run=forever), never])
     job = await runtime.submit(spec, id=name)
     await until(job, "a", "held")
     await until(job, "b", "running")
@@ -440,14 +441,18 @@ async def events_are_sent_to_what_runs(runtime: Any, name: str) -> None:
         await ref.ask(Fire("start", by="ana"))
     assert (refused.value.event, refused.value.allowed) == ("start", {"approve", "reject", "cancel"})
     for _ in "ab":
-        await ref.ask(Fire("approve", by="ana", reason="fine", request_id=f"{name}-k"))
+        assert await ref.ask(Fire("approve", by="ana", reason="fine", request_id=f"{name}-k")) is None
     await job.task("a").approve(by="ana", reason="fine", request_id=f"{name}-k")  # the same command
     with pytest.raises(DecisionConflict):
         await ref.fire("approve", by="bo")
     with pytest.raises(ValueError, match="keeps no metadata"):
         await ref.ask(Fire("approve", by="bo", metadata={"n": 1}))
-    await job.ref.ask(Fire("pause", by="ana"))
-    await job.ref.ask(Fire("resume", by="ana"))
+    assert await job.ref.ask(Fire("pause", by="ana")) is None
+    for _ in "ab":  # answered as the verb is: with the handle of what goes on, and the same again alike
+        resumed = await job.ref.ask(Fire("resume", by="ana", request_id=f"{name}-r"))
+        assert (type(resumed), resumed.id, resumed.record.run) == (type(job), name, 1)
+    skipped = await job.task("c").ref.fire("skip", by="ana")
+    assert (type(skipped), skipped.task_record("c").state) == (type(job), "skipped")
     await job.ref.ask(Fire("cancel", by="ana", reason="enough"))
     outcome = await job.wait()
     assert (outcome.state, outcome.tasks["a"].decisions[0].by) == ("cancelled", "ana")

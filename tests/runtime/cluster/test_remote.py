@@ -326,7 +326,7 @@ async def test_a_child_that_runs_elsewhere_meanwhile_is_joined(scene: Scene) -> 
 async def test_events_are_sent_to_what_another_node_runs(scene: Scene) -> None:
     """By the inbox: judged, answered and refused where it runs, under the same keys as its verbs."""
     async with scene.runtime("a") as a, scene.runtime("b") as b, scene.ticking():
-        tasks = [*held().tasks, Task("z", run=waits)]
+        tasks = [*held().tasks, Task("z", run=waits), Task("late", run=quick, depends_on=["z"])]
         job = await a.submit(Workstream("w", tasks=tasks), id="j")
         await scene.until(lambda: scene.ran.began)
         far = await b.job("j")
@@ -350,6 +350,10 @@ async def test_events_are_sent_to_what_another_node_runs(scene: Scene) -> None:
             await ref.ask(Fire("approve", by="bo"))
         await far.ref.ask(Fire("pause", by="ana"))
         assert isinstance(await (await b.machine_of("j@1")).ask(Fire("resume", by="ana")), RemoteJob)
+        skipped = await far.task("late").ref.ask(Fire("skip", by="ana"))  # answered as the verb is, too
+        assert (skipped, far.task_record("late").state) == (far, "skipped")
+        with pytest.raises(ValueError, match="keeps no metadata"):
+            await far.ref.ask(Fire("pause", by="ana", metadata={"n": 1}))
         assert far.ref.tell(Fire("cancel_graceful", by="bo"))
         assert (await far.wait()).state == "cancelled"
         assert job.task("x").record.decisions[0].by == "ana"
