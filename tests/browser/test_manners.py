@@ -10,7 +10,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
 from .theatre import Theatre
-from .visitor import ask, confirm, run_at, task, there
+from .visitor import ask, confirm, go, run_at, task
 
 Visit = Callable[..., Page]
 LIGHT = 300_000
@@ -26,6 +26,11 @@ AXE = """async (runOnly) => (await axe.run({runOnly, resultTypes: ["violations"]
 MARKUP = "<img src=x onerror=alert(1)>"
 TURNED = "\u202egpj.exe"  # shown as exe.jpg by whoever obeys it
 NAME = "&lt;b&gt; 'q' %2F#x {{y}} ${z} \u05e9\u05dc\u05d5\u05dd"
+
+STATES = {
+    "done": "completed", "works": "running", "asks": "held", "waits": "waiting", "broke": "failed", "tries": "retrying",
+}  # fmt: skip
+"""Where the tasks of `varied` come to, and stay."""
 
 
 @pytest.fixture
@@ -44,7 +49,10 @@ def varied(theatre: Theatre) -> tuple[Theatre, str]:
         {"name": "left", "command": ["true"], "depends_on": ["broke"], "optional": True},
         {"name": "to come", "command": ["true"], "depends_on": ["works", "asks"], "after": ["broke"]},
     ]
-    return theatre, theatre.submit("varied", tasks)
+    job = theatre.submit("varied", tasks)
+    for name, state in STATES.items():
+        theatre.wait(job, name, state)
+    return theatre, job
 
 
 def views(theatre: Theatre, job: str) -> dict[str, str]:
@@ -87,8 +95,7 @@ def test_names_reasons_people_and_output_are_text_whatever_they_hold(theatre: Th
     expect(page.get_by_role("main")).to_contain_text("<b>eve</b>")
     expect(page.get_by_role("main")).to_contain_text(MARKUP)
     for shown in ("graph", "timeline", "log", "tasks"):
-        page.goto(run_at(theatre.url, job, show=shown, task=NAME))
-        there(page)
+        go(page, run_at(theatre.url, job, show=shown, task=NAME))
         said = task(page, NAME).get_by_role("region", name="Output")
         expect(said).to_contain_text(MARKUP)
         expect(said).to_contain_text("\\u202egpj.exe")
@@ -103,8 +110,7 @@ def test_a_phone_shows_every_view_without_scrolling_sideways(varied: tuple[Theat
     page = visit(theatre.url, viewport=PHONE, has_touch=True, is_mobile=True)
     wide = []
     for name, url in views(theatre, job).items():
-        page.goto(url)
-        there(page)
+        go(page, url)
         if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
             wide.append(name)
     assert not wide
@@ -116,8 +122,7 @@ def test_axe_finds_nothing_in_any_view_in_light_or_dark(varied: tuple[Theatre, s
     page.evaluate(Axe().axe_script)  # stays there: from view to view the document is the same
     found = []
     for name, url in views(theatre, job).items():
-        page.goto(url)
-        there(page)
+        go(page, url)
         found += _violations(page, name)
     ask(page, "Trip", "printer")
     found += _violations(page, "a dialog")
@@ -137,8 +142,7 @@ def test_the_whole_page_is_light(varied: tuple[Theatre, str], visit: Visit) -> N
     theatre, job = varied
     page = visit(theatre.url)
     for url in views(theatre, job).values():
-        page.goto(url)
-        there(page)
+        go(page, url)
     sizes: dict[str, int] = page.evaluate(SIZES)
     assert len(sizes) > 10
     assert sum(sizes.values()) < LIGHT, sizes

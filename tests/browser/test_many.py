@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 
 from playwright.sync_api import Page, expect
 
 from .theatre import Theatre
-from .visitor import run_at, there
+from .visitor import go, run_at, there
 
 Visit = Callable[..., Page]
 LAYERS, EACH = 20, 1_000
@@ -37,12 +38,12 @@ def test_a_run_of_20000_tasks_stays_usable(another: Callable[..., Theatre], visi
     page = visit(theatre.url)
     expect(page.get_by_role("main")).to_contain_text("/20,001")
     page.get_by_role("link", name="many", exact=True).click()
+    expect(page).to_have_url(re.compile("#/runs/."))
     there(page)
     job = page.url.rpartition("/")[2]
 
     for shown in ("graph", "timeline", "tasks", "log"):
-        page.goto(run_at(theatre.url, job, show=shown))
-        there(page)
+        go(page, run_at(theatre.url, job, show=shown))
         assert page.evaluate("document.querySelectorAll('*').length") < NODES, shown
 
     page.goto(run_at(theatre.url, job))

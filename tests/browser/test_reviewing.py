@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from playwright.sync_api import Page, Route, expect
+from playwright.sync_api import Page, Request, Route, expect
 
 from .theatre import ROOT, Theatre
 from .visitor import act, ask, confirm, run_at, run_is, tab_to, task
@@ -15,7 +15,9 @@ Visit = Callable[..., Page]
 
 def held(theatre: Theatre, name: str, **hold: object) -> str:
     """A job whose only task, of this name, waits for somebody."""
-    return theatre.submit(f"{name} run", [{"name": name, "command": ["true"], "hold": {"people": 1, **hold}}])
+    job = theatre.submit(f"{name} run", [{"name": name, "command": ["true"], "hold": {"people": 1, **hold}}])
+    theatre.wait(job, name, "held")
+    return job
 
 
 def test_a_held_task_is_approved_among_the_approvals_and_goes_on(theatre: Theatre, visit: Visit) -> None:
@@ -54,6 +56,7 @@ def test_of_two_reviewers_at_once_the_second_is_told_what_the_first_has_done(the
 
     confirm(approving, "Approve", by="ana", reason="good")
     expect(approving).to_be_hidden()
+    theatre.wait(job, "merge", "completed")  # the second is told where it is at that moment
     confirm(rejecting, "Reject", by="bo", reason="bad")
 
     expect(rejecting).to_contain_text("It has moved on")
@@ -83,7 +86,8 @@ def test_a_task_is_approved_without_a_mouse(theatre: Theatre, visit: Visit) -> N
     keys.press("Enter")
 
     expect(dialog).to_be_hidden()
-    assert page.evaluate("document.activeElement !== document.body"), "the focus is lost"
+    expect(page.get_by_role("button", name="Approve release", exact=True)).to_have_count(0)
+    expect(page.locator(":focus"), "the focus is lost").to_have_count(1)  # none is where the body has it
     page.goto(run_at(theatre.url, job))
     run_is(page, "completed")
     (approved,) = (step for step in theatre.steps(job, "release") if step.event == "approve")
@@ -136,23 +140,28 @@ def enter(page: Page, secret: str) -> None:
 def test_a_refusal_that_comes_late_says_nothing_against_the_token_that_was_entered_meanwhile(
     another: Callable[..., Theatre], visit: Visit, tmp_path: Path
 ) -> None:
-    page = visit(named(another, tmp_path).url)
+    theatre = named(another, tmp_path)
+    page = visit(f"{theatre.url}/#/workers")  # a view that does not ask for the runs
     late: list[Route] = []
-    page.route(
-        "**/api/jobs?*",
-        lambda route: route.continue_() if "authorization" in route.request.headers else late.append(route),
-    )
-    page.reload()
+
+    def nameless(request: Request) -> bool:
+        return "/api/jobs?" in request.url and "authorization" not in request.headers
+
+    page.route("**/api/jobs?*", lambda route: late.append(route) if nameless(route.request) else route.continue_())
+    with page.expect_request(nameless) as asked:  # and only then is the token entered
+        page.goto(f"{theatre.url}/#/runs")
     enter(page, SECRET)
     expect(page.get_by_title("You may only look and decide.")).to_be_visible()
-    for route in late:
-        route.continue_()
+    (refused,) = late
+    with page.expect_response(lambda answer: answer.request == asked.value) as answered:
+        refused.continue_()
+    assert answered.value.status == 401
 
     expect(page.get_by_role("table", name="Runs").get_by_role("link", name="named", exact=True)).to_be_visible()
-    assert late
     expect(page.get_by_role("dialog", name="A token, please")).to_have_count(0)
 
-    page.get_by_role("button", name="Leave").click()
+    with page.expect_event("load"):
+        page.get_by_role("button", name="Leave").click()
     enter(page, "bo-wrong-0123456789")
     expect(page.get_by_text("The server does not know that token.")).to_be_visible()
 

@@ -7,24 +7,30 @@ from collections.abc import Callable
 from playwright.sync_api import Page, expect
 
 from .theatre import Theatre
-from .visitor import act, run_at, run_is
+from .visitor import act, run_at, run_is, task
 
 Visit = Callable[..., Page]
 
 
 def working(theatre: Theatre, name: str) -> str:
-    """A job whose only task runs until it is stopped, and is rolled back when it is cancelled."""
+    """A job whose only task runs until it is stopped, and is rolled back when it is cancelled. It says `at it`."""
     gate = theatre.gate()
     script = f"trap '' TERM; exec 3<>{gate}; echo at it; read word <&3"
     undo = {"command": ["sh", "-c", "echo rolled back > $CALLBOARD_JOB.txt"]}
-    task = {"name": name, "command": ["sh", "-c", script], "kill_grace": "200ms", "cancel_hooks": [undo]}
-    return theatre.submit(f"{name} run", [task], cwd=str(theatre.folder))
+    digs = {"name": name, "command": ["sh", "-c", script], "kill_grace": "200ms", "cancel_hooks": [undo]}
+    return theatre.submit(f"{name} run", [digs], cwd=str(theatre.folder))
+
+
+def is_at_it(page: Page, name: str) -> None:
+    """Wait until the command of the task has begun: a run is running before that of any of its tasks has."""
+    run_is(page, "running")
+    expect(task(page, name).get_by_role("region", name="Output")).to_contain_text("at it")
 
 
 def test_a_run_is_cancelled_in_good_order(theatre: Theatre, visit: Visit) -> None:
     job = working(theatre, "digging")
-    page = visit(run_at(theatre.url, job))
-    run_is(page, "running")
+    page = visit(run_at(theatre.url, job, task="digging"))
+    is_at_it(page, "digging")
 
     came = act(page, "Cancel", "digging run", by="op", reason="enough")
 
@@ -38,8 +44,8 @@ def test_a_run_is_cancelled_in_good_order(theatre: Theatre, visit: Visit) -> Non
 
 def test_a_run_is_cancelled_by_force_and_nothing_is_rolled_back(theatre: Theatre, visit: Visit) -> None:
     job = working(theatre, "drilling")
-    page = visit(run_at(theatre.url, job))
-    run_is(page, "running")
+    page = visit(run_at(theatre.url, job, task="drilling"))
+    is_at_it(page, "drilling")
 
     act(page, "Cancel", "drilling run", by="op", reason="at once", force=True)
 

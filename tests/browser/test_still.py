@@ -10,7 +10,7 @@ from playwright.sync_api import Locator, Page, expect
 
 from .test_reviewing import held
 from .theatre import Gate, Theatre
-from .visitor import run_at, run_is, tab_to
+from .visitor import drawn, run_at, run_is, tab_to
 
 Visit = Callable[..., Page]
 TRUE = [{"name": "a", "command": ["true"]}]
@@ -19,7 +19,8 @@ TRUE = [{"name": "a", "command": ["true"]}]
 def waiting(theatre: Theatre, name: str) -> Gate:
     """A run that goes on until its gate is opened."""
     gate = theatre.gate()
-    theatre.submit(name, [{"name": "a", "command": ["sh", "-c", f"exec 3<>{gate}; read word <&3"]}])
+    job = theatre.submit(name, [{"name": "a", "command": ["sh", "-c", f"exec 3<>{gate}; read word <&3"]}])
+    theatre.wait(job, "a", "running")
     return gate
 
 
@@ -31,9 +32,11 @@ def row(page: Page, name: str) -> Locator:
 @contextmanager
 def unmoved(it: Locator) -> Iterator[None]:
     """See that something is where it was, and that it is what lies there."""
+    drawn(it.page)
     before = it.bounding_box()
     assert before is not None
     yield
+    drawn(it.page)
     assert it.bounding_box() == before
     at = [before["x"] + before["width"] / 2, before["y"] + before["height"] / 2]
     assert it.evaluate("(it, [x, y]) => it.contains(document.elementFromPoint(x, y))", at)
@@ -108,6 +111,7 @@ def test_a_filtered_row_stays_when_it_is_not_what_the_filter_asks_for_any_more(t
     first, second = (waiting(theatre, name) for name in ("ends first", "ends second"))
     page = visit(f"{theatre.url}/#/runs?state=running")
     mine = row(page, "ends first")
+    expect(row(page, "ends second")).to_be_visible()
     mine.hover()
 
     with unmoved(mine):
@@ -123,6 +127,7 @@ def test_cards_that_others_have_decided_stay_without_their_buttons(theatre: Thea
     jobs = [held(theatre, name, people=2) for name in ("first", "second", "third")]
     page = visit(f"{theatre.url}/#/approvals")
     card = page.locator(".card", has=page.get_by_role("link", name="second", exact=True))
+    expect(page.get_by_role("link", name="first", exact=True)).to_be_visible()
     card.hover()
 
     with unmoved(card):
@@ -144,10 +149,13 @@ def test_the_lists_of_a_run_stay(theatre: Theatre, visit: Visit, shown: str) -> 
         for name, gate in zip(("before", "aimed-at"), gates, strict=True)
     ]
     job = theatre.submit("listed", tasks)
+    for each in tasks:
+        theatre.wait(job, str(each["name"]), "running")
     page = visit(run_at(theatre.url, job, show=shown, **({} if shown == "log" else {"phase": "running"})))
     run_is(page, "running")
-    table = page.get_by_role("table")
-    mine = table.get_by_role("row").filter(has=page.get_by_role("link", name="aimed-at")).first
+    rows = page.get_by_role("table").get_by_role("row")
+    mine, other = (rows.filter(has=page.get_by_role("link", name=name)).first for name in ("aimed-at", "before"))
+    expect(other).to_be_visible()
     mine.hover()
     text = mine.inner_text()
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from playwright.sync_api import Page, expect
 
 from .theatre import Theatre
-from .visitor import logged, run_at, run_is, task, task_is
+from .visitor import log_is, run_at, run_is, task, task_is
 
 Visit = Callable[..., Page]
 TALL = {"width": 1280, "height": 3000}
@@ -101,4 +101,4 @@ def test_the_page_outlives_a_killed_server_and_misses_nothing(another: Callable[
     run_is(page, "completed")
     assert page.evaluate("window.untouched"), "the page was loaded again"
     expect(page.get_by_text("transitions in all")).to_have_text(f"{len(theatre.steps(job))} transitions in all")
-    assert logged(page) == [step.event for step in theatre.steps(job)]
+    log_is(page, [step.event for step in theatre.steps(job)])

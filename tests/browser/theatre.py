@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Callable
 from contextlib import closing, suppress
 from itertools import count
 from pathlib import Path
@@ -31,6 +32,9 @@ PROGRAM = [sys.executable, "-c", "from callboard.runtime.cli import main; main()
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
 PATIENCE = 60.0
 """Seconds that anything may take on a machine that has much else to do."""
+
+ENDED = {"completed", "failed", "cancelled"}
+"""The states of a job that has ended."""
 
 _numbers = count(1)
 
@@ -151,11 +155,16 @@ class Theatre:
         return job
 
     def clear(self) -> None:
-        """End what was submitted and has not ended, so that it takes no slot from what comes next."""
+        """End what was submitted and has not ended, so that it takes no slot from what comes next.
+
+        Once this returns it has ended: it is in no list of the next test, which it would leave in the middle of that.
+        """
         for job in self._jobs:
             with suppress(HTTPError):  # it has ended, or is being cancelled
                 self.post(f"/api/jobs/{job}/cancel", {"force": True})
-        self._jobs.clear()
+        while self._jobs:
+            job = self._jobs.pop()
+            self._wait(lambda job=job: self._state(job) in ENDED, f"{job} has not ended")
         for gate in self._gates:
             gate.close()
         self._gates.clear()
@@ -167,6 +176,19 @@ class Theatre:
         )
         with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
             return json.load(answer)
+
+    def wait(self, job: str, task: str, state: str) -> None:
+        """Wait until a task is in a state, as the journal's file says."""
+        self._wait(lambda: self.path(job, task)[-1:] == [state], f"{task} of {job} is not {state}")
+
+    def _wait(self, condition: Callable[[], bool], otherwise: str) -> None:
+        limit = time.monotonic() + PATIENCE
+        while not condition():
+            assert time.monotonic() < limit, f"{otherwise}:\n{self.log.read_text()}"
+            time.sleep(0.02)  # what another process does can only be looked for again and again
+
+    def _state(self, job: str) -> str | None:
+        return next((step.state for step in reversed(self.steps(job)) if step.entity == job), None)
 
     def steps(self, job: str, task: str | None = None) -> list[Step]:
         """What the journal's file says that happened to a job, or to one task of it, in order."""

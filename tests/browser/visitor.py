@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from urllib.parse import urlencode
+from urllib.parse import parse_qs, urlencode
 
 from playwright.sync_api import Locator, Page, expect
 
@@ -27,16 +27,41 @@ def task(page: Page, name: str) -> Locator:
     return page.get_by_role("complementary", name=f"Task {name}", exact=True)
 
 
+def go(page: Page, url: str) -> None:
+    """Go to a view, and wait until it is there with its data: the one before is there until it is drawn."""
+    page.goto(url)
+    path, _, query = url.partition("#/")[2].partition("?")
+    place, _, run = path.partition("/")
+    asked = {name: values[0] for name, values in parse_qs(query).items()}
+    expect(page.locator(f'nav a[href="#/{place}"]')).to_have_attribute("aria-current", "page")
+    expect(page.get_by_role("heading", level=1)).to_be_visible()
+    if run:
+        show = asked.get("show", "graph")
+        tab = page.get_by_role("navigation", name="Ways to see this run").get_by_text(show.capitalize(), exact=True)
+        expect(tab).to_have_attribute("aria-current", "page")
+    if "task" in asked:
+        expect(task(page, asked["task"]).locator(".standing")).to_be_visible()
+    there(page)
+
+
 def there(page: Page) -> None:
-    """Wait until a view is there with its data."""
+    """Wait until nothing of the view that is shown is still being read."""
     expect(page.get_by_role("heading", level=1)).to_be_visible()
     expect(page.locator(".loading")).to_have_count(0)
+    expect(page.get_by_text("Reading …", exact=True)).to_have_count(0)  # as the log says it
 
 
-def logged(page: Page) -> list[str]:
-    """The events that the log shows, the oldest first."""
-    rows = page.get_by_role("table", name="Transitions, the newest first").get_by_role("row").all()
-    return [row.get_by_role("cell").nth(2).inner_text().split(" try ")[0].replace(" ", "_") for row in rows[:0:-1]]
+def drawn(page: Page) -> None:
+    """Wait until the page has been painted as it is by now: what is moved meanwhile is where people see it."""
+    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+
+def log_is(page: Page, events: list[str]) -> None:
+    """Wait until the log shows as many lines as these events, and see that they are these, the oldest first."""
+    rows = page.get_by_role("table", name="Transitions, the newest first").get_by_role("row")
+    expect(rows).to_have_count(len(events) + 1)
+    lines = [row.get_by_role("cell").nth(2).inner_text() for row in rows.all()[:0:-1]]
+    assert [line.split(" try ")[0].replace(" ", "_") for line in lines] == events
 
 
 def ask(page: Page, verb: str, name: str) -> Locator:

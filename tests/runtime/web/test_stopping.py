@@ -171,6 +171,7 @@ def test_a_command_that_waits_for_a_journal_which_is_gone_is_answered(tmp_path: 
         stream = server.ask("GET /api/events HTTP/1.1")
         body = '{"workstream": {"name": "w", "tasks": [{"name": "a", "command": ["true"]}]}, "id": "w"}'
         answer = server.ask("POST /api/jobs HTTP/1.1", body=body)
+        assert server.answers()  # and so has taken what was asked before: what it has not taken it only cuts off
         server.ends()
         stream.close()
         assert answer.readline().split()[1] == b"503"
