@@ -23,6 +23,7 @@ from ...machines import BREAKER, JOB, TASK, WORKER, Machine
 from .arguments import known, text
 
 if TYPE_CHECKING:
+    from ...actors.transitions import Transitioned
     from ..handles import JobHandle
     from ..outcomes import Outcome
     from ..references import EntityRef
@@ -372,24 +373,15 @@ def _until(  # noqa: PLR0917 - as `until`, of whatever it is
         advice = did_you_mean(state, known) or f"it may be {', '.join(known)}"
         raise ValueError(f"{name} is never {state!r}; {advice}")
     record = entity.record
-    seen, known_as = [record.shown], _known_as(record.kind, record.id, getattr(record, "job_id", None))
+    known_as = _known_as(record.kind, record.id, getattr(record, "job_id", None))
 
-    def there() -> bool:
-        record = entity.record
-        if record.shown != seen[-1]:
-            seen.append(record.shown)
-        return state in {record.state, record.shown}
+    def is_its(row: Transitioned) -> bool:
+        return _known_as(row.kind, row.entity_id, row.job_id) == known_as
 
-    try:
-        simulation.come_to(
-            state, name=name, is_there=there, within=within,
-            is_its=lambda row: _known_as(row.kind, row.entity_id, row.job_id) == known_as,
-        )  # fmt: skip
-    except AssertionError as error:
-        record = entity.record
-        why = next(filter(None, (getattr(record, fact, None) for fact in ("last_error", "error", "reason"))), None)
-        error.add_note(f"{name} was {' -> '.join(seen)}{f': {why}' if why else ''}")
-        raise
+    simulation.come_to(
+        state, name=name, is_there=lambda: state in {entity.record.state, entity.record.shown}, is_its=is_its,
+        within=within, where=lambda: simulation.whereabouts().of(name, is_its, entity.record),
+    )  # fmt: skip
 
 
 def _known_as(kind: str, entity_id: str, job_id: str | None) -> tuple[str, str | None, str]:

@@ -61,14 +61,17 @@ class History(Passing):
             rows = self._rows(entity)
             return bool(rows) and state in {rows[-1].to_state, rows[-1].phase}
 
-        try:
-            self.come_to(
-                state, name=entity, is_there=is_there, is_its=lambda row: entity in _names(row), within=within
-            )  # fmt: skip
-        except AssertionError as error:
-            path = " -> ".join(row.to_state for row in self._rows(entity))
-            error.add_note(f"{entity} was {path or f'nowhere; {advice(entity, self._entities())}'}")
-            raise
+        def is_its(row: Transitioned) -> bool:
+            return entity in _names(row)
+
+        self.come_to(
+            state, name=entity, is_there=is_there, is_its=is_its, within=within, where=lambda: self._where(entity)
+        )  # fmt: skip
+
+    def _where(self, entity: str) -> str:
+        """Where it is, for failures; what there is in its place, where nothing has that name."""
+        found = self.whereabouts().of(entity, lambda row: entity in _names(row))
+        return found or f"\n{entity} is nowhere: nothing had that name; {advice(entity, self._entities())}"
 
     def expect_transition(
         self,
@@ -101,10 +104,8 @@ class History(Passing):
             return False
 
         wanted = " ".join(filter(None, [event, to and f"-> {to}"]))
-        path = " -> ".join(row.to_state for row in rows)
-        if not path:
-            path = f"nowhere; {advice(entity, self._entities())}"
-        self.run_until(came, within=within, what=f"{entity} to take {wanted} (it went: {path})")
+        path = " -> ".join(row.to_state for row in rows) or "nowhere"
+        self._pass_until(came, within, f"{entity} to take {wanted} (it went: {path})", lambda: self._where(entity))
         self._expected[entity] = found[0].seq
         return found[0]
 

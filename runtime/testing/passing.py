@@ -4,7 +4,7 @@ Rules
 -----
 - Whoever waits for something waits as long as anything happens, or for the duration that is said. Where it is not said,
   nobody waits for what goes round in circles (`circles.py`).
-- A failure says the seed, and shows the end of the trace, once.
+- A failure says where what was waited for is (`whereabouts.py`), the seed, and shows the end of the trace, once.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from ...actors.times import Duration
 from ...actors.transitions import Transitioned
 from .arguments import amount, duration, in_words, limit, not_awaited, plain
 from .errors import SimulationError
+from .whereabouts import Whereabouts
 from .world import PATIENCE, World
 
 
@@ -82,9 +83,14 @@ class Passing:
         Raises AssertionError where it does not within that duration, or nothing is left to happen; without a duration,
         also where things go round in circles.
         """
+        self._pass_until(condition, within, what or "the condition to hold", lambda: self.whereabouts().of_all())
+
+    def _pass_until(
+        self, condition: Callable[[], object], within: Duration | None, said: str, where: Callable[[], str]
+    ) -> None:
+        """`run_until`. where: tells where things are, on lines of their own, if it fails."""
         self._refuse_closed()
         world = self.world
-        said = what or "the condition to hold"
         instead = "read in it what is: job.state, sim.worker(name).state"
         condition = plain(condition, "a condition", instead)
         until = limit(within, world.clock.monotonic())
@@ -95,14 +101,21 @@ class Passing:
                     continue
                 due = world.next_due()
                 if due is None:
-                    raise AssertionError(f"waited for {said}, and nothing is left to happen{self._waiting()}")
+                    raise AssertionError(f"waited for {said}, and nothing is left to happen{self._waiting()}{where()}")
                 if until is not None and due > until:
                     world.move_to(until)
-                    raise AssertionError(f"waited {in_words(within)} for {said}: it did not come{self._waiting()}")
+                    raise AssertionError(
+                        f"waited {in_words(within)} for {said}: it did not come{self._waiting()}{where()}"
+                    )
                 if until is None and (why := world.circles.told):
-                    raise AssertionError(f"waited for {said}, and {why}")
+                    raise AssertionError(f"waited for {said}, and {why}{where()}")
                 world.move_to(due)
             not_awaited(holds, "a condition", instead)
+
+    def whereabouts(self) -> Whereabouts:
+        """For failures: where things are now."""
+        world = self.world
+        return Whereabouts(world.clock, world.trace, None if world.runtime is None else world.runtime.host.kernel)
 
     def come_to(
         self,
@@ -112,10 +125,12 @@ class Passing:
         is_there: Callable[[], bool],
         is_its: Callable[[Transitioned], bool],
         within: Duration | None,
+        where: Callable[[], str],
     ) -> None:
         """Have time pass until an entity is in that state, or has come through it, and the journal has it.
 
-        A turn may lead through several states, which are seen by its transitions only. Raises as `run_until`.
+        A turn may lead through several states, which are seen by its transitions only. where: tells where it is, if
+        it fails. Raises as `run_until`.
         """
         world = self.world
         end = limit(within, self.now)
@@ -126,11 +141,11 @@ class Passing:
 
         world.watchers.append(watch)
         try:
-            self.run_until(lambda: came or is_there(), within=within, what=f"{name} to be {state}")
+            self._pass_until(lambda: came or is_there(), within, f"{name} to be {state}", where)
             while not self._written(f"the journal to have that {name} is {state}"):
                 came.clear()  # a crash undid it: it has to come again
                 left = None if end is None else max(end - self.now, 0.0)
-                self.run_until(lambda: came or is_there(), within=left, what=f"{name} to be {state}")
+                self._pass_until(lambda: came or is_there(), left, f"{name} to be {state}", where)
         finally:
             world.watchers.remove(watch)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from hashlib import blake2b
 from typing import Any, cast
 
@@ -32,6 +32,12 @@ class Trace:
         if last is not None:
             steps = steps[-last:]
         return [f"{span(at):>14}  {text}" for at, what, facts in steps for text in _texts(what, facts)]
+
+    def moves(self, wanted: Callable[[Transitioned], bool]) -> Iterator[tuple[float, Transitioned]]:
+        """The transitions that are wanted, with when they were decided (monotonic seconds)."""
+        for at, what, facts in self._steps:
+            if what == "turn":
+                yield from ((at, row) for row in cast("list[Transitioned]", facts[0]) if wanted(row))
 
     def text(self) -> str:
         """All of it as one text."""

@@ -39,6 +39,7 @@ from .happenings import Happening
 from .scripted import START, WORKERS, ScriptedRuntime
 from .scripts import Script, Scripted, Scripts, Takes, script_of
 from .trace import Trace
+from .whereabouts import Whereabouts
 
 ROUNDS = 20
 """Turns of the event loop without anything happening, after which its tasks are looked at."""
@@ -171,7 +172,8 @@ class VirtualRuntime(ScriptedRuntime):
                 if until is not None:
                     clock.advance(until - clock.monotonic())
                 why = "nothing is left to happen" if due is None else f"it did not come within {within}"
-                raise AssertionError(f"waited for the condition to hold, and {why}; {self.told()}")
+                where = Whereabouts(clock, self._scene.trace, self._host.kernel).of_all()
+                raise AssertionError(f"waited for the condition to hold, and {why}{where}\n{self.told()}")
             clock.advance(max(0.0, due - clock.monotonic()))
             await self.settle()
         not_awaited(holds, "a condition", instead)
