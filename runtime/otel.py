@@ -68,6 +68,8 @@ _ENDS: dict[str, str] = {
 }  # fmt: skip
 _AT_ONCE = 100
 """Events after which others get their turn."""
+_LAST = 5.0
+"""Seconds that the last spans may take where who leaves is cancelled: the journal that they need may not answer."""
 
 
 # -- metrics -----------------------------------------------------------------------------------------------------------
@@ -154,7 +156,8 @@ def _is_about_attempts(event: Told) -> bool:
 class Tracing:
     """Makes a span for each attempt of a runtime. An async context manager to enter around the runtime.
 
-    What ends while the runtime is left has its span, too, when this is left. `lost` counts the spans that could not be
+    What ends while the runtime is left has its span, too, when this is left; where that is cancelled, whatever has its
+    span within five seconds. `lost` counts the spans that could not be
     made: a span processor raised, or the event loop was too busy to make spans of 10,000 events.
     """
 
@@ -165,10 +168,14 @@ class Tracing:
         self._before: dict[str, SpanContext] = {}  # of tasks that may be tried again
         self._events: Subscription[Transitioned]
         self._group: TaskGroup
+        self._following: anyio.CancelScope
+        self._over: anyio.Event
         self.lost = 0
 
     async def __aenter__(self) -> Self:
         self._events = self._runtime.hub.subscribe(_is_about_attempts, size=BUFFER, quiet=True)
+        self._following = anyio.CancelScope(shield=True)  # it ends by itself, with the last event
+        self._over = anyio.Event()
         self._group = anyio.create_task_group()
         await self._group.__aenter__()
         self._group.start_soon(self._follow)
@@ -178,11 +185,23 @@ class Tracing:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._events.close()
-        await self._group.__aexit__(None, None, None)
+        try:
+            await self._over.wait()
+        except anyio.get_cancelled_exc_class():
+            self._following.deadline = anyio.current_time() + _LAST
+            raise
+        finally:
+            await self._group.__aexit__(None, None, None)
 
     async def _follow(self) -> None:
+        try:
+            await self._follow_events()
+        finally:
+            self._over.set()
+
+    async def _follow_events(self) -> None:
         taken = 0
-        with anyio.CancelScope(shield=True):  # it ends by itself, with the last event
+        with self._following:
             async for event in self._events:
                 taken += 1
                 if taken % _AT_ONCE == 0:
@@ -244,7 +263,7 @@ class Tracing:
         try:
             found: T = await self._runtime.read(question, journal)
         except JournalError:
-            found = await at_once(_asked_again, journal, question)
+            found = await at_once(_asked_again, journal, question, abandon=True)
         return found
 
     async def _between(self, event: Transitioned, begun: _Begun) -> _Begun:

@@ -261,7 +261,8 @@ class RuntimeParts(ABC):
         loaded = await self._open_journal()
         self._host.on_health = self._look_whether_lost
         if (cluster := self.journal.cluster) is not None:
-            self._be_seated(Seat(cluster, self._host, Ask(self.read, self.read_own, self.read_lease), start))
+            ask = Ask(self.read, self._read_shared, self.read_own, self.read_lease)
+            self._be_seated(Seat(cluster, self._host, ask, start))
         self._archiving = loaded.archiving
         self._hub.told = loaded.last_seq
         self._machines = Machines(self._whole, self._host, start)
@@ -630,27 +631,37 @@ class RuntimeParts(ABC):
             self._home.check(what)
 
     async def read(self, question: Callable[..., Any], *args: Any) -> Any:
-        """Ask the journal something, where that may block in a thread."""
+        """Ask the journal something, where that may block in a thread. Who is cancelled waits no longer, whether the
+        journal answers or not: what is asked goes on in its thread, and its answer is nobody's.
+        """
         if self.journal.durable_medium:
-            return await self._in_lane(self._questions, question, *args)
+            return await self._in_lane(self._questions.unless_cancelled, question, *args)
+        return question(*args)
+
+    async def _read_shared(self, question: Callable[..., Any], *args: Any) -> Any:
+        """The same for what the application has to ask of a database that nodes share."""
+        if self.journal.durable_medium:
+            return await self._in_lane(self._own_questions.unless_cancelled, question, *args)
         return question(*args)
 
     async def read_own(self, question: Callable[..., Any], *args: Any) -> Any:
-        """The same for what the runtime itself has to know: no question of the application holds it up."""
+        """Ask what the runtime itself has to know: no question to the journal holds it up. It is waited for, whoever is
+        cancelled: what closes the runtime closes nothing of which it is still asked.
+        """
         if self.journal.durable_medium:
-            return await self._in_lane(self._own_questions, question, *args)
+            return await self._in_lane(self._own_questions.patiently, question, *args)
         return question(*args)
 
     async def read_lease(self, question: Callable[..., Any], *args: Any) -> Any:
         """The same for the lease of this node: no other question at all holds it up."""
         if self.journal.durable_medium:
-            return await self._in_lane(self._lease_questions, question, *args)
+            return await self._in_lane(self._lease_questions.patiently, question, *args)
         return question(*args)
 
-    async def _in_lane(self, lane: Lane, question: Callable[..., Any], *args: Any) -> Any:
+    async def _in_lane(self, ask: Callable[..., Awaitable[Any]], question: Callable[..., Any], *args: Any) -> Any:
         self.check_here("a runtime")
         try:
-            return await lane.patiently(question, *args)
+            return await ask(question, *args)
         except GivenUp:
             raise JournalError("The journal was asked for too long while the runtime was left.") from None
 

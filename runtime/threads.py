@@ -15,8 +15,7 @@ from __future__ import annotations
 
 import contextvars
 import threading
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Literal, TypeAlias, TypeVar
@@ -87,30 +86,6 @@ class GivenUp(Exception):  # noqa: N818 - what has happened
     """Nobody waits any more for what a lane runs."""
 
 
-class Asker:
-    """Somebody who may have to end without the answers that he waits for: what is asked within `asking()`."""
-
-    def __init__(self) -> None:
-        self.waits: set[anyio.CancelScope] = set()
-
-    @contextmanager
-    def asking(self) -> Generator[None]:
-        """Have what is asked here be asked by him."""
-        before = _asker.set(self)
-        try:
-            yield
-        finally:
-            _asker.reset(before)
-
-    def give_up(self) -> None:
-        """Leave to itself what he waits for now: he gets GivenUp."""
-        for scope in self.waits:
-            scope.cancel()
-
-
-_asker: contextvars.ContextVar[Asker | None] = contextvars.ContextVar("callboard asker", default=None)
-
-
 class Lane:
     """So many threads at a time."""
 
@@ -130,22 +105,20 @@ class Lane:
         return await self._until_given_up(func, args, shield=True)
 
     async def unless_cancelled(self, func: Callable[..., T], *args: Any) -> T:
-        """Run a function in a thread, and leave it to itself where who asks is cancelled. Raises GivenUp."""
+        """Run a function in a thread, and leave it to itself where who asks is cancelled. Raises GivenUp.
+
+        It keeps its place until it is over: so whoever asks again and again has no more threads than others.
+        """
         return await self._until_given_up(func, args, shield=False)
 
     async def _until_given_up(self, func: Callable[..., T], args: tuple[Any, ...], *, shield: bool) -> T:
-        asker = _asker.get()
         with anyio.CancelScope(shield=shield) as scope:
             self._waits.add(scope)
-            if asker is not None:
-                asker.waits.add(scope)
             try:
                 if not self._given_up:
                     return await self.run(func, *args, abandon=True)
             finally:
                 self._waits.discard(scope)
-                if asker is not None:
-                    asker.waits.discard(scope)
         raise GivenUp
 
     async def run(self, func: Callable[..., T], *args: Any, abandon: bool = False) -> T:

@@ -39,14 +39,14 @@ class HandingOver:
         if self._asked_at is not None and (now - self._asked_at < AGAIN or not (self._owed or idle_jobs(host.kernel))):
             return False
         try:
-            if not await self._seat.ask(self._seat.cluster.step_aside):
+            if not await self._seat.ask_own(self._seat.cluster.step_aside):
                 self._asked_at = now
                 return False
             self._asked_at = now - AGAIN
             gone: list[int] = await host.ask(HandOver)
             self._owed += gone
             if self._owed:
-                await self._seat.ask(self._seat.cluster.give_back, self._owed)
+                await self._seat.ask_own(self._seat.cluster.give_back, self._owed)
                 self._owed = []
         except JournalError:
             self._asked_at = now

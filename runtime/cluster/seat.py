@@ -4,6 +4,8 @@ Rules
 -----
 - A question blocks, so it is asked in a thread. One that cannot be asked now, since the database is not reached, is
   asked again with growing delay where its asker is patient: that is how a journal behaves that cannot write.
+- A caller of the application's who is cancelled waits no longer, also where the database answers nothing: what he asked
+  goes on in its thread. What the runtime's own tasks ask is waited for: what it writes has to come in their order.
 - Whoever hears that this node was fenced tells `lost`, once, and the runtime breaks.
 - Waits are by the runtime's clock, and end when it closes.
 - A command for another node goes by the inbox, under a key: so it may be sent again when it is not known whether it
@@ -57,10 +59,14 @@ class Delays:
 
 
 class Ask(NamedTuple):
-    """How blocking questions are asked. None to the journal holds up one to the cluster, and nothing the lease."""
+    """How blocking questions are asked. None to the journal holds up one to the cluster, and nothing the lease.
+
+    own: to the cluster as well, by the runtime's own tasks.
+    """
 
     journal: Callable[..., Awaitable[Any]]
     cluster: Callable[..., Awaitable[Any]]
+    own: Callable[..., Awaitable[Any]]
     lease: Callable[..., Awaitable[Any]]
 
 
@@ -77,7 +83,8 @@ class Seat:
         self.cluster = cluster
         self.host = host
         self.read = ask.journal
-        self.read_own = ask.cluster
+        self.read_own = ask.own
+        self._ask_cluster = ask.cluster
         self.read_lease = ask.lease
         self.start = start
         self.remote: WeakSet[RemoteJob] = WeakSet()  # handles of jobs that other nodes run
@@ -122,8 +129,15 @@ class Seat:
 
     async def ask(self, question: Callable[..., T], *args: Any) -> T:
         """Ask the database once. Raises JournalError, and RuntimeClosed where this node was fenced."""
+        about_cluster = getattr(question, "__self__", None) is self.cluster
+        return await self._once(self._ask_cluster if about_cluster else self.read, question, *args)
+
+    async def ask_own(self, question: Callable[..., T], *args: Any) -> T:
+        """The same for the runtime's own tasks, which end with the answer. It is about the cluster."""
+        return await self._once(self.read_own, question, *args)
+
+    async def _once(self, read: Callable[..., Awaitable[Any]], question: Callable[..., T], *args: Any) -> T:
         try:
-            read = self.read_own if getattr(question, "__self__", None) is self.cluster else self.read
             answer: T = await read(question, *args)
         except LeaseLost as lost:
             self.lost(lost)
@@ -146,6 +160,25 @@ class Seat:
                 raise closed("the runtime has closed", lost) from lost
             except JournalError:
                 await self.pause(delays())
+
+    async def in_own_task(self, do: Callable[[], Awaitable[object]]) -> None:
+        """Do it in a task of the runtime's own, and wait for that: it goes on where who waits is cancelled. Raises what
+        it raises.
+        """
+        over, raised = anyio.Event(), list[Exception]()
+
+        async def doing() -> None:
+            try:
+                await do()
+            except Exception as error:
+                raised.append(error)
+            finally:
+                over.set()
+
+        self.start(doing)
+        await over.wait()
+        if raised:
+            raise raised.pop()
 
     async def pause(self, seconds: float) -> None:
         """Wait for so many seconds. Raises RuntimeClosed if the runtime closes meanwhile."""

@@ -17,6 +17,7 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 import anyio
@@ -98,7 +99,7 @@ class ToolsService:
         """
         await self._host.barrier()  # what the runtime says is known once it has begun
         await self._look()
-        await self._seat.ask(self._seat.cluster.renew_words)
+        await self._seat.ask_own(self._seat.cluster.renew_words)
 
     async def close(self) -> None:
         """Do nothing more; returns when the database is no longer asked."""
@@ -139,7 +140,7 @@ class ToolsService:
             news, self._news = self._news, False
             if news:
                 self._rung_at = self._host.monotonic()
-                self.rows = {row.tool: row for row in await self._seat.ask(self._seat.cluster.tools)}
+                self.rows = {row.tool: row for row in await self._seat.ask_own(self._seat.cluster.tools)}
                 self._gone = await self._no_nodes()
             await self._agree()
             await self._share(everything=news)
@@ -167,7 +168,7 @@ class ToolsService:
                 if self._seen(tool) != seen:
                     continue
                 said = say
-                self.rows[tool] = await self._seat.ask(self._seat.cluster.set_tool, say)
+                self.rows[tool] = await self._seat.ask_own(self._seat.cluster.set_tool, say)
                 seen, row = self._seen(tool), self.rows[tool]
             hear = to_hear(seen, tool, row, self._seat.name, said)
             if hear is not None:
@@ -191,7 +192,7 @@ class ToolsService:
         homes = {row.home for row in self.rows.values() if row.state == HALF_OPEN and self._waits_for(row)}
         if not homes:
             return homes
-        nodes = await self._seat.ask(self._seat.cluster.nodes)
+        nodes = await self._seat.ask_own(self._seat.cluster.nodes)
         return homes - {node.name for node in nodes if node.state in {"living", "silent"}}
 
     def _waits_for(self, row: ToolState) -> bool:
@@ -203,9 +204,12 @@ class ToolsService:
         if tool not in self._host.kernel.breakers:
             self._host.tell(ToolHeard(tool, CLOSED, 0))
             await self._host.barrier()
-            async with self._looking:
-                await self._share(everything=False, also=tool)
+            await self._seat.in_own_task(partial(self._share_alone, tool))  # what it asks must come in order
             await self._host.barrier()
+
+    async def _share_alone(self, tool: str) -> None:
+        async with self._looking:
+            await self._share(everything=False, also=tool)
 
     # -- limits --------------------------------------------------------------------------------------------------------
 
@@ -220,7 +224,7 @@ class ToolsService:
         free = [tool for tool, claim in self._claims.items() if claim.told == NO_LIMIT]
         limited: frozenset[str] = frozenset()
         if everything and free:
-            limited = await self._seat.ask(self._seat.cluster.limited, free)
+            limited = await self._seat.ask_own(self._seat.cluster.limited, free)
         wants, words = shares.wants(), kernel.tool_limits.words
         self._busy = {tool: at for tool, at in self._busy.items() if tool in wants}
         asked: dict[str, Want] = {}
@@ -237,7 +241,7 @@ class ToolsService:
             shares.hold(tool)
         questions = {tool: shares.asked[tool] for tool in asked}
         self._unsure |= asked.keys()
-        claims: dict[str, Claim] = await self._seat.ask(self._seat.cluster.share, asked)
+        claims: dict[str, Claim] = await self._seat.ask_own(self._seat.cluster.share, asked)
         self._unsure -= asked.keys()
         for tool, claim in claims.items():
             if claim.empty:

@@ -18,7 +18,7 @@ Rules
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from random import Random
 from types import TracebackType
@@ -32,7 +32,6 @@ from ...actors.times import Duration
 from ...actors.turn import Turn
 from ..clock import TimeOrderedIds, VirtualClock
 from ..journal.contract import Journal
-from ..threads import Lane
 from ..timers import Timer
 from .arguments import amount, duration, limit, not_awaited, plain
 from .happenings import Happening
@@ -215,10 +214,10 @@ class VirtualRuntime(ScriptedRuntime):
         durable = self.journal.tail == self.journal.durable
         return durable and dispatcher.parked and not dispatcher.has_work and not self._reads
 
-    async def _in_lane(self, lane: Lane, question: Callable[..., Any], *args: Any) -> Any:
+    async def _in_lane(self, ask: Callable[..., Awaitable[Any]], question: Callable[..., Any], *args: Any) -> Any:
         self._reads += 1
         try:
-            return await super()._in_lane(lane, question, *args)
+            return await super()._in_lane(ask, question, *args)
         finally:
             self._reads -= 1
             self._read_over.set()

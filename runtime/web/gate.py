@@ -99,7 +99,7 @@ class Gate:
         self._board.runtime.check_here("a board")
         going = self._underway.enter(scope, receive)
         try:
-            with going.scope, going.asker.asking():
+            with going.scope:
                 await self._answer(scope, receive, answer)
         finally:
             self._underway.leave(going)

@@ -25,7 +25,6 @@ from typing import Any
 import anyio
 
 from ..detached import start_detached
-from ..threads import Asker
 from .listening import Listening, address_of
 
 EVERY = 0.25
@@ -47,15 +46,12 @@ def _owner(handler: Any) -> object:  # whatever a program has for a handler
 
 
 class Going:
-    """One request under way. scope: what it is answered in. asker: who asks the journal for it. address: where it has
-    come to, if that is known.
-    """
+    """One request under way. scope: what it is answered in. address: where it has come to, if that is known."""
 
-    __slots__ = ("_connection", "address", "asker", "scope")
+    __slots__ = ("_connection", "address", "scope")
 
     def __init__(self, asked: Any, receive: Any) -> None:
         self.scope = anyio.CancelScope()
-        self.asker = Asker()
         self.address = address_of(asked)
         connection = getattr(receive, "__self__", None)
         self._connection: object = connection if getattr(connection, "keep_alive", None) is True else None
@@ -111,5 +107,3 @@ class Underway:
         until = anyio.current_time() + PATIENCE
         for going in ending:
             going.scope.deadline = min(going.scope.deadline, until)
-            if going.scope.cancel_called:
-                going.asker.give_up()

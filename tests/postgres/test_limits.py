@@ -10,7 +10,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ import anyio.to_thread
 import psycopg
 import pytest
 
-from callboard import LeaseLost, Runtime, RuntimeClosed, Task, Workstream
+from callboard import LeaseLost, Runtime, RuntimeClosed, Task, Tool, Workstream
 from callboard.runtime.cli.trouble import answer
 from callboard.runtime.journal.contract import JournalError, JournalLocked, JournalMissing, JournalUnwritable
 from callboard.runtime.journal.postgres.address import parse
@@ -373,3 +373,44 @@ def test_every_command_takes_an_address_of_several_hosts_and_shows_no_password(
         assert "left" in callboard("nodes")
     finally:
         pair.close()
+
+
+async def ends() -> str:
+    return "it has"
+
+
+@ON_BOTH
+async def test_a_limit_of_a_caller_ends_a_call_that_waits_for_the_database(postgres: str) -> None:
+    tools = {"db": Tool(max_parallel=1)}
+    async with (
+        Runtime(postgres, node="a", lease=60, drain_deadline=0, tools=tools) as a,
+        Runtime(postgres, node="b", lease=60, drain_deadline=0) as b,
+    ):
+        await a.submit(Workstream("w", tasks=[Task("a", run=waits, tool="db")]), id="living")
+        ended = await b.submit(Workstream("w", tasks=[Task("a", run=ends)]), id="ended")
+        await ended.wait()
+        elsewhere = await b.job("living")
+        again = Workstream("w", tasks=[Task("a", run=ends)])
+        calls: list[Callable[[], Awaitable[object]]] = [
+            b.nodes,
+            lambda: b.job("living"),
+            lambda: b.submit(again, id="new"),
+            lambda: b.submit(again, id="ended", existing="replace_ended"),
+            elsewhere.wait,
+            lambda: b.breaker_of("db"),
+            lambda: elsewhere.cancel(force=True, request_id="key"),  # which was put into the inbox all the same
+        ]
+        tables = "nodes", "names", "job_records", "inbox_rows", "breaker_records", "tool_claims"
+        for call in calls:
+            with locked(postgres, *tables):
+                began = time.monotonic()
+                with anyio.move_on_after(0.1) as scope:
+                    await call()
+                took = time.monotonic() - began
+            assert scope.cancelled_caught
+            assert took < BUSY
+        with anyio.fail_after(PATIENCE):
+            assert (await (await b.submit(again, id="new")).wait()).ok
+            assert (await (await b.submit(again, id="ended", existing="replace_ended")).wait()).ok
+            await elsewhere.cancel(force=True, request_id="key")
+            assert (await elsewhere.wait()).state == "cancelled"

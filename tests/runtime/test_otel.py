@@ -23,6 +23,8 @@ from opentelemetry.trace import StatusCode, get_tracer
 
 from callboard.runtime.otel import Tracing, observe
 
+from .silent import Silent, until
+
 pytestmark = pytest.mark.anyio
 
 Opens = Callable[..., Runtime]
@@ -313,3 +315,31 @@ def readings(reader: InMemoryMetricReader) -> dict[tuple[str, ...], float]:
         for metric in scope.metrics
         for point in metric.data.data_points
     }
+
+
+async def test_who_is_cancelled_does_not_wait_for_spans_that_the_journal_must_answer_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("callboard.runtime.otel._LAST", 0.05)
+    journal, over = Silent(tmp_path / "state.db"), anyio.Event()
+
+    async def traces(runtime: Runtime, scope: anyio.CancelScope) -> None:
+        job = await runtime.submit(Workstream("w", tasks=[Task("a", run=sleeps)]))
+        await until(lambda: job.task("a").record.state == "running")
+        with scope:
+            async with Tracing(runtime):  # its beginning is only in the journal
+                journal.answers.clear()
+                await job.cancel(force=True)
+                await until(lambda: journal.waiting)
+                scope.cancel()
+        over.set()
+
+    async with Runtime(journal, drain_deadline=0) as runtime, anyio.create_task_group() as group:
+        scope = anyio.CancelScope()
+        group.start_soon(traces, runtime, scope)
+        await until(lambda: scope.cancel_called)
+        try:
+            with anyio.fail_after(10):
+                await over.wait()
+        finally:
+            journal.answers.set()

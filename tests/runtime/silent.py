@@ -1,0 +1,35 @@
+"""A journal in a file that answers nothing while a test says so."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import anyio
+
+from callboard.runtime.journal.reader import SqliteReader
+from callboard.runtime.journal.sqlite import SqliteJournal
+
+
+class Silent(SqliteJournal):
+    """A journal whose reader can be told to answer nobody. Its writer goes on."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.answers = threading.Event()
+        self.answers.set()
+        self.waiting = 0
+
+    @property
+    def reader(self) -> SqliteReader:
+        self.waiting += 1
+        assert self.answers.wait(60)
+        self.waiting -= 1
+        return super().reader
+
+
+async def until(holds: Callable[[], object]) -> None:
+    with anyio.fail_after(25):
+        while not holds():
+            await anyio.sleep(0.001)
