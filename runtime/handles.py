@@ -34,7 +34,7 @@ from .control.verbs import commands_of
 from .filters import Event, Filters, Wanted, wanted_by
 from .journal.contract import JournalError
 from .observe import BUFFER, Subscription
-from .outcomes import CutShort, Outcome, RuntimeClosed, closed, explained, goes_on, no_task, to_explain
+from .outcomes import CutShort, Outcome, RuntimeClosed, closed, explained, goes_on, no_task
 
 if TYPE_CHECKING:
     from ..actors.job import JobActor
@@ -309,16 +309,19 @@ class JobHandle:
             if self._cause is None or isinstance(self._cause, CutShort):
                 text = f"{text}; {goes_on(shared=self._runtime.seat is not None)}"
             raise closed(text, self._cause)
-        if asked := to_explain(self._outcome):
-            self._outcome = explained(self._outcome, await self._tries(asked))
+        with suppress(RuntimeClosed, JournalError):
+            if self._runtime.is_open:
+                stream = self.record.workstream
+                self._outcome = await explained(self._outcome, stream, self.attempts, self._transitions_of)
         return self._outcome
 
-    async def _tries(self, tasks: list[TaskRecord]) -> dict[str, list[AttemptRecord]]:
-        """The attempts of tasks, by their names; none where the runtime has closed."""
-        found: dict[str, list[AttemptRecord]] = {}
-        with suppress(RuntimeClosed, JournalError):
-            for task in tasks if self._runtime.is_open else ():
-                found[task.name] = await self._runtime.read(self._runtime.journal.attempts, task.id)
+    async def _transitions_of(self, entity_id: str) -> list[Transitioned]:
+        """Those of the job, its workstream or a task, that are durable."""
+
+        def read() -> list[Transitioned]:
+            return list(self._runtime.journal.transitions(entity_id=entity_id, job_id=self.id))
+
+        found: list[Transitioned] = await self._runtime.read(read)
         return found
 
     async def attempts(self, task: str) -> list[AttemptRecord]:

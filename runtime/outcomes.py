@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -10,8 +10,11 @@ import msgspec
 from ..actors.records import JobRecord
 from ..actors.task_record import AttemptRecord, TaskRecord
 from ..actors.theirs import shown
+from ..actors.transitions import Transitioned
 from .journal.cluster import LeaseLost
 
+NO_ATTEMPTS = frozenset({"condition_broken", "validation_failed"})
+"""Types of errors of a task that no attempt of it had: its transition tells of what raised."""
 _EXPLAINED = 5  # tasks whose tracebacks an outcome has
 _SHOWN = 20  # names of tasks, at most, in an error
 
@@ -26,14 +29,16 @@ class JobFailed(Exception):  # noqa: N818 - the published name
         super().__init__(f"job {outcome.job_id!r} {outcome.state}: {outcome.error or 'no reason was given'}")
         self.outcome = outcome
         for name, text in outcome.tracebacks.items():
-            self.add_note(f"task {name!r}:\n{text.rstrip()}")
+            kind = "task" if name in outcome.tasks else "workstream"
+            self.add_note(f"{kind} {name!r}:\n{text.rstrip()}")
 
 
 class Outcome(msgspec.Struct, frozen=True):
     """How a job ended. `results` holds what its completed tasks returned, `tasks` every task's last record, by name.
 
     state: completed, failed or cancelled; shown: the same in the words of the job's lifecycle. tracebacks: of the
-    functions that failed it, as text, by their tasks' names; at most five, and none once the runtime is closed.
+    functions that failed it, bodies, conditions and checks, as text, by their tasks' names; of a check of the whole
+    workstream by the workstream's id, as "JOB@1". At most five, and none once the runtime is closed.
     """
 
     job_id: str
@@ -64,18 +69,36 @@ def outcome_of(job: JobRecord, tasks: list[TaskRecord]) -> Outcome:
     )
 
 
-def to_explain(outcome: Outcome) -> list[TaskRecord]:
-    """The tasks whose last attempts tell why a job did not complete; none where that is known, or it completed."""
+async def explained(
+    outcome: Outcome,
+    workstream: str | None,
+    attempts: Callable[[str], Awaitable[Sequence[AttemptRecord]]],
+    transitions: Callable[[str], Awaitable[Sequence[Transitioned]]],
+) -> Outcome:
+    """The outcome with the tracebacks of what failed it, where they are not known yet.
+
+    workstream: the id of its run. attempts: asks for those of a task, by its name; transitions: for those of an entity,
+    by its id. Raises what they raise.
+    """
     if outcome.ok or outcome.tracebacks:
-        return []
+        return outcome
     failed = [task for task in outcome.tasks.values() if task.state == "failed" and not task.optional]
-    return failed[:_EXPLAINED]
+    found: dict[str, str | None] = {}
+    for task in failed[:_EXPLAINED]:
+        if task.error_type in NO_ATTEMPTS:
+            found[task.name] = _traceback_of(await transitions(task.id))
+        elif tries := await attempts(task.name):
+            found[task.name] = tries[-1].traceback
+    if not failed and workstream is not None and outcome.state == "failed":
+        found[workstream] = _traceback_of(await transitions(workstream))
+    tracebacks = {name: text for name, text in found.items() if text}
+    return msgspec.structs.replace(outcome, tracebacks=tracebacks) if tracebacks else outcome
 
 
-def explained(outcome: Outcome, attempts: Mapping[str, Sequence[AttemptRecord]]) -> Outcome:
-    """The outcome with the tracebacks of those tasks, by their names, from their attempts."""
-    found = {name: tries[-1].traceback for name, tries in attempts.items() if tries and tries[-1].traceback}
-    return msgspec.structs.replace(outcome, tracebacks=found) if found else outcome
+def _traceback_of(rows: Sequence[Transitioned]) -> str | None:
+    """That of the function which failed an entity by its last transition; a check or a condition has no attempt."""
+    told = rows[-1].metadata if rows else None
+    return None if told is None else told.get("traceback")
 
 
 class JobExists(ValueError):  # noqa: N818 - it says what is the matter

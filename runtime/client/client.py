@@ -288,7 +288,7 @@ class Client:
 
     async def tasks_of(self, job_id: str, run: int | None = None) -> list[TaskRecord]:
         """The records of all tasks of a job's run, the present one unless said."""
-        given = {} if run is None else {"run": run}
+        given: dict[str, Any] = {} if run is None else {"run": run}
         return [task_of(view) async for view in self.link.pages(f"jobs/{place(job_id)}/tasks", limit=MANY, **given)]
 
     async def text(self, path: str) -> str:

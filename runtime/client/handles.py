@@ -25,12 +25,12 @@ from ..approvals import PendingApproval
 from ..attribution import name_of, reason_of, words
 from ..filters import Event, Filters
 from ..observe import BUFFER
-from ..outcomes import Outcome, explained, no_task, outcome_of, to_explain
+from ..outcomes import Outcome, explained, no_task, outcome_of
 from ..references import GOES_ON
 from .link import place
 from .references import RemoteRef
 from .stream import RemoteEvents
-from .views import ENDED, attempt_of, job_of, moved, task_of, workstream_of
+from .views import ENDED, attempt_of, job_of, moved, task_of, transition_of, workstream_of
 
 if TYPE_CHECKING:
     from .client import Client
@@ -292,9 +292,14 @@ class RemoteJob:
                 moves.close()
         while self._outcome is None:
             await self.refresh()
-        if asked := to_explain(self._outcome):
-            self._outcome = explained(self._outcome, {task.name: await self.attempts(task.name) for task in asked})
+        stream = self._record.workstream
+        self._outcome = await explained(self._outcome, stream, self.attempts, self._transitions_of)
         return self._outcome
+
+    async def _transitions_of(self, entity_id: str) -> list[Transitioned]:
+        """Those of the job, its workstream or a task."""
+        pages = self._client.link.pages(f"jobs/{place(self.id)}/transitions", next_by="after", entity=entity_id)
+        return [transition_of(view) async for view in pages]
 
     async def attempts(self, task: str) -> list[AttemptRecord]:
         """As `JobHandle.attempts`. Their keys, and what only the runtime has of them, are not told here."""

@@ -81,15 +81,15 @@ class Link:
         """What stands there, decoded. Raises what the server says, ServerUnreachable."""
         return msgspec.json.decode((await self.ask("GET", path, params=params)).content)
 
-    async def pages(self, path: str, **params: Any) -> AsyncGenerator[dict[str, Any]]:
-        """All items of a list, page by page."""
+    async def pages(self, path: str, *, next_by: str = "cursor", **params: Any) -> AsyncGenerator[dict[str, Any]]:
+        """All items of a list, page by page. next_by: the parameter that asks for the page that follows."""
         while True:
             page = await self.get(path, params)
             for item in page["items"]:
                 yield item
             if page["next"] is None:
                 return
-            params["cursor"] = page["next"]
+            params[next_by] = page["next"]
 
     async def post(self, path: str, said: Mapping[str, Any], request_id: str | None) -> Any:
         """Give a command, once. What is None is not said. Returns the answer. Raises as `get`."""

@@ -15,8 +15,10 @@ import pytest
 
 from callboard import (
     Approval,
+    Check,
     CircuitOpen,
     Clause,
+    Condition,
     DecisionConflict,
     DecisionRefused,
     Fire,
@@ -258,6 +260,31 @@ async def what_a_body_raised_is_explained(runtime: Any, name: str) -> None:
     assert [(one.end, one.traceback) for one in await job.attempts("a")] == [("succeeded", None)]
     with pytest.raises(LookupError):
         await job.attempts("nobody")
+
+
+def opens_a_door(context: Any = None) -> bool:
+    raise OSError("no key") from ValueError("the cause")
+
+
+async def what_a_condition_and_a_check_raised_is_explained(runtime: Any, name: str) -> None:
+    """They have no attempt: their transition tells."""
+    checked = Check(run=opens_a_door)
+    flows = {
+        "condition": Workstream("w", tasks=[Task("a", run=one, condition=Condition(run=opens_a_door))]),
+        "check": Workstream("w", tasks=[Task("a", run=one, checks=[checked])]),
+        "whole": Workstream("w", tasks=[Task("a", run=one)], checks=[checked]),
+    }
+    for what, flow in flows.items():
+        job = await runtime.submit(flow, id=f"{name}-{what}")
+        outcome = await job.wait()
+        of = f"workstream '{job.id}@1'" if what == "whole" else "task 'a'"
+        (text,) = outcome.tracebacks.values()
+        assert "ValueError: the cause" in text
+        assert "in opens_a_door" in text
+        assert "OSError: no key" in text
+        with pytest.raises(JobFailed) as failed:
+            outcome.raise_for_state()
+        assert failed.value.__notes__ == [f"{of}:\n{text.rstrip()}"]
 
 
 async def a_task_is_done_without(runtime: Any, name: str) -> None:
@@ -509,7 +536,8 @@ async def it_says_how_it_is(runtime: Any, name: str) -> None:
 SCENARIOS: list[Callable[[Any, str], Any]] = [
     a_job_is_done, the_same_job_is_submitted_once, what_cannot_be_run_is_refused_whole, a_job_is_cancelled,
     an_id_that_exists_is_refused_or_replaced,
-    a_job_is_paused, what_failed_goes_on_in_a_next_run, what_a_body_raised_is_explained, a_task_is_done_without,
+    a_job_is_paused, what_failed_goes_on_in_a_next_run, what_a_body_raised_is_explained,
+    what_a_condition_and_a_check_raised_is_explained, a_task_is_done_without,
     jobs_have_children, a_job_runs_by_a_lifecycle, people_decide, a_workstream_is_held, a_command_is_done_once,
     workers_are_told, breakers_are_told, machines_are_told, events_are_sent_to_what_runs, a_job_tells_of_itself,
     what_is_done_is_told_to_whoever_listened, it_says_how_it_is,
