@@ -31,6 +31,7 @@ class Untold(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=F
     reason: str | None = None
     entity_id: str | None = None  # where it was about something inside of the entity that ended without a row
     ended_as: str | None = None  # where it was the end of that
+    left_out: int = 0  # how many more there were beside it, which are only counted
 
 
 class Published(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):

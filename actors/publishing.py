@@ -13,7 +13,7 @@ Rules
 - Who decided something is never lost: what the lifecycle has no row for (an approval where it knows no hold, a task
   that is skipped where it knows no skip) is kept, and told by the next row of the entity, in its `decided`. Where
   it ended without a row, what it is in tells that by its next row, and who decided it and why, by whatever lifecycle
-  that runs. Of very many ends that nobody asked for, the first are told so.
+  that runs. Of very many ends that nobody asked for, the first are told so, and the others counted (`decided_more`).
 - What no row tells is a notice: that an entity has ended, and rests where its lifecycle has no way to an end.
 """
 
@@ -30,6 +30,7 @@ from .base_record import Published, Record, Untold
 from .transitions import PublishedTransition, iso
 
 _MOST_UNTOLD = 100
+"""What one row tells of what had no row; of more it tells how many."""
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -104,20 +105,42 @@ def publish_row(entity: Entity[Any], row: Transition, reason: str, metadata: dic
 
 
 def _keep(entity: Entity[Any], decided: Sequence[Untold]) -> None:
-    """Keep what was decided for the next row: of very much what nobody said goes first, then what is oldest."""
+    """Keep what was decided for the next row: of very much what nobody said goes first, then what is oldest. What goes
+    is counted.
+    """
     record = entity.record
     published: Published | None = record.published
     kept = record.untold if published is None else published.untold
-    free = _MOST_UNTOLD - len(kept)
-    if free < len(decided):
-        decided = [one for one in decided if one.by is not None]
-        if not decided:
-            return
-    untold = (*kept, *decided)[-_MOST_UNTOLD:]
+    untold = _with_most(kept, decided)
     if published is None:
         entity.change(untold=untold)
     else:
         entity.change(published=replace(published, untold=untold))
+
+
+def _with_most(kept: Sequence[Untold], more: Sequence[Untold]) -> tuple[Untold, ...]:
+    """The most that one row tells, in their order. The last of them says how many were left out."""
+    left_out = sum(one.left_out for one in more)
+    if len(kept) >= _MOST_UNTOLD and all(one.by is None for one in more):  # of a large run most ends come here
+        return (*kept[:-1], replace(kept[-1], left_out=kept[-1].left_out + left_out + len(more)))
+    left_out += sum(one.left_out for one in kept)
+    found = [replace(one, left_out=0) if one.left_out else one for one in (*kept, *more)]
+    by_people = sum(one.by is not None for one in found)
+    oldest, by_nobody = max(0, by_people - _MOST_UNTOLD), max(0, _MOST_UNTOLD - by_people)
+    told: list[Untold] = []
+    for one in found:
+        if one.by is not None:
+            oldest -= 1
+            goes = oldest >= 0
+        else:
+            by_nobody -= 1
+            goes = by_nobody < 0
+        left_out += goes
+        if not goes:
+            told.append(one)
+    if left_out:
+        told[-1] = replace(told[-1], left_out=left_out)
+    return tuple(told)
 
 
 def _hand_over(entity: Entity[Any], event: str) -> None:
@@ -141,7 +164,9 @@ def with_untold(metadata: dict[str, Any] | None, untold: Sequence[Untold]) -> di
     """The metadata of a row, with what no row has told before it."""
     if not untold:
         return metadata
-    return {**(metadata or {}), "decided": [{**to_builtins(one), "at": iso(one.at)} for one in untold]}
+    decided = [{**to_builtins(replace(one, left_out=0)), "at": iso(one.at)} for one in untold]
+    left_out = sum(one.left_out for one in untold)
+    return {**(metadata or {}), "decided": decided, **({"decided_more": left_out} if left_out else {})}
 
 
 def publish_birth(entity: Entity[Any], metadata: dict[str, Any] | None) -> None:

@@ -136,6 +136,8 @@ def deciders(event: Transitioned) -> list[str]:
         why = f" ({one['reason']})" if one.get("reason") else ""
         ended = f": {one['ended_as']}" if one.get("ended_as") else ""
         told.append(f"{one['event']}{whose}{by}{why}{ended}")
+    if more := metadata.get("decided_more"):
+        told.append(f"and {more} more that no row tells")
     return told
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -54,6 +55,7 @@ from callboard.machines.phases import Phase
 from callboard.machines.refinement import Refinement
 from callboard.machines.task import TASK
 from callboard.machines.workable import faults
+from callboard.runtime.cli.words import deciders
 
 T = Transition
 NAMES = list(LIFECYCLES)
@@ -709,8 +711,42 @@ def test_of_very_many_ends_that_nobody_asked_for_none_pushes_out_what_somebody_d
     stage.settle()
     (told,) = told_of(stage, "job@1/x")
     assert (told["by"], told["ended_as"]) == ("emil", "skipped")
-    assert max(len((row.metadata or {}).get("decided", ())) for row in stage.kept.transitions) <= 100
+    rows = [row for row in stage.kept.transitions if "decided" in (row.metadata or {})]
+    assert max(len((row.metadata or {})["decided"]) for row in rows) <= 100
     assert stage.state() == "cancelled"
+    # none goes without being counted: 300 ends that nobody asked for, and that of "x"
+    told = [(row.metadata or {}) for row in rows]
+    assert sum(len(one["decided"]) + one.get("decided_more", 0) for one in told) == 301
+    (last,) = (row for row in rows if "decided_more" in (row.metadata or {}))
+    assert deciders(last)[-1] == f"and {(last.metadata or {})['decided_more']} more that no row tells"
+    assert "left_out" not in repr(told)
+
+
+def test_of_very_many_ends_that_are_handed_over_at_once_a_hundred_are_told_and_the_others_counted() -> None:
+    stage = staged("pipeline")
+    stage.submit_silently(flow(*(task(f"t{number}") for number in range(300))))
+    stage.cancel_silently(stage.kernel.jobs["job"])
+    stage.settle()
+    assert stage.state("job") == "cancelled"
+    (told,) = [row.metadata or {} for row in stage.kept.transitions if "decided" in (row.metadata or {})]
+    rows = Counter(row.entity_id for row in stage.kept.transitions if row.kind in {"task", "workstream"})
+    without = [entity_id for entity_id, count in rows.items() if count == 1]  # what has only its beginning
+    assert (len(told["decided"]), told["decided_more"]) == (100, len(without) - 100)
+    assert clean(stage) == []
+
+
+def test_of_very_many_decisions_that_no_row_tells_the_oldest_are_counted() -> None:
+    many = [task(f"later-{number}", "slow", lifecycle="orchestration", optional=True) for number in range(150)]
+    stage = beside("orchestration", "pending", *many)
+    for number in range(150):
+        assert stage.command(stage.actor(f"later-{number}"), SkipTask("why so", "emil")) is None
+    stage = stage.after_crash()  # the count is in the record
+    stage.cancel(stage.kernel.jobs["job"], force=True)
+    stage.settle()
+    told = [row.metadata or {} for row in stage.kept.transitions if "decided" in (row.metadata or {})]
+    assert [(len(one["decided"]), one.get("decided_more", 0)) for one in told] == [(100, 50), (1, 0)]
+    assert {one["by"] for one in told[0]["decided"]} == {"emil"}
+    assert told[0]["decided"][-1]["entity_id"] == "job@1/later-149"
 
 
 def _without(*rows: T, states: tuple[State, ...] | None = None, machine: Machine = REVIEWED) -> Lifecycle:
