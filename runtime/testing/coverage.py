@@ -5,7 +5,8 @@ Rules
 - A machine counts that a module below pytest's root folder has by a name, that a `MachineActor` was spawned with, or of
   which a row was taken. What lies in `site-packages` is not looked through; our own machines, and the published
   lifecycles, never count.
-- Machines of one name and with the same rows are one: a restart makes one again from the table in the journal.
+- Machines of one name and with the same rows are one: a restart makes one again from the table in the journal. Several
+  of one name with other rows are told apart by where they are: "door (shop.doors:DOOR)".
 - A row is taken when an entity takes it (of whatever runtime of this process, real or virtual), or when
   `Machine.transition` returns it to code that is not ours. What is only asked about, or refused, is not.
 - pytest's plugin imports this if it is told to report, and it listens while tests run. Else production has none of it.
@@ -13,14 +14,16 @@ Rules
 
 from __future__ import annotations
 
+import ast
+import inspect
 import sys
-from collections.abc import Generator, Iterator
+from collections import Counter
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import wraps
-from inspect import currentframe
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import pytest
 
@@ -33,6 +36,7 @@ from ...machines.machine import title
 from ...machines.own import MACHINES
 
 _OURS: Final = __name__.partition(".")[0]
+_Key: TypeAlias = tuple[str, tuple[str, ...]]  # of a machine: its name, and its rows in words
 _INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
 
 
@@ -42,7 +46,7 @@ class Coverage:
     def __init__(self, root: Path) -> None:
         self._root = root.resolve()
         self._seen: dict[int, tuple[Machine, set[int]]] = {}  # by identity, with the places of the rows taken
-        self._found: dict[tuple[str, tuple[str, ...]], set[int]] = {}
+        self._found: dict[str, tuple[tuple[str, ...], set[int]]] = {}  # by what it is called: its rows, those taken
 
     def meet(self, machine: Machine) -> set[int]:
         """Have a machine count. Returns the places of those of its rows that were taken."""
@@ -66,7 +70,7 @@ class Coverage:
         def transition(machine: Machine, *args: Any, **named: Any) -> Transition:
             __tracebackhide__ = True
             row = asked(machine, *args, **named)
-            frame = currentframe()
+            frame = inspect.currentframe()
             caller = None if frame is None else frame.f_back
             if caller is None or not _is_ours(caller.f_globals.get("__name__")):  # ours tells what it takes
                 self.take(machine, row)
@@ -85,28 +89,35 @@ class Coverage:
 
     def finish(self) -> None:
         """Look for the machines that no test has used, and put together what was seen of those that are alike."""
-        for machine in _declared(self._root):
+        places: dict[int, str] = {}  # by identity
+        for machine, module, variable in _declared(self._root):
             self.meet(machine)
-        found: dict[tuple[str, tuple[str, ...]], set[int]] = {}
+            if id(machine) not in places or _assigns(module, variable):  # others only import it from there
+                places[id(machine)] = f"{module.__name__}:{variable}"
+        found: dict[_Key, set[int]] = {}
+        where: dict[_Key, str] = {}
         for machine, taken in self._seen.values():
             found.setdefault(_key(machine), set()).update(taken)
+            if (place := places.get(id(machine))) is not None:
+                where.setdefault(_key(machine), place)
         for machine in (*MACHINES.values(), *PUBLISHED.values()):
             found.pop(_key(machine), None)
-        self._found = dict(sorted(found.items()))
+        called = _called(sorted(found), where)
+        self._found = {called[key]: (key[1], taken) for key, taken in sorted(found.items())}
 
     def table(self) -> Iterator[str]:
         """One line for each machine: how many rows it has, and how many were taken, and not."""
         if not self._found:
             yield "no Machine of yours was loaded"
             return
-        width = max(len("machine"), *(len(name) for name, _ in self._found)) + 1
+        width = max(len("machine"), *map(len, self._found)) + 1
         yield f"{'machine':{width}}{'taken':>7}{'rows':>7}{'missing':>9}"
-        for (name, rows), taken in self._found.items():
+        for name, (rows, taken) in self._found.items():
             yield f"{name:{width}}{len(taken):7}{len(rows):7}{len(rows) - len(taken):9}"
 
     def missing(self) -> Iterator[str]:
         """The rows that no test took, in words."""
-        for (name, rows), taken in self._found.items():
+        for name, (rows, taken) in self._found.items():
             yield from (f"not taken by any test: {name}: {row}" for place, row in enumerate(rows) if place not in taken)
 
 
@@ -114,12 +125,27 @@ def _is_ours(module: object) -> bool:
     return isinstance(module, str) and module.partition(".")[0] == _OURS
 
 
-def _key(machine: Machine) -> tuple[str, tuple[str, ...]]:
+def _key(machine: Machine) -> _Key:
     return str(machine.name), tuple(title(row) for row in machine.transitions)
 
 
-def _declared(root: Path) -> Iterator[Machine]:
-    """The machines that modules below a folder have by a name."""
+def _called(keys: Sequence[_Key], where: Mapping[_Key, str]) -> dict[_Key, str]:
+    """What each machine is called: its name, and where several have that, in which module and by which variable."""
+    names = Counter(name for name, _ in keys)
+    called: dict[_Key, str] = {}
+    for key in keys:
+        called[key] = key[0] if names[key[0]] == 1 else f"{key[0]} ({where.get(key, 'in no module')})"
+    many = Counter(called.values())
+    seen: Counter[str] = Counter()
+    for key, name in called.items():
+        seen[name] += 1
+        if many[name] > 1:
+            called[key] = f"{name} #{seen[name]}"
+    return called
+
+
+def _declared(root: Path) -> Iterator[tuple[Machine, ModuleType, str]]:
+    """The machines that modules below a folder have by a name, with the module and the name."""
     for name, module in [*sys.modules.items()]:
         if type(module) is not ModuleType or _is_ours(name):  # a lazy one would be imported by looking at it
             continue
@@ -129,7 +155,18 @@ def _declared(root: Path) -> Iterator[Machine]:
             continue
         path = Path(file).resolve()
         if path.is_relative_to(root) and _INSTALLED.isdisjoint(path.relative_to(root).parts):
-            yield from (value for value in [*held.values()] if is_a(value, Machine))
+            yield from ((value, module, variable) for variable, value in [*held.items()] if is_a(value, Machine))
+
+
+def _assigns(module: ModuleType, variable: str) -> bool:
+    """Whether the module's own code assigns that, and does not import it."""
+    try:
+        body = ast.parse(inspect.getsource(module)).body
+    except (OSError, TypeError, SyntaxError):
+        return False
+    targets = [target for node in body if isinstance(node, ast.Assign) for target in node.targets]
+    targets += [node.target for node in body if isinstance(node, ast.AnnAssign)]
+    return any(isinstance(target, ast.Name) and target.id == variable for target in targets)
 
 
 class CoveragePlugin:

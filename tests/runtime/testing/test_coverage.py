@@ -176,6 +176,32 @@ def test_a_machine_that_is_made_again_after_a_crash_is_the_same(run: Run) -> Non
     assert told(done)[1:] == ["front 2 2 0"]
 
 
+def test_machines_of_one_name_are_told_apart_by_where_they_are(run: Run) -> None:
+    lift = DOOR.replace("knock", "ring")
+    done = run(
+        {
+            "doors.py": DOOR + "FRONT = door('front')\n",
+            "lifts.py": lift + "FRONT = door('front')\n",
+            "shop.py": "from lifts import FRONT as LIFT\nfrom doors import FRONT, door\nBACK = door('back')\n",
+            "test_doors.py": "import shop\n"
+            "from callboard import Machine, MachineActor, State, Transition\n"
+            "def test_nothing(simulation):\n"
+            "    for n in (1, 2):\n"
+            "        rows = [Transition('a', f'go{n}', 'b')]\n"
+            "        machine = Machine('front', 'a', [State('a'), State('b', terminal=True)], rows)\n"
+            "        simulation.spawn(MachineActor(machine), name=f'm{n}')\n",
+        },
+        "--callboard-coverage",
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = told(done)
+    assert sorted(lines[1:6]) == [
+        "back 0 2 2", "front (doors:FRONT) 0 2 2", "front (in no module) #1 0 1 1", "front (in no module) #2 0 1 1",
+        "front (lifts:FRONT) 0 2 2",
+    ]  # fmt: skip
+    assert "not taken by any test: front (lifts:FRONT): open ring open" in lines
+
+
 def test_a_run_without_machines_says_so(run: Run) -> None:
     done = run({"test_one.py": "def test_one(): pass\n"}, "--callboard-coverage-fail")
     assert done.returncode == 0, done.stdout + done.stderr
