@@ -571,7 +571,7 @@ class RuntimeParts(ABC):
         host.begin_keeping()
         for job in host.kernel.jobs.values():
             self._job_here(job)
-        host.tell(RECOVER)
+        host.later(RECOVER)  # where commands of people are put: those that lie in the inbox find all recovered
         self.journal.append(Entry([], [], pruned_at=host.now(), tidy=True))  # with what the recovery writes
 
     @property

@@ -483,6 +483,33 @@ def test_a_command_in_the_inbox_takes_effect_and_outlives_a_crash(sim: Simulatio
     assert job.state == "cancelled"
 
 
+@pytest.mark.parametrize(("verb", "kind", "target"), [("cancel", "task", "job/build"), ("cancel", "job", "job")])
+def test_a_command_that_was_left_in_the_inbox_finds_what_the_crash_interrupted_counted(
+    sim: Simulation, verb: str, kind: str, target: str
+) -> None:
+    sim.body("build", takes="1h")
+    job = sim.submit(one(retry=Retry(max_attempts=3)), id="job")
+    sim.settle()
+    row = sim.put(verb, kind, target, ring=False)
+    sim.crash()
+    sim.run()
+    assert '"state":"cancelled"' in str(sim.answer(row))
+    build = job.task("build").record
+    assert (build.state, build.attempt, build.lost_attempts) == ("cancelled", 1, 1)
+
+
+def test_a_command_that_cannot_be_done_after_a_crash_is_refused_by_the_state_that_was_recovered(
+    sim: Simulation,
+) -> None:
+    sim.body("build", takes="1h")
+    sim.submit(one(retry=Retry(max_attempts=3)), id="job")
+    sim.settle()
+    row = sim.put("reset", "task", "job/build", ring=False)
+    sim.crash()
+    sim.run()
+    assert "'reset' is not possible in state 'retrying'" in str(sim.answer(row))
+
+
 def test_events_are_sent_to_what_is_simulated_also_after_a_crash(sim: Simulation) -> None:
     sim.body("build", takes="1m")
     job = sim.submit(
