@@ -8,7 +8,7 @@ from pathlib import Path
 from playwright.sync_api import Page, Request, Route, expect
 
 from .theatre import ROOT, Theatre
-from .visitor import act, ask, confirm, run_at, run_is, tab_to, task
+from .visitor import act, ask, confirm, run_at, run_is, tab_to, task, there
 
 Visit = Callable[..., Page]
 
@@ -69,6 +69,7 @@ def test_a_task_is_approved_without_a_mouse(theatre: Theatre, visit: Visit) -> N
     job = held(theatre, "release")
     page = visit(theatre.url)
     keys = page.keyboard
+    there(page)  # the first view leaves the focus where it is: it must not be the one that is gone to
 
     keys.press("Tab")
     expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
