@@ -214,10 +214,12 @@ def path_of_value(value: object) -> str | None:
 
     Where several do, the first by name counts, and the program itself last, and only if a restart could find that.
     """
+    wanted = id(value)
     found = [
         (name in {MAIN, AGAIN}, name, key)
         for name, module in list(sys.modules.items())
-        for key, held in list(getattr(module, "__dict__", {}).items())
+        if wanted in map(id, list(getattr(module, "__dict__", {}).values()))  # quick: there are tens of thousands
+        for key, held in list(module.__dict__.items())
         if held is value and not key.startswith("__")
     ]
     if not found or (found[0][0] and own_main() is None):
