@@ -146,8 +146,9 @@ WAYS: list[Callable[[Path], Awaitable[None]]] = [
 
 @pytest.mark.parametrize("way", WAYS)
 async def test_nothing_of_a_runtime_that_was_left_is_kept(
-    way: Callable[[Path], Awaitable[None]], tmp_path: Path
+    way: Callable[[Path], Awaitable[None]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("callboard.runtime.life.REST", 0.2)  # with a full disk: how long that takes is test_trouble's
     await way(tmp_path / "first.db")  # what is made once
     before = living()
     for n in range(TIMES):

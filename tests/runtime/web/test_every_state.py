@@ -54,7 +54,7 @@ async def runtime() -> AsyncIterator[VirtualRuntime]:
     )
     with pytest.MonkeyPatch.context() as patched:
         # What is stubborn here never ends: it is not waited for.
-        patched.setattr("callboard.runtime.parts.CLOSING", 0.2)
+        patched.setattr("callboard.runtime.draining.LONGEST_GRACE", 0.2)
         patched.setattr("callboard.runtime.parts.CLOSING", 0.2)
         async with VirtualRuntime(workers=workers, functions="succeed") as opened:
             opened.body("hangs*", outcomes=Hangs())

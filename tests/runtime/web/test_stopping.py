@@ -261,8 +261,11 @@ def test_a_server_in_a_thread_without_signals_ends_its_streams_and_another_one_g
             serving.result(ENDS)
 
 
-def test_a_question_that_the_journal_does_not_answer_holds_up_no_server(tmp_path: Path) -> None:
+def test_a_question_that_the_journal_does_not_answer_holds_up_no_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As with a database whose disk hangs: nobody can interrupt the thread that asks it."""
+    monkeypatch.setattr(stopping, "PATIENCE", 0.2)
     asked, answers = threading.Event(), threading.Event()
 
     def silent(job_id: str) -> None:
