@@ -54,7 +54,9 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 
 class JobView(View, frozen=True, kw_only=True):
     """A job. workstream: its run's id; workstream_state: where that stands; waits_until: until when that waits for
-    people or for its time; counts: its tasks by phase, of `total`."""
+    people or for its time; test_results: what came of its final checks that have ended; counts: its tasks by phase, of
+    `total`.
+    """
 
     error: str | None
     by: str | None
@@ -62,6 +64,7 @@ class JobView(View, frozen=True, kw_only=True):
     workstream: str | None
     workstream_state: str | None
     waits_until: float | None
+    test_results: Sequence[CheckResult]
     parent_id: str | None
     retry_at: float | None
     depth: int
@@ -281,6 +284,7 @@ def job_view(
         **entity(job), actions=actions, error=job.error, by=job.by, description=job.description,
         workstream=job.workstream,
         workstream_state=None if run is None else run.shown, waits_until=None if run is None else run.waits_until,
+        test_results=() if run is None else run.test_results,
         parent_id=job.parent_id, retry_at=job.retry_at, depth=job.depth, runs=job.runs, first=job.first,
         worker_count=job.worker_count, counts=counts, total=sum(counts.values()), children=children,
     )  # fmt: skip

@@ -123,13 +123,13 @@ def test_axe_finds_nothing_in_any_view_in_light_or_dark(varied: tuple[Theatre, s
     found = []
     for name, url in views(theatre, job).items():
         go(page, url)
-        found += _violations(page, name)
+        found += violations(page, name)
     ask(page, "Trip", "printer")
-    found += _violations(page, "a dialog")
+    found += violations(page, "a dialog")
     assert not found, "\n".join(found)
 
 
-def _violations(page: Page, name: str) -> list[str]:
+def violations(page: Page, name: str) -> list[str]:
     """What axe says against a view: by all rules in light, by those of colours in dark."""
     by_rules = page.evaluate(AXE, {"type": "tag", "values": LEVELS})
     page.emulate_media(color_scheme="dark")

@@ -13,6 +13,7 @@ import { useGraph } from "./live-graph.js";
 import { Log } from "./log.js";
 import { Tasks } from "./table.js";
 import { Task } from "./task.js";
+import { Tests } from "./tests.js";
 import { Timeline } from "./timeline.js";
 
 const TABS = [["graph", "Graph"], ["tasks", "Tasks"], ["timeline", "Timeline"], ["log", "Log"]];
@@ -68,8 +69,10 @@ function Summary({ id, job, model }) {
       ${job.retry_at && html`<span>next run in <${Countdown} to=${job.retry_at} />, <${Due} at=${job.retry_at} /></span>`}
     </div>
     <${Progress} counts=${job.counts} total=${job.total} />
+    ${job.description && html`<p class="prose purpose">${safe(job.description, { lines: true })}</p>`}
     ${model && html`<${Attention} id=${id} model=${model} />`}
     ${why && html`<p class=${`prose${job.phase === "failed" ? " urgent" : ""}`}>${safe(why)}</p>`}
+    <${Tests} results=${job.test_results} />
     <${Family} id=${id} job=${job} />
   </div>`;
 }

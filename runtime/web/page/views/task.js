@@ -11,6 +11,7 @@ import { byItself, leadsTo } from "./leads.js";
 import { History } from "./log.js";
 import { Output } from "./output.js";
 import { bytes } from "./sizes.js";
+import { Tests } from "./tests.js";
 
 const LIVE = new Set(["running", "validating", "cancelling", "timed_out", "recovering"]);
 const ANSWERS = new Set(["approve", "reject"]);
@@ -57,6 +58,7 @@ function Told({ id, path, model, task, attempts }) {
     <${Next} task=${task} path=${path} refused=${Object.assign({}, ...held.mine.filter((one) => !one.approval).map(notFor))} />
     <${Outputs} path=${path} task=${task} attempts=${tried} />
     <${Attempts} attempts=${tried} />
+    <${Tests} results=${task.test_results} />
     <${Value} title="Result" value=${task.result} />
     <${Value} title=${task.finished_at ? "Last details" : "Details"} value=${task.details} />
     <${Edges} id=${id} task=${task} model=${model} />

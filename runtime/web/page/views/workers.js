@@ -43,6 +43,7 @@ function Row({ worker, past }) {
     <span role="cell" class="two">
       <b><${Name} text=${worker.name || worker.id} /></b>
       <span class="second">${safe(worker.engine)}${worker.capabilities?.length ? html` · ${safe(worker.capabilities.join(", "))}` : null} · incarnation ${number(worker.run)}</span>
+      <${Metadata} of=${worker.metadata ?? {}} />
     </span>
     <span role="cell"><${Load} worker=${worker} /></span>
     <span role="cell" class="two">
@@ -53,6 +54,15 @@ function Row({ worker, past }) {
     </span>
     <span role="cell" class="end">${past ? html`<span class="soft">It is gone.</span>` : html`<${Actions} brief of=${worker} at=${`api/workers/${segments(worker.name)}`} />`}</span>
   </div>`;
+}
+
+/** What the application wants to find with it. */
+function Metadata({ of }) {
+  const told = Object.entries(of);
+  if (!told.length) return null;
+  return html`<details class="second"><summary>metadata (${number(told.length)})</summary><dl class="facts">
+    ${told.map(([word, value]) => html`<dt key=${word}><${Name} text=${word} /></dt><dd>${typeof value === "string" ? html`<${Name} text=${value} />` : html`<code>${safe(JSON.stringify(value))}</code>`}</dd>`)}
+  </dl></details>`;
 }
 
 function Load({ worker }) {
