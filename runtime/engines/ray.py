@@ -13,7 +13,8 @@ Rules:
 - Ray starts nothing again and calls nothing twice: what becomes of lost work is decided by its task.
 - A stop is what it is beside a runtime. An async function that does not end within its grace is forced by this engine.
 - `alive` is told by the actor itself, in a thread that only what holds Python's lock can hold up: an actor that has not
-  answered when it is asked again is looked at, by a task of Ray's beside it. One that works is told as busy.
+  answered when it is asked again is looked at, with the others of its node, by a task of Ray's beside them. One that
+  works is told as busy.
 - `died` is told when Ray says it is gone.
 - What a body asks of the runtime is told by `asked`, and answered by `answer`.
 - The connection is lost where the head of the cluster is away for longer than Ray waits for it: then all actors are

@@ -2,7 +2,7 @@
 
 Rules:
 - It does what `rayclient.py` asks for, and knows nothing else: clusters by the journals that they are for, actors by
-  numbers. What may block is done by Ray's thread, in order; calls of actors are not held up by it.
+  numbers. What may block is done by Ray's thread, in order; calls of actors, and looks at them, are not held up by it.
 - It ends when its parent does, and when its parent has closed the socket: Ray ends its actors then.
 """
 
@@ -20,7 +20,7 @@ import msgspec
 
 from .child import be_a_child
 from .rayclient import framed
-from .raycluster import Actor, Cluster, RayCluster, RayTrouble, RayUnavailable, ray_thread
+from .raycluster import Actor, Cluster, RayCluster, RayTrouble, RayUnavailable, apart, ray_thread
 from .wire import Unpacker
 
 _CHUNK = 262_144
@@ -65,6 +65,8 @@ class RayChild:
                 getattr(self._actors[of], verb)(*rest, then)
             except Exception as error:  # whatever Ray raises: it has lost its cluster
                 then(None, RayTrouble("raised", f"{type(error).__name__}: {error}"))
+        elif verb == "look":
+            apart(lambda: self._any().look(*args), partial(self._told, number))
         else:
             ray_thread().do(partial(getattr(self, f"_{verb}"), *args), partial(self._done, number))
 
@@ -87,9 +89,6 @@ class RayChild:
 
     def _unfit(self, resources: dict[str, float], labels: dict[str, str]) -> str | None:
         return self._any().unfit(resources, labels)
-
-    def _look(self, node: str, pid: int, folder: str) -> bool:
-        return self._any().look(node, pid, folder)
 
     def _sizes(self) -> list[int]:
         return self._any().sizes()

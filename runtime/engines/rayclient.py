@@ -7,7 +7,7 @@ Rules:
 - What cannot be handed to another process (settings that cannot be pickled) is used in this one.
 - When the process ends unasked all its actors are gone for us, and Ray ends them: their job has ended. The next
   `connect` begins another one.
-- All methods may block: they are for Ray's thread (`raycluster.py`). Those of actors do not.
+- All methods may block: they are for Ray's thread (`raycluster.py`). Those of actors, and looks at them, do not.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, cast
 
 import msgspec
@@ -27,7 +28,7 @@ import msgspec
 from ..imported import imported
 from ..program import search_path
 from .keeper import environment_of_ours
-from .raycluster import Actor, Cluster, RayCluster, RayTrouble, RayUnavailable, Then, check_installed
+from .raycluster import Actor, Cluster, RayCluster, RayTrouble, RayUnavailable, Then, apart, check_installed
 from .wire import Unpacker
 
 _CHUNK = 262_144
@@ -218,11 +219,14 @@ class Connection:
             return self._here.unfit(resources, labels)
         return cast("str | None", self._there().ask("unfit", dict(resources), dict(labels)))
 
-    def look(self, node: str, pid: int, folder: str) -> bool:
-        """Whether the process of an actor works, which does not answer."""
+    def look(self, node: str, those: Sequence[tuple[int, str]], then: Then) -> None:
+        """Have it seen whether the processes of actors of one node work, which do not answer (`Cluster.look`)."""
         if self._here is not None:
-            return self._here.look(node, pid, folder)
-        return bool(self._there().ask("look", node, pid, folder))
+            apart(partial(self._here.look, node, those), then)
+        elif (client := self._client) is not None:
+            client.tell(then, "look", node, those)
+        else:
+            then(None, RayTrouble("gone", "it is not connected to the Ray cluster"))
 
     def sizes(self) -> list[int]:
         """The processors of each node, once it is connected. Raises RayUnavailable."""

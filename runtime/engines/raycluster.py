@@ -3,7 +3,8 @@
 Rules:
 - `ray` is imported when a cluster is first needed, never before.
 - Ray starts the processes of a local cluster so that they end with the thread which started them, and its calls may
-  block. So everything that is not a call of an actor is done by one thread, which lives as long as this process.
+  block. So everything that is not a call of an actor is done by one thread, which lives as long as this process; but
+  for looks at actors, which take long, and have a thread each.
 - A connection that the application has made is used, and left as it was. One that is made here is closed with the last
   runtime that uses it. Ray is let alone: it configures no logging, and takes no signals.
 - Ray gives nothing its types: what comes from it is `Any` here, and has a type where it leaves this module.
@@ -20,7 +21,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future
 from hashlib import blake2b
 from pathlib import Path
@@ -39,8 +40,8 @@ _OWN_OPTIONS = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}
 _UNWANTED = ("SIGTERM handler is not set", "Token authentication is enabled")
 _CAUSE = 600  # characters
 _ANSWER = 5.0  # seconds in which the head of a cluster must be reached
-_LOOKING = 10.0  # seconds that somebody may take to look at an actor
-_LOOK = 0.5  # seconds for which it is looked at
+_LOOKING = 10.0  # seconds that somebody may take to look at the actors of a node
+_LOOK = 0.5  # seconds for which they are looked at
 _SIGACTION = 512  # bytes, and more than any system's struct of that name has
 _SIGNALS = (
     signal.SIGTERM, signal.SIGINT, signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV,
@@ -113,6 +114,23 @@ def ray_thread() -> RayThread:
         if not _threads:
             _threads.append(RayThread())
         return _threads[0]
+
+
+def apart(func: Callable[[], Any], then: Then) -> None:
+    """Call `func()` in a thread of its own; then `then(value, trouble)`, there, or here where there is no thread."""
+
+    def run() -> None:
+        try:
+            value = func()
+        except Exception as error:  # whatever Ray raises
+            then(None, RayTrouble("raised", f"{type(error).__name__}: {error}"))
+        else:
+            then(value, None)
+
+    try:
+        threading.Thread(target=run, name="callboard-ray-look", daemon=True).start()
+    except RuntimeError as error:
+        then(None, RayTrouble("raised", str(error)))
 
 
 def check_installed() -> None:
@@ -238,20 +256,23 @@ class Cluster:
     def _nodes() -> list[dict[str, Any]]:
         return [node for node in cast("list[dict[str, Any]]", _ray().nodes()) if node["Alive"]]
 
-    def look(self, node: str, pid: int, folder: str) -> bool:
-        """Whether the process of an actor works, which does not answer: somebody on its node looks, and tells its
-        warden that its runtime is there. False also where nobody can look.
+    def look(self, node: str, those: Sequence[tuple[int, str]]) -> list[bool]:
+        """Whether the processes of actors work, which do not answer: somebody on their node looks at all of them at
+        once, and tells their wardens that their runtime is there. False also where nobody can look.
+
+        those: of each its number and its folder. For a thread of its own.
         """
+        nobody = [False] * len(those)
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: PLC0415
 
         if not any(one["NodeID"] == node for one in self._nodes()):
-            return False
+            return nobody
         ray = _ray()
         there = NodeAffinitySchedulingStrategy(node_id=node, soft=False)
         looker = ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=there)(look_beside)
         with contextlib.suppress(ray.exceptions.RayError):
-            return bool(ray.get(looker.remote(pid, folder), timeout=_LOOKING))
-        return False
+            return [bool(one) for one in ray.get(looker.remote([*those]), timeout=_LOOKING)]
+        return nobody
 
     def start(self, name: str, welcome: bytes, resources: Mapping[str, float], labels: Mapping[str, str]) -> Actor:
         """Have an actor made. Ray does not start it again, nor does it do any call twice."""
@@ -284,15 +305,25 @@ def own_node() -> str:
     return cast("str", ray.get_runtime_context().get_node_id()) if ray is not None and ray.is_initialized() else ""
 
 
-def look_beside(pid: int, folder: str) -> bool:
-    """On the actor's machine, in a process of Ray's: whether that process works; its warden hears of us."""
-    before = Look(pid)
+def look_beside(those: Sequence[tuple[int, str]]) -> list[bool]:
+    """On the actors' machine, in a process of Ray's: whether those processes work; their wardens hear of us."""
+    before = [Look(pid) for pid, _ in those]
     time.sleep(_LOOK)
-    if not before.works():
+    return [one.works() and _say_here(folder) for one, (_, folder) in zip(before, those, strict=True)]
+
+
+def _say_here(folder: str) -> bool:
+    """Tell an actor's warden that its runtime is there. False where it has none any more."""
+    try:
+        pipe = os.open(Path(folder) / "word", os.O_WRONLY | os.O_NONBLOCK)
+    except OSError:
         return False
-    pipe = os.open(Path(folder) / "word", os.O_WRONLY | os.O_NONBLOCK)
     try:
         os.write(pipe, b".")
+    except BlockingIOError:
+        pass  # it has been told often enough
+    except OSError:
+        return False
     finally:
         os.close(pipe)
     return True

@@ -9,6 +9,8 @@ Rules:
 - A call that was stopped and does not end is ended with its actor, if nothing else runs there. Otherwise it is given
   up, and the actor takes nothing new and ends with what else it runs.
 - Ray tells of the end of an actor or its node at once, and of a frozen one not at all: that one is probed (`probe`).
+- Those that do not answer are looked at: all of a node at once, so many nodes at a time. However many are busy, what is
+  seen of them is told well within a lease.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ from .wire import Answered, Said, Unpacker, Unwanted, Want, packed
 
 _AGAIN = 0.5  # seconds until a call is made again that could not be delivered
 _LOOK = 5.0  # seconds between two looks for a cluster that could hold a worker
+_NODES = 8  # whose actors are looked at, at a time
 _KILLING = 10.0  # seconds that Ray may take to end an actor
 _FORCED = 3.0  # seconds that a forced end may take
 _UNKILLABLE = 7.0  # seconds beyond its grace that a process or command may take
@@ -62,6 +65,8 @@ class RayKeeper:
         self._orders: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._seats: set[RaySeat] = set()  # those whose actors are not gone
         self._full: dict[RaySeat, None] = {}  # those with something to be sent
+        self._unseen: dict[str, list[RaySeat]] = {}  # those to be looked at, by their nodes
+        self._looked_at: set[str] = set()  # nodes on which somebody looks
         self._closing = False
         self._closed = False
         self._decode = msgspec.msgpack.Decoder(FromActor).decode
@@ -121,6 +126,7 @@ class RayKeeper:
             full, self._full = self._full, {}
             for seat in full:
                 self._guarded(self._push, seat)
+            self._look_at_nodes()
             now = time.monotonic()
             for seat in list(self._seats):
                 if seat.due is not None and seat.due <= now:
@@ -139,10 +145,12 @@ class RayKeeper:
         for seat in list(self._seats):
             seat.closing = True
             self._kill(seat)
-        if not self._seats:
-            self._disconnect()
+        self._disconnect_at_last()
 
-    def _disconnect(self) -> None:
+    def _disconnect_at_last(self) -> None:
+        """Disconnect, once nobody uses the connection: who looks would have Ray make another one."""
+        if not self._closing or self._seats or self._looked_at:
+            return
         self._calls.do(self._cluster.disconnect, lambda _value, _error: self._orders.put(self._finish))
 
     def _finish(self) -> None:
@@ -216,8 +224,7 @@ class RayKeeper:
         self._seats.discard(seat)
         self._full.pop(seat, None)
         self._listener.seat_over(seat)
-        if self._closing and not self._seats:
-            self._disconnect()
+        self._disconnect_at_last()
 
     def _retire(self, seat: RaySeat, deadline: float) -> None:
         seat.closing = True
@@ -375,10 +382,26 @@ class RayKeeper:
     def _look(self, seat: RaySeat) -> None:
         """It has not answered the last one: see whether it works."""
         seat.looking = True
-        look = partial(self._cluster.look, seat.node, seat.pid, seat.folder)
-        self._calls.do(look, lambda works, _: self._order(self._looked, seat, works))
+        self._unseen.setdefault(seat.node, []).append(seat)
 
-    def _looked(self, seat: RaySeat, works: bool | None) -> None:
+    def _look_at_nodes(self) -> None:
+        """Have somebody look at those that have come together, each node's by one."""
+        nodes = [] if self._closing else [node for node in self._unseen if node not in self._looked_at]
+        for node in nodes[: _NODES - len(self._looked_at)]:
+            seats = self._unseen.pop(node)
+            self._looked_at.add(node)
+            self._cluster.look(node, [(seat.pid, seat.folder) for seat in seats], partial(self._told_of, node, seats))
+
+    def _told_of(self, node: str, seats: list[RaySeat], works: list[bool] | None, _: RayTrouble | None) -> None:
+        self._orders.put(partial(self._looked, node, seats, works or [False] * len(seats)))
+
+    def _looked(self, node: str, seats: list[RaySeat], works: list[bool]) -> None:
+        self._looked_at.discard(node)
+        for seat, one in zip(seats, works, strict=False):
+            self._guarded(self._seen, seat, one)
+        self._disconnect_at_last()
+
+    def _seen(self, seat: RaySeat, works: bool) -> None:
         seat.looking = False
         if works and seat.probed and seat.stage == "up":
             self._listener.worker_alive(seat, tuple(seat.jobs), busy=True)

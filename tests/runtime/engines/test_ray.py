@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -346,10 +346,22 @@ class FakeCluster:
         self.asked: list[tuple[dict[str, float], dict[str, str]]] = []
         self.closed = False
         self.looked: list[tuple[str, int, str]] = []
+        self.looks: list[tuple[str, int, Callable[..., None]]] = []  # nodes, of how many, and who is told
+        self.sees = True  # whether who looks answers at once
 
-    def look(self, host: str, pid: int, folder: str) -> bool:
-        self.looked.append((host, pid, folder))
-        return True
+    def look(self, node: str, those: Sequence[tuple[int, str]], then: Callable[..., None]) -> None:
+        self.looked += [(node, *one) for one in those]
+        self.looks.append((node, len(those), then))
+        if self.sees:
+            then([True] * len(those), None)
+
+    def answer_for(self, node: str) -> int:
+        """Have those answer who look on that node. Returns how many do."""
+        looks, self.looks = self.looks, []
+        self.looks = [one for one in looks if one[0] != node]
+        for _, number, then in (one for one in looks if one[0] == node):
+            then([True] * number, None)
+        return len(looks) - len(self.looks)
 
     def connect(self) -> None: ...
 
@@ -436,6 +448,55 @@ async def test_an_actor_that_has_not_answered_when_it_is_asked_again_is_looked_a
     await until(lambda: len(actor.probes) == 2)
     assert len(kept.cluster.looked) == 1
     await kept.engine.close(0.1)
+
+
+async def test_busy_actors_are_looked_at_together_and_those_of_one_node_hold_up_no_others() -> None:
+    kept = Kept()
+    kept.cluster.sees = False
+    await kept.engine.open()
+    nodes = {f"w{number}": f"node-{number // 30}" for number in range(60)}
+    for number, (worker, node) in enumerate(nodes.items()):
+        kept.engine.start_worker(worker, 1)
+        actor = await kept.actor(number)
+        await kept.say(actor, Here("host", 100 + number, f"/{worker}", node))
+        kept.engine.probe(worker, 1)
+        await until(lambda actor=actor: actor.probes)
+    for worker in nodes:
+        kept.engine.probe(worker, 1)
+    await until(lambda: {node for node, *_ in kept.cluster.looks} == {"node-0", "node-1"})
+    alive, looks = kept.record.alive, 0
+
+    def seen(node: str) -> bool:
+        nonlocal looks
+        looks += kept.cluster.answer_for(node)
+        return {worker for worker, *_ in alive} >= {worker for worker, at in nodes.items() if at == node}
+
+    await until(lambda: seen("node-1"))  # of the other one nobody has answered yet
+    assert len(alive) == 30
+    await until(lambda: seen("node-0"))
+    assert len(alive) == len(kept.cluster.looked) == 60
+    assert looks <= 4  # those who were asked about before the others came, and the others
+    await kept.engine.close(0.1)
+    assert kept.cluster.closed
+
+
+async def test_the_connection_is_closed_once_nobody_looks_any_more() -> None:
+    kept = Kept()
+    kept.cluster.sees = False
+    await kept.engine.open()
+    kept.engine.start_worker("w", 1)
+    actor = await kept.actor()
+    await kept.say(actor, Here("host", 7, "/folder", "node-1"))
+    kept.engine.probe("w", 1)
+    await until(lambda: actor.probes)
+    kept.engine.probe("w", 1)
+    await until(lambda: kept.cluster.looks)
+    async with anyio.create_task_group() as group:
+        group.start_soon(kept.engine.close, 0.1)
+        await until(lambda: actor.killed)
+        assert not kept.cluster.closed
+        kept.cluster.answer_for("node-1")
+    await until(lambda: kept.cluster.closed)
 
 
 async def test_a_call_that_could_not_be_delivered_is_made_again_under_its_number(
