@@ -108,6 +108,12 @@ def ray_here() -> Iterator[Any]:
             cluster.shutdown()
 
 
+@pytest.fixture(scope="module")
+def set_apart() -> None:
+    """Set apart all that earlier tests have left, as below: for modules that call the collector again and again."""
+    pytest_collection_finish()
+
+
 def pytest_collection_finish() -> None:
     """Set apart all that collecting has made: who calls the collector, or counts objects, need not go through it."""
     gc.collect()

@@ -42,7 +42,7 @@ from callboard.runtime.journal import memory
 from callboard.runtime.journal.reader import SqliteReader
 from callboard.web import board
 
-pytestmark = [pytest.mark.anyio, pytest.mark.laboratory]
+pytestmark = [pytest.mark.anyio, pytest.mark.laboratory, pytest.mark.usefixtures("set_apart")]
 
 DOOR = Machine(
     "door", "shut", states=[State("shut", bounded_by="whoever opens it"), State("gone", terminal=True)],

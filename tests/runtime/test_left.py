@@ -23,7 +23,7 @@ from callboard.runtime.journal.sqlite import SqliteJournal
 from .cluster.scene import Scene
 from .test_trouble import Disk
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("set_apart")]
 KINDS = (Runtime, Host, Kernel, Dispatcher, JobActor, TaskActor)
 TIMES = 3
 

@@ -14,7 +14,7 @@ from callboard.runtime import requests
 
 from .scene import Scene, quick
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("set_apart")]
 DOOR = Machine(
     "door", "shut", states=[State("shut", bounded_by="whoever opens it"), State("gone", terminal=True)],
     transitions=[Transition("shut", "remove", "gone")],
