@@ -232,7 +232,7 @@ class AttemptedTask(CancellableEntity[TaskRecord]):
         """A worker took it: start the attempt, unless it was stopped, or its tool fell ill, meanwhile."""
         kernel, record = self.kernel, self.record
         self.ticket = 0
-        breaker = self.breaker
+        breaker = None if self.spec.tool is None else self.breaker
         queued = record.state in IN_QUEUE
         ill = queued and breaker is not None and not breaker.lets_start(record)
         if not queued or ill or not self.stream.lets_start(self):
@@ -379,16 +379,19 @@ class AttemptedTask(CancellableEntity[TaskRecord]):
     ) -> None:
         """Write the row of the present attempt, as claimed or (with `end`) as over."""
         record = self.record
+        pid = started = None
+        if record.process is not None:
+            pid, started = record.process.pid, record.process.started
         row = AttemptRecord(
             key=record.token, task=record.key, task_id=record.id, attempt=record.attempt, worker_id=record.worker_id,
             tool=self.spec.tool,
-            claimed_at=record.claimed_at or record.updated_at, pid=record.pid, process_started=record.process_started,
+            claimed_at=record.claimed_at or record.updated_at, pid=pid, process_started=started,
             end=end, ended_at=None if end is None else self.kernel.at, error=error,
             drained_at=self.kernel.drain_began if end is None else None,
         ) if ended is None else AttemptRecord(
             key=record.token, task=record.key, task_id=record.id, attempt=record.attempt, worker_id=record.worker_id,
             tool=self.spec.tool,
-            claimed_at=record.claimed_at or record.updated_at, pid=record.pid, process_started=record.process_started,
+            claimed_at=record.claimed_at or record.updated_at, pid=pid, process_started=started,
             end=end, ended_at=self.kernel.at, error=error or ended.error, exit_code=ended.exit_code,
             duration_ms=round(ended.duration * 1000), output_size=ended.output_size, output_path=ended.output_path,
             traceback=ended.traceback, cpu_seconds=ended.cpu_seconds, peak_memory_bytes=ended.peak_memory_bytes,
@@ -398,7 +401,8 @@ class AttemptedTask(CancellableEntity[TaskRecord]):
 
     def _succeeded(self, ended: CallEnded) -> None:
         self._journal_attempt(ended, end="succeeded")
-        self._tell_breaker(SUCCEED)
+        if self.spec.tool is not None:
+            self._tell_breaker(SUCCEED)
         record, duration = self.record, ended.duration
         told: dict[str, Any] = {"duration_seconds": round(duration, 3), "retry_count": record.failed_attempts}
         if ended.cpu_seconds is not None or ended.left_behind:

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
+from msgspec.structs import force_setattr as put
 from msgspec.structs import replace
 
 from ..machines import Machine, Transition
@@ -116,12 +117,27 @@ class Entity(Generic[RecordT]):
         if moved:
             if self.timer is not None:
                 self.disarm()
-            record = replace(
-                changed or before, state=target, previous_state=state, seq=seq, epoch=seq, updated_at=now,
-                reason=reason, due_at=due_at,
-            )  # fmt: skip
+            if changed is None or changed is before:
+                record = replace(
+                    before, state=target, previous_state=state, seq=seq, epoch=seq, updated_at=now, reason=reason,
+                    due_at=due_at,
+                )  # fmt: skip
+            else:
+                record = changed
+                put(record, "state", target)
+                put(record, "previous_state", state)
+                put(record, "seq", seq)
+                put(record, "epoch", seq)
+                put(record, "updated_at", now)
+                put(record, "reason", reason)
+                put(record, "due_at", due_at)
+        elif changed is None or changed is before:
+            record = replace(before, seq=seq, updated_at=now, reason=reason)
         else:
-            record = replace(changed or before, seq=seq, updated_at=now, reason=reason)
+            record = changed
+            put(record, "seq", seq)
+            put(record, "updated_at", now)
+            put(record, "reason", reason)
         self.record = record
         if record.published is None:
             if record.untold:

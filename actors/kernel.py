@@ -193,13 +193,14 @@ class Kernel(Staging):
         try:
             self._begin(message)
             queue, scheduler = turn.queue, self.scheduler
-            while queue or scheduler.to_match:
-                if queue:
+            while True:
+                while queue:
                     actor, told = queue.popleft()
                     actor.receive(told)
-                else:
-                    actor = scheduler
-                    scheduler.match()
+                if not scheduler.to_match:
+                    break
+                actor = scheduler
+                scheduler.match()
         except BaseException as raised:  # of a function of the application's that was called in it
             self._undo(turn, seq, message, actor, contained(raised))
             return
@@ -234,10 +235,8 @@ class Kernel(Staging):
             if isinstance(message, Beat):  # it lives, and should not
                 self.effect(StopCall(message.token, force=True))
             return
-        if isinstance(message, ProcessStarted) and call.kind != "body":
-            return  # only attempts are journaled with their process
         if not isinstance(message, CallEnded):
-            if call.kind == "body":  # of conditions, checks and hooks neither is kept
+            if call.kind == "body":  # of conditions, checks and hooks neither beats nor processes are kept
                 self.entities[call.key].receive(message)
         elif call.kind == "hook":
             self.supervisor.receive(message)

@@ -25,7 +25,7 @@ import msgspec
 from msgspec import inspect
 
 from .digits import whole
-from .theirs import elements, entries, holds_more, is_a, plain, shown
+from .theirs import contained, elements, entries, holds_more, is_a, plain, shown
 
 S = TypeVar("S", bound=msgspec.Struct)
 Path = tuple[str | int, ...]
@@ -33,8 +33,8 @@ Path = tuple[str | int, ...]
 MOST_VALUES = 50_000_000
 """Values and characters of what is encoded: a specification, what its tasks are given, the facts of an event."""
 _WHOLE = frozenset({str, int, float, bool, NoneType, FunctionType})
-_HOLD = frozenset({list, dict})
-_PLAIN = _WHOLE | _HOLD
+_PLAIN = _WHOLE | {list, dict}
+_RUN = 13  # fields that are compared at once with what they are where they are not given
 MOST_FINDINGS = 200
 """Findings after which nothing more is looked for."""
 _DEEPEST = 64  # levels of nesting in args: far beyond use, far below the interpreter's recursion limit
@@ -131,24 +131,55 @@ def sound(value: msgspec.Struct) -> bool:
 
 
 def _is_flat(value: msgspec.Struct) -> bool:
-    """Whether a Struct holds but values that hold nothing, and lists and dicts of such: the ordinary case, fast."""
+    """Whether a Struct holds but values that hold nothing, and lists and dicts of such: the ordinary case, fast.
+
+    Most of a task's forty fields are not given. So they are compared, many at once, with what they are then. An object
+    that only says that it is equal to that is refused by the decoder.
+    """
     fields: tuple[object, ...] = msgspec.structs.astuple(value)
-    if not _PLAIN.issuperset(map(type, fields)):
-        rest = set(map(type, fields)) - _PLAIN
-        if not all(issubclass(kind, msgspec.Struct) for kind in rest):
+    try:
+        for cut, defaults in _runs(type(value)):
+            some = fields[cut]
+            if defaults != some and not _WHOLE.issuperset(map(type, some)) and not _are_flat(some):
+                return False
+    except BaseException as raised:  # of a value's own code
+        contained(raised)
+        return False
+    return True
+
+
+def _are_flat(values: Sequence[Any]) -> bool:
+    if not _PLAIN.issuperset(map(type, values)):
+        parts = [one for one in values if type(one) not in _PLAIN]
+        if not all(issubclass(type(one), msgspec.Struct) and _are_flat(msgspec.structs.astuple(one)) for one in parts):
             return False
-        if not all(_is_flat(cast("msgspec.Struct", one)) for one in fields if type(one) in rest):
-            return False
-        fields = tuple(one for one in fields if type(one) not in rest)
-    for one in filter(None, fields):
+        values = [one for one in values if type(one) in _PLAIN]
+    for one in filter(None, values):
         kind = type(one)
-        if kind not in _HOLD:
-            continue
-        if not _WHOLE.issuperset(map(type, cast("Sequence[object]", one))):
-            return False
-        if kind is dict and not _WHOLE.issuperset(map(type, cast("dict[object, object]", one).values())):
+        if kind is list:
+            if not _WHOLE.issuperset(map(type, one)):
+                return False
+        elif kind is dict and not (_WHOLE.issuperset(map(type, one)) and _WHOLE.issuperset(map(type, one.values()))):
             return False
     return True
+
+
+@lru_cache
+def _runs(kind: type[msgspec.Struct]) -> list[tuple[slice, tuple[object, ...]]]:
+    """The fields of a specification, in runs, with what they are where they are not given; () for what always is."""
+    fields, runs = msgspec.structs.fields(kind), list[tuple[slice, tuple[object, ...]]]()
+    for index, field in enumerate(fields):
+        default: tuple[object, ...] = () if field.default is msgspec.NODEFAULT else (field.default,)
+        if field.default_factory is not msgspec.NODEFAULT:
+            default = (field.default_factory(),)
+        last, before = runs[-1] if runs else (slice(0, 0), ())
+        if field.type is Any and not before:  # a task's function, beside its name
+            default = ()
+        if runs and bool(before) == bool(default) and index - last.start < _RUN:
+            runs[-1] = slice(last.start, index + 1), before + default
+        else:
+            runs.append((slice(index, index + 1), default))
+    return runs
 
 
 def _has_odd(value: msgspec.Struct) -> bool:

@@ -263,10 +263,11 @@ class Turn:
     @property
     def records(self) -> list[AnyRecord]:
         """The records it leaves behind, the last of each entity."""
-        changed = [entity.record for entity in self.before]
+        changed: list[AnyRecord] = [entity.record for entity in self.before]
         if self.created:
             changed += [entity.record for entity in self.created if entity not in self.before]
-        return changed + self.extra
+        changed += self.extra
+        return changed
 
 
 class Call(msgspec.Struct, gc=False):

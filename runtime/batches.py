@@ -20,7 +20,7 @@ from typing import Any
 
 from ..actors.dead_letters import DeadLetters
 from ..actors.ref import BUSY, NOTHING, SYSTEM, Ref, Request, SystemRef
-from ..actors.theirs import called
+from ..actors.theirs import contained
 from .clock import Clock
 from .turns import NOT_MERE_ANSWERS, Turns
 
@@ -107,8 +107,9 @@ class Batches(Turns):
     def _changed(self) -> bool | None:
         """Whether a receive has changed the context; None where the values in it do not let themselves be compared."""
         try:
-            return called(self._base.__ne__, self._context)
-        except Exception:
+            return self._base != self._context
+        except BaseException as raised:  # of the code of a value in it
+            contained(raised)
             return None
 
     def _handle_ready(self, limit: int) -> int:  # noqa: PLR0912 - one loop, on purpose

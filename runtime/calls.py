@@ -101,29 +101,22 @@ class Caller(Reports):
 
     def start(self, effect: StartCall) -> None:
         """Start what an entity asked for, unless it has moved on since (then the call comes back as gone)."""
-        try:
-            self._start(effect)
-        except (OSError, RuntimeError, MemoryError) as error:
-            if not is_shortage(error):
-                raise
-            self._delay(effect, error)
-
-    def _start(self, effect: StartCall) -> None:
-        entity = self._kernel.entities.get(effect.key)
+        entity: Any = self._kernel.entities.get(effect.key)  # whose call it is: a task, or what asks by its kind
         if entity is None or not entity.wants(effect.token):
             self._tell(CallEnded(effect.token, "gone"))
             return
         try:
             if effect.kind == "body":
                 self._kernel.heard(effect.token)
-                self._start_body(cast("TaskActor", entity), effect.token)
+                self._start_body(entity, effect.token)
             else:
-                self._ask(cast("TaskActor | WorkstreamActor", entity), effect)
+                self._ask(entity, effect)
         except BaseException as raised:  # whatever it is: a function may have code of its own where it is looked at
             why = contained(raised)
             if is_shortage(why):
-                raise
-            self._tell(not_started(effect.token, why))
+                self._delay(effect, why)
+            else:
+                self._tell(not_started(effect.token, why))
 
     def _delay(self, effect: StartCall | RunHook, error: Exception) -> None:
         """Try it again after a pause, after what waits already."""

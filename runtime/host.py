@@ -104,7 +104,15 @@ class Host:
         self.on_job_here: Callable[[JobActor], None] = lambda _: None  # told of each that was taken over
         self._bodies = bodies
         self._clock = dispatcher.clock
-        self._utc = self._timers_by_utc(LONGEST_SLEEP)
+        self._utc: UtcTimers
+        # What the kernel asks several times a turn, bound once:
+        self.now: Callable[[], float]
+        """UTC epoch seconds."""
+        self.monotonic = dispatcher.clock.monotonic
+        """Seconds of a clock that nobody sets."""
+        self._go_by(LONGEST_SLEEP)
+        self.set_back = 0.0
+        """Seconds by which the wall clock was set back in all, as far as `now` has seen."""
         self._inbox = dispatcher.spawn_system(self._receive, "lifecycles")
         self._tell_control = self._inbox.tell_control  # bound once: thousands of timers hold it
         self._pending: deque[tuple[int, list[Effect], Sequence[Transitioned]]] = deque()
@@ -125,9 +133,14 @@ class Host:
         dispatcher.on_trouble = self._about_actor
         dispatcher.dead_letters.tell_broken(self._subscriber_broken)
 
-    def _timers_by_utc(self, longest_sleep: float) -> UtcTimers:
-        """Timers by the wall clock, which have the kernel look at it when it was set back."""
-        return UtcTimers(self._clock, self.dispatcher.timers, longest_sleep, lambda: self.later(CLOCK_SET))
+    def _go_by(self, longest_sleep: float) -> None:
+        """Have timers by the wall clock, which have the kernel look at it when it was set back."""
+        self._utc = UtcTimers(self._clock, self.dispatcher.timers, longest_sleep, self._clock_set)
+        self.now = self._utc.wall.now
+
+    def _clock_set(self) -> None:
+        self.set_back = self._utc.wall.set_back
+        self.later(CLOCK_SET)
 
     # -- inputs --------------------------------------------------------------------------------------------------------
 
@@ -175,19 +188,6 @@ class Host:
         self.on_health()
 
     # -- the kernel's port ---------------------------------------------------------------------------------------------
-
-    def now(self) -> float:
-        """UTC epoch seconds."""
-        return self._utc.wall.now()
-
-    @property
-    def set_back(self) -> float:
-        """Seconds by which the wall clock was set back in all, as far as `now` has seen."""
-        return self._utc.wall.set_back
-
-    def monotonic(self) -> float:
-        """Seconds of a clock that nobody sets."""
-        return self._clock.monotonic()
 
     def arm(self, due: float, fire: TimerFired, *, by_utc: bool, named: bool = False) -> Armed:
         """Have `fire` come as an input at `due`."""
@@ -328,7 +328,8 @@ class Host:
         """Tell of something at once. Raises nothing."""
         self.notices[notice.event] += 1
         if notice.event == "clock_set_back":
-            self._count()
+            self.counting.count(self._batch)
+            self._batch.clear()
             self.counting.set_back(float(notice.facts["seconds"]))
         if notice.error is not None and notice.kind != "runtime" and "traceback" not in notice.facts:
             error = notice.error  # of a function of the application's, which raised it, or what a machine says it by
@@ -413,18 +414,15 @@ class Host:
                     self.caller.start(effect)
                 else:
                     self._do(effect)
-        self._count()
+        if batch:
+            self.counting.count(batch)
+            batch.clear()
         if self._over:
             for name in self._over:
                 self.counting.forget(name)
             self._over.clear()
         if self._moved is not None:
             self._moved.set()
-
-    def _count(self) -> None:
-        if self._batch:
-            self.counting.count(self._batch)
-            self._batch.clear()
 
     @property
     def waiting(self) -> int:

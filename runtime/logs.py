@@ -119,10 +119,11 @@ Write = Callable[[Line], None]
 
 def configured() -> Write | None:
     """How lines are written to what the application has configured; None where it has configured nothing."""
-    structlog = _configured_structlog()
-    if structlog is not None:
+    if "structlog" in sys.modules and _configured_structlog() is not None:
         return _to_structlog
-    return _to_logging if _LIBRARY.hasHandlers() else None
+    # `_LIBRARY.hasHandlers()` without its loop, since this is asked for every turn: above that logger is but the root.
+    root = _LIBRARY.parent if _LIBRARY.propagate else None
+    return _to_logging if _LIBRARY.handlers or (root is not None and root.handlers) else None
 
 
 def takes(severity: str) -> bool:

@@ -135,15 +135,20 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
 class _Count:
     """One kind of transition: how often it was taken, and how long those had been in the state that they left."""
 
-    __slots__ = ("classes", "moves", "number", "seconds", "terminal", "timed")
+    __slots__ = ("classes", "moves", "number", "seconds", "terminal")
 
     def __init__(self, pair: Pair, phase: str) -> None:
         kind, source, target, _ = pair
-        self.number = self.timed = 0
+        self.number = 0
         self.seconds = 0.0
         self.classes = [0] * (len(BOUNDS) + 1)
         self.moves = source != target
         self.terminal = (kind, phase) in _TERMINAL
+
+    @property
+    def timed(self) -> int:
+        """Of how many it is known how long they had been there."""
+        return sum(self.classes)
 
 
 class Counting:
@@ -169,10 +174,9 @@ class Counting:
             if not count.moves:
                 continue
             at = row.at
-            if entity in since:
-                began = since[entity]
+            began = since.get(entity)
+            if began is not None:
                 spent = at - began if at > began else 0.0  # the wall clock may be set back by less than is noticed
-                count.timed += 1
                 count.seconds += spent
                 count.classes[bisect_left(bounds, spent)] += 1
                 if count.terminal:

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from operator import attrgetter
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 from weakref import WeakSet
 
@@ -36,6 +37,7 @@ from .logs import LastResort, Line, configured, line_about, line_of, takes, tell
 from .outcomes import closed
 from .waker import Home
 
+_ORDINARY, _severity = frozenset({"info"}), attrgetter("severity")
 BUFFER = 10_000
 """Events that wait for a slow subscriber."""
 PAGE = 500
@@ -320,8 +322,10 @@ class Hub:
 
     def publish_trouble(self, transitions: Sequence[Transitioned]) -> None:
         """Tell of those that are trouble where nobody has asked to be told of any. Raises nothing."""
+        if self.last_resort is None or _ORDINARY.issuperset(map(_severity, transitions)):
+            return
         for event in transitions:
-            if event.severity != "info" and self.last_resort is not None and not ended_with_runtime(event):
+            if event.severity != "info" and not ended_with_runtime(event):
                 self.last_resort.write(line_of(event))
 
     def tell_notice(self, notice: Notice, *, secret: bool = False) -> bool:

@@ -187,9 +187,9 @@ class Reports:
         if error is None:
             self._tell(
                 CallEnded(
-                    outcome.token, outcome.status, value, exit_code=outcome.exit_code, output_path=outcome.output_path,
-                    output_size=outcome.output_size, duration=outcome.duration, cpu_seconds=outcome.cpu_seconds,
-                    peak_memory_bytes=outcome.peak_memory_bytes, left_behind=outcome.left_behind,
+                    outcome.token, outcome.status, value, None, None, False, None, None, outcome.exit_code,
+                    outcome.output_path, outcome.output_size, outcome.duration, None, (), (), outcome.cpu_seconds,
+                    outcome.peak_memory_bytes, outcome.left_behind,
                 )
             )  # fmt: skip
             return

@@ -133,9 +133,9 @@ class BaseEngine(Generic[R]):
             text = "it did not end when it was told to; its result will be dropped"
             self._end(run, self._outcome(run, "abandoned", error=ErrorInfo(type="abandoned", message=text)))
 
-    def _outcome(self, run: R, status: Status, **more: Any) -> Outcome:
+    def _outcome(self, run: R, status: Status, value: Any = None, **more: Any) -> Outcome:
         duration = 0.0 if run.began is None else self._clock() - run.began
-        return Outcome(token=run.call.token, status=status, duration=duration, **more)
+        return Outcome(token=run.call.token, status=status, value=value, duration=duration, **more)
 
     def _returned(self, run: R, value: Any) -> Outcome:
         """The outcome of a function that returned: checked, since the journal has to keep it.
@@ -149,7 +149,7 @@ class BaseEngine(Generic[R]):
         except NotSerialisable as error:
             info = ErrorInfo(type="result_not_serialisable", message=str(error), permanent=True, category="permanent")
             return self._outcome(run, "failed", error=info)
-        return self._outcome(run, "ok", value=value)
+        return self._outcome(run, "ok", value)
 
     def _answered(self, run: R, value: Any) -> Outcome:
         kind = run.call.kind
@@ -160,7 +160,7 @@ class BaseEngine(Generic[R]):
                 answer = value is not False if type(value) in _DATA else truth(value)
             else:
                 answer = None
-            return self._outcome(run, "ok", value=answer)
+            return self._outcome(run, "ok", answer)
         except Exception as error:
             text = f"the {kind} returned a {kind_name(value)}, which is neither true nor false: {said(error)}"
             info = ErrorInfo(type="no_truth", message=text, permanent=True, category="permanent")

@@ -71,7 +71,7 @@ class SimulatedHost(Host):
         super().__init__(*args)
         self._stage = stage
         # A jump of the wall clock is announced here, so nobody needs to look every minute whether there was one.
-        self._utc = self._timers_by_utc(NEVER)
+        self._go_by(NEVER)
 
     def look_at_clock(self) -> None:
         """See what is due by the wall clock, which was set."""
