@@ -155,11 +155,12 @@ def _are_flat(values: Sequence[Any]) -> bool:
             return False
         values = [one for one in values if type(one) in _PLAIN]
     for one in filter(None, values):
-        kind = type(one)
-        if kind is list:
+        if type(one) is list:
             if not _WHOLE.issuperset(map(type, one)):
                 return False
-        elif kind is dict and not (_WHOLE.issuperset(map(type, one)) and _WHOLE.issuperset(map(type, one.values()))):
+        elif type(one) is dict and not (
+            _WHOLE.issuperset(map(type, one)) and _WHOLE.issuperset(map(type, one.values()))
+        ):
             return False
     return True
 

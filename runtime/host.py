@@ -393,7 +393,7 @@ class Host:
     def release(self) -> None:
         """Do what has become durable, in order; of very much a part, so that others get their turn in between."""
         pending, durable = self._pending, self.journal.durable
-        told = self.hub.wanted
+        told = bool(pending) and self.hub.wanted
         batch = self._batch
         left = EFFECTS_AT_ONCE
         while pending and pending[0][0] <= durable:
