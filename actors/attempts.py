@@ -409,7 +409,7 @@ class AttemptedTask(CancellableEntity[TaskRecord]):
             told |= _used(ended)
         changed = replace(
             record, raw_result=ended.value, execution_ms=round(duration * 1000), ended_at=self.kernel.at,
-            claimed_at=None, limit=None, produced=produced_by(ended), trouble=record.trouble and unrepeated(record.trouble),
+            claimed_at=None, limit=None, produced=produced_by(ended), trouble=unrepeated(record.trouble),
             circuit_state="closed",
         )  # fmt: skip
         self.fire(SUCCEED, changed, metadata=told)

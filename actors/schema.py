@@ -33,7 +33,8 @@ Path = tuple[str | int, ...]
 MOST_VALUES = 50_000_000
 """Values and characters of what is encoded: a specification, what its tasks are given, the facts of an event."""
 _WHOLE = frozenset({str, int, float, bool, NoneType, FunctionType})
-_PLAIN = _WHOLE | {list, dict}
+_HOLD = frozenset({list, dict})
+_PLAIN = _WHOLE | _HOLD
 _RUN = 13  # fields that are compared at once with what they are where they are not given
 MOST_FINDINGS = 200
 """Findings after which nothing more is looked for."""
@@ -148,19 +149,19 @@ def _is_flat(value: msgspec.Struct) -> bool:
     return True
 
 
-def _are_flat(values: Sequence[Any]) -> bool:
+def _are_flat(values: Sequence[object]) -> bool:
     if not _PLAIN.issuperset(map(type, values)):
         parts = [one for one in values if type(one) not in _PLAIN]
-        if not all(issubclass(type(one), msgspec.Struct) and _are_flat(msgspec.structs.astuple(one)) for one in parts):
+        if not all(isinstance(one, msgspec.Struct) and _are_flat(msgspec.structs.astuple(one)) for one in parts):
             return False
         values = [one for one in values if type(one) in _PLAIN]
     for one in filter(None, values):
-        if type(one) is list:
-            if not _WHOLE.issuperset(map(type, one)):
-                return False
-        elif type(one) is dict and not (
-            _WHOLE.issuperset(map(type, one)) and _WHOLE.issuperset(map(type, one.values()))
-        ):
+        kind = type(one)
+        if kind not in _HOLD:
+            continue
+        if not _WHOLE.issuperset(map(type, cast("Sequence[object]", one))):
+            return False
+        if kind is dict and not _WHOLE.issuperset(map(type, cast("dict[object, object]", one).values())):
             return False
     return True
 
