@@ -63,12 +63,10 @@ MUTATIONS = (
         "the timer of a state outlives it",
         """            if self.timer is not None:
                 self.disarm()
-            record = replace(
-""",
+            if changed is None""",
         """            if self.timer is not None:
                 self.timer = None
-            record = replace(
-""",
+            if changed is None""",
         "graphs",
     ),
     Mutation(
