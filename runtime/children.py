@@ -31,7 +31,7 @@ from ..actors.requests import SUBMIT
 from ..actors.spec import Workstream
 from ..actors.theirs import is_a, plain_text, shown
 from .bodies import LARGE, fingerprint_of, prepared
-from .cluster.ids import adopt, reserve
+from .cluster.ids import Held, adopt
 from .engines.childjob import ChildJob
 from .handles import JobHandle
 from .inflight import InFlight
@@ -72,7 +72,8 @@ class Children:
             raise ValueError(f"{name!r:.80} cannot be the name of a child job: it {problem}")
         context.keep_out_secrets(name, "the child job's name")
         job_id = f"{context.job_id}/{context.task}/{name}"
-        over, sent, taken = await self._submitting.enter(job_id), False, True
+        held = Held(self.runtime.seat, "job", job_id, await self._submitting.enter(job_id))
+        sent, taken = False, True
         command: Callable[[Reply], Message] | None = None
         try:
             said, encoded = await self._prepared(context, workstream)
@@ -80,17 +81,18 @@ class Children:
 
             async def before(_: Known) -> Settled | None:
                 nonlocal command
-                command = await self._to_submit(context, spec, encoded, job_id)
+                command = await self._to_submit(context, spec, encoded, job_id, held)
                 return Settled(None) if command is None else None
 
             def make(reply: Reply) -> Message:
                 nonlocal sent
                 assert command is not None  # noqa: S101 - else it is settled
                 sent = True
+                held.heed(reply)
                 return command(reply)
 
             try:
-                await self.runtime.input(SUBMIT, job_id, make, request_id=request_id, first=before, over=over)
+                await self.runtime.input(SUBMIT, job_id, make, request_id=request_id, first=before, over=held.answered)
             except Exception:
                 taken = False
                 raise
@@ -99,7 +101,7 @@ class Children:
                     self.runtime.bodies.release(spec)
         finally:
             if not sent:
-                over()
+                held.give_back()
         return ChildJob(self, job_id, context, await self.runtime.job(job_id))
 
     def submit_blocking(self, context: TaskContext, workstream: Workstream, name: str) -> ChildJob:
@@ -123,7 +125,7 @@ class Children:
         return spec
 
     async def _to_submit(
-        self, context: TaskContext, spec: Workstream, said: bytes, job_id: str
+        self, context: TaskContext, spec: Workstream, said: bytes, job_id: str, held: Held
     ) -> Callable[[Reply], Message] | None:
         """The command that submits it; None for one that there is and that goes on, or has completed.
 
@@ -135,13 +137,13 @@ class Children:
             context.keep_out_secrets(plain, "the child job's specification")
         folder = spec.folder or self._host.kernel.folder_of(token)
         fingerprint = fingerprint_of(_plain(said), folder)
-        known = await reserve(runtime.seat, "job", job_id, lambda: runtime.record_of(job_id))
+        known = await held.reserve(lambda: runtime.record_of(job_id))
         past = known is not None and self._is_past(known)
         if known is not None and not past:
-            held = await compare(runtime, known, spec, fingerprint, _plain)
-            if not held.same:
-                moved = held.moved is not None
-                why = f". Nothing differs but where its functions are: {held.moved}" if moved else held.told
+            alike = await compare(runtime, known, spec, fingerprint, _plain)
+            if not alike.same:
+                moved = alike.moved is not None
+                why = f". Nothing differs but where its functions are: {alike.moved}" if moved else alike.told
                 raise JobExists(
                     f"there is a child job {job_id!r} already, with another workstream ({known.shown} now){why}. Use "
                     "another name, or submit under one name what does not change from attempt to attempt."

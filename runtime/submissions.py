@@ -31,7 +31,7 @@ from ..actors.theirs import is_a, plain, plain_text, shown
 from ..machines import InvalidTransitionError
 from .attribution import name_of
 from .bodies import fingerprint_of, prepared
-from .cluster.ids import reserve
+from .cluster.ids import Held
 from .inflight import InFlight
 from .journal.contract import ArchivedJob
 from .outcomes import JobExists
@@ -73,6 +73,7 @@ class _Submission(msgspec.Struct):
     spec: Workstream
     encoded: bytes
     fingerprint: str  # "" where nobody could submit the same again
+    held: Held | None = None  # its id, where its caller gave it
     replaced: JobRecord | None = None
     sent: bool = False
 
@@ -93,28 +94,29 @@ class Submissions:
         spec, encoded = await prepared(
             workstream, runtime.bodies, durable=runtime.journal.durable_medium, lifecycles=runtime.lifecycles
         )
-        over: Callable[[], None] | None = None
         one, taken = _Submission(asked, spec, encoded, ""), True
         try:
             if asked.id is not None:
-                over = await self._on_their_way.enter(asked.id)
+                one.held = Held(runtime.seat, "job", asked.id, await self._on_their_way.enter(asked.id))
                 one.fingerprint = fingerprint_of(encoded, spec.folder)
-            return await self._take(one, over)
+            return await self._take(one)
         except Exception:
             taken = False
             raise
         finally:
             if not (one.sent and taken):  # one that was sent and is waited for no more may be taken all the same
                 runtime.bodies.release(spec)
-            if not one.sent and over is not None:
-                over()
+            if not one.sent and one.held is not None:
+                one.held.give_back()
 
-    async def _take(self, one: _Submission, over: Callable[[], None] | None) -> Submitted:
+    async def _take(self, one: _Submission) -> Submitted:
         asked = one.asked
         job_id = self._ids.new() if asked.id is None else asked.id
 
         def make(reply: Reply) -> Message:
             one.sent = True
+            if one.held is not None:
+                one.held.heed(reply)
             return Submit(
                 job_id, asked.id is not None, one.spec, one.encoded, one.fingerprint, reply, asked.by,
                 replaced=one.replaced,
@@ -126,9 +128,9 @@ class Submissions:
                 (asked.id, asked.by, asked.existing),
                 make,
                 request_id=asked.request_id,
-                first=None if asked.id is None else partial(self._before, one, asked.id),
+                first=None if one.held is None else partial(self._before, one, job_id, one.held),
                 kept=_itself,
-                over=over,
+                over=None if one.held is None else one.held.answered,
             )
         except InvalidTransitionError:
             if one.replaced is None:
@@ -140,11 +142,11 @@ class Submissions:
             return Submitted(self._handle(answer), made=True)
         return Submitted(answer, made=False)
 
-    async def _before(self, one: _Submission, job_id: str, known: Known) -> RequestRecord | Settled | None:
+    async def _before(self, one: _Submission, job_id: str, held: Held, known: Known) -> RequestRecord | Settled | None:
         """See that its id is free, or what has it. Raises JobExists."""
         runtime, asked = self._runtime, one.asked
         try:
-            found = await reserve(runtime.seat, "job", job_id, partial(self._found, one, job_id))
+            found = await held.reserve(partial(self._found, one, job_id))
         except JobExists:
             if (kept := await known()) is not None:  # the same request has made it, by way of another node
                 return kept

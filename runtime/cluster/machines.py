@@ -23,7 +23,7 @@ from ...actors.machine_kind import MachineConflict, unfit
 from ...actors.records import MachineRecord
 from ..journal.contract import JournalError
 from ..outcomes import RuntimeClosed
-from .ids import adopt, reserve
+from .ids import Held, adopt
 
 if TYPE_CHECKING:
     from ...actors.commands import Fire, SpawnMachine
@@ -62,7 +62,7 @@ class MachinesAbroad:
     async def _spawn(self, ref: MachineRef, message: SpawnMachine) -> None:
         settled = ref.settled
         try:
-            found = await reserve(self._seat, "machine", ref.name, partial(self._read, ref.name))
+            found = await Held(self._seat, "machine", ref.name).reserve(partial(self._read, ref.name))
             if found is not None:
                 ref.show(found)
                 if message.kind is not None and (why := unfit(found, message.kind)):

@@ -117,6 +117,11 @@ class Seat:
         for over in self._waiting:
             over.set()
 
+    @property
+    def closed(self) -> bool:
+        """Whether nothing is asked any more: this node leaves."""
+        return self._closed
+
     def check(self) -> None:
         """Raises RuntimeClosed once it is closed."""
         if self._closed:
@@ -131,6 +136,10 @@ class Seat:
         """Ask the database once. Raises JournalError, and RuntimeClosed where this node was fenced."""
         about_cluster = getattr(question, "__self__", None) is self.cluster
         return await self._once(self._ask_cluster if about_cluster else self.read, question, *args)
+
+    async def ask_cluster(self, question: Callable[..., T], *args: Any) -> T:
+        """The same where a function asks the cluster."""
+        return await self._once(self._ask_cluster, question, *args)
 
     async def ask_own(self, question: Callable[..., T], *args: Any) -> T:
         """The same for the runtime's own tasks, which end with the answer. It is about the cluster."""

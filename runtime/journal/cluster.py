@@ -17,7 +17,8 @@ Rules (DESIGN section 8, "Journals")
 - A node that cannot run a job which it has taken gives it back while others live, and leaves it to them.
 - Each taking is a new *epoch* of the node that takes: all numbers it gives from then on (keys, fencing tokens,
   transitions) are above every number that anybody gave before. So in each job's history numbers rise, whoever ran it.
-- What is unique over all nodes (a job's id that a caller gave, a machine's name) is reserved before it is used.
+- What is unique over all nodes (a job's id that a caller gave, a machine's name) is reserved before it is used, and
+  given back where nothing comes of that.
 """
 
 from __future__ import annotations
@@ -188,8 +189,17 @@ class Cluster(Protocol):
         """All nodes that live, and those that were fenced or have left lately."""
         ...
 
-    def reserve(self, kind: str, name: str) -> bool:
-        """Reserve a job's id or a machine's name for this node. False where there is one, ended or not."""
+    def reserve(self, kind: str, name: str) -> int:
+        """Reserve a job's id or a machine's name for this node, also where it has done so before. Returns the number of
+        this reservation; 0 where there is one, ended or not, or another node has reserved it.
+        """
+        ...
+
+    def release(self, kind: str, name: str, reservation: int) -> None:
+        """Give back what was reserved, if nothing was committed under it. Nothing is where it was reserved again since.
+
+        Only where nothing of it is still to be committed: another node may have it at once.
+        """
         ...
 
     def owner_of(self, kind: str, name: str) -> str | None:

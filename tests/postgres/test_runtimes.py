@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -32,6 +33,9 @@ from callboard import (
     Transition,
     Workstream,
 )
+from callboard.actors import supervisor
+from callboard.actors.commands import Submit
+from callboard.actors.kernel import Kernel
 from callboard.runtime.consistency import examine
 from callboard.runtime.control import taker as takers
 from callboard.runtime.journal.contract import InboxRow
@@ -167,6 +171,65 @@ async def test_the_same_id_on_both_is_one_job(postgres: str, tmp_path: Path) -> 
             assert (await handle.wait()).ok
     assert sorted(noted(tmp_path, "began"))[::1] == sorted(noted(tmp_path, "returned"))
     assert len(noted(tmp_path, "began")) == 5
+
+
+async def test_an_id_is_free_where_who_reserves_it_is_cut_meanwhile(
+    postgres: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is asked in its thread then goes on: it is given back after that."""
+    async with node(postgres, "a", tmp_path) as a, node(postgres, "b", tmp_path) as b:
+        assert a.seat is not None
+        reserve, reserved, go_on = a.seat.cluster.reserve, threading.Event(), threading.Event()
+
+        def reserving(kind: str, name: str) -> int:
+            number = reserve(kind, name)
+            reserved.set()
+            assert go_on.wait(PATIENCE)
+            return number
+
+        monkeypatch.setattr(a.seat.cluster, "reserve", reserving)
+        async with anyio.create_task_group() as group:
+            group.start_soon(partial(a.submit, waiting(tmp_path), id="j"))
+            await until(reserved.is_set)
+            group.cancel_scope.cancel()
+        go_on.set()
+        with anyio.fail_after(PATIENCE):
+            job = await b.submit(waiting(tmp_path), id="j")
+            assert not job.elsewhere
+            assert (await a.submit(waiting(tmp_path), id="j")).elsewhere
+            (tmp_path / "go").touch()
+            assert (await job.wait()).ok
+    assert len(noted(tmp_path, "began")) == 1
+
+
+async def test_what_was_submitted_before_its_caller_was_cut_is_one_job(
+    postgres: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what the kernel refuses leaves its id to others."""
+    submit, broken = supervisor.submit, ["once"]
+
+    def submitting(kernel: Kernel, message: Submit) -> None:
+        submit(kernel, message)
+        if broken and message.job_id == "refused":
+            raise ZeroDivisionError(broken.pop())
+
+    monkeypatch.setattr(supervisor, "submit", submitting)
+    async with node(postgres, "a", tmp_path) as a, node(postgres, "b", tmp_path) as b:
+        with anyio.fail_after(PATIENCE):
+            async with anyio.create_task_group() as group:
+                group.start_soon(partial(a.submit, waiting(tmp_path), id="sent"))
+                await until(lambda: "sent" in a._host.kernel.jobs)
+                group.cancel_scope.cancel()
+            far = await b.submit(waiting(tmp_path), id="sent")
+            assert far.elsewhere
+            (tmp_path / "go").touch()
+            assert (await far.wait()).ok
+            assert len(noted(tmp_path, "began")) == 1
+            with pytest.raises(ZeroDivisionError):
+                await a.submit(waiting(tmp_path), id="refused")
+            job = await b.submit(waiting(tmp_path), id="refused")
+            assert not job.elsewhere
+            assert (await job.wait()).ok
 
 
 async def test_two_nodes_that_replace_an_ended_job_make_one_new_run(postgres: str, tmp_path: Path) -> None:

@@ -315,13 +315,21 @@ class PostgresCluster:
         """All nodes that live, and those that were fenced or have left lately: of each name the last one."""
         return [Node(*row) for row in self._ask(lambda connection: connection.execute(statements.NODES).fetchall())]
 
-    def reserve(self, kind: str, name: str) -> bool:
-        """Reserve a job's id or a machine's name for this node. False where there is one, ended or not."""
-        living, done, acts = self._row(statements.RESERVE, self._about(kind, name))
+    def reserve(self, kind: str, name: str) -> int:
+        """Reserve a job's id or a machine's name for this node. 0 where there is one, ended or not."""
+        living, reservation, acts = self._row(statements.RESERVE, self._about(kind, name))
         if not living:
             raise self._fenced()
         self.known.acted(acts)
-        return bool(done)
+        return int(reservation or 0)
+
+    def release(self, kind: str, name: str, reservation: int) -> None:
+        """Give back what was reserved, if nothing was committed under it, nor was it reserved again since."""
+        about = {**self._about(kind, name), "reservation": reservation}
+        living, acts = self._row(statements.RELEASE, about)
+        if not living:
+            raise self._fenced()
+        self.known.acted(acts)
 
     def owner_of(self, kind: str, name: str) -> str | None:
         """The name of the node that owns a living job or machine; None where it has ended, or nobody does."""

@@ -71,8 +71,17 @@ WITH {_ME}, done AS (
   INSERT INTO names (name, key, node) SELECT %(name)s, 0, node FROM me ON CONFLICT (name) DO UPDATE
     SET node = excluded.node WHERE names.key = 0 AND (names.node = excluded.node
       OR EXISTS (SELECT FROM nodes AS other WHERE other.node = names.node AND other.fenced))
+  RETURNING names.xmin::text::bigint AS reservation
+), {ACTED} SELECT (SELECT count(*) FROM me), (SELECT reservation FROM done), (SELECT number FROM acted)
+"""
+"""Each time that a name is reserved its row is a new version, by whose number it is known: a release that arrives late,
+on a connection that was lost, must not take away what was reserved since."""
+RELEASE = f"""
+WITH {_ME}, done AS (
+  DELETE FROM names USING me WHERE names.name = %(name)s AND names.key = 0 AND names.node = me.node
+    AND names.xmin::text::bigint = %(reservation)s
   RETURNING 1
-), {ACTED} SELECT (SELECT count(*) FROM me), (SELECT count(*) FROM done), (SELECT number FROM acted)
+), {ACTED} SELECT (SELECT count(*) FROM me), (SELECT number FROM acted)
 """
 OWNER = {
     kind: f"""

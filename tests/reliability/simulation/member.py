@@ -12,6 +12,7 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -318,19 +319,22 @@ class Member(World):
             if self.disk.journal.job(job_id) is not None:
                 self.ledger.at(self).accepted(job_id)
                 return
-            try:
-                free = job_id not in self.submitting and self.seat.reserve("job", job_id)
-            except JournalError:
-                free = False
-            if not free:
+            number = 0
+            with suppress(JournalError):
+                number = 0 if job_id in self.submitting else self.seat.reserve("job", job_id)
+            if not number:
                 self.after(1.0, lambda: self.submit(job_id, spec, by))
                 return
 
             self.submitting.add(job_id)
 
             def answered(_: Any, error: Exception | None) -> None:
-                if not self.gone:
-                    self.ledger.at(self).accepted(job_id, error)
+                if self.gone:
+                    return
+                if error is not None:
+                    with suppress(JournalError):
+                        self.seat.release("job", job_id, number)
+                self.ledger.at(self).accepted(job_id, error)
 
             self.host.tell(Submit(job_id, True, spec, msgspec.json.encode(spec), "", Reply(answered), by))
 

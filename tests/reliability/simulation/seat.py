@@ -71,9 +71,13 @@ class MemoryCluster:
         self.server.reach(self.session)
         return self.server.nodes()
 
-    def reserve(self, kind: str, name: str) -> bool:
+    def reserve(self, kind: str, name: str) -> int:
         """Reserve a job's id."""
         return self.server.reserve(self.session, kind, name)
+
+    def release(self, kind: str, name: str, reservation: int) -> None:
+        """Give back what was reserved."""
+        self.server.release(self.session, kind, name, reservation)
 
     def owner_of(self, kind: str, name: str) -> str | None:
         """The name of the node that owns a living job."""

@@ -11,6 +11,7 @@ Rules
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -66,6 +67,7 @@ class Server:
         self.owners: dict[tuple[str, int], Session] = {}
         self.claimed_by: dict[int, Session] = {}  # attempts
         self.reserved: dict[tuple[str, str], Session] = {}
+        self.reservations: Counter[tuple[str, str]] = Counter()  # the number of the last one of each
         self.readopted: dict[tuple[str, str], tuple[int, Session]] = {}
         self.claims: dict[str, dict[str, Claim]] = {}
         self.said: dict[str, dict[str, Claim]] = {}  # claims of nodes that are gone
@@ -310,17 +312,26 @@ class Server:
 
     # -- names, tools --------------------------------------------------------------------------------------------------
 
-    def reserve(self, session: Session, kind: str, name: str) -> bool:
+    def reserve(self, session: Session, kind: str, name: str) -> int:
         """Reserve a name."""
         self.reach(session)
         if self.disk.journal.job(name) is not None:
-            return False
+            return 0
         holder = self.reserved.get((kind, name))
         if holder is not None and holder is not session and not holder.ended_as:
-            return False
+            return 0
         self.reserved[kind, name] = session
+        self.reservations[kind, name] += 1
         self.answered(session)
-        return True
+        return self.reservations[kind, name]
+
+    def release(self, session: Session, kind: str, name: str, reservation: int) -> None:
+        """Give back a name under which nothing is."""
+        self.reach(session)
+        is_last = self.reservations[kind, name] == reservation
+        if self.disk.journal.job(name) is None and self.reserved.get((kind, name)) is session and is_last:
+            del self.reserved[kind, name]
+        self.answered(session)
 
     def adopt(self, session: Session, kind: str, name: str) -> bool:
         """Own an ended job."""

@@ -33,6 +33,8 @@ class Shared(MemoryJournal):
         self.seats: list[MemoryNode] = []
         self.owners: dict[tuple[str, int], str] = {}  # of records, by kind and key; "" is nobody
         self.reserved: dict[tuple[str, str], str] = {}
+        self.reservations: dict[tuple[str, str], int] = {}  # the number of the last one of each
+        self.numbers = count(1)
         self.rows: dict[int, InboxRow] = {}
         self.answers: dict[int, str] = {}
         self.claimed: dict[int, str] = {}
@@ -287,11 +289,22 @@ class MemoryNode:
             Node(seat.name, seat.epoch, seat.state, "here", 0.0, seat.until - seat.lease) for seat in self.base.seats
         ]
 
-    def reserve(self, kind: str, name: str) -> bool:
+    def reserve(self, kind: str, name: str) -> int:
         self._check()
         if (self.base.job(name) if kind == "job" else self.base.machine(name)) is not None:
-            return False
-        return self.base.reserved.setdefault((kind, name), self.name) == self.name
+            return 0
+        if self.base.reserved.setdefault((kind, name), self.name) != self.name:
+            return 0
+        number = self.base.reservations[kind, name] = next(self.base.numbers)
+        return number
+
+    def release(self, kind: str, name: str, reservation: int) -> None:
+        self._check()
+        if (self.base.job(name) if kind == "job" else self.base.machine(name)) is not None:
+            return
+        mine = self.base.reserved.get((kind, name)) == self.name
+        if mine and self.base.reservations[kind, name] == reservation:
+            del self.base.reserved[kind, name]
 
     def owner_of(self, kind: str, name: str) -> str | None:
         return self.base.owner_of(InboxRow("", kind, name, ""))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import anyio
@@ -25,8 +27,13 @@ from callboard import (
     Transition,
     Workstream,
 )
+from callboard.actors import supervisor
+from callboard.actors.commands import Submit
+from callboard.actors.kernel import Kernel
 from callboard.runtime.cluster.remote import RemoteJob
+from callboard.runtime.journal.contract import JournalError
 
+from .memory import MemoryNode
 from .scene import Scene, quick, waits
 
 pytestmark = pytest.mark.anyio
@@ -234,6 +241,153 @@ async def test_the_same_id_on_two_nodes_at_once_is_one_job(scene: Scene) -> None
         assert scene.ran.began == [("same", 1), ("same", 1)]
 
 
+# -- ids that were reserved for nothing --------------------------------------------------------------------------------
+
+PATIENCE = 20.0
+"""Seconds after which a test is taken to hang."""
+MUCH = 1_000_000
+
+
+def once_reserved(node: MemoryNode, wanted: str, then: Callable[[], object]) -> None:
+    """Have it called when that node has reserved this id."""
+    reserve = node.reserve
+
+    def reserving(kind: str, name: str) -> int:
+        number = reserve(kind, name)
+        if number and name == wanted:
+            then()
+        return number
+
+    node.reserve = reserving  # type: ignore[method-assign]
+
+
+async def passing(scene: Scene, seconds: float) -> None:
+    """Have so much time pass, after all that can happen before."""
+    until = scene.clock.monotonic() + seconds
+    await scene.until(lambda: scene.clock.monotonic() >= until)
+
+
+def not_taking(node: MemoryNode) -> None:
+    """Have it take nothing new from outside: who submits waits at the gate."""
+    node.backlog = MUCH
+
+
+@pytest.mark.parametrize("request_id", [None, "k"])
+async def test_an_id_is_free_where_who_reserved_it_was_cut_before_it_was_submitted(
+    scene: Scene, request_id: str | None
+) -> None:
+    async with scene.runtime("a") as a, scene.runtime("b") as b, scene.ticking():
+        with anyio.fail_after(PATIENCE):
+            node = scene.seats["a"]
+            once_reserved(node, "j", partial(not_taking, node))
+            async with anyio.create_task_group() as group:
+                group.start_soon(partial(a.submit, Scene.waiting(), id="j", request_id=request_id))
+                await scene.until(lambda: scene.base.reserved)
+                group.cancel_scope.cancel()
+            job = await b.submit(held(), id="j", request_id=request_id)
+            assert not job.elsewhere
+            node.backlog = 0
+            assert (await a.submit(held(), id="j")).elsewhere
+
+
+async def test_an_id_is_free_where_the_kernel_refused_what_it_was_reserved_for(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit, broken = supervisor.submit, ["once"]
+
+    def submitting(kernel: Kernel, message: Submit) -> None:
+        submit(kernel, message)
+        if broken:
+            raise ZeroDivisionError(broken.pop())
+
+    monkeypatch.setattr(supervisor, "submit", submitting)
+    async with scene.runtime("a") as a, scene.runtime("b") as b, scene.ticking():
+        with anyio.fail_after(PATIENCE):
+            with pytest.raises(ZeroDivisionError):
+                await a.submit(Scene.waiting(), id="j")
+            job = await b.submit(held(), id="j")
+            assert not job.elsewhere
+            assert (await a.submit(held(), id="j")).elsewhere
+
+
+async def test_what_was_submitted_before_its_caller_was_cut_keeps_its_id(scene: Scene) -> None:
+    async with scene.runtime("a") as a, scene.runtime("b") as b, scene.ticking():
+        with anyio.fail_after(PATIENCE):
+            node, given = scene.seats["a"], list[Any]()
+
+            def unreached() -> None:
+                node.reached = False
+
+            async def submit() -> None:
+                given.append(await b.submit(Scene.waiting(), id="j"))
+
+            once_reserved(node, "j", unreached)  # so it is not durable before its caller is cut
+            async with anyio.create_task_group() as group:
+                group.start_soon(partial(a.submit, Scene.waiting(), id="j"))
+                await scene.until(lambda: "j" in a._host.kernel.jobs)
+                group.cancel_scope.cancel()
+            async with anyio.create_task_group() as group:
+                group.start_soon(submit)
+                await passing(scene, 3)
+                assert scene.base.reserved == {("job", "j"): "a"}
+                assert given == []
+                node.reached = True
+            assert given[0].elsewhere
+            scene.ran.go_on.set()
+            assert (await given[0].wait()).ok
+            assert scene.ran.began == [("j", 1)]
+
+
+async def test_the_next_submission_of_an_id_here_waits_until_it_was_given_back(scene: Scene) -> None:
+    """Else it would rely on what is then given back, and another node could have the same id."""
+    async with scene.runtime("a") as a, scene.runtime("b") as b, scene.ticking():
+        with anyio.fail_after(PATIENCE):
+            node, told = scene.seats["a"], list[str]()
+            release, reserve = node.release, node.reserve
+
+            def reserving(kind: str, name: str) -> int:
+                told.append("reserve")
+                return reserve(kind, name)
+
+            def releasing(kind: str, name: str, reservation: int) -> None:
+                told.append("release" if "j" in a._submissions._on_their_way else "release too late")
+                release(kind, name, reservation)
+
+            node.reserve, node.release = reserving, releasing  # type: ignore[method-assign]
+            not_taking(node)
+            async with anyio.create_task_group() as group:
+                group.start_soon(partial(a.submit, Scene.waiting(), id="j"))
+                await scene.until(lambda: scene.base.reserved)
+                group.start_soon(partial(a.submit, held(), id="j"))
+                await passing(scene, 1)
+                group.cancel_scope.cancel()
+            node.backlog = 0
+            assert not (await a.submit(held(), id="j")).elsewhere
+            assert told == ["reserve", "release", "reserve"]
+            assert (await b.submit(held(), id="j")).elsewhere
+
+
+async def test_an_id_that_cannot_be_given_back_holds_up_nobody_on_its_node(scene: Scene) -> None:
+    async with scene.runtime("a") as a, scene.runtime("b") as b, scene.ticking():
+        with anyio.fail_after(PATIENCE):
+            node, tried = scene.seats["a"], list[str]()
+
+            def unreached(kind: str, name: str, reservation: int) -> None:
+                tried.append(name)
+                raise JournalError("the database is not reached")
+
+            node.release = unreached  # type: ignore[method-assign]
+            not_taking(node)
+            async with anyio.create_task_group() as group:
+                group.start_soon(partial(a.submit, Scene.waiting(), id="j"))
+                await scene.until(lambda: scene.base.reserved)
+                group.cancel_scope.cancel()
+            await scene.until(lambda: tried)
+            node.backlog = 0
+            assert not (await a.submit(held(), id="j")).elsewhere
+            assert (await b.submit(held(), id="j")).elsewhere
+
+
 async def test_who_closes_meanwhile_is_told(scene: Scene) -> None:
     async with scene.runtime("a") as a, scene.ticking():
         await a.submit(held(), id="j")
@@ -321,6 +475,17 @@ async def test_a_child_that_runs_elsewhere_meanwhile_is_joined(scene: Scene) -> 
         assert (await again.wait()).results == {"t": "x of p/t/c"}
         assert (await child.wait()).ok
         assert scene.ran.began == [("p/t/c", 1), ("p/t/c", 1)]
+
+
+async def test_the_id_of_a_child_is_free_where_its_body_ended_before_it_was_submitted(scene: Scene) -> None:
+    async with scene.runtime("a") as a, scene.ticking():
+        with anyio.fail_after(PATIENCE):
+            node = scene.seats["a"]
+            once_reserved(node, "p/t/c", partial(not_taking, node))
+            await a.submit(Workstream("w", tasks=[Task("t", run=spawns, timeout=10)]), id="p")
+            await scene.until(lambda: ("job", "p/t/c") in scene.base.reserved)
+            await scene.until(lambda: ("job", "p/t/c") not in scene.base.reserved)
+            node.backlog = 0
 
 
 async def test_events_are_sent_to_what_another_node_runs(scene: Scene) -> None:
