@@ -115,6 +115,8 @@ class Host:
         """Seconds by which the wall clock was set back in all, as far as `now` has seen."""
         self._inbox = dispatcher.spawn_system(self._receive, "lifecycles")
         self._tell_control = self._inbox.tell_control  # bound once: thousands of timers hold it
+        self.tell: Callable[[Message], None] = self._inbox.tell
+        """Give the kernel an input."""
         self._pending: deque[tuple[int, list[Effect], Sequence[Transitioned]]] = deque()
         self._engine_of: dict[str, str] = {}
         self._let_go = 0  # workers and breakers that are known no more
@@ -143,10 +145,6 @@ class Host:
         self.later(CLOCK_SET)
 
     # -- inputs --------------------------------------------------------------------------------------------------------
-
-    def tell(self, message: Message) -> None:
-        """Give the kernel an input."""
-        self._inbox.tell(message)
 
     def _receive(self, message: Message) -> bool:
         self.kernel.run(message)
