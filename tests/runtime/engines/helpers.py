@@ -72,11 +72,14 @@ class Record:
     def change(self) -> None:
         self._changed.set()
 
-    async def until(self, condition: Callable[[], Any]) -> None:
-        with anyio.fail_after(60):
+    async def until(self, condition: Callable[[], Any], *, within: float = 60) -> None:
+        """Wait for it, at most so many seconds: says what has come by then."""
+        with anyio.move_on_after(within):
             while not condition():
                 self._changed = anyio.Event()
                 await self._changed.wait()
+            return
+        raise TimeoutError(f"it never came to that: {sorted(self.outcomes)} have ended, {self.died} died")
 
     async def outcome(self, token: int) -> Outcome:
         """The only outcome of this token."""

@@ -196,7 +196,8 @@ async def test_many_calls_end_exactly_once(name: str, tmp_path: Path) -> None:
             bench.start(token, "failing" if token % 3 == 0 else "quick")
             if token % 4 == 0:
                 bench.engine.stop(token)
-        await bench.record.until(lambda: len(bench.record.outcomes) == count)
+        # On Ray a call that is stopped may take its actor with it, and another one takes seconds to start.
+        await bench.record.until(lambda: len(bench.record.outcomes) == count, within=180 if name == "ray" else 60)
         await bench.engine.close(5)
     assert all(len(outcomes) == 1 for outcomes in bench.record.outcomes.values())
     assert not bench.engine.late_results
