@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from tests.processes import runs
@@ -21,6 +22,7 @@ from callboard.runtime.identity import Origin
 from callboard.runtime.leftovers import kill_leftovers
 
 LONGEST = 30.0
+JOURNAL = uuid4().hex  # the same tests may run beside these, and would find what is these' own
 ATTEMPT = AttemptRecord(key=7, task=1, task_id="j@1/a", attempt=1, claimed_at=1.0)
 PROGRAM = """
 import sys
@@ -145,12 +147,12 @@ def test_what_runs_in_a_container_is_let_alone_whose_file_has_the_same_path(vict
 
 
 def test_what_a_living_process_runs_for_another_copy_is_let_alone() -> None:
-    with left_by(Origin.here("journal", "its copy")) as left:
-        assert kill_leftovers([ATTEMPT], "journal", ["another copy"]) == 0
+    with left_by(Origin.here(JOURNAL, "its copy")) as left:
+        assert kill_leftovers([ATTEMPT], JOURNAL, ["another copy"]) == 0
         assert left.poll() is None
-        assert kill_leftovers([ATTEMPT], "another journal", ["its copy"]) == 0
+        assert kill_leftovers([ATTEMPT], f"not {JOURNAL}", ["its copy"]) == 0
         assert left.poll() is None
-        assert kill_leftovers([ATTEMPT], "journal", ["its copy"]) == 1
+        assert kill_leftovers([ATTEMPT], JOURNAL, ["its copy"]) == 1
         assert left.wait(LONGEST) == -signal.SIGKILL
 
 
@@ -167,8 +169,8 @@ def test_what_a_living_process_runs_for_another_copy_is_let_alone() -> None:
 def test_a_process_is_gone_only_where_that_is_known(change: dict[str, str | int], is_gone: bool) -> None:
     process = this_process()._replace(**change)  # type: ignore[arg-type]
     assert process.is_gone is is_gone
-    with left_by(Origin("journal", "copy", process)) as left:
-        assert kill_leftovers([ATTEMPT], "journal", ["another"]) == is_gone
+    with left_by(Origin(JOURNAL, "copy", process)) as left:
+        assert kill_leftovers([ATTEMPT], JOURNAL, ["another"]) == is_gone
         assert (left.poll() is None) is not is_gone
 
 

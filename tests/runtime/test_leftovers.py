@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Generator
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from msgspec.structs import replace
@@ -24,6 +25,7 @@ from callboard.runtime.leftovers import UNASKED, kill_leftovers
 
 pytestmark = pytest.mark.anyio
 LONGEST = 30.0
+JOURNAL = uuid4().hex  # the same tests may run beside these, and would find what is these' own
 ATTEMPT = AttemptRecord(key=7, task=1, task_id="j@1/a", attempt=1, claimed_at=1.0)
 SH = "command=['sh', '-c', NAP]"
 STREAMS = {
@@ -116,41 +118,41 @@ async def test_what_a_completed_command_left_on_purpose_is_let_alone(folder: Pat
 def started(*marks: str, **origin: str) -> subprocess.Popen[bytes]:
     """A process with such variables."""
     variables = dict(one.split("=") for one in marks)
-    env = {**os.environ, **Origin.here(origin.get("journal", "some"), "copy").variables, **variables}
+    env = {**os.environ, **Origin.here(origin.get("journal", JOURNAL), "copy").variables, **variables}
     return subprocess.Popen(["sleep", "600"], env=env, start_new_session=True)
 
 
 def test_a_check_that_no_entity_asked_for_is_ended_with_its_runtime_only() -> None:
     with started(f"{TOKEN}=7", f"{ASKED_BY}={UNASKED}") as process:
-        assert kill_leftovers([], "some", ["copy"]) == 0  # this very process has started it
+        assert kill_leftovers([], JOURNAL, ["copy"]) == 0  # this very process has started it
         assert process.poll() is None
         process.kill()
-    gone = Origin.here("some", "another")
+    gone = Origin.here(JOURNAL, "another")
     gone = gone._replace(process=gone.process._replace(started=gone.process.started - 1))
     env = {**os.environ, **gone.variables, ASKED_BY: UNASKED}
     with subprocess.Popen(["sleep", "600"], env=env, start_new_session=True) as process:
-        assert kill_leftovers([], "some", ["copy"]) == 1
+        assert kill_leftovers([], JOURNAL, ["copy"]) == 1
         assert process.wait(LONGEST) == -signal.SIGKILL
 
 
 @pytest.mark.parametrize("number", ["\u0667", "\u00b2", "9" * 5000])
 def test_a_mark_that_holds_no_number_is_none_of_ours(number: str) -> None:
     """Anything may stand in the environment of another program."""
-    mark = Origin.here("some", "copy").mark.split(" ")
-    assert Origin.read("some", " ".join([*mark[:2], number, *mark[3:]])) is None
-    assert Origin.read("some", " ".join([*mark[:3], number, *mark[4:]])) is None
+    mark = Origin.here(JOURNAL, "copy").mark.split(" ")
+    assert Origin.read(JOURNAL, " ".join([*mark[:2], number, *mark[3:]])) is None
+    assert Origin.read(JOURNAL, " ".join([*mark[:3], number, *mark[4:]])) is None
     for variables in ({TOKEN: number}, {ASKED_BY: number}):
         with started(*(f"{name}={value}" for name, value in variables.items())) as process:
-            assert kill_leftovers([ATTEMPT], "some", ["copy"], [7], [7]) == 0
+            assert kill_leftovers([ATTEMPT], JOURNAL, ["copy"], [7], [7]) == 0
             assert process.poll() is None
             process.kill()
 
 
 def test_the_key_of_who_asked_decides_and_no_token_that_is_another_ones_by_now() -> None:
     with started(f"{TOKEN}=7", f"{ASKED_BY}=3") as process:
-        assert kill_leftovers([ATTEMPT], "some", ["copy"], [7], [4]) == 0
+        assert kill_leftovers([ATTEMPT], JOURNAL, ["copy"], [7], [4]) == 0
         assert process.poll() is None
-        assert kill_leftovers([], "some", ["copy"], (), [3]) == 1
+        assert kill_leftovers([], JOURNAL, ["copy"], (), [3]) == 1
         assert process.wait(LONGEST) == -signal.SIGKILL
 
 
@@ -160,11 +162,11 @@ def test_a_number_alone_is_no_process(wrong: str) -> None:
         began = start_time(process.pid) - (wrong == "start")
         claimed = booted_at() - 3_600 if wrong == "boot" else time.time()
         other = replace(ATTEMPT, pid=process.pid, process_started=began, claimed_at=claimed)
-        assert kill_leftovers([other], "some", ["copy"], by_number=True) == 0
+        assert kill_leftovers([other], JOURNAL, ["copy"], by_number=True) == 0
         assert process.poll() is None
         right = replace(ATTEMPT, pid=process.pid, process_started=start_time(process.pid), claimed_at=time.time())
-        assert kill_leftovers([right], "some", ["copy"]) == 0  # of a database: it may be another machine's
-        assert kill_leftovers([right], "some", ["copy"], by_number=True) == (wrong != "member")
+        assert kill_leftovers([right], JOURNAL, ["copy"]) == 0  # of a database: it may be another machine's
+        assert kill_leftovers([right], JOURNAL, ["copy"], by_number=True) == (wrong != "member")
         process.kill()
 
 
@@ -175,7 +177,7 @@ def test_a_runtime_that_a_leftover_has_started_does_not_end_itself(tmp_path: Pat
         "a = A(key=7, task=1, task_id='j@1/a', attempt=1, claimed_at=1.0)\n"
         "print(kill([a], 'some', ['copy']))"
     )
-    env = {**os.environ, **Origin.here("some", "copy").variables, TOKEN: "7"}
+    env = {**os.environ, **Origin.here(JOURNAL, "copy").variables, TOKEN: "7"}
     line = [sys.executable, "-c", program]
     done = subprocess.run(line, env=env, start_new_session=True, capture_output=True, text=True, check=True)
     assert done.stdout == "0\n"

@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from tests.processes import runs
@@ -217,12 +218,13 @@ def wait_until_gone(pid: int) -> None:
 
 
 def test_a_worker_process_that_was_left_behind_is_killed() -> None:
-    marks = {**Origin.here("some", "copy").variables, "CALLBOARD_WORKER": "pool-1#1"}
+    journal = uuid4().hex  # the same test may run beside this one, and would find what is this one's
+    marks = {**Origin.here(journal, "copy").variables, "CALLBOARD_WORKER": "pool-1#1"}
     with subprocess.Popen(["sleep", "60"], env={**os.environ, **marks}, start_new_session=True) as left:
         attempt = AttemptRecord(key=1, task=1, task_id="j@1/a", attempt=1, claimed_at=1.0)
-        assert kill_leftovers([attempt], "another", ["copy"]) == 0
+        assert kill_leftovers([attempt], f"not {journal}", ["copy"]) == 0
         assert left.poll() is None
-        assert kill_leftovers([attempt], "some", ["copy"]) == 1
+        assert kill_leftovers([attempt], journal, ["copy"]) == 1
         assert left.wait(20) == -signal.SIGKILL
 
 
